@@ -1,18 +1,25 @@
-"""Every command in a terminal of 80 columns, and in a pipe: tables fit, no column vanishes."""
+"""Every command in a terminal of 80 columns, and in a pipe: tables fit, nothing is broken."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import onnx
 import pytest
+from rich.text import Text
 
 from tests.graphs import Net
 from tracea_graph.cli import main, optimize_main
+from tracea_graph.views import tables as fitted
 
 pytestmark = pytest.mark.compiler
 COLUMNS = 80
+WHOLE = re.compile(
+    r"(?:^|(?<=[\s(]))(?:\d[\d.,]*(?:e-\d+)?\s?(?:×|%|[mµ]s|[kMG]B|GB/s|GFLOP/s)|--?[a-z][a-z-]*)"
+)
+"""Numbers with units and names of options, which stand on one line."""
 FREE = ("wrote ", "load it ", "error: ", "warning: ", "note: ", "limits ")
 """Sentences, which a pipe gets in one line; a terminal wraps them."""
 
@@ -76,14 +83,33 @@ def test_it_fits(
         monkeypatch.setenv("FORCE_COLOR", "1")
     for ending in ("onnx", "so", "json") if command == "retune" else ():
         shutil.copy(f"model.tracea.{ending}", f"retuned.{ending}")
+    broken = watch(monkeypatch)
     name, *args = COMMANDS[command]
     code = optimize_main(args) if name == "optimize" else main([name, *args])
     out = capsys.readouterr().out
     assert code == 0 and out
     assert ("\x1b[" in out) <= terminal and "\x1b[3" not in out.replace("\x1b[3m", "")
+    assert not broken
     lines = [line.rstrip() for line in plain(out).splitlines()]
     for line in lines if terminal else tables(lines):
         assert len(line) <= COLUMNS, line
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what becomes the list of numbers and options that cells of tables break."""
+    broken: list[str] = []
+    wrapped = fitted._wrapped
+
+    def checked(text: Text, width: int) -> Text:
+        shown = wrapped(text, width)
+        lines = shown.plain.split("\n")
+        broken.extend(
+            part for part in WHOLE.findall(text.plain) if not any(part in line for line in lines)
+        )
+        return shown
+
+    monkeypatch.setattr(fitted, "_wrapped", checked)
+    return broken
 
 
 def plain(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from tests.commands.samples import profile, row
@@ -76,3 +78,47 @@ def test_a_profile_fits_a_terminal(verbosity: int) -> None:
     shown = lines(render_profile(profile(one), verbosity), 80)
     assert max(map(len, shown)) <= 80
     assert any("Fused" in line and "%" in line for line in shown)
+
+
+WHOLE = (
+    "1.004×", "1.46–1.69×", "0.574 ms", "1,171.9 GiB", "5.3e-07", "12.5 GFLOP/s", "128×768×3072",
+    "512 × 1024", "2026-11-26", "100 %", "99%", "-1e9", "--max-error", "--keep-on-interrupt", "-v",
+)  # fmt: skip
+"""What no line of a table may end in."""
+WORDS = (
+    *WHOLE, "kept", "at", "slower,", "/encoder/layer.10/attention/self/query/MatMul", "x" * 70,
+    "sequence=128", "(2.5 ms", "merge-qkv,", "FusedRegion_84e78c",
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.lists(
+        st.lists(st.lists(st.sampled_from(WORDS), max_size=9), min_size=1, max_size=6),
+        min_size=1, max_size=3,
+    ),
+    folds=st.lists(st.booleans(), min_size=6, max_size=6),
+    width=st.integers(50, 120),
+)  # fmt: skip
+def test_no_number_unit_or_option_is_broken(
+    rows: list[list[list[str]]], folds: list[bool], width: int
+) -> None:
+    count = max(map(len, rows))
+    made = FittedTable("", [Column(f"column {i}", folds=folds[i]) for i in range(count)])
+    for cells in rows:  # a column that does not fold holds one number, not a sentence
+        given = (" ".join(c if folds[i] else c[:1]) for i, c in enumerate(cells))
+        made.add_row(*given)
+    shown = lines(made, width)
+    for part in WHOLE:
+        texts = (text.plain for row in made.rows for text in row)
+        assert sum(t.count(part) for t in texts) == sum(line.count(part) for line in shown), part
+
+
+def test_a_table_that_has_no_room_becomes_a_list() -> None:
+    made = FittedTable("", [Column(f"figure {i}", "right") for i in range(9)])
+    made.add_row(*(f"{i}.046–1.069×" for i in range(9)))
+    shown = lines(made, 60)
+    assert max(map(len, shown)) <= 60
+    assert [line.split() for line in shown if line.strip("─ ")] == [
+        ["figure", str(i), f"{i}.046–1.069×"] for i in range(9)
+    ]

@@ -59,7 +59,7 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
         table.add_column(
             name,
             "right" if name in ("gain", "trials") else "left",
-            folds=name == "state",
+            folds=name in ("problem", "state"),
             spare=spare.get(name, 0),
         )
     for key, entry in entries:

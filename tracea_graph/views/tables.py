@@ -26,7 +26,19 @@ _FOLDED, _LONGEST_WORD, _NARROWEST = 20, 24, 8
 whole, and the least of all.
 """
 _LONGEST = 2000  # characters of a cell
-_PIECES = re.compile(r"[^\s/,;:_.\-]*[/,;:_.\-]*\s*")
+_FIGURE = r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?"
+_UNIT = (
+    r"(?:%|×|[GMk]?B(?:/s)?|[GMT]?FLOP(?:/s|/byte)?|[GMk]iB|bytes|[GM]Hz|[mnuµ]?s|min)(?![\w/])"
+)
+_WHOLE = re.compile(
+    r"(?<![\w.])(?<!\w-)(?:"
+    rf"[-+±]?{_FIGURE}(?:(?:×?[-:/–]|×|\s×\s){_FIGURE})*(?:\s?{_UNIT})?"  # 1.46–1.69×, 14.6 kB
+    r"|--?[A-Za-z][\w-]*)"  # --max-error
+)
+"""What no line may end in: a number with its unit, a range, sizes, the name of an option."""
+_PIECES = re.compile(
+    rf"(?:(?!{_WHOLE.pattern})[^\s/,;:_.\-])*(?:{_WHOLE.pattern})?[^\s/,;:_.\-]*[/,;:_.\-]*\s*"
+)
 """Parts of a text between which a line may end."""
 
 
@@ -102,15 +114,10 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         width = min(options.max_width, getattr(console, "table_width", options.max_width))
         kept, widths = self._layout(width)
-        table = Table(
-            title=cell(self.title) if self.title else None,
-            title_justify="left",
-            title_style="italic",
-            box=SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            show_header=self.headed,
-        )
+        if sum(widths.values()) + _GAP * (len(kept) - 1) > width:
+            yield self._records(kept, width)
+            return
+        table = _styled(self.title, self.headed)
         for i in kept:
             one = self.columns[i]
             table.add_column(
@@ -121,6 +128,18 @@ class FittedTable:
                 table.add_section()
             table.add_row(*(_wrapped(row[i], widths[i]) for i in kept))
         yield table
+
+    def _records(self, kept: Sequence[int], width: int) -> Table:
+        """Return a block of lines per row, one per column: for what no table has room for."""
+        heads = max(cell_len(self.columns[i].name) for i in kept)
+        table = _styled(self.title, headed=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        for row in self.rows:
+            table.add_section()
+            for i in kept:
+                table.add_row(self.columns[i].name, _wrapped(row[i], width - heads - _GAP))
+        return table
 
     def _layout(self, width: int) -> tuple[list[int], dict[int, int]]:
         """Return the columns that fit the width, and the width of each."""
@@ -166,8 +185,22 @@ class FittedTable:
         head = max(map(cell_len, one.name.split()), default=0) if self.headed else 0
         if not one.folds:
             return max([head, *map(cell_len, self._texts(column))])
-        parts = (cell_len(p.rstrip()) for t in self._texts(column) for p in _PIECES.findall(t))
-        return max(head, min(word, max(parts, default=0)))
+        texts = list(self._texts(column))
+        parts = (cell_len(p.rstrip()) for t in texts for p in _PIECES.findall(t))
+        whole = (cell_len(p) for t in texts for p in _WHOLE.findall(t))
+        return max(head, min(word, max(parts, default=0)), *whole)
+
+
+def _styled(title: str, headed: bool) -> Table:
+    return Table(
+        title=cell(title) if title else None,
+        title_justify="left",
+        title_style="italic",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        show_header=headed,
+    )
 
 
 def _cut(text: Text) -> Text:
@@ -187,11 +220,17 @@ def _wrapped(text: Text, width: int) -> Text:
             lines.append(line.rstrip())
             line = ""
         line += piece
-        while cell_len(line.rstrip()) > width:
-            cut = next(i for i in range(len(line), 0, -1) if cell_len(line[:i]) <= max(width, 2))
-            lines.append(line[:cut])
-            line = line[cut:]
-    return Text("\n".join([*lines, line.rstrip()]), style=text.style)
+        while cell_len(line.rstrip()) > width and (cut := _place_to_cut(line, width)):
+            lines.append(line[:cut].rstrip())
+            line = line[cut:].lstrip()
+    return Text("\n".join([*lines, line.rstrip()] if line.strip() else lines), style=text.style)
+
+
+def _place_to_cut(word: str, width: int) -> int:
+    """Return how many characters of a long word fit the width; 0 if only a number is left."""
+    parts = [match.span() for match in _WHOLE.finditer(word)]
+    free = [i for i in range(1, len(word)) if not any(a < i < b for a, b in parts)]
+    return next((i for i in reversed(free) if cell_len(word[:i]) <= width), min(free, default=0))
 
 
 def new_table(title: str) -> FittedTable:
