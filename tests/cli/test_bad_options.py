@@ -52,6 +52,8 @@ from tracea_graph.pipeline import run
         (("good.onnx", "--zzz"), "there is no option --zzz; tracea-optimize --help lists all"),
         (("good.onnx", "--target", "abacus"), "there is no target 'abacus'; use host"),
         (("good.onnx", "--until", "end"), "invalid choice: 'end'"),
+        (("good.onnx", "--precision", "bf61"), "did you mean bf16?"),
+        (("good.onnx", "--max-error", "abc"), "--max-error takes a number, not 'abc'"),
         (("good.onnx", "--no-custom-ops", "--require-library"), "contradict each other"),
         (("good.onnx", "--low-rank", "2"), "--low-rank takes an error above 0, up to 1"),
         (("good.onnx", "--prune", "1.5"), "--prune takes 0.6, 2:4, block:16x4:0.7 or"),

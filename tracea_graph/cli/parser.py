@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -58,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         unknown = next((w for w in message.split() if w.startswith("--")), "")
         if message.startswith("unrecognized") and unknown:
             raise UsageError(f"there is no option {unknown}{self._near(unknown)}")
-        raise UsageError(f"{message}{self._listing()}")
+        raise UsageError(_plainer(message) or f"{message}{self._listing()}")
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         """Report unknown words of a subcommand from its own parser, which knows similar flags."""
@@ -75,6 +76,18 @@ class Parser(argparse.ArgumentParser):
 
     def _listing(self) -> str:
         return f"; {self.prog} --help lists all options"
+
+
+def _plainer(message: str) -> str:
+    """Return a plainer sentence about a mistyped value; empty for other messages of argparse."""
+    if match := re.match(r"argument (.+?): invalid (float|int) value: (.*)", message):
+        flag, kind, value = match.groups()
+        return f"{flag} takes a {'whole ' * (kind == 'int')}number, not {value}"
+    if match := re.match(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message):
+        flag, value, known = match.groups()
+        if near := close_match(value, re.findall(r"[\w.-]+", known)):
+            return f"{flag}: invalid choice: {value!r}{near}"
+    return ""
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
