@@ -149,7 +149,7 @@ def explain(
     for placed in enumerate(made.trace.entries):
         for name in placed[1].nodes:
             by_node.setdefault(name, []).append(placed)
-    explained = tuple(_explained(made, r, by_node, measured) for r in made.graph.regions())
+    explained = tuple(_explained(made, r, by_node, measured, node) for r in made.graph.regions())
     sizes = ", ".join(f"{k}={v}" for k, v in made.graph.bindings.items()) or "its fixed shapes"
     assert made.cost is not None
     explanation = Explanation(
@@ -166,10 +166,14 @@ def _explained(
     region: Region,
     by_node: Mapping[str, Sequence[_Placed]],
     measured: Mapping[str, str],
+    node: str = "",
 ) -> RegionExplanation:
+    """Explain a region; with ``node``, the rules of the step that computes it alone."""
     before, after = made.imported, made.graph
     names = tuple(n.name or next(iter(n.outputs), n.op) for n in region.nodes)
-    found = {place: d for name in names for place, d in by_node.get(name, ())}
+    inner = _steps(after, region)
+    asked = next((step.nodes for step in inner if node in step.nodes), names)
+    found = {place: d for name in asked for place, d in by_node.get(name, ())}
     decisions = [found[place] for place in sorted(found)]
     steps = tuple(dict.fromkeys(d.rule for d in decisions if d.verdict == "applied"))
     # a rule that lost to itself merely proposed a rewrite twice
@@ -197,7 +201,7 @@ def _explained(
         untouched.code if untouched else None,
         _inside(made, region),
         kernel_rows(made.decisions.get(region.results[0], ())) if region.results else (),
-        _steps(made.graph, region),
+        inner,
     )
 
 
@@ -213,6 +217,8 @@ def _steps(graph: TileGraph, region: Region) -> tuple[StepExplanation, ...]:
 
 def _why_left(graph: TileGraph, region: Region) -> Reason:
     """Return why no rule considered an operator."""
+    if region.op.startswith("tracea."):
+        return Reason("it is a kernel of an earlier run", Code.NO_RULE)
     if region.captures or region.op in ("If", "Loop", "Scan"):
         return Reason("control flow is not rewritten", Code.NO_RULE)
     if not region.results:
@@ -271,7 +277,9 @@ def _inside(made: Stages, region: Region) -> str:
 def _note(made: Stages) -> str:
     """Return a note about models optimized before, and about initializers that may be fed."""
     if any(r.op.startswith("tracea.") for r in made.imported.regions()):
-        return "this is a result: its kernels are explained by the original, with --result"
+        return (
+            "this model is a result: tracea explain ORIGINAL.onnx says how its kernels were made"
+        )
     return overridable_warning(made.overridable) if made.overridable else ""
 
 

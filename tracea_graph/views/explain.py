@@ -158,9 +158,9 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
         yield from ("", table)
     if left:
         table = new_table("unchanged")
-        table.add_column("operator")
+        table.add_column("operator", folds=True)
         table.add_column("count", justify="right")
-        table.add_column("predicted µs, total", justify="right")
+        table.add_column("predicted µs", justify="right")
         table.add_column("why", folds=True)
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
@@ -222,7 +222,8 @@ def _explained(
     for row in region.kernel_calls:
         count = f"{row.count} × " if row.count > 1 else ""
         yield Text(plain(f"  runs {count}{row.problem}: {'; '.join(row.reasons)}"))
-    for reason, rules in _shared(region.missed):
+    missed = [m for m in region.missed if not region.rule or m.code not in EXPECTED]
+    for reason, rules in _shared(missed):
         yield Text(plain(f"  {rules} did not apply: {reason}"))
     for reason, rules in _shared(region.superseded):
         yield Text(plain(f"  {rules} superseded: {reason}"))
