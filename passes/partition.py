@@ -142,19 +142,21 @@ def _why_outside(membership: _Membership, region: Region, program: Region, name:
     inside = isinstance(region.params, RegionParams)
     steps = len(region.params.steps if inside else membership.steps_of(region) or ())
     if program.rule != name:
-        return f"the program of {program.results[0]!r} was complete before this region was"
+        return f"the program of {program.results[0]!r} was formed before this region was fused"
     between = [r for r in graph.convex((program, region)) if r not in (program, region)]
     if strange := [r for r in between if not membership.steps_of(r)]:
         value = next(iter(strange[0].writes), strange[0].op)
-        return f"on the way between {made!r} and the program lies {value!r}, which no kernel makes"
+        return f"between {made!r} and the program lies {value!r}, for which there is no kernel"
     if program in graph.readers(region) and not membership.is_anchor(region):
-        return f"the program that reads {made!r} begins with its first product or convolution"
+        return (
+            f"a program starts at its first product or convolution, and {made!r} comes before it"
+        )
     if len(program.params.steps) + steps > membership.max_steps:
         return f"with {made!r} the program would have more than {membership.max_steps} steps"
     if len({*program.operands, *region.operands}) > membership.max_operands:
         return f"with {made!r} the program would read more than {membership.max_operands} values"
     if not membership.may_end(region):
-        return f"{made!r} is not needed inside the program and can as well be computed after it"
+        return f"nothing inside the program reads {made!r}, so it is computed after it"
     return _UNFIT
 
 

@@ -26,9 +26,9 @@ class GemmSchedule(Schedule):
 
     @property
     def text(self) -> str:
-        width = f"{self.nr_panels} panels" if self.nr_panels else "widest tile"
-        group = f", {self.nc} columns a task" if self.nc else ""
-        return f"{width}, {self.mc} rows{group}{', prefetch' if self.prefetch else ''}"
+        width = f"tiles of {self.nr_panels} panels" if self.nr_panels else "widest tiles"
+        group = f", {self.nc} columns per task" if self.nc else ""
+        return f"{width}, {self.mc} rows per task{group}{', prefetch' if self.prefetch else ''}"
 
 
 @dataclass(frozen=True)

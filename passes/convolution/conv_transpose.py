@@ -63,14 +63,14 @@ def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list
     """
     more, rest = divmod(kernel - stride - sum(pads) + extra, stride)
     if rest:
-        return "its phases differ in size"
+        return "its kernel, stride and padding give outputs of unequal phases"
     phases = []
     for a in range(stride):
         q, r = divmod(a + pads[0], stride)
         taps = tuple(range(r, kernel, stride))[::-1]
         before, after = len(taps) - 1 - q, more + q
         if not taps or before < 0 or after < 0:
-            return "its windows leave gaps or are cut"
+            return "its windows do not cover the result, or padding cuts them"
         phases.append(_Phase(taps, before, after))
     return phases
 
@@ -229,7 +229,7 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
     if shape is None or len(shape) not in (3, 4) or shape[1] != weight.shape[0]:
         return "its input is not known to have one or two axes and so many channels"
     if is_shared(graph, w, ("ConvTranspose",)):
-        return "others need its filters as they are"
+        return "another node reads its filters"
     groups = int(str(attribute(region, "group", 1)))
     filters = weight.shape[1] * groups
     channels = weight.shape[0]
@@ -250,9 +250,9 @@ def _axes(
         return window
     auto = str(attribute(region, "auto_pad", "NOTSET"))
     if "SAME" in auto or attribute(region, "output_shape", ()):
-        return "its result has a size of its own"
+        return "its output_shape or auto_pad sets the size of the result"
     if set(window.dilations) != {1}:
-        return "its windows leave gaps or are cut"
+        return "its windows do not cover the result, or padding cuts them"
     if len(set(window.strides)) > 1 or math.prod(window.strides) > _PHASES:
         return "its strides differ or are too large"
     given = attribute(region, "output_padding", ())
@@ -264,7 +264,7 @@ def _axes(
         if isinstance(phases, str):
             return phases
         if isinstance(extent, int) and extent < max(len(p.taps) for p in phases):
-            return "its windows mostly hang over the input"
+            return "its input is smaller than a window"
         axes.append(tuple(phases))
     return tuple(axes)
 

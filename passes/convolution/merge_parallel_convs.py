@@ -91,7 +91,7 @@ def _sum(
     params: ConvParams = widest.params
     x, result = widest.operands[0], sums[0].results[0]
     if sum(len(s.operands) for s in sums) != len(sums) + len(terms) - 1:
-        return "it is a sum of other things, too"
+        return "the sum has terms that are not convolutions of this input"
     branches, places = [], []
     for term in terms:
         branch, place = _branch(graph, term), _place(term.params, params)

@@ -80,7 +80,7 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
     kind = "max" if region.op == "MaxPool" else "average" if counted else "average-inside"
     clipped = opset >= _CLIPPED or attribute(region, "ceil_mode", 0)
     if kind == "average" and clipped and window.padded and not _within(window, spatial):
-        return "padding is counted, but not what lies behind it, and images may be that small"
+        return "averages count the padding, and windows may reach beyond it where images are small"
     if kind == "average" and not window.padded and (clipped or _within(window, spatial)):
         kind = "average-inside"
     if attribute(region, "ceil_mode", 0):
@@ -88,15 +88,15 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
         if isinstance(raised, str):
             return raised
         if raised != window and kind == "average":
-            return "padding is counted, but not where windows are rounded up"
+            return "averages count the padding, but not the positions that ceil_mode adds"
         window = raised
     if any(a >= s or b >= s for (a, b), s in zip(window.pairs, window.spans, strict=True)):
-        return "a window may lie in the padding alone"
+        return "a window may cover padding only"
     if window.padded and any(
         d > 1 and not (isinstance(n, int) and n >= d)
         for d, n in zip(window.dilations, spatial, strict=True)
     ):
-        return "a window may step over all there is"
+        return "a dilated window may miss the whole image"
     if not window.padded and window.kernel == tuple(spatial) and set(window.dilations) == {1}:
         return PoolParams("max" if kind == "max" else "average")
     return PoolParams(kind, window)

@@ -79,7 +79,7 @@ def _way(graph: TileGraph, region: Region, mode: str) -> str:
         rounding = "floor" if old else attribute(region, "nearest_mode", "round_prefer_floor")
         if (how, rounding) == ("asymmetric", "floor"):
             return NEAREST
-        return f"the nearest position is that of {how} coordinates by {rounding}"
+        return f"no kernel resizes to the nearest by {how} coordinates rounded by {rounding}"
     return how if how in COORDINATES else f"coordinates are mapped by {how}"
 
 

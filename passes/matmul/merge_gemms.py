@@ -54,7 +54,7 @@ class MergeQkv:
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
         if any(replaceable_matrix(graph, g) is None for g in parts):
-            return "the projections' matrices stay as they are"
+            return "the projections' matrices cannot be replaced by one"
         if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
             return "the projections' columns do not come in whole vectors"
         if any(graph.only_use(g.results[0]) is None for g in parts):

@@ -117,7 +117,7 @@ def _hard_swish_check(m: Match) -> str | None:
     bound_chain = read_chain(m.graph, m.labels["gate"])
     step = bound_chain[0].steps[-1] if bound_chain else None
     if step is None or step.args[1:] not in ((0.0, 6.0), (_SIXTH, 0.5)):
-        return "its gate is another one"
+        return "its HardSigmoid does not have the constants of HardSwish"
     return _activation_check(m)
 
 

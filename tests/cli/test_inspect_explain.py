@@ -93,7 +93,9 @@ def test_a_program_says_how_it_runs(model: Path, capsys: pytest.CaptureFixture[s
     """What its steps hand on, at which level, and the arena."""
     record = json.loads(told(capsys, "explain", model, "--json"))
     (program,) = [s for s in record["regions"] if s["op"] == "FusedRegion"]
-    assert re.match(r"passes on \d+ values, \d+ in L2.*; arena [\d.]+ MB", program["inside"])
+    assert re.match(
+        r"values passed between steps: \d+, \d+ in L2.*; arena [\d.]+ MB", program["inside"]
+    )
     words = told(capsys, "explain", model, "--node", program["results"][0])
     assert program["inside"] in words
 
@@ -158,8 +160,8 @@ def test_what_stays_beside_a_program_says_why(
     late = net("MatMul", net("Add", y, z), net.weight(32, 32), name="late")
     record = json.loads(told(capsys, "explain", net.save(tmp_path / "m.onnx", late), "--json"))
     reasons = [(m["rule"], m["reason"]) for s in record["regions"] for m in s["missed"]]
-    first = "the program that reads 'normed' begins with its first product or convolution"
-    between = [w for rule, w in reasons if rule == "cluster" and "no kernel makes" in w]
+    first = "a program starts at its first product or convolution, and 'normed' comes before it"
+    between = [w for rule, w in reasons if rule == "cluster" and "there is no kernel" in w]
     assert ("cluster", first) in reasons
     assert len(between) == 1 and "'sums'" in between[0]
 

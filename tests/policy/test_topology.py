@@ -36,7 +36,7 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
 @pytest.mark.parametrize(
     ("topology", "tiling", "reason"),
     [
-        (gemm(128), "grid", "128x768 results, all of them computed"),
+        (gemm(128), "grid", "dense: 128x768 results in tiles"),
         (gemm(1), "stream", "1 row: time goes into reading the 768x768 operand once"),
         (gemm(128, LowRank(64)), "two-products", "rank 64: both take 17% of the dense"),
         (

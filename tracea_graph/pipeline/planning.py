@@ -291,7 +291,7 @@ class Planner:
             ]  # fmt: skip
             small = [s for r in small for s in (_of(losing, r) or [r])]
         why = {
-            r: f"a kernel for {r.results[0]!r} should save less than {_WORTH_US:g} µs"
+            r: f"a kernel for {r.results[0]!r} is predicted to save less than {_WORTH_US:g} µs"
             for r in small
         }
         return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}

@@ -206,12 +206,24 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
         case Channelwise():
             return "grid", f"one product for each of {t.batch} channels"
         case Rowwise():
-            return "rows", f"{t.m} rows of {t.n} numbers, each by itself"
+            return (
+                "rows",
+                f"{_count(t.m, 'row')} of {_count(t.n, 'number')}, computed independently",
+            )
         case Permuted():
-            return "elements", f"{t.m * t.n} numbers, contiguous along another axis than before"
+            return (
+                "elements",
+                f"{_count(t.m * t.n, 'number')}, contiguous along another axis than before",
+            )
         case Pointwise():
-            return "elements", f"{t.m * t.n} numbers, each by itself"
+            return "elements", f"{_count(t.m * t.n, 'number')}, computed independently"
     if t.m <= _STREAM_ROWS:
-        which = f"{t.m} row{'s' * (t.m > 1)}"
-        return "stream", f"{which}: time goes into reading the {t.k}x{t.n} operand once"
-    return "grid", f"{t.m}x{t.n} results, all of them computed"
+        return (
+            "stream",
+            f"{_count(t.m, 'row')}: time goes into reading the {t.k}x{t.n} operand once",
+        )
+    return "grid", f"dense: {t.m}x{t.n} results in tiles"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -74,7 +74,7 @@ class ExecutionPlan:
     def describe(self) -> str:
         """Return one sentence: links by level, row tiles, and the arena."""
         if not self.links:
-            return "no values are passed on"
+            return "no values are passed between steps"
         at: dict[str, int] = {}
         for link in self.links:
             at[link.level] = at.get(link.level, 0) + 1
@@ -83,10 +83,11 @@ class ExecutionPlan:
             f"; {len(t.regions)} regions in {t.iterations} row tiles of {t.rows} rows"
             for t in self.row_tilings
         )
-        size, least = self.arena.bytes / 1e6, self.arena.least / 1e6
+        size, least = (f"{n / 1e6:.3g} MB" for n in (self.arena.bytes, self.arena.least))
+        used = "" if size == least else f", of which at most {least} are in use at once"
         return (
-            f"passes on {len(self.links)} values, {taken}{iterations}; "
-            f"arena {size:.3g} MB, of which {least:.3g} MB are alive at once"
+            f"values passed between steps: {len(self.links)}, {taken}{iterations}; "
+            f"arena {size}{used}"
         )
 
 

@@ -85,7 +85,7 @@ REFUSED = {
     "its branches differ in size": lambda net, x: (
         conv(net, x, 16, (3, 3)), net("Conv", x, net.weight(1, 16, 1, 1)),
     ),
-    "it is a sum of other things, too": lambda net, x: (
+    "the sum has terms that are not convolutions of this input": lambda net, x: (
         net("Add", conv(net, x, 16, (3, 3)), conv(net, net("Relu", x), 16, (3, 3))), x,
     ),
 }  # fmt: skip
