@@ -20,9 +20,9 @@ class Calibrated:
 
     ``factors`` ``[K]`` multiply x, and divide the rows of the matrix, before both are rounded.
     ``scale`` and ``zero`` are those of x in uint8, fixed; without a scale, every row has its own.
-    ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]`` and ``scales``
-    ``[blocks, N]`` are the matrix in 4 bits.  ``error`` is that of the product on calibration
-    data, relative to its norm.
+    ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]``, and the ``scales`` and
+    ``zeros`` ``[blocks, N]`` of blocks of ``block`` steps, are the matrix in 4 bits.  ``error`` is
+    that of the product on calibration data, relative to its norm.
     """
 
     error: float
@@ -32,6 +32,8 @@ class Calibrated:
     correction: Array | None = None
     codes: Array | None = None
     scales: Array | None = None
+    zeros: Array | None = None
+    block: int = 0
 
 
 UNCALIBRATED: Mapping[str, Calibrated] = MappingProxyType({})

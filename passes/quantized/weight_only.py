@@ -285,12 +285,7 @@ def _loads(
     def load_codes() -> Array:
         numbers = np.asarray(matrix.load()).astype(np.int16) + shift
         rows = numbers if transposed else numbers.T
-        wide = np.pad(rows, ((0, 0), (0, blocks * layout.block - k))).astype(np.uint8)
-        split = wide.reshape(n, blocks, -1, layout.codes_per_byte)
-        packed = np.zeros(split.shape[:-1], np.uint8)
-        for i in range(layout.codes_per_byte):
-            packed |= split[..., i] << np.uint8(layout.bits * i)
-        return packed
+        return layout.packed(np.pad(rows, ((0, 0), (0, blocks * layout.block - k))))
 
     def load_scales() -> Array:
         factors = by_column(scales)

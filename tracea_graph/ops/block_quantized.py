@@ -15,7 +15,9 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.weights import Floats, Numbers, WeightLayout
 
-__all__ = ["BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "round_blocks"]
+__all__ = [
+    "BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "block_ranges", "fit_blocks", "round_blocks",
+]  # fmt: skip
 
 BITS = (2, 4, 8)
 """Sizes of a code."""
@@ -23,6 +25,8 @@ MAX_BLOCK = 2**15
 """Longest block whose sum of products of two bytes surely fits 32 bits."""
 ZEROS = ("middle", "integer", "float")
 """Zero points of blocks: half the range of a code for all, a code each, or a float32 each."""
+_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
+"""Parts of the range of a block that are tried."""
 _LARGEST = 127.0
 _SMALLEST = 1e-36
 """Blocks of x that do not reach it are zero."""
@@ -42,6 +46,46 @@ def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
     times = np.where(some, np.float32(_LARGEST) / np.where(some, largest, 1), np.float32(0))
     scale = np.where(some, largest / np.float32(_LARGEST), np.float32(0))
     return np.rint(blocks * times).astype(x.dtype), scale.astype(x.dtype)
+
+
+def block_ranges(block: Numbers, bits: int) -> tuple[Floats, Floats]:
+    """Return the scales and zero points ``[..., N]`` for numbers ``[..., steps, N]``.
+
+    The range is the part of theirs, zero included, that has the least squared error.  A column
+    with a number that is not finite has scale NaN.
+    """
+    most = 2**bits - 1
+    numbers = np.asarray(block, np.float32)
+    finite = np.asarray(np.isfinite(numbers).all(-2))
+    safe = np.where(finite[..., None, :], numbers, 0)
+    low, high = safe.min(-2, initial=0.0), safe.max(-2, initial=0.0)
+    best: tuple[Floats, Floats] | None = None
+    least: Floats = np.full(low.shape, np.inf, np.float32)
+    for share in _SHARES:
+        scale = ((high - low) * np.float32(share / most)).astype(np.float32)
+        step = np.where(scale > 0, scale, 1)
+        zero = np.clip(np.rint(-low * np.float32(share) / step), 0, most).astype(np.float32)
+        codes = np.clip(np.rint(safe / step[..., None, :]) + zero[..., None, :], 0, most)
+        lost = (codes - zero[..., None, :]) * scale[..., None, :] - safe
+        error = np.square(lost).sum(-2)
+        better = error < least
+        old = best or (scale, zero)
+        best = np.where(better, scale, old[0]), np.where(better, zero, old[1])
+        least = np.where(better, error, least)
+    assert best is not None
+    return np.where(finite, best[0], np.float32(np.nan)), best[1]
+
+
+def fit_blocks(matrix: Numbers, bits: int, block: int) -> tuple[Numbers, Floats, Floats]:
+    """Return codes ``[K, N]``, scales and zero points ``[blocks, N]`` of a matrix ``[K, N]``."""
+    k, n = matrix.shape
+    filled = np.pad(np.asarray(matrix, np.float32), ((0, -k % block), (0, 0)))
+    blocks = filled.reshape(-1, block, n)
+    scales, zeros = block_ranges(blocks, bits)
+    step = np.where(scales > 0, scales, 1)[:, None]
+    safe = np.where(np.isfinite(blocks), blocks, 0)
+    codes = np.clip(np.rint(safe / step) + zeros[:, None], 0, 2**bits - 1)
+    return codes.reshape(-1, n)[:k].astype(np.uint8), scales, zeros
 
 
 @dataclass(frozen=True)
@@ -91,6 +135,15 @@ class BlockQuantized(WeightLayout):
     def scales_shape(self, k: int, n: int) -> tuple[int, ...]:
         """Return the shape of the second array."""
         return 1 if self.zeros == "middle" else 2, n, self.blocks(k)
+
+    def packed(self, rows: Numbers) -> Numbers:
+        """Return codes ``[N, blocks * block]`` in the bytes of :meth:`shape`."""
+        split = rows.astype(np.uint8).reshape(len(rows), -1, self.block // self.codes_per_byte,
+                                              self.codes_per_byte)  # fmt: skip
+        made = np.zeros(split.shape[:-1], np.uint8)
+        for i in range(self.codes_per_byte):
+            made |= split[..., i] << np.uint8(self.bits * i)
+        return made
 
     def parts(self, stored: Sequence[Numbers], k: int, n: int) -> tuple[Numbers, Floats, Floats]:
         """Return codes ``[blocks * block, N]``, scales and zero points ``[blocks, N]``."""

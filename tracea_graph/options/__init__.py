@@ -71,11 +71,13 @@ class Options:
     )  # fmt: skip
     precision: str = option(
         "fp32",
-        choices=("fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8"),
+        choices=(
+            "fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8", "int4-weights",
+        ),
         group=_COMMON, locked=True,
         help="what matmuls and convolutions multiply, with fp32 sums; fp16 is for GPUs, "
-        "bf16-weights rounds weights alone, bf16x2 is nearly exact, int8 the fastest "
-        "(default: fp32)",
+        "bf16-weights and int4-weights round weights alone, bf16x2 is nearly exact, int8 the "
+        "fastest (default: fp32)",
         more="what matmuls and convolutions multiply; sums stay fp32. `fp16`: on GPUs, with the "
         "values between matmuls. `bf16`: with attention; int16 or fp32 where bf16 is above "
         "`--max-error`; a processor without bf16 keeps fp32 and says so. `bf16-weights`: weights "
@@ -83,7 +85,9 @@ class Options:
         "times as fast as fp32 and nearly as exact. `int16`: 16-bit integers with a scale for "
         "each row, column, image and filter; as fast as bf16 without matrix tiles, and about "
         "eight times as exact. `int8`: 8-bit integers with a scale for each row and column of "
-        "matmuls, attention in bf16; int16, bf16 or fp32 where that is above `--max-error`",
+        "matmuls, attention in bf16; int16, bf16 or fp32 where that is above `--max-error`. "
+        "`int4-weights`: matrices in 4 bits with a scale and a zero point for each block of 32 or "
+        "128 rows; bf16 or fp32 weights where that is above `--max-error`",
         also={
             "tune": Use("as of the result"), "inspect": Use("as of the result"),
             "explain": Use("as of the result"),
@@ -102,7 +106,7 @@ class Options:
         "(default: synthetic inputs)",
         more="real inputs to verify with, all of them; three of many are timed, unless `--shape` "
         "says what to time. May be a folder: of several models, `NAME.npz` for `NAME.onnx`. With "
-        "`--low-rank`, `--prune` or `--precision int8` what to calibrate with",
+        "`--low-rank`, `--prune` and integer precisions what to calibrate with",
         also={"bench": Use("real inputs", group=TIMING), "verify": Use("real inputs")},
     )  # fmt: skip
     shapes: tuple[dict[str, int], ...] = option(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracea_graph.compress import split_data
 from tracea_graph.compress.rounding import choose_int8
 from tracea_graph.compress.row_samples import sample_rows
+from tracea_graph.compress.weight_rounding import choose_int4
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.pipeline.compression import CompressionContext, observable_layers
 
@@ -44,19 +47,29 @@ def calibrate_products(context: CompressionContext) -> Quantization:
     with threadpool_limits(threads, user_api="blas"):
         for i, layer in enumerate(layers):
             context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
-            found[layer.name] = choose_int8(rows[layer.observed[0].key], layer.matrix())
+            x, matrix = rows[layer.observed[0].key], layer.matrix()
+            found[layer.name] = CALIBRATED[options.precision](x, matrix)
     return Quantization(found, (_note(found),))
 
 
-CALIBRATED = ("int8",)
-"""Precisions that real inputs choose scales for."""
+CALIBRATED = MappingProxyType({"int8": choose_int8, "int4-weights": choose_int4})
+"""How real inputs choose the rounding of a product, by precision."""
 
 
 def _note(found: Mapping[str, Calibrated]) -> str:
+    first = f"{len(found)} matmuls were calibrated, their own errors are"
+    mean = float(np.mean([c.error for c in found.values()]))
+    errors = f"{mean:.2g} on average and up to {max(c.error for c in found.values()):.2g}"
+    if any(c.codes is not None for c in found.values()):
+        large = sum(c.block > SMALL for c in found.values())
+        return f"{first} {errors}: {large} have blocks of 128, the others of {SMALL}"
     fixed = sum(c.scale > 0 for c in found.values())
     moved = sum(c.factors is not None for c in found.values())
-    worst = max(c.error for c in found.values())
     return (
-        f"of {len(found)} calibrated matmuls, {fixed} round with one scale and the others row by "
-        f"row, {moved} after moving ranges into the matrix; their own errors are up to {worst:.2g}"
+        f"{first} {errors}: {fixed} round x with one scale and the others row by row, "
+        f"{moved} after moving ranges into the matrix"
     )
+
+
+SMALL = 32
+"""The smaller size of a block."""

@@ -7,6 +7,7 @@ from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.gemm_int4 import GemmInt4
 from tracea_graph.kernels.cpu.phases.gemm_int8 import GemmInt8
 from tracea_graph.kernels.cpu.phases.mask_tiles import MaskTiles
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
@@ -43,7 +44,7 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
     pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
         Phase("gates", (PackGates(),), always=True),
-        *(_int8(request) if precision == "int8" and request.prepack else ()),
+        *(_integers(request) if request.prepack else ()),
         Phase(
             "integers",
             (RulePass(PACK_INTEGERS), RulePass(PACK_NBITS), RulePass(PACK_NBITS_TABLE)),
@@ -62,12 +63,14 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
     )
 
 
-def _int8(request: Request) -> tuple[Phase, ...]:
-    """Phases that round products to bytes, and let what computes an operand round it."""
-    return (
-        Phase("int8", (GemmInt8(request.calibrated),)),
-        Phase("int8-epilogues", (GemmEpilogue(), VerticalFusion())),
-    )
+def _integers(request: Request) -> tuple[Phase, ...]:
+    """Phases that round products to bytes, and let what computes an operand round it; or matrices
+    to 4 bits."""
+    epilogues = Phase("int8-epilogues", (GemmEpilogue(), VerticalFusion()))
+    return {
+        "int8": (Phase("int8", (GemmInt8(request.calibrated),)), epilogues),
+        "int4-weights": (Phase("int4", (GemmInt4(request.calibrated),)),),
+    }.get(request.precision, ())
 
 
 def structure_rules(request: Request) -> tuple[Pass, ...]:
@@ -106,11 +109,13 @@ def _lower(precision: str, tiles: bool, bf16: bool) -> tuple[Phase, ...]:
     integers, halves = Phase("int16", (GemmInt16(),)), Phase("bf16x2", (GemmBf16x2(),))
     rounds = Phase("precision", (GemmBf16(), AttentionBf16()))
     attention = Phase("precision", (AttentionBf16(),))
+    weights = (Phase("precision", (GemmBf16("bf16-weights"),)),)
     between = (rounds, halves) if tiles else (attention, integers)
     return {
         "int8": between if bf16 else (),
         "bf16": (rounds, halves if tiles else integers),
-        "bf16-weights": (Phase("precision", (GemmBf16("bf16-weights"),)),),
+        "bf16-weights": weights,
+        "int4-weights": weights,
         "bf16x2": (halves,),
         "int16": (integers,),
     }.get(precision, ())

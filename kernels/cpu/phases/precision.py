@@ -3,6 +3,7 @@
 bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 int8            both operands in 8-bit integers with scales (``gemm_int8``); attention in bf16
+int4-weights    weights in 4 bits with a scale and a zero point for each block of k (``gemm_int4``)
 int16           both operands in 16-bit integers with scales: as fast as bf16, an eighth of its
                 error; also the fallback for products and convolutions that bf16 is too coarse for
 bf16x2          both operands split into two bf16 terms: three bf16 products, nearly as exact as
@@ -58,6 +59,7 @@ __all__ = [
     "BF16X2_ERROR",
     "FALLBACK",
     "FURTHER",
+    "INT4_ERROR",
     "INT8_ERROR",
     "INT16_ERROR",
     "LOWERING",
@@ -81,6 +83,8 @@ PRODUCT_ERROR = ROUNDING / 12
 Rounding errors are independent, and two meet in each term, so the product's own result is off by
 about ROUNDING / 1.7.  Deep networks attenuate that by a factor of 2 to 10.  The estimate is at the
 low end: plans only exclude what cannot be within tolerance; verification measures the rest."""
+INT4_ERROR = PRODUCT_ERROR * 4
+"""PRODUCT_ERROR of a product with a matrix in 4 bits."""
 INT8_ERROR = PRODUCT_ERROR * 2
 """PRODUCT_ERROR of a product in 8-bit integers, of rows and columns of similar numbers."""
 INT16_ERROR = PRODUCT_ERROR / 8
@@ -88,12 +92,13 @@ INT16_ERROR = PRODUCT_ERROR / 8
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """PRODUCT_ERROR of a product in bf16x2."""
 LOWERING = (
-    "gemm-int8", "gemm-bf16", "attention-bf16", "conv-bf16", "depthwise-bf16", "gemm-int16",
-    "conv-int16", "gemm-bf16x2", "conv-bf16x2",
+    "gemm-int4", "gemm-int8", "gemm-bf16", "attention-bf16", "conv-bf16", "depthwise-bf16",
+    "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2",
 )  # fmt: skip
 """Rules that change only the precision of a region."""
 FALLBACK = MappingProxyType(
     {
+        "gemm-int8": "gemm-int4",
         "gemm-bf16": "gemm-int8",
         "gemm-int16": "gemm-bf16",
         "gemm-bf16x2": "gemm-bf16",
@@ -106,6 +111,7 @@ FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
 """Rules that apply on top of another rule, their value here."""
 _LOWEST = ("gemm-int8", "gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16")
 PRECISION_FALLBACKS = (
+    ("gemm-int4",), ("gemm-int4", "gemm-bf16"),
     ("depthwise-bf16",), ("gemm-int8",), ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
     ("depthwise-bf16", "conv-bf16"), ("gemm-int8", "attention-bf16"),
     ("gemm-bf16", "attention-bf16"), ("gemm-bf16", "depthwise-bf16", "conv-bf16"),
