@@ -145,6 +145,7 @@ def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object
         "needs": chain_source.functions(chain) | ({"look_up"} if tables else set()),
         "text": text,
         "tables": tables,
+        "packed": broad and set(stores) == set(range(len(chain.results))),
         "vectors": chain_source.vectors(chain, _row(variant.isa)),
         "operands": chain_source.operands(chain),
         # the scalar level rounds products before it adds

@@ -41,3 +41,30 @@ def test_only_long_functions_of_one_value() -> None:
     kept, tables = with_tables(chain(DType.U8))
     assert [step.op for step in kept.steps] == ["div", "round", "saturate", "sub"]
     assert len(tables[0].values) == 256
+
+
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8], ids=lambda d: d.short)
+@pytest.mark.parametrize("cols", [1, 15, 16, 33, 48, 64, 127, 528])
+def test_bytes_of_all_widths_are_stored_in_order(isa: str, dtype: DType, cols: int) -> None:
+    """A requantization: operands of every kind, bytes beyond both bounds, rows of any length."""
+    low, high = (0.0, 255.0) if dtype is DType.U8 else (-128.0, 127.0)
+    steps = (
+        Step("mul", (0, 1)), Step("add", (5, 2)), Step("add", (6, 3)), Step("mul", (7, 4)),
+        Step("div", (8, 0.37)), Step("round", (9,)), Step("add", (10, 3.0)),
+        Step("saturate", (11, low, high)),
+    )  # fmt: skip
+    whole = Chain(
+        ("full", "row", "full", "col", "scalar"), steps, (12,),
+        (DType.F32, DType.F32, dtype, DType.F32, DType.F32), (dtype,),
+    )  # fmt: skip
+    rng, rows = np.random.default_rng(cols), 7
+    operands = [
+        rng.integers(-2000, 2000, (rows, cols)).astype(np.float32),
+        rng.uniform(0.01, 0.02, (1, cols)).astype(np.float32),
+        rng.integers(int(low), int(high), (rows, cols)).astype("u1" if low == 0 else "i1"),
+        rng.integers(-9, 9, (rows, 1)).astype(np.float32),
+        np.full((1, 1), 0.5, np.float32),
+    ]
+    operands[0][0, 0] = np.nan
+    (got,), (want,) = evaluate(isa, whole, operands, rows, cols), whole.reference(operands)
+    np.testing.assert_array_equal(got, want)

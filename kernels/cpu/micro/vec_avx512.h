@@ -227,6 +227,21 @@ INLINE void store_rounded(uint8_t* p, vf v, int zero) {
 INLINE void store_rounded(uint8_t* p, vf v, int zero, int64_t n) {
   _mm_mask_storeu_epi8(p, first(n), unsigned_bytes(rounded(v, zero)));
 }
+
+// V vectors of integers as bytes, one behind the other; larger and smaller ones become the bounds.
+INLINE __m512i pack_bytes(__m512i a, __m512i b, uint8_t*) { return _mm512_packus_epi16(a, b); }
+INLINE __m512i pack_bytes(__m512i a, __m512i b, int8_t*) { return _mm512_packs_epi16(a, b); }
+template <int V, typename T>
+INLINE void store_bytes(T* p, const __m512i (&v)[V]) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i low = _mm512_packs_epi32(v[0], v[V > 1]);
+  const __m512i high = V > 2 ? _mm512_packs_epi32(v[V > 2 ? 2 : 0], v[V > 3 ? 3 : 0]) : low;
+  const __m512i bytes = _mm512_permutexvar_epi32(order, pack_bytes(low, high, p));
+  if (V == 4) _mm512_storeu_si512(p, bytes);
+  if (V == 3 || V == 2) _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
+  if (V == 3) _mm_storeu_si128((__m128i*)(p + 2 * W), _mm512_extracti32x4_epi32(bytes, 2));
+  if (V == 1) _mm_storeu_si128((__m128i*)p, _mm512_castsi512_si128(bytes));
+}
 //% endif
 //% if "look_up" in needs
 
