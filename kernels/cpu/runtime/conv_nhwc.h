@@ -53,21 +53,41 @@ inline char* gather_line(const ConvNhwcJob& job, const char* line, int64_t col, 
   return to;
 }
 
+// Whether all lines of taps are so short that they may be copied a little further than they go.
+inline bool short_lines(const ConvNhwcJob& job) {
+  return job.whole && job.kernel[1] * job.depth <= kShortRun;
+}
+
+// The patch of the window whose first tap lies at (row, col) of image x.
+inline void gather_window(const ConvNhwcJob& job, const char* x, int64_t row, int64_t col,
+                          bool shorts, char* to) {
+  const int64_t tall = (job.kernel[0] - 1) * job.dilations[0];
+  const bool inside = row >= 0 && row + tall < job.height && col >= 0 &&
+                      col + job.kernel[1] <= job.width;
+  const char* end = to + job.row_bytes;
+  const char* from = inside ? x + row * job.line + col * job.pixel : nullptr;
+  if (shorts && inside && job.end - from >= tall * job.line + kShortRun) {
+    const int64_t run = job.kernel[1] * job.depth, step = job.dilations[0] * job.line;
+    for (int64_t t = 0; t < job.kernel[0]; ++t, from += step, to += run)
+      memcpy(to, from, static_cast<size_t>(kShortRun));
+  } else {
+    for (int64_t t = 0; t < job.kernel[0]; ++t, row += job.dilations[0]) {
+      const bool exists = row >= 0 && row < job.height;
+      to = gather_line(job, exists ? x + row * job.line : nullptr, col, to);
+    }
+  }
+  for (; to < end; ++to) *to = 0;
+}
+
 // The patches of windows [first, end), of the channels from `channel` on.
 inline void gather_patches(const ConvNhwcJob& job, int64_t channel, int64_t first, int64_t end,
                            char* to) {
   int64_t col = first % job.columns, row = first / job.columns % job.rows;
   int64_t image = first / job.columns / job.rows;
+  const bool shorts = short_lines(job);
   for (int64_t i = first; i < end; ++i, to += job.row_bytes) {
-    const char* x = job.x + image * job.image + channel;
-    const int64_t x_col = col * job.strides[1] - job.left;
-    int64_t x_row = row * job.strides[0] - job.top;
-    char* next = to;
-    for (int64_t t = 0; t < job.kernel[0]; ++t, x_row += job.dilations[0]) {
-      const bool inside = x_row >= 0 && x_row < job.height;
-      next = gather_line(job, inside ? x + x_row * job.line : nullptr, x_col, next);
-    }
-    for (; next < to + job.row_bytes; ++next) *next = 0;
+    gather_window(job, job.x + image * job.image + channel, row * job.strides[0] - job.top,
+                  col * job.strides[1] - job.left, shorts, to);
     if (++col == job.columns) {
       col = 0;
       if (++row == job.rows) row = 0, ++image;

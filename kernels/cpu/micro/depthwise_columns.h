@@ -1,0 +1,81 @@
+// Depthwise convolutions of bytes by windows of nine taps, 64 channels at once.
+//
+// A window is three columns of three taps: i, i + 3 and i + 6 in the order of taps.  The bytes of a
+// column are brought side by side, four a lane and the last one idle, and serve all windows that
+// see the column: those of the next pixel have the same addresses one or two columns before.
+
+// Taps of column i for channels 16 j + (0 .. 15) in x[j].
+template <int V>
+INLINE void load_column(vi (&x)[V], const uint8_t* const* taps, int64_t at, __mmask64 bytes, vi flip) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i t[3];
+  UNROLL for (int i = 0; i < 3; i++) {
+    const uint8_t* from = taps[3 * i] + at;
+    const __m512i all = V == 4 && bytes == ~(__mmask64)0 ? _mm512_loadu_si512(from)
+                                                         : _mm512_maskz_loadu_epi8(bytes, from);
+    t[i] = _mm512_xor_si512(_mm512_permutexvar_epi32(order, all), (__m512i)flip);
+  }
+  const __m512i ab = _mm512_unpacklo_epi8(t[0], t[1]), c = _mm512_unpacklo_epi8(t[2], t[2]);
+  x[0] = (vi)_mm512_unpacklo_epi16(ab, c);
+  if (V > 1) x[V > 1] = (vi)_mm512_unpackhi_epi16(ab, c);
+  if (V > 2) {
+    const __m512i ab2 = _mm512_unpackhi_epi8(t[0], t[1]), c2 = _mm512_unpackhi_epi8(t[2], t[2]);
+    x[V > 2 ? 2 : 0] = (vi)_mm512_unpacklo_epi16(ab2, c2);
+    if (V > 3) x[V > 3 ? 3 : 0] = (vi)_mm512_unpackhi_epi16(ab2, c2);
+  }
+}
+
+// Weights of a column from those in fours of taps: bytes i, i + 3 and i + 6 of each lane.
+INLINE __m512i column_weights(const float* w, int i) {
+  const auto byte = [w](int tap) __attribute__((always_inline)) {
+    const __m512i four = _mm512_loadu_si512(w + tap / 4 * PANEL);
+    return _mm512_and_si512(_mm512_srli_epi32(four, tap % 4 * 8), _mm512_set1_epi32(255));
+  };
+  const __m512i second = _mm512_slli_epi32(byte(i + 3), 8), third = _mm512_slli_epi32(byte(i + 6), 16);
+  return _mm512_or_si512(byte(i), _mm512_or_si512(second, third));
+}
+
+// Whether column i of one window is column j of the window before.
+INLINE bool same_column(const uint8_t* const* taps, int i, const uint8_t* const* before, int j) {
+  return taps[i] == before[j] && taps[i + 3] == before[j + 3] && taps[i + 6] == before[j + 6];
+}
+
+// V vectors of channels of all pixels, the last one perhaps in part.
+template <int V>
+void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
+  const int64_t channel = t->channel + at;
+  const int64_t used = t->channels - at < V * W ? t->channels - at : (int64_t)V * W;
+  const __mmask64 bytes = ~(__mmask64)0 >> (64 - used);
+  const vm edge = first(used - (V - 1) * W);
+  const bool whole = used == V * W;
+  const vi flip = set1_int(t->flip), zero = set1_int(-t->zero);
+  alignas(64) float w[3][V][W];
+  vi start[V], x[3][V];
+  UNROLL for (int v = 0; v < V; v++) {
+    const int64_t lane = at + v * W;
+    const float* from = t->w + lane / PANEL * t->w_panel;
+    start[v] = (vi)((vu)load_ints(from + 3 * PANEL) * (vu)zero);
+    UNROLL for (int i = 0; i < 3; i++) _mm512_store_si512(w[i][v], column_weights(from, i));
+  }
+  const uint8_t* const* taps = t->taps;
+  float* c = t->c + at;
+  for (int64_t p = 0; p < t->pixels; p++, taps += 12, c += t->ldc) {
+    if (p && same_column(taps, 0, taps - 12, 1) && same_column(taps, 1, taps - 12, 2)) {
+      UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
+    } else {
+      if (p && same_column(taps, 0, taps - 12, 2)) {
+        UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
+      } else {
+        load_column(x[0], taps, channel, bytes, flip);
+      }
+      load_column(x[1], taps + 1, channel, bytes, flip);
+    }
+    load_column(x[2], taps + 2, channel, bytes, flip);
+    UNROLL for (int v = 0; v < V; v++) {
+      vi sum = start[v];
+      UNROLL for (int i = 0; i < 3; i++) sum = dot_bytes(left_of(x[i][v], vi{}), load_bytes(w[i][v]), sum);
+      if (v < V - 1 || whole) store(c + v * W, to_float(sum));
+      else store(c + v * W, to_float(sum), edge);
+    }
+  }
+}
