@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper, parser
 
-__all__ = ["MODELS", "Strange", "built"]
+__all__ = ["MODELS", "Strange", "built", "without_shapes"]
 
 RNG = np.random.default_rng(11)
 X, Y = "float[n, 8] x", "float[n, 8] y"
@@ -82,6 +82,8 @@ class Strange:
     functions: str = ""
     edit: Callable[[ModelProto], object] = lambda model: None
     """What the text form cannot say."""
+    falsely: bool = False
+    """The shapes of its outputs are declared falsely: the result does not declare them."""
 
 
 def _on(inputs: str, outputs: str, body: str) -> str:
@@ -102,7 +104,7 @@ def _sparse_constant(model: ModelProto) -> None:
     model.graph.node.insert(0, helper.make_node("Constant", [], ["few"], sparse_value=FEW))
 
 
-def _without_shapes(*ends: Iterable[ValueInfoProto]) -> None:
+def without_shapes(*ends: Iterable[ValueInfoProto]) -> None:
     for value in (v for side in ends for v in side):
         value.type.tensor_type.ClearField("shape")
 
@@ -491,7 +493,7 @@ ENDS = {
     "no shapes at all": Strange(
         _on("float[n, 8] x", "float[n, 8] y", HEAD + " y = Reshape(r, rows)"),
         "MatMul Relu Reshape", "skipped", alike=False,
-        edit=lambda m: _without_shapes(m.graph.input, m.graph.output),
+        edit=lambda m: without_shapes(m.graph.input, m.graph.output),
     ),
     "sizes that depend on values": Strange(
         _on(X, "int64[2, k] i, float[k] q", HEAD + """ i = NonZero(r)
@@ -537,6 +539,17 @@ RANDOM = {
 }  # fmt: skip
 
 SAID = {
+    "an output of another rank than declared": Strange(
+        _on(
+            "float[n, 8] x",
+            Y,
+            HEAD
+            + """
+            d = Shape(r)  k = Gather(d, zeros)  t = Mul(k, ones)  f = Concat <axis = 0> (t, rows)
+            z = Reshape(r, f)  y = Tanh(z) """,
+        ),
+        falsely=True,
+    ),
     "everything a model may say": Strange(_xy(HEAD + " y = Neg(r)"), edit=_says_much),
     "training info": Strange(
         _xy(HEAD + " y = Neg(r)"),

@@ -314,7 +314,7 @@ class Server:
         try:
             return {"ok": getattr(self, request["do"])(request)}
         except Exception as error:  # the parent decides what an error means
-            return {"error": f"{type(error).__name__}: {error}"[:4000]}
+            return {"error": f"{type(error).__name__}: {error}".strip()[:4000]}
 
 
 def repeated(call: Callable[[], Any], end: float) -> list[float]:

@@ -46,6 +46,7 @@ def build_shell(
     _keep_live(graph, nodes)
     ours = (node for node in nodes if domain and node.domain == domain)
     _unname(graph, {v for node in ours for v in node.outputs})
+    _correct(graph, model)
     branches.sink(graph)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
     for name in dict.fromkeys(filter(None, (domain, *called))):
@@ -158,6 +159,25 @@ def _unname(graph: GraphProto, values: Set[str]) -> None:
             for dim in info.type.tensor_type.shape.dim:
                 if dim.HasField("dim_param"):
                     dim.ClearField("dim_param")
+
+
+def _correct(graph: GraphProto, model: Model) -> None:
+    """Drop what the file declares about shapes and inference proves wrong.
+
+    ONNX Runtime accepts a false declaration as long as it cannot infer the shape itself, as of a
+    Reshape to computed sizes; of operators that know their shapes it does not.
+    """
+    for info in (*graph.output, *graph.value_info):
+        found = model.graph.spec(info.name).shape
+        tensor = info.type.tensor_type
+        if found is None or not tensor.HasField("shape"):
+            continue
+        if len(tensor.shape.dim) != len(found):
+            tensor.ClearField("shape")
+            continue
+        for dim, size in zip(tensor.shape.dim, found, strict=True):
+            if dim.HasField("dim_value") and isinstance(size, int) and dim.dim_value != size:
+                dim.ClearField("dim_value")
 
 
 def _annotated_values(graph: GraphProto) -> set[str]:
