@@ -54,6 +54,7 @@ class Code(StrEnum):
     SUPERSEDED = "superseded"
     NAME_CLASH = "name-clash"
     NO_KERNEL = "no-kernel"
+    IN_LOOP = "in-loop"
     EXCLUDED = "excluded"
     NO_PREDICTED_GAIN = "no-predicted-gain"
     ERROR_BUDGET = "error-budget"

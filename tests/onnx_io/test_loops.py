@@ -148,7 +148,8 @@ def test_other_loops_stay(make: Any, tmp_path: Path) -> None:
 def test_the_number_of_nodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_MAX_NODES", 10)
     path = save(counted(3), tmp_path)
-    assert [r.op for r in load(path, unrolled=True).graph.regions()] == ["Loop"]
+    regions = load(path, unrolled=True).graph.regions()
+    assert [r.op for r in regions].count("MatMul") == 1
 
 
 def test_outer_names_stay_apart_from_those_of_the_body(tmp_path: Path) -> None:

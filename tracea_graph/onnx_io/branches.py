@@ -1,4 +1,4 @@
-"""Branches: the nodes of ``If`` in the graph around it, where every step and rule sees them.
+"""Branches and loop bodies: their nodes in the graph around them, where every rule sees them.
 
     y = If(c) { f(x, w) } else { g(x) }
         ->   x1, x2 = Identity(x), Identity(x)
@@ -10,15 +10,26 @@ whatever form rules left it.  What else depends on a branch's values is computed
 is right too: only operators without side effects are moved.  The entries, one for each value and
 branch, keep rules from fusing what runs always with what one branch runs.  Constants of a branch
 become those of the graph.
+
+    y = Loop(n, c, x) { i, c, h -> f(h, w) }
+        ->   h = LoopValue()
+             t = f(h, w)
+             y = Loop(n, c, x) { i, c, h -> t }
+
+So are the bodies of ``Loop`` and ``Scan``.  What an iteration is given has no value in the graph:
+it is the result of an operator that nothing knows, and all that depends on it sinks into the body.
+What every iteration hands on unchanged becomes an outer value first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.nodes import (
     OWN_DOMAINS,
     bodies_of,
@@ -30,13 +41,18 @@ from tracea_graph.onnx_io.nodes import (
     topological,
 )
 
-__all__ = ["flatten", "is_entry", "is_flat", "live_entries", "sink"]
+__all__ = ["flatten", "has_loops", "is_entry", "is_flat", "iterations", "live_entries", "sink"]
 
 _ENTRY, _FLAT = "tracea:entry ", "tracea:flat "
 """Beginnings of the names of entries, and of branches whose nodes are in the graph; both end with
 the number of the ``If``.
 """
 _SEQUENCES = ("Sequence", "Optional")
+_LOOPS: Mapping[str, int] = MappingProxyType({"Loop": 2, "Scan": 0})
+"""Operators with a loop body, and how many operands come before the values it carries."""
+_LOOP_VALUE, _LOOP_DOMAIN = "LoopValue", "ai.onnx.loops"
+"""The operator that stands for a value that an iteration is given."""
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def is_entry(name: str) -> bool:
@@ -52,18 +68,42 @@ def live_entries(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(e for e in entries if e.removeprefix(_ENTRY) in numbers)
 
 
-def flatten(model: ModelProto) -> bool:
+def has_loops(graph: GraphProto) -> bool:
+    """Return whether a graph has loops whose bodies :func:`flatten` can move."""
+    return any(n.op_type in _LOOPS and _is_movable(n) for n in graph.node)
+
+
+def iterations(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
+    """Return the loops on whose iteration each value depends, for values that depend on any.
+
+    ``nodes`` are sorted.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for node in nodes:
+        inside = frozenset[str]().union(*(found.get(v, ()) for v in _all_reads(node)))
+        if node.op_type == _LOOP_VALUE:
+            inside |= {node.name.removeprefix(_ENTRY)}
+        inside -= {_number(body) for body in bodies_of(node)}
+        if inside:
+            found |= dict.fromkeys(node.output, inside)
+    return found
+
+
+def flatten(model: ModelProto, kept: Container[str] | None = None) -> bool:
     """Move the nodes of branches into the graph, in place; return whether any were moved.
 
-    Branches that draw random numbers or hold sequences stay, and so do results of this tool and
+    So are those of loops, except for those whose first output is in ``kept``; None keeps all.
+    Bodies that draw random numbers or hold sequences stay, and so do results of this tool and
     models for training.
     """
     nodes = [*every_node(model.graph)]
     if model.training_info or any(n.domain.startswith(OWN_DOMAINS) for n in nodes):
         return False
-    flattener = _Flattener(model.graph)
+    flattener = _Flattener(model.graph, kept)
     for index in range(len(model.graph.node)):
         flattener.open(index)
+    if any(n.op_type == _LOOP_VALUE for n in model.graph.node):
+        model.opset_import.append(helper.make_opsetid(_LOOP_DOMAIN, 1))
     return flattener.count > 0
 
 
@@ -82,6 +122,7 @@ class _Flattener:
     """State of flattening: the names in use, and the values that are constants."""
 
     graph: GraphProto
+    kept: Container[str] | None
     count: int = 0
     taken: set[str] = field(default_factory=set)
     constants: set[str] = field(default_factory=set)
@@ -104,22 +145,62 @@ class _Flattener:
         return name
 
     def open(self, index: int) -> None:
-        """Flatten the branches of a node of the graph, if it is an ``If`` that allows it."""
+        """Flatten the bodies of a node of the graph, if it is one that allows it."""
         node = self.graph.node[index]
-        if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not _is_movable(node):
+        loop = node.op_type in _LOOPS
+        if not _is_movable(node) or (loop and not self._opens(node)):
             return
+        if loop:
+            self._pass_invariants(node)
         self.count += 1
         number, first = str(self.count), len(self.graph.node)
         moved: list[NodeProto] = []
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                moved += self._moved(attribute.g, f":{attribute.name.split('_')[0]}", number)
+                suffix = attribute.name.split("_")[0]
+                moved += self._moved(attribute.g, f":{suffix}", number)
         self.graph.node.extend(moved)
         for inner in range(first, len(self.graph.node)):
             self.open(inner)
 
+    def _opens(self, node: NodeProto) -> bool:
+        return self.kept is not None and next(filter(None, node.output), "") not in self.kept
+
+    def _pass_invariants(self, node: NodeProto) -> None:
+        """Make what a loop carries and never changes an outer value of its body."""
+        (body,) = bodies_of(node)
+        first = _LOOPS[node.op_type]
+        count = _carried(node, body)
+        same = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
+        unchanged = []
+        for i in range(count):
+            value, given = body.output[i + first // 2].name, body.input[i + first].name
+            while value != given and value in same:
+                value = same[value]
+            if value == given and node.input[first + i]:
+                unchanged.append(i)
+        outer = {body.input[first + i].name: node.input[first + i] for i in unchanged}
+        hidden = {v for n in body.node for v in n.output} | {t.name for t in body.initializer}
+        for value in {*outer.values()} & (hidden | {v.name for v in body.input}):
+            outer = {old: new for old, new in outer.items() if new != value}
+        for i in reversed(unchanged):
+            if body.input[first + i].name not in outer:
+                continue
+            source = node.input[first + i]
+            if i < len(node.output) and node.output[i]:
+                made = helper.make_node("Identity", [source], [node.output[i]])
+                self.graph.node.append(made)
+            del body.input[first + i], body.output[first // 2 + i], node.input[first + i]
+            if i < len(node.output):
+                del node.output[i]
+        nodes = [renamed(n, outer) for n in body.node]
+        outputs = [renamed_info(v, outer) for v in body.output]
+        for name, items in (("node", nodes), ("output", outputs)):
+            body.ClearField(name)
+            getattr(body, name).extend(items)
+
     def _moved(self, body: GraphProto, suffix: str, number: str) -> list[NodeProto]:
-        """Return a branch's nodes for the graph, and let the branch return their results."""
+        """Return a body's nodes for the graph, and let the body return their results."""
         own = [t.name for t in body.initializer]
         own += [v for n in body.node for v in n.output if v]
         names = {v: self.fresh(v, suffix) for v in own}
@@ -131,6 +212,15 @@ class _Flattener:
         constant += [t.name for t in body.initializer]
         self.constants |= {names[v] for v in constant}
         entries: list[NodeProto] = []
+        flat = GraphProto(name=_FLAT + number)
+        for given in body.input:
+            names[given.name] = name = self.fresh(given.name, suffix)
+            made_info = renamed_info(given, names)
+            flat.input.append(made_info)
+            entries.append(
+                helper.make_node(_LOOP_VALUE, [], [name], _ENTRY + number, domain=_LOOP_DOMAIN)
+            )
+            self.graph.value_info.append(_apart(made_info, number))
         for value in _reads(body):
             if value not in names and value not in self.constants:
                 names[value] = self.fresh(f"{value}{suffix}")
@@ -138,7 +228,6 @@ class _Flattener:
                 entries.append(entry)
         moved = [renamed(n, names) for n in body.node]
         self.graph.value_info.extend(renamed_info(v, names) for v in body.value_info)
-        flat = GraphProto(name=_FLAT + number)
         for output in body.output:
             value = names.get(output.name, output.name)
             name = self.fresh(f"{value}:out")
@@ -146,6 +235,22 @@ class _Flattener:
             flat.output.append(renamed_info(output, {output.name: name}))
         body.CopyFrom(flat)
         return [*entries, *moved]
+
+
+def _carried(node: NodeProto, body: GraphProto) -> int:
+    """Return how many values a loop carries from one iteration to the next."""
+    scanned = [a.i for a in node.attribute if a.name == "num_scan_inputs"]
+    return len(body.input) - (scanned[0] if scanned else _LOOPS[node.op_type])
+
+
+def _apart(info: ValueInfoProto, number: str) -> ValueInfoProto:
+    """Return a declaration whose symbols are no other's: each iteration may have other sizes."""
+    made = ValueInfoProto()
+    made.CopyFrom(info)
+    for i, dim in enumerate(made.type.tensor_type.shape.dim):
+        if not dim.HasField("dim_value"):
+            dim.dim_param = f"{info.name}:{number}:{i}"
+    return made
 
 
 def _local_names(node: NodeProto) -> Iterator[str]:
@@ -159,12 +264,19 @@ def _local_names(node: NodeProto) -> Iterator[str]:
 
 
 def _is_movable(node: NodeProto) -> bool:
-    """Whether all that an ``If`` does may be done by nodes of the graph."""
+    """Whether all that an ``If`` or a loop does may be done by nodes of the graph."""
+    loop = node.op_type in _LOOPS
+    if not (loop or node.op_type == "If") or node.domain not in ("", "ai.onnx"):
+        return False
     bodies = [*bodies_of(node)]
     for body in bodies:
-        if body.sparse_initializer or not body.output or body.input or _number(body):
+        if body.sparse_initializer or not body.output or _number(body):
             return False
-        if not all(v.type.HasField("tensor_type") for v in body.output):
+        types = [v.type for v in (*body.output, *body.input)]
+        if not all(t.HasField("tensor_type") for t in types) or (body.input and not loop):
+            return False
+        given = {v.type.tensor_type.elem_type for v in body.input}
+        if not given.isdisjoint((*_HALVES, TensorProto.UNDEFINED)):
             return False
     inner = [n for body in bodies for n in every_node(body)]
     return not any(draws(n) or n.op_type.startswith(_SEQUENCES) for n in inner)
@@ -184,9 +296,15 @@ def _reads(body: GraphProto) -> list[str]:
 # ---- export ----------------------------------------------------------------------------
 
 
-def sink(graph: GraphProto) -> None:
-    """Move what only one branch needs back into it, in place; ``graph`` is sorted."""
-    nodes = [*graph.node]
+def sink(model: ModelProto) -> None:
+    """Move what only one branch or loop needs back into it, in place; the graph is sorted.
+
+    Raises GraphError for a value of an iteration that is read outside of its loop.
+    """
+    graph, nodes = model.graph, [*model.graph.node]
+    imports = [one for one in model.opset_import if one.domain != _LOOP_DOMAIN]
+    model.ClearField("opset_import")
+    model.opset_import.extend(imports)
     if not any(_number(body) for node in nodes for body in bodies_of(node)):
         return
     held = _Nodes({i: _copy(node) for i, node in enumerate(nodes)}, {v.name for v in graph.output})
@@ -194,6 +312,9 @@ def sink(graph: GraphProto) -> None:
         if index in held.nodes:
             held.close(index)
     kept = [*held.nodes.values()]
+    left = {v for n in kept if n.op_type == _LOOP_VALUE for v in n.output}
+    if leak := next((n for n in kept if not left.isdisjoint(_all_reads(n))), None):
+        raise GraphError(f"{leak.name or leak.op_type} reads a value of an iteration of a loop")
     order = topological([_all_reads(n) for n in kept], [[*n.output] for n in kept])
     graph.ClearField("node")
     graph.node.extend(kept[i] for i in order)
@@ -223,18 +344,19 @@ class _Nodes:
         writers = {v: i for i, node in self.nodes.items() for v in node.output if v}
         inside, entries = self._needed(wanted, writers)
         inside = self._only_here(inside, index, self.outputs | others)
-        names = {e.output[0]: e.input[0] for e in map(self.nodes.__getitem__, entries)}
-        flat = GraphProto(name=body.name.removeprefix(_FLAT))
+        given = [e for e in map(self.nodes.__getitem__, entries) if e.op_type != _LOOP_VALUE]
+        names = {e.output[0]: e.input[0] for e in given}
+        flat = GraphProto(name=body.name.removeprefix(_FLAT), input=body.input)
         flat.node.extend(renamed(self.nodes[i], names) for i in sorted(inside))
         written = {v for i in inside for v in self.nodes[i].output}
-        for value, given in zip(wanted, body.output, strict=True):
+        for value, output in zip(wanted, body.output, strict=True):
             if value in written:
                 written.remove(value)  # it is returned once
-                flat.output.append(renamed_info(given, {given.name: value}))
+                flat.output.append(renamed_info(output, {output.name: value}))
             else:
                 source = names.get(value, value)
-                flat.node.append(helper.make_node("Identity", [source], [given.name]))
-                flat.output.append(given)
+                flat.node.append(helper.make_node("Identity", [source], [output.name]))
+                flat.output.append(output)
         body.CopyFrom(flat)
         for i in inside:
             del self.nodes[i]

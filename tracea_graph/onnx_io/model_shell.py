@@ -44,10 +44,11 @@ def build_shell(
     proto.ir_version = max(source.ir_version, MINIMUM_IR)
     _keep_inputs(graph, model)
     _keep_live(graph, nodes)
-    ours = (node for node in nodes if domain and node.domain == domain)
-    _unname(graph, {v for node in ours for v in node.outputs})
-    _correct(graph, model)
-    branches.sink(graph)
+    ours = {v for node in nodes if domain and node.domain == domain for v in node.outputs}
+    _unname(graph, ours)
+    if ours:
+        _correct(graph, model)
+    branches.sink(proto)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
     for name in dict.fromkeys(filter(None, (domain, *called))):
         if not any(i.domain == name for i in proto.opset_import):
@@ -165,7 +166,7 @@ def _correct(graph: GraphProto, model: Model) -> None:
     """Drop what the file declares about shapes and inference proves wrong.
 
     ONNX Runtime accepts a false declaration as long as it cannot infer the shape itself, as of a
-    Reshape to computed sizes; of operators that know their shapes it does not.
+    Reshape to computed sizes.  Custom operators tell it more shapes.
     """
     for info in (*graph.output, *graph.value_info):
         found = model.graph.spec(info.name).shape

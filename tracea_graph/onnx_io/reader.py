@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from tracea_graph.errors import ModelError, close_match
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
-from tracea_graph.onnx_io.branches import flatten
+from tracea_graph.onnx_io.branches import flatten, has_loops, iterations
 from tracea_graph.onnx_io.canonical import canonicalize
 from tracea_graph.onnx_io.derived import derive_weights
 from tracea_graph.onnx_io.formats import other_format
@@ -111,13 +111,13 @@ def read_unchecked(
     return skeleton, opsets, {**stored.initializers, **stored.constants}, names
 
 
-def _load(given: _Given, flat: bool, trips: Trips | None) -> Model:
+def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) -> Model:
     """Read a model, with the branches of If in the graph if ``flat``.
 
-    Loops in ``trips`` are unrolled, and if there are none, those whose iterations turn out known;
-    with None, no loop is.
+    Loops whose iterations turn out known are unrolled, and the bodies of others are in the graph
+    too: these loops are ``opened``, except for ``trips``, which are unrolled.  With None, none is.
     """
-    path, guard = given.path, given.guard
+    path, guard, asked = given.path, given.guard, flat
     skeleton, spans, size = _read(path)
     if given.inline:
         guards.remove_guard(skeleton, spans)
@@ -127,7 +127,7 @@ def _load(given: _Given, flat: bool, trips: Trips | None) -> Model:
     validate.check_opset(opsets, skeleton.ir_version)
     external.embed(skeleton, path)
     count = sum(1 for _ in every_node(skeleton.graph))
-    flat = flat and flatten(skeleton)
+    flat = flat and flatten(skeleton, trips if opened else None)
     if trips:
         unroll(skeleton, trips)
     widened = widen(skeleton)
@@ -157,8 +157,10 @@ def _load(given: _Given, flat: bool, trips: Trips | None) -> Model:
         editor.study()
     else:
         canonicalize(editor)
-        if trips is not None and not trips and (found := known_trips(editor)):
-            return _load(given, flat, found)
+        if trips is not None and not opened:
+            found = known_trips(editor)
+            if found or has_loops(skeleton.graph):
+                return _load(given, asked, found, True)
     derive_weights(editor)
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
     extra = [n for n in names if n in unknown or n in stored.sparse]
@@ -262,4 +264,5 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
     graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, pattern_of
     graph.patterns = patterns_of(editor.skeleton)
     graph.loose = editor.loose
+    graph.iterations = iterations(call.proto for call in editor.calls())
     return graph

@@ -297,6 +297,9 @@ class _Run:
             return "rejected", Reason(
                 f"the model has another value called {taken.name!r}", Code.NAME_CLASH
             )
+        if len({self.iterations(r) for r in proposal.old}) > 1:
+            why = f"part of {proposal.where!r} is computed in each iteration of a loop"
+            return "rejected", Reason(why, Code.IN_LOOP)
         if lacking := self.lacking(proposal):
             return "rejected", Reason(lacking, Code.NO_KERNEL)
         written = [v for r in proposal.old for n in r.nodes for v in n.outputs]
@@ -314,6 +317,11 @@ class _Run:
                 Code.ERROR_BUDGET,
             )
         return None
+
+    def iterations(self, region: Region) -> frozenset[str]:
+        """Return the loops on whose iteration a region depends."""
+        known = self.graph.iterations
+        return frozenset[str]().union(*(known.get(v, ()) for v in (*region.reads, *region.writes)))
 
     def lacking(self, proposal: Proposal) -> str:
         """Return why no kernel can run one of the proposal's regions, "" if all can be run."""

@@ -39,7 +39,7 @@ class TileGraph:
     ``specs`` holds what is known of every value, ``weights`` the constants, ``opset`` the version
     of the default operator set.  ``bindings`` are default values of symbols.  An axis of a
     ``loose`` symbol may have size 1 instead, except in values computed from all inputs of one of
-    the sets listed for the symbol.
+    the sets listed for the symbol.  ``iterations`` are the loops whose iteration a value is of.
 
     The callbacks are set by the code that knows operators: ``model_of`` returns the model of a
     region (by default all are opaque), ``subgraph_of`` the steps of a program region as a graph,
@@ -68,6 +68,7 @@ class TileGraph:
         self.viewer: Viewer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
+        self.iterations: Mapping[str, frozenset[str]] = {}
         self.pattern_of: PatternOf = _no_tiles
         self.patterns: Mapping[str, TilePattern] = {}
         self.source: Path | None = None
@@ -117,6 +118,7 @@ class TileGraph:
             self.subgraph_of,
         )
         twin.viewer, twin.bindings, twin.loose = self.viewer, self.bindings, self.loose
+        twin.iterations = self.iterations
         twin.pattern_of, twin.patterns, twin.source = self.pattern_of, self.patterns, self.source
         if history is not None:
             twin.record(history)
