@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -82,7 +82,13 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
 
 
 def parameters(chain: Chain) -> dict[str, Any]:
-    """Return the parameters of ``templates/chain.h``."""
+    """Return the parameters of ``templates/chain.h``.
+
+    Where all results have 16 bits, functions take the cheaper approximation: it errs by less than
+    a unit of the last place of fp16.
+    """
+    if chain.result_types and all(d in (DType.F16, DType.BF16) for d in chain.result_types):
+        chain = replace(chain, fast_math=True)
     return {
         "text": chain.text,
         "operands": operands(chain),

@@ -89,6 +89,8 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "resize.cu.in": resizing,
         "top_k.cu.in": selection,
         "window.cu.in": windows,
+        "window_tile.cu.in": windows,
+        "pool_whole.cu.in": windows,
         "move.cu.in": moves,
         "transpose.cu.in": moves,
         "gemm_fma.cu.in": exact_products,

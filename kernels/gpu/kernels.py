@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -24,12 +25,14 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_attention,
     warpgroup_convolution,
     warpgroup_products,
+    windows,
 )
 from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.selection import (
     MOST_FEW,
     TYPICAL_FEW,
+    WINDOW_TILES,
     WarpgroupTile,
     choose_few_tile,
     choose_tile,
@@ -53,7 +56,9 @@ __all__ = [
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _WARPGROUPS, _WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
-_LEAST_FILTERS = 64
+_LEAST_FILTERS = 16
+_LEAST_BLOCKS = 132
+"""Blocks from which on threads compute several pixels of a window's results: one for each SM."""
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Queries from which on attention by so many warpgroups is best."""
 _SOME = "n"
@@ -92,6 +97,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
+    found += _window_choices(call) if call.op in ("depthwise", "pool") else []
     return (*found, (variant_of(call), 1))
 
 
@@ -126,10 +132,23 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     *pixels, filters = named["y"][0].dims
     rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
     height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
+    image = prod(n for n in pixels[1:] if isinstance(n, int))
     able = {_tile_of(v): v for v in VARIANTS if v.template == _WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS)
+    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image)
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+
+
+def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels whose threads compute several pixels, for images with enough of them."""
+    if windows.refusal(call) or not windows.refusal_whole(call):
+        return []
+    # windows two pixels apart share too little of what lies below each other
+    down, across = WINDOW_TILES[max(call.attributes["strides"]) - 1]
+    variant = next(v for v in VARIANTS if (v.op, v.dtype, v.tile)
+                   == (call.op, call.dtype, f"{down}x{across}"))  # fmt: skip
+    blocks = launch_of(call, variant, _ANY).grid[0]
+    return [(variant, combine("sub", blocks, _LEAST_BLOCKS))]
 
 
 def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -160,6 +179,10 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
+    if call.op in ("depthwise", "pool"):
+        if not windows.refusal_whole(call):
+            return "whole"
+        return "256" if windows.refusal(call) else "{}x{}".format(*WINDOW_TILES[-1])
     rows = _rows(call) if call.op in ("gemm", "conv") else 0
     permuted = call.op == "copy" and permutes(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
@@ -245,7 +268,8 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 _IMAGES = ("conv", "depthwise", "pool", "resize")
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
-    "pool": ("kind",), "embedding": ("count", "table_type", "index_type"),
+    "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
+    "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
 }  # fmt: skip
@@ -268,6 +292,11 @@ def _skeleton(call: Call) -> Call:
         values[attribute.name] = value
     heads, images = call.op.startswith("attention"), call.op in _IMAGES
     views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
+    if call.op == "depthwise":  # the taps are part of the source
+        at = schema.slices(call)["w"].start
+        w, own = views[at], call.views[at]
+        assert w is not None and own is not None
+        views = (*views[:at], replace(w, dims=(*own.dims[:2], w.dims[2])), *views[at + 1 :])
     return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
 
 

@@ -11,6 +11,7 @@ __all__ = [
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
+    "WINDOW_TILES",
     "WarpgroupTile",
     "choose_few_tile",
     "choose_tile",
@@ -25,7 +26,8 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     (128, 96, 7, 0),
 )  # fmt: skip
 CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
-    (128, 256, 4, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 64, 8, 0),
+    (128, 256, 4, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 96, 7, 0), (128, 64, 8, 0),
+    (128, 32, 9, 0),
 )  # fmt: skip
 
 FEW_TILES: tuple[tuple[int, int], ...] = (
@@ -34,6 +36,8 @@ FEW_TILES: tuple[tuple[int, int], ...] = (
 """Tiles of matmuls of few rows: columns, and blocks that share the depth."""
 MOST_FEW, TYPICAL_FEW = 256, 128
 """Rows up to which these are used, and rows assumed where they differ between runs."""
+WINDOW_TILES: tuple[tuple[int, int], ...] = ((2, 4), (1, 4), (1, 1))
+"""Neighbouring pixels of a thread of a depthwise convolution or pool: down and across."""
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
@@ -89,8 +93,9 @@ _SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 60, 1.1
 """Of an H100: SMs; multiply-adds and bytes from L2 of an SM in a cycle; their loss."""
 _PER_SUM, _START = 0.15, 3500
 """Cycles that an epilogue takes for a sum, and a kernel before its first product."""
-_STEPS = ((2048, 4096), (384, 768))
-"""Where rows differ between runs: from how many on a tile is used, and for how many it is best."""
+_LEAST_ROWS, _DOUBLINGS, _MOST_TILES = 384, 17, 6
+"""Rows from which on warpgroups multiply; where rows differ between runs, a tile is chosen for
+each power of two of them, at most so many different ones."""
 _LEAST_SIDE = 128
 """A shorter side of the weight is left to other kernels."""
 
@@ -102,24 +107,33 @@ def choose_warpgroup_tiles(
     depth: int,
     tiles: Sequence[WarpgroupTile],
     side: int = _LEAST_SIDE,
+    image: int = 1,
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
 
-    ``batch`` and ``rows`` are 0 if they differ between runs; the least rows are those of all
-    matrices.  A weight with a shorter ``side`` is left to other kernels.  Empty if these are
-    better for all sizes.
+    ``batch`` and ``rows`` are 0 if they differ between runs; rows are then a multiple of those of
+    an ``image``.  The least rows are those of all matrices.  A weight with a shorter ``side`` is
+    left to other kernels.  Empty if these are better for all sizes.
     """
     known = batch * rows
-    if not tiles or min(columns, depth) < side or 0 < known < _STEPS[-1][0]:
+    if not tiles or min(columns, depth) < side or 0 < known < _LEAST_ROWS:
         return []
+
+    def best(count: int, height: int) -> WarpgroupTile:
+        cycles = [_cycles(tile, count, height, columns, depth) for tile in tiles]
+        return tiles[cycles.index(min(cycles))]
+
+    if known:
+        return [(best(batch, rows), 1)]
+    ladder = {max(image << i, _LEAST_ROWS) for i in range(_DOUBLINGS + 1)}
     found = list[tuple[WarpgroupTile, int]]()
-    for least, typical in ((known, rows),) if known else _STEPS:
-        cycles = [_cycles(t, batch if known else 1, typical, columns, depth) for t in tiles]
-        tile = tiles[cycles.index(min(cycles))]
-        if found and found[-1][0] == tile:
-            found.pop()
-        found.append((tile, 1 if known else least))
-    return found
+    for least in sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS)):
+        tile = best(1, least)
+        if not found or found[-1][0] != tile:
+            found.append((tile, least))
+    # more than a plan takes: the tile for the fewest rows, and those for the most
+    kept = found if len(found) <= _MOST_TILES else [found[0], *found[1 - _MOST_TILES :]]
+    return kept[::-1]
 
 
 def choose_few_tile(

@@ -8,7 +8,12 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.selection import CONVOLUTION_TILES, FEW_TILES, WARPGROUP_TILES
+from tracea_graph.kernels.gpu.selection import (
+    CONVOLUTION_TILES,
+    FEW_TILES,
+    WARPGROUP_TILES,
+    WINDOW_TILES,
+)
 from tracea_graph.kernels.program import Call
 
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
@@ -83,6 +88,18 @@ def _few(dtype: str, n: int, split: int) -> Variant:
     return Variant("gemm", dtype, "gemm_few.cu.in", tile, 256, params, ("wgmma",))
 
 
+def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
+    """Window kernels: one for all windows, and those whose threads compute several pixels."""
+    return (
+        Variant(op, dtype, "window.cu.in", "256", 256),
+        *(
+            Variant(op, dtype, "window_tile.cu.in", f"{down}x{across}", 128,
+                    {"down": down, "across": across, "blocks": 2 if down > 1 else 3})
+            for down, across in WINDOW_TILES
+        ),
+    )  # fmt: skip
+
+
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
     """Attention with 16 · ``tall`` queries a warp and double-buffered keys and values."""
     params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
@@ -133,9 +150,9 @@ VARIANTS = (
             ("transpose.cu.in", "32x32", {"side": 32}),
         )
     ),
+    *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
     *(
-        Variant(op, d, "window.cu.in", "256", 256)
-        for op in ("depthwise", "pool")
+        Variant("pool", d, "pool_whole.cu.in", "whole", 512, {"runs": 16, "groups": 32})
         for d in ("f32", "f16", "bf16")
     ),
     *(

@@ -351,6 +351,30 @@ def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
 
+def photo(net: Net) -> str:
+    """Build the start and the end of a net for images of three channels."""
+    x = net.input("x", "n", 3, 41, 40)
+    y = net("Conv", x, net.weight(24, 3, 7, 7), net.weight(24), strides=[2, 2], pads=[3] * 4)
+    y = net("MaxPool", net("Relu", y), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = net("Conv", y, net.weight(24, 1, 3, 3), net.weight(24), group=24, pads=[1] * 4)
+    y = net("Flatten", net("GlobalAveragePool", y))
+    return net("Gemm", y, net.weight(24, 10), net.weight(10))
+
+
+def test_images_of_few_channels_are_packed(tmp_path: Path) -> None:
+    """A row of a filter reads one run of pixels; pools read whole runs of channels."""
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", photo(net))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    symbols = _symbols(path, "fp16")
+    assert all(word in symbols for word in ("_wgconv_", "_whole", "_1x1", "_2x4")), symbols
+    feeds = {f"{i}": {"x": normal(n, 3, 41, 40)} for i, n in enumerate((1, 3, 0))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and close(report, found, feeds, HALF)
+
+
 def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     """The same plan has kernels for few and for many rows, chosen by the sizes of a run."""
     net = Net()
@@ -359,7 +383,7 @@ def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     symbols = _symbols(path, "fp16")
-    assert "_wgmma_kn_" in symbols and "_gemm_kn_" in symbols
+    assert "_wgmma_nk_" in symbols and "_gemm_nk_" in symbols
     feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 9, 1, 0, 8))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -16,7 +16,7 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.gpu.nvrtc import Built
 
-__all__ = ["Device", "Loaded"]
+__all__ = ["Device", "Loaded", "checked"]
 
 
 def checked(answer: Any) -> Any:
@@ -153,14 +153,19 @@ class Device:
         self, kernel: Loaded, launch: Launch, sets: Sequence[Sequence[Any]], repeats: int = 20
     ) -> float:
         """Return the median time of a launch in µs, in CUDA graphs of 20 over ``sets`` in turn."""
+        work = [lambda stream, p=p: self.launch(kernel, launch, p, stream) for p in sets]
+        return self.replayed(work, repeats)
+
+    def replayed(self, work: Sequence[Callable[[Any], object]], repeats: int = 20) -> float:
+        """Return the median time in µs of what ``work`` puts on a stream, as ``microseconds``."""
         stream = checked(driver.cuStreamCreate(1))
-        for places in sets:
-            self.launch(kernel, launch, places, stream)
+        for one in work:
+            one(stream)
         checked(driver.cuStreamSynchronize(stream))
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(driver.cuStreamBeginCapture(stream, mode))
         for i in range(20):
-            self.launch(kernel, launch, sets[i % len(sets)], stream)
+            work[i % len(work)](stream)
         graph = checked(driver.cuStreamEndCapture(stream))
         replay = checked(driver.cuGraphInstantiate(graph, 0))
         begin, end = (checked(driver.cuEventCreate(0)) for _ in "be")

@@ -29,11 +29,15 @@ from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
-from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io import Model, load
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
+from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Run", "launches", "listed", "retiled", "room", "timed"]
+__all__ = [
+    "Placed", "Run", "launches", "listed", "number_of", "programs", "retiled", "room", "runs",
+    "timed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Run:
     launch: Launch
     program: Program
     sizes: dict[str, int]
+    once: bool = False
 
 
 def retiled(run: Run, variant: Variant) -> Run | None:
@@ -71,29 +76,53 @@ def room(runs: Iterable[Run]) -> dict[int, int]:
     return found
 
 
-def launches(name: str, precision: str, folder: Path) -> tuple[list[Run], list[str]]:
-    """Return the launches of a zoo model's run, and the operators left to the CPU."""
-    path = make(name, folder, hollow=True)
-    model = load(path)
-    path.unlink()
-    sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
-    cost = CostModel(GPU.machine(()), sizes)
-    options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0)
-    planner = Planner(model.graph, options, sizes, cost=cost)
+@dataclass(frozen=True)
+class Placed:
+    """A program of a model: its operands by name, the sizes of its symbols, constant inputs."""
+
+    program: Program
+    region: Region
+    sizes: dict[str, int]
+    fixed: frozenset[int]
+
+
+def programs(
+    model: Model, precision: str, batch: int = 1
+) -> tuple[list[Placed], TileGraph, Options]:
+    """Plan a model at the sizes it is timed at."""
+    shapes = ({"batch": batch},) if batch > 1 else ()
+    sizes = bindings(model.graph, shapes, model.inputs)[0][0].symbols
+    options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0,
+                      shapes=shapes)  # fmt: skip
+    planner = Planner(model.graph, options, sizes, cost=CostModel(GPU.machine(()), sizes))
     assembly, _ = planner.assembled(planner.plan)
-    found = list[Run]()
+    found = list[Placed]()
     for item in assembly.placed:
         operands = item.region.operands
         specs = [assembly.graph.spec(v).shape or () for v in operands]
         bound = {s: evaluate(specs[i][a], sizes) for s, (i, a) in item.program.symbols.items()}
-        fixed = {i for i, v in enumerate(operands) if assembly.graph.weight(v)}
-        found += _runs(item.program, bound, fixed)
-    left = [n.op for r in assembly.graph.regions() if not r.fused for n in r.nodes]
+        fixed = frozenset(i for i, v in enumerate(operands) if assembly.graph.weight(v))
+        found.append(Placed(item.program, item.region, bound, fixed))
+    return found, assembly.graph, options
+
+
+def launches(
+    name: str, precision: str, folder: Path, batch: int = 1
+) -> tuple[list[Run], list[str]]:
+    """Return the launches of a zoo model's run, and the operators left to the CPU."""
+    path = make(name, folder, hollow=True)
+    model = load(path)
+    path.unlink()
+    placed, graph, _ = programs(model, precision, batch)
+    found = [run for one in placed for run in runs(one) if not run.once and run.blocks]
+    left = [n.op for r in graph.regions() if not r.fused for n in r.nodes]
     return found, left
 
 
-def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[Run]:
-    once = _once(program.calls, fixed)
+def runs(placed: Placed) -> Iterator[Run]:
+    """Yield a launch for each call, with buffers numbered: inputs, outputs, temps."""
+    program, sizes = placed.program, placed.sizes
+    once = _once(program.calls, placed.fixed)
     for call, done in zip(program.calls, once, strict=True):
         choices = zip(launches_for(call), variants_of(call), strict=True)
         launch, symbol, variant = next(
@@ -101,22 +130,28 @@ def _runs(program: Program, sizes: dict[str, int], fixed: set[int]) -> Iterator[
             for (launch, symbol), (variant, when) in choices if evaluate(when, sizes) > 0
         )  # fmt: skip
         x, y, z = launch.blocks(sizes)
-        if not done and x * y * z:
-            seen = [_shape(v, sizes) for v in call.views if v is not None]
-            own = _bound(launch, program, sizes)
-            what = " ".join(seen)
-            yield Run(symbol, x * y * z, launch.threads, what, call, variant, own, program, sizes)
+        seen = [_shape(v, sizes) for v in call.views if v is not None]
+        own = _bound(launch, program, sizes)
+        what = " ".join(seen)
+        yield Run(
+            symbol, x * y * z, launch.threads, what, call, variant, own, program, sizes, done
+        )
+
+
+def number_of(program: Program, buffer: Buffer) -> int:
+    """Return the number of a buffer among inputs, outputs and temps."""
+    first = {"input": 0, "output": len(program.inputs),
+             "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
+    return first[buffer.kind] + buffer.index
 
 
 def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
-    """Evaluate a launch at given sizes, with buffers numbered: inputs, outputs, temps."""
-    first = {"input": 0, "output": len(program.inputs),
-             "temp": len(program.inputs) + len(program.outputs)}  # fmt: skip
+    """Evaluate a launch at given sizes."""
 
     def settled(argument: Argument) -> Argument:
         value = argument.value
         if isinstance(value, View):
-            at = Buffer("temp", first[value.buffer.kind] + value.buffer.index)
+            at = Buffer("temp", number_of(program, value.buffer))
             dims, steps = (tuple(evaluate(e, sizes) for e in some)
                            for some in (value.dims, value.strides))  # fmt: skip
             return replace(argument, value=View(at, dims, steps, evaluate(value.offset, sizes)))
@@ -132,7 +167,7 @@ def _shape(view: View, sizes: dict[str, int]) -> str:
     return "×".join(str(evaluate(d, sizes)) for d in view.dims)
 
 
-def _once(calls: tuple[Call, ...], fixed: set[int]) -> list[bool]:
+def _once(calls: tuple[Call, ...], fixed: frozenset[int]) -> list[bool]:
     """Return which calls depend on constants alone, by the runtime's rules."""
     once, changing = [True] * len(calls), True
     while changing:
@@ -153,19 +188,19 @@ def _once(calls: tuple[Call, ...], fixed: set[int]) -> list[bool]:
     return once
 
 
-def listed(name: str, precision: str, folder: Path) -> str:
+def listed(name: str, precision: str, folder: Path, batch: int = 1) -> str:
     """Return the launches as lines of text; equal consecutive launches share a line."""
-    return _lines(name, precision, *launches(name, precision, folder), {})
+    return _lines(name, precision, *launches(name, precision, folder, batch), {})
 
 
-def timed(name: str, precision: str, folder: Path) -> str:
+def timed(name: str, precision: str, folder: Path, batch: int = 1) -> str:
     """Return the lines of :func:`listed` with the median time of each launch in µs.
 
     Each launch is timed alone, in CUDA graphs of 20.  Raises RuntimeError if there is no GPU.
     """
     from tests.gpu.device import Device, Loaded  # needs a driver
 
-    found, left = launches(name, precision, folder)
+    found, left = launches(name, precision, folder, batch)
     device = Device()
     architecture = device.architecture
     calls = {run.symbol: run for run in found}

@@ -149,7 +149,8 @@ def main() -> int:
                 own.mkdir(exist_ok=True)
                 try:
                     if asked.launches or asked.alone:
-                        line = (timed if asked.alone else listed)(name, precision, own)
+                        lines = timed if asked.alone else listed
+                        line = lines(name, precision, own, asked.batch)
                     else:
                         found = measured(name, precision, asked.runs, own, asked.batch)
                         line = found.line

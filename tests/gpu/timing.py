@@ -17,8 +17,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from cuda.bindings import driver
 
-from tests.gpu.device import Device, Loaded
+from tests.gpu.device import Device, Loaded, checked
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -160,9 +161,31 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
                 strides=(stride, stride))  # fmt: skip
     out = (side - 1) // stride + 1
     work = _convolve(n, side, c, filters, taps, stride, 1)
+    tiles = ("64x64x64x3", "128x128x32x4") + (_WINDOWS if c % 8 == 0 else ())
     return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
-               ("64x64x64x3", "128x128x32x4", *_WINDOWS), work,
-               2.0 * n * out * out * filters * c * taps * taps)  # fmt: skip
+               tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
+
+
+RESNET = (
+    (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1),
+    (56, 256, 64, 1, 1), (56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (56, 256, 512, 1, 2),
+    (28, 128, 512, 1, 1), (28, 512, 128, 1, 1), (28, 128, 128, 3, 1), (28, 512, 256, 1, 1),
+    (28, 256, 256, 3, 2), (28, 512, 1024, 1, 2), (14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1),
+    (14, 256, 256, 3, 1), (14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (14, 1024, 2048, 1, 2),
+    (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1),
+)  # fmt: skip
+"""Convolutions of ResNet-50: side, channels, filters, taps, stride."""
+
+
+MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
+"""Depthwise convolutions of MobileNetV2: side, channels, stride if not 1."""
+
+
+def _depthwise(side: int, channels: int, stride: int = 1) -> Row:
+    made = depthwise(DType.F16, (32, side, side, channels), (3, 3), (stride, stride))
+    tiles = ("2x4", "1x4", "1x1")
+    return Row(f"depthwise f16 b32 {side}x{side} {channels} 3x3/{stride}", made, tiles,
+               _convolve(32, side, channels, channels, 3, stride, channels))  # fmt: skip
 
 
 def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
@@ -201,12 +224,7 @@ ROWS: tuple[Row, ...] = (
     _attentions(4096, 128, "top", "64x32", "128x128x2"),
     Row("transpose f16 8192x4096", copy(DType.F16, (8192, 4096), (1, 0)), ("32x32", "256x16"),
         _turn),
-    _conv(32, 56, 64, 64, 3),
-    _conv(32, 56, 64, 256, 1),
-    _conv(32, 28, 128, 128, 3),
-    _conv(32, 7, 512, 512, 3),
-    _conv(32, 14, 256, 256, 3),
-    _conv(32, 28, 512, 1024, 1, 2),
+    *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
     *_layers(4096, 4096, 4096),
     *_layers(8192, 3072, 768),
     *_layers(4096, 2304, 768),
@@ -216,8 +234,7 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1152, 384),
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
-    Row("depthwise f16 b32 56x56 144 3x3", depthwise(DType.F16, (32, 56, 56, 144), (3, 3), (1, 1)),
-        ("256",), _convolve(32, 56, 144, 144, 3, 1, 144)),
+    *(_depthwise(*one) for one in MOBILENET),
 )  # fmt: skip
 
 
@@ -244,6 +261,19 @@ def ours(device: Device, row: Row, tile: str, kernel: Built) -> tuple[float, int
     for places in sets:
         device.free(places)
     return time, size
+
+
+def copied(device: Device, size: int) -> float:
+    """Return the time in µs of a copy that reads and writes ``size`` bytes in all."""
+    half = max(size // 2, 1)
+    sets = [[device.put(np.zeros(half, np.uint8)) for _ in "xy"] for _ in range(1 + _FAR // size)]
+    time = device.replayed(
+        [lambda stream, x=x, y=y: checked(driver.cuMemcpyDtoDAsync(y, x, half, stream))
+         for x, y in sets]
+    )  # fmt: skip
+    for places in sets:
+        device.free(places)
+    return time
 
 
 def torchs(torch: Any, row: Row) -> float:
@@ -289,7 +319,8 @@ def main() -> None:
             kernel = kernels[row.name, tile]
             time, size = ours(device, row, tile, kernel)
             rate = f"{row.flops / time / 1e6:7.1f} TFLOP/s" if row.flops else (
-                f"{size / time / 1e3:7.0f} GB/s")  # fmt: skip
+                f"{size / time / 1e3:7.0f} GB/s, {copied(device, size) / time:.2f} of a copy"
+            )  # fmt: skip
             spilled = kernel.facts.stack if kernel.facts else 0
             say(f"{row.name:40s} {tile:14s} {time:9.1f} us {rate}"
                 f"{f' {spilled} bytes of local memory' if spilled else ''}")  # fmt: skip

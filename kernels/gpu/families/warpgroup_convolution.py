@@ -1,6 +1,7 @@
 """Implicit-GEMM convolution by warpgroups, for sm_90a: tensor maps bring the pixels of each tap.
 
-The matmul is that of :mod:`convolution`; its depth is taps × channels, 64 channels at a time.
+The matmul is that of :mod:`convolution`; its depth is taps × channels, 64 channels at a time, of
+which the last ones may lie outside the image: copies bring zeros.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from tracea_graph.kernels.program import Call, View
 __all__ = ["launch", "name", "parameters", "refusal", "shared"]
 
 _CHANNELS = 64
+_FEW_TAPS, _LEAST_CHANNELS = 16, (16, 32)
+"""Channels from which on zeros are worth their products, for windows of few and of many taps."""
 _MOST_STEP, _MOST_TAP = 8, 255
 """Largest stride of a window, and distance of a tap from the first."""
 
@@ -55,10 +58,12 @@ def refusal(call: Call, variant: Variant) -> str:
         return str(why)
     if x.strides[-1] != 1:
         return "tensor maps need images with channels last"
-    if not isinstance(w.dims[-1], int) or w.dims[-1] % _CHANNELS:
+    taps, channels = product(tuple(w.dims[1:3])), w.dims[-1]
+    few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:3]
+    if not isinstance(channels, int) or channels < _LEAST_CHANNELS[not few]:
         return f"a copy takes {_CHANNELS} channels of a pixel"
     step = MAP_ALIGN // int(TYPES[call.dtype].size)
-    known = [s for s in (*x.strides[:-1], x.offset, w.offset) if isinstance(s, int)]
+    known = [s for s in (*x.strides[:-1], x.offset, w.offset, channels) if isinstance(s, int)]
     if any(s % step for s in known):
         return f"tensor maps need pixels that are {MAP_ALIGN} bytes apart, or a multiple"
     reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
@@ -97,8 +102,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         pixel_map(x, own, (tile["m"], _CHANNELS), window),
         tensor_map(by_tap, own, (tile["n"], 1, _CHANNELS)),
     )
-    blocks = channels // _CHANNELS
+    blocks = -(-channels // _CHANNELS)
     more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
             *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
-    depth = combine("mul", count, channels)
+    depth = combine("mul", count, blocks * _CHANNELS)
     return warpgroup_products.launch_over(_product(call), variant, symbol, maps, depth, more)

@@ -6,7 +6,7 @@ One warpgroup copies tiles of both operands by tensor maps; two multiply.  Block
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -294,10 +294,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile = _proved(shared_layout(call, variant), (*read, *written))
     named, batch, chain = products.named_of(call), len(batch_of(call)), chain_of(call)
     epilogue = products.epilogue(call)
-    narrow = all(dtype in (DType.F16, DType.BF16) for dtype in chain.result_types)
     return {
         **epilogue,
-        **chains.parameters(replace(chain, fast_math=True) if narrow else chain),
         "strided": False,
         "conv": False,
         "read": read,

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.products import multiplied
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
-from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.gpu.lowering.writer import HALVES, ZERO, Writer
+from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
@@ -26,6 +27,10 @@ from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
+_RUN, _MOST_PACKED = 8, 128
+"""Channels of 16 bytes, and the most numbers that one row of a packed filter has."""
+_MOST_SIDE = 1024
+"""Largest side of an image that a pool takes whole."""
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
 
@@ -94,28 +99,78 @@ def _conv(
 ) -> None:  # fmt: skip
     """Write one launch, or one for each group unless the convolution is dense or depthwise."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
+    if (packed := _packed(w, p, x, weight)) is not None:
+        px, pw, window = packed
+        _conv_call(w, "conv", px, pw, bias, chain, epilogue_inputs, y, window)
+        return
     x = w.typed_as(x, dtype) if x.dtype is dtype else w.again(x, dtype, LAST)
+    window = _window(p.window)
     depthwise = p.groups > 1 and each == 1 and filters == 1
     order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)
     weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
     transposed = weight.transposed(order)
     if depthwise:
         transposed = transposed.moved(Move("select", (2, 0)))
-        _conv_call(w, "depthwise", p, x, transposed, bias, chain, epilogue_inputs, y)
+        image = x.transposed(LAST).view
+        _conv_call(w, "depthwise", image, transposed.view, bias, chain, epilogue_inputs, y, window)
         return
     for group in range(p.groups):
         first, last = group * each, group * filters
         own_bias = bias and bias.part(0, last, filters)
         _conv_call(
-            w, "conv", p, x.part(1, first, each), transposed.part(0, last, filters), own_bias,
-            chain,
+            w, "conv", x.part(1, first, each).transposed(LAST).view,
+            transposed.part(0, last, filters).view, own_bias, chain,
             [v.part(3, last, filters) for v in epilogue_inputs], y.part(1, last, filters),
+            window,
         )  # fmt: skip
 
 
+def _packed(
+    w: Writer, p: ConvParams, x: Value, weight: Value
+) -> tuple[View, View, dict[str, tuple[int, ...]]] | None:
+    """Pack an image of few channels so that a row of a filter reads one run of memory.
+
+    Pixels get 4 or 8 channels and zeros around the image; the pixels that a filter's row reads
+    become the channels of one tap.  Returns the image, the filters and their window; None for
+    convolutions that do not gain.
+    """
+    window = _window(p.window)
+    (down, across), dilations = window["strides"], window["dilations"]
+    (top, left), (n, _, high, wide) = window["pads"], x.shape
+    filters, _, taps_h, taps_w = weight.shape
+    if w.narrow not in HALVES or p.groups > 1 or p.channels >= _RUN or dilations != (1, 1):
+        return None
+    if not all(isinstance(size, int) for size in (wide, taps_h, taps_w)) or taps_w == 1:
+        return None
+    assert isinstance(wide, int) and isinstance(taps_w, int)
+    held = _RUN // 2 if across % 2 == 0 and p.channels <= _RUN // 2 else _RUN
+    span = taps_w + taps_w % 2
+    after = p.window.pairs[-1][1]
+    results = (wide + left + after - taps_w) // across + 1
+    width = across * (results - 1) + span
+    if span * held > _MOST_PACKED or results < 1:
+        return None
+    image = w.number((n, held, high, width), LAST)
+    seen = x.part(3, 0, min(wide, width - left))
+    w.copy(seen, _within(w, seen, image, left))
+    kernel = w.number((filters, held, taps_h, span), LAST)
+    w.copy(weight, _within(w, weight, kernel, 0))
+    row = combine("mul", width, held)
+    px = View(image.view.buffer, (n, high, results, span * held),
+              (combine("mul", high, row), row, across * held, 1))  # fmt: skip
+    pw = View.dense(kernel.view.buffer, (filters, taps_h, 1, span * held))
+    return px, pw, {"strides": (down, 1), "dilations": (1, 1), "pads": (top, 0)}
+
+
+def _within(w: Writer, value: Value, room: Value, first: int) -> Value:
+    """Fill a larger room with zeros and return the part of it that a value goes to."""
+    w.chain(ZERO, [], [Value(View.dense(room.view.buffer, (product(room.shape),)), room.dtype)])
+    return room.part(1, 0, value.shape[1]).part(3, first, value.shape[3])
+
+
 def _conv_call(
-    w: Writer, op: str, p: ConvParams, x: Value, weight: Value, bias: Value | None,
-    chain: Chain | None, epilogue_inputs: Sequence[Value], y: Value,
+    w: Writer, op: str, x: View, weight: View, bias: Value | None, chain: Chain | None,
+    epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
 ) -> None:  # fmt: skip
     dtype, out = w.narrow, y.transposed(LAST)
     if chain is not None:
@@ -123,9 +178,8 @@ def _conv_call(
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
         op, multiplied(dtype) if op == "conv" else dtype.short,
-        x=x.transposed(LAST).view, w=weight.view,
-        bias=bias.view if bias else None,
-        inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **_window(p.window),
+        x=x, w=weight, bias=bias.view if bias else None,
+        inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
     )  # fmt: skip
     w.calls.append(cut(w, call) if op == "conv" else call)
 
@@ -137,6 +191,8 @@ def lower_pool(
     if p.channels_last:
         raise LackingError("there is no GPU kernel for maxima of 8-bit integers")
     rank = len(x.shape) - 2
+    if p.window is None and (made := _whole_pool(w, p, x)):
+        return [made]
     if p.window is None:
         kind = "max" if p.kind == "max" else "mean"
         axes = tuple(range(-rank, 0))
@@ -154,6 +210,22 @@ def lower_pool(
         kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
     )  # fmt: skip
     return [y.moved(Move("squeeze", (2,))) if rank == 1 else y]
+
+
+def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
+    """Pool all pixels of an image with channels last; None for other images."""
+    if len(x.shape) != 4 or x.view.strides[1] != 1 or x.dtype is not w.narrow:
+        return None
+    n, channels, *image = x.shape
+    if not all(isinstance(size, int) and 0 < size <= _MOST_SIDE for size in image):
+        return None
+    y = w.number((n, channels, 1, 1), LAST)
+    w.call(
+        "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
+        kind="max" if p.kind == "max" else "average", kernel=tuple(image),
+        strides=(1, 1), dilations=(1, 1), pads=(0, 0),
+    )  # fmt: skip
+    return y.flat(1, 3) if p.flat else y
 
 
 def lower_resize(

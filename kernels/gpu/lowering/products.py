@@ -97,10 +97,11 @@ def lower_gemm(
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
-    layout = "kn" if p.layout == KN and not few else "nk"
+    turned = few or _converted(w, weight)
+    layout = "kn" if p.layout == KN and not turned else "nk"
     folded = fold(w, p, x, weight, bias)
     if folded is None:
-        weight = by_columns(w, p, weight) if few else weight
+        weight = by_columns(w, p, weight) if turned else weight
         folded = Folded(w.matrix(x), weight, bias, {})
     chain = p.epilogue
     if chain is not None and few:
@@ -118,6 +119,14 @@ def lower_gemm(
     y = targets[0] or w.number(full)
     norm_call(w, p.norm, [w.matrix(made[0])], None, affine, w.matrix(y))
     return [y, *made][: 1 + p.keep_sum]
+
+
+def _converted(w: Writer, weight: Value) -> bool:
+    """Whether a weight is converted before it is multiplied, and may change its order then.
+
+    Kernels read weights faster column by column; constants are converted once.
+    """
+    return w.narrow in HALVES and weight.dtype is not w.narrow
 
 
 _FEW_ROWS = 512
@@ -149,7 +158,8 @@ def _in_parts(
     full = (*x.shape[:-1], p.n)
     left, depth = w.matrix(x), p.k // parts
     rows = left.shape[0]
-    kn = p.layout == KN
+    kn = p.layout == KN and not _converted(w, weight)
+    weight = weight if kn else by_columns(w, p, weight)
     cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
     right = w.typed_as(weight, w.narrow).moved(cut)
     right = right if kn else right.transposed((1, 0, 2))

@@ -69,6 +69,11 @@ DEV u16 f16_bits(float v) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
   return bits;
 }
+DEV void f16_numbers(u32 two, float& low, float& high) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high)
+      : "r"(two));
+}
 DEV float bf16_number(u16 bits) { return __uint_as_float((u32)bits << 16); }
 DEV u16 bf16_bits(float v) {
 #if __CUDA_ARCH__ >= 800

@@ -294,6 +294,10 @@ DEV u16 f16_bits(float v) {
   memcpy(&bits, &half, sizeof bits);
   return bits;
 }
+DEV void f16_numbers(u32 two, float& low, float& high) {
+  low = f16_number((u16)two);
+  high = f16_number((u16)(two >> 16));
+}
 DEV float bf16_number(u16 bits) { return bits_float((u32)bits << 16); }
 DEV u16 bf16_bits(float v) {
   const u32 u = float_bits(v);

@@ -45,6 +45,27 @@ template <typename T, int V>
 struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) run {
   T at[V];
 };
+// V elements as the words they lie in: a value that is chosen whole stays whole in registers.
+template <typename T, int V>
+struct alignas(16) packed {
+  u32 words[V * sizeof(T) / 4];
+};
+template <int V>
+DEV void numbers(float (&to)[V], const packed<float, V>& x) {
+  UNROLL
+  for (i32 j = 0; j < V; j++) to[j] = bits_float(x.words[j]);
+}
+template <int V>
+DEV void numbers(float (&to)[V], const packed<f16, V>& x) {
+  UNROLL
+  for (i32 j = 0; j < V; j += 2) f16_numbers(x.words[j / 2], to[j], to[j + 1]);
+}
+template <int V>
+DEV void numbers(float (&to)[V], const packed<bf16, V>& x) {
+  UNROLL
+  for (i32 j = 0; j < V; j++)
+    to[j] = bits_float(j % 2 ? x.words[j / 2] & 0xffff0000u : x.words[j / 2] << 16);
+}
 template <typename T, int V>
 DEV bool together(const T* p, i32 step, i32 n) {
   return n >= V && step == 1 && ((u64)p & (alignof(run<T, V>) - 1)) == 0;

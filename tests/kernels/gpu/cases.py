@@ -660,6 +660,25 @@ def pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Maker:
     return make
 
 
+def whole_pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Maker:
+    """All pixels of an image at once."""
+    n, h, w, c = image
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x, y = some(rng, image, dtype), memory.room((n, 1, 1, c), NUMPY[dtype])
+        call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, kernel=(h, w),
+                          strides=(1, 1), dilations=(1, 1), pads=(0, 0))  # fmt: skip
+
+        def expected() -> list[Expected]:
+            part = wide(x).reshape(n, 1, 1, -1, c)
+            value = part.max(3) if kind == "max" else part.mean(3)
+            return [Expected(y, value, TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
 RESNET = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
                (DType.F32, DType.F16), (DType.F16,))  # fmt: skip
 
@@ -690,13 +709,20 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv groups apart", made, groups, ("wgmma",))
     made = conv(DType.BF16, (3, 10, 9, 192), (40, 1, 1), strides=(2, 2))
     yield Case("conv groups 1x1", made, groups, ("wgmma",))
+    few = conv(DType.F16, (3, 9, 7, 40), (24, 3, 3), pads=(1, 1), chain=RESNET)
+    yield Case("conv groups few", few, ("128x32x64x9x1",), ("wgmma",))
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
-    yield Case("depthwise 3x3", made, ("256",))
+    yield Case("depthwise 3x3", made, ("256", "2x4", "1x4", "1x1"))
     yield Case("depthwise late", depthwise(DType.F32, (1, 5, 6, 7), (5, 5), (1, 1), late=1),
                ("256",))  # fmt: skip
+    yield Case("depthwise 5x5", depthwise(DType.F32, (2, 5, 6, 12), (5, 5), (1, 2)),
+               ("2x4", "1x1"))  # fmt: skip
     for kind in ("max", "average", "average_inside"):
-        yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 20), kind), ("256",))
+        yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 24), kind), ("256", "2x4", "1x1"))
+    for kind in ("max", "average"):
+        made = whole_pool(DType.F16, (3, 7, 21, 136), kind)
+        yield Case(f"pool whole {kind}", made, ("whole",))
     yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
 
 

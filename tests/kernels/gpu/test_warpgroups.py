@@ -192,11 +192,14 @@ def convolve(pixels: Any, channels: int, filters: int, **more: Any) -> Call:
 
 
 def test_many_pixels_have_convolutions_by_warpgroups() -> None:
-    """Copies take 64 channels of a pixel, whose rows lie 16 bytes apart."""
+    """Copies take up to 64 channels of a pixel, whose rows lie 16 bytes apart."""
     assert tiles(convolve(1, 64, 64)) == ["64x64x64x3"], "256 pixels"
-    assert tiles(convolve(32, 64, 64)) == ["128x64x64x8x1", "128x128x32x4"]
+    assert tiles(convolve(32, 64, 64)) == ["128x32x64x9x1", "128x128x32x4"]
+    assert tiles(convolve(400, 64, 64)) == ["128x64x64x8x1", "128x128x32x4"]
     assert tiles(convolve(32, 64, 256)) == ["128x128x64x6x1", "128x128x32x4"]
-    assert tiles(convolve(32, 72, 64)) == ["128x128x32x4"]
+    assert tiles(convolve(32, 72, 64)) == ["128x32x64x9x1", "128x128x32x4"]
+    assert tiles(convolve(32, 68, 64)) == ["128x128x32x4"], "pixels of 136 bytes"
+    assert tiles(convolve(32, 16, 64)) == ["128x128x32x4"], "more zeros than channels"
     assert tiles(convolve(32, 64, 64, strides=(9, 1))) == ["128x128x32x4"]
     assert tiles(convolve("n", 64, 64))[-1] == "64x64x64x3"
     (launch, _), *_ = launches_for(convolve("n", 64, 64))

@@ -1,0 +1,202 @@
+"""Whole models on the device, beside torch: ``python -m tests.gpu.peers [NAME…] [--batch N]``.
+
+Inputs and results lie on the device; both sides replay CUDA graphs back to back.  torch runs the
+same architecture with weights of its own, in fp16 and channels-last images, as eager, compiled
+and max-autotuned code (``--ways``), each in a graph; its best counts.  ``--parts`` lists the
+launches that take most of a model's time, each alone.  ``--warm`` only compiles torch's side.
+``--write`` puts the table between its marker lines of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from models.score import replace_table
+from tests.gpu.device import Device
+from tests.gpu.whole import Plan, Whole, planned
+
+NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2")
+WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
+HEADS = ("model", "ours, µs", "max error", "torch, µs", "over torch")
+_SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
+_MOST = 24
+"""Launches that ``--parts`` lists."""
+
+
+def _encoder(hidden: int, layers: int, heads: int) -> Any:
+    """A BERT encoder without a mask, whose attention torch chooses (SDPA)."""
+    from torch import nn
+
+    class Layer(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+            self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+            self.first, self.second = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+
+        def forward(self, x: Any) -> Any:
+            split = self.qkv(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(*split.unbind(0))
+            x = self.first(x + self.out(y.transpose(1, 2).flatten(2)))
+            return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+
+    class Encoder(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(_WORDS, hidden), nn.Embedding(512, hidden)
+            self.norm = nn.LayerNorm(hidden)
+            self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
+
+        def forward(self, ids: Any) -> Any:
+            places = self.places.weight[: ids.shape[1]]
+            return self.layers(self.norm(self.words(ids) + places))
+
+    return Encoder()
+
+
+def _image_model(name: str) -> Any:
+    import torchvision
+
+    return getattr(torchvision.models, name)()
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "minilm": lambda: _encoder(384, 6, 12),
+    "bert-base": lambda: _encoder(768, 12, 12),
+    "resnet50": lambda: _image_model("resnet50"),
+    "mobilenetv2": lambda: _image_model("mobilenet_v2"),
+}
+"""torch's side of each model."""
+
+
+def _torch_work(torch: Any, name: str, batch: int) -> Callable[[], Any]:
+    model = MODELS[name]().eval().half().cuda()
+    if name in ("resnet50", "mobilenetv2"):
+        last = torch.channels_last
+        model = model.to(memory_format=last)
+        image = torch.rand(batch, 3, _SIDE, _SIDE, device="cuda").half().to(memory_format=last)
+        return lambda: model(image)
+    ids = torch.randint(0, _WORDS, (batch, _SEQUENCE), device="cuda")
+    return lambda: model(ids)
+
+
+def torch_times(
+    name: str, batch: int, ways: Sequence[str] = WAYS, timed: bool = True
+) -> Iterator[float]:
+    """Yield the time of each way to run a model in torch in µs, 0 for one that failed."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    with torch.inference_mode():
+        work = _torch_work(torch, name, batch)
+        for way in ways:
+            torch.compiler.reset()
+            run = work if way == "eager" else torch.compile(work, mode=way)
+            try:
+                for _ in range(3):
+                    run()
+                torch.cuda.synchronize()
+                yield _graphed(torch, run) if timed else 0.0
+            except Exception as error:  # other ways may work
+                sys.stderr.write(f"{name} {way}: {type(error).__name__}: {str(error)[:300]}\n")
+                yield 0.0
+
+
+def _graphed(torch: Any, run: Callable[[], Any], replays: int = 20) -> float:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "be")
+    times = []
+    for _ in range(10):
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / replays)
+    return median(times)
+
+
+def _parts(whole: Whole) -> Iterator[str]:
+    found = whole.alone()
+    total = sum(time * count for time, _, count in found)
+    yield f"  {total:.0f} µs, were each launch alone"
+    for time, run, count in found[:_MOST]:
+        yield (f"  {time * count:7.1f} µs = {count:2} × {time:6.1f}  {run.blocks:6} × "
+               f"{run.threads:3}  {run.symbol[7:]:52} {run.what}")  # fmt: skip
+
+
+def _table(
+    rows: list[tuple[str, ...]], device: Device, batch: int, version: str, ways: Sequence[str]
+) -> str:
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
+    driver = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
+    lines = [HEADS, ("---", *("---:" for _ in HEADS[1:])), *rows]
+    note = (f"{device.name}, driver {driver.stdout.strip()}, torch {version}, batch {batch}, "
+            f"fp16, tensors on the device; torch: {', '.join(ways)}; "
+            f"{datetime.now(UTC):%Y-%m-%d}.")  # fmt: skip
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in lines), "", note, ""])
+
+
+def _row(
+    device: Device, name: str, plan: Plan, theirs: list[float], parts: bool
+) -> tuple[str, ...]:
+    whole = Whole(device, plan)
+    try:
+        error, own = whole.error(), whole.microseconds()
+        for line in _parts(whole) if parts else ():
+            sys.stdout.write(f"{line}\n")
+    finally:
+        whole.close()
+    best = min((t for t in theirs if t), default=0.0)
+    each = ", ".join(f"{t:.0f}" if t else "–" for t in theirs) or "–"
+    return name, f"{own:.0f}", f"{error:.1e}", each, f"{best / own:.2f}" if best else "–"
+
+
+def main() -> int:
+    """Print a line for each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--ways", default=",".join(WAYS), help="how torch runs")
+    parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="leave torch out")
+    parser.add_argument("--write", type=Path, metavar="FILE.md")
+    asked = parser.parse_args()
+    names, ways = asked.names or list(NAMES), asked.ways.split(",")
+    if asked.warm:
+        for name in names:
+            list(torch_times(name, asked.batch, ways, timed=False))
+        return 0
+    version, rows = "", list[tuple[str, ...]]()
+    if not asked.alone:
+        import torch
+
+        version = torch.__version__
+        torch.zeros(1, device="cuda")
+    device = Device()
+    for name in names:
+        theirs = [] if asked.alone else list(torch_times(name, asked.batch, ways))
+        with tempfile.TemporaryDirectory() as folder:
+            plan = planned(name, "fp16", Path(folder), asked.batch)
+            rows.append(_row(device, name, plan, theirs, asked.parts))
+        sys.stdout.write(" | ".join(rows[-1]) + "\n")
+        sys.stdout.flush()
+    if asked.write:
+        text = _table(rows, device, asked.batch, version, ways)
+        replace_table(asked.write, "fp16", text, "tests.gpu.peers")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

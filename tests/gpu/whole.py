@@ -1,0 +1,204 @@
+"""Run all launches of a zoo model on the device, without ONNX Runtime: check and time them.
+
+Buffers lie as the library lays them out; inputs and results stay on the device.  The launches
+become one CUDA graph with programmatic edges, whose back-to-back replays are timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from models.make import make
+from tests.gpu.device import Device, Loaded, checked
+from tests.gpu.launches import Placed, Run, number_of, programs, runs
+from tests.kernels.gpu.machine import NUMPY
+from tracea_graph.errors import UsageError
+from tracea_graph.ir import TensorSpec, evaluate
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.inputs import gather_inputs
+
+__all__ = ["Plan", "Whole", "planned"]
+
+_ALIGN = 256
+_REPLAYS, _ROUNDS = 20, 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model as one program: a launch for each call, and its buffers.
+
+    Buffers are numbered: inputs, outputs, temps.  ``sizes`` are in bytes; ``places`` are offsets
+    in an arena of ``room`` bytes, −1 for constants.  ``given`` are the arrays of inputs,
+    ``results`` name and describe the outputs.
+    """
+
+    path: Path
+    runs: tuple[Run, ...]
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    room: int
+    given: Mapping[int, Any]
+    results: tuple[tuple[str, int, tuple[int, ...], Any], ...]
+    feed: Mapping[str, Any]
+
+
+def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
+    """Plan a zoo model at a batch.  Raises UsageError if it does not become one program."""
+    path = make(name, folder)
+    model = load(path)
+    placed, graph, options = programs(model, precision, batch)
+    if len(placed) != 1:
+        raise UsageError(f"{name} becomes {len(placed)} programs, not one")
+    (one,) = placed
+    program, region = one.program, one.region
+    feed = next(iter(gather_inputs(model, options).timing.values()))
+    weights = {v: graph.weight(v) for v in region.operands}
+    given = {i: w.array() if (w := weights[v]) else feed[v] for i, v in enumerate(region.operands)}
+    found = tuple(runs(one))
+    sizes = _sizes(one)
+    places, room = _laid_out(one, found, sizes)
+    first = len(program.inputs)
+    results = tuple(
+        (v, first + i, _dims(spec, one.sizes), NUMPY[spec.dtype])
+        for i, (v, spec) in enumerate(zip(region.writes, program.outputs, strict=True))
+        if spec.dtype
+    )  # fmt: skip
+    return Plan(path, found, sizes, places, room, given, results, feed)
+
+
+def _dims(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(d, sizes) for d in spec.shape or ())
+
+
+def _sizes(placed: Placed) -> tuple[int, ...]:
+    program, sizes = placed.program, placed.sizes
+    counts = [(math.prod(_dims(s, sizes)), s.dtype) for s in (*program.inputs, *program.outputs)]
+    counts += [(max(0, evaluate(t.count, sizes)), t.dtype) for t in program.temps]
+    return tuple(int(n * d.size) for n, d in counts if d)
+
+
+def _laid_out(
+    placed: Placed, found: Sequence[Run], sizes: Sequence[int]
+) -> tuple[tuple[int, ...], int]:
+    """Place buffers as the library does: each as low as it can be (``runtime/run.h``)."""
+    program = placed.program
+    constant = set(placed.fixed)
+    for run in found:
+        for operand, view in CALLS.of(run.call).each(run.call):
+            if view is not None and operand.written and run.once:
+                constant.add(number_of(program, view.buffer))
+    tensors = len(program.inputs) + len(program.outputs)
+    whole = [-(-n // _ALIGN) * _ALIGN for n in sizes]
+    places, at = list[int](), 0
+    for i in range(tensors):
+        places.append(-1 if i in constant else at)
+        at += 0 if i in constant else whole[i]
+    base = at
+    for i, temp in enumerate(program.temps):
+        own = tensors + i
+        places.append(-1)
+        if own in constant:
+            continue
+        taken = sorted(
+            (places[tensors + k], places[tensors + k] + whole[tensors + k])
+            for k, other in enumerate(program.temps[:i])
+            if places[tensors + k] >= 0 and other.first <= temp.last and temp.first <= other.last
+        )
+        places[own] = base
+        for start, end in taken:
+            if places[own] < end and start < places[own] + whole[own]:
+                places[own] = end
+        at = max(at, places[own] + whole[own])
+    return tuple(places), at
+
+
+class Whole:
+    """A plan on a device: its kernels loaded, its constants made."""
+
+    def __init__(self, device: Device, plan: Plan) -> None:
+        self.device, self.plan = device, plan
+        target = Target(CUDA, device.architecture)
+        first = {run.symbol: run for run in plan.runs}
+        texts = [emit(run.call, run.variant, target) for run in first.values()]
+        built = compile_sources(texts, [device.architecture.name])
+        self._kernels = {s: Loaded(one) for s, one in zip(first, built, strict=True)}
+        self._arena = int(checked(driver.cuMemAlloc(max(plan.room, 1))))
+        self._own = {i: int(checked(driver.cuMemAlloc(max(plan.sizes[i], 1))))
+                     for i, at in enumerate(plan.places) if at < 0}  # fmt: skip
+        self._at = [self._own.get(i, self._arena + at) for i, at in enumerate(plan.places)]
+        for i, array in plan.given.items():
+            held = np.ascontiguousarray(array)
+            if held.nbytes:
+                checked(driver.cuMemcpyHtoD(self._at[i], held.ctypes.data, held.nbytes))
+        self._stream = checked(driver.cuStreamCreate(1))
+        self._start([run for run in plan.runs if run.once])
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.device.free([self._arena, *self._own.values()])
+
+    def _start(self, some: Sequence[Run]) -> None:
+        for run in some:
+            self.device.launch(self._kernels[run.symbol], run.launch, self._at, self._stream)
+
+    def error(self) -> float:
+        """Run once and return the largest error, as a share of max|y|, against the original."""
+        import onnxruntime
+
+        self._start([run for run in self.plan.runs if not run.once])
+        checked(driver.cuStreamSynchronize(self._stream))
+        names = [name for name, *_ in self.plan.results]
+        wanted = onnxruntime.InferenceSession(self.plan.path).run(names, dict(self.plan.feed))
+        worst = 0.0
+        for (_, i, dims, dtype), right in zip(self.plan.results, wanted, strict=True):
+            found = np.empty(dims, dtype)
+            checked(driver.cuMemcpyDtoH(found.ctypes.data, self._at[i], found.nbytes))
+            a, b = found.astype(np.float64), np.asarray(right, np.float64)
+            worst = max(worst, float(np.abs(a - b).max() / (np.abs(b).max() or 1)))
+        return worst
+
+    def microseconds(self) -> float:
+        """Return the time of one of many back-to-back replays in µs, median of rounds."""
+        return self._replayed([run for run in self.plan.runs if not run.once])
+
+    def alone(self) -> list[tuple[float, Run, int]]:
+        """Return each different launch with its time alone in µs, and how often it comes."""
+        found, times = dict[tuple[str, str], list[Run]](), list[tuple[float, Run, int]]()
+        for run in self.plan.runs:
+            if not run.once and run.blocks:
+                found.setdefault((run.symbol, run.what), []).append(run)
+        for same in found.values():
+            chain = (same * _REPLAYS)[:_REPLAYS]
+            times.append((self._replayed(chain) / _REPLAYS, same[0], len(same)))
+        return sorted(times, key=lambda t: -t[0] * t[2])
+
+    def _replayed(self, some: Sequence[Run]) -> float:
+        stream, mode = self._stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture(stream, mode))
+        self._start(some)
+        graph = checked(driver.cuStreamEndCapture(stream))
+        replay = checked(driver.cuGraphInstantiate(graph, 0))
+        begin, end = (checked(driver.cuEventCreate(0)) for _ in "be")
+        times = []
+        for _ in range(_ROUNDS):
+            checked(driver.cuEventRecord(begin, stream))
+            for _ in range(_REPLAYS):
+                checked(driver.cuGraphLaunch(replay, stream))
+            checked(driver.cuEventRecord(end, stream))
+            checked(driver.cuEventSynchronize(end))
+            times.append(1000 * float(checked(driver.cuEventElapsedTime(begin, end))) / _REPLAYS)
+        checked(driver.cuGraphExecDestroy(replay))
+        checked(driver.cuGraphDestroy(graph))
+        return median(times)
