@@ -34,8 +34,11 @@ _SMALLEST = 1e-5
 _MOST = 255
 
 
-def choose_int8(x: Floats, w: Floats) -> Calibrated:
-    """Return the choice of least error for rows ``[R, K]`` and a matrix ``[K, N]``."""
+def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
+    """Return the choice of least error for rows ``[R, K]`` and a matrix ``[K, N]``.
+
+    With ``fixed_scale`` all rows share one.
+    """
     rows = max(_LEAST_ROWS, int(_WORK / max(w.size, 1)))
     x, w = x[: max(rows, 1)].astype(np.float32), w.astype(np.float32)
     exact = x @ w
@@ -56,7 +59,7 @@ def choose_int8(x: Floats, w: Floats) -> Calibrated:
         error = float(np.linalg.norm(lost)) / norm
         if error < fixed.error:
             fixed, fixed_off = Calibrated(error, best.factors, step, zero), lost
-    if fixed.error <= _STATIC_MARGIN * best.error:
+    if fixed_scale or fixed.error <= _STATIC_MARGIN * best.error:
         best, off = fixed, fixed_off
     return _corrected(best, off, norm)
 

@@ -29,7 +29,7 @@ _STEPS = 128
 """Rows whose corrections are applied to all later rows at once."""
 
 
-def choose_int4(x: Floats, w: Floats) -> Calibrated:
+def choose_int4(x: Floats, w: Floats, _: bool = False) -> Calibrated:
     """Return codes for a matrix ``[K, N]`` that rows ``[R, K]`` are multiplied by."""
     x = x.astype(np.float64)
     moments = x.T @ x

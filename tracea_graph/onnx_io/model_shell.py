@@ -50,7 +50,8 @@ def build_shell(
         _correct(graph, model)
     branches.sink(proto)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
-    for name in dict.fromkeys(filter(None, (domain, *called))):
+    contrib = (n.domain for n in nodes if n.domain == "com.microsoft")
+    for name in dict.fromkeys(filter(None, (domain, *called, *contrib))):
         if not any(i.domain == name for i in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid(name, 1))
     for function in functions:

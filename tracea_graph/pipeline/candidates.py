@@ -31,6 +31,7 @@ from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
 from tracea_graph.pipeline.assembly import Assembly, unscheduled_us
 from tracea_graph.pipeline.planning import (
+    STANDARD_RULES,
     Constraints,
     Planner,
     ScheduledGraph,
@@ -316,7 +317,7 @@ class CandidateBuilder:
         self._plans: dict[frozenset[str], tuple[Assembly, ScheduledGraph]] = {}
         self._pool = DataPool(folder / "weights.data")
         self._guards = guards_of(model, planner.backend)
-        self.names = planner.backend.rules
+        self.names = planner.backend.rules if options.custom_ops else STANDARD_RULES
 
     def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
         """Plan the model with all rewrites; with none if planning exceeds its budget share."""

@@ -388,7 +388,7 @@ class Compression:
     def by_metric(self, built: BuiltModel, found: Verification) -> Verification:
         """Return a verification, failed if it passed but the user's metric is above budget."""
         measures = self.steers and self.validation_error is not None
-        if not measures or found.status != "passed" or built.library is None:
+        if not measures or found.status != "passed":
             return found
         assert self.validation_error is not None
         error = self.validation_error(built)

@@ -281,7 +281,7 @@ class Evaluator:
             self.culprits |= culprits
             rest = self.build(self.dropped)
             self.verification = self.check(rest)
-        if rest.library is None and self.culprits:
+        if rest.library is None and self.culprits and self.options.custom_ops:
             self.reason = Reason(
                 f"every rewrite was out of tolerance: {first}", Code.OUT_OF_TOLERANCE
             )

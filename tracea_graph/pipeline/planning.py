@@ -14,6 +14,7 @@ import numpy as np
 from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
+from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.onnx_io import LocalFunction, Model, load
 from tracea_graph.onnx_io.guards import CONDITION, reference_of
 from tracea_graph.ops.concat import ConcatParams
@@ -32,6 +33,7 @@ from tracea_graph.passes import (
     phases,
 )
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
@@ -45,6 +47,7 @@ from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "STANDARD_RULES",
     "Constraints",
     "InitializerGuard",
     "Planner",
@@ -58,6 +61,9 @@ __all__ = [
 ]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+WRITE_INTEGERS = WriteIntegers("int8").name
+STANDARD_RULES = RuleNames((WRITE_INTEGERS,), precision_fallbacks=((WRITE_INTEGERS,),))
+"""Names of the rules for models without custom ops."""
 Exclusions = Mapping[str, Mapping[str, str]]
 NO_EXCLUSIONS: Exclusions = MappingProxyType({})
 
@@ -138,7 +144,7 @@ class Planner:
         nameable = every
         if not request.prepack:  # plans without some rules, but users may name them
             nameable = self._every(replace(request, prepack=True))
-        self.rules = frozenset(CLUSTERING).union(
+        self.rules = frozenset((*CLUSTERING, WRITE_INTEGERS)).union(
             p.name for phase in nameable if not phase.always for p in phase.passes
         )
         for rule in (*options.only, *options.skip):
@@ -146,7 +152,7 @@ class Planner:
                 every_name = f"; the rules are {', '.join(sorted(self.rules))}"
                 which = close_match(rule, self.rules) or every_name
                 raise UsageError(f"there is no rule {rule!r}{which}")
-        self._phases = every if options.custom_ops else ()
+        self._phases = every if options.custom_ops else _standard_phases(request)
         self._graph, self._options = graph, options
         self._named = {(n.op, n.name): r for r in graph.regions() for n in r.nodes if n.name}
         self._known_unprofitable: dict[str, str] = {}
@@ -295,6 +301,13 @@ class Planner:
             for r in small
         }
         return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}
+
+
+def _standard_phases(request: Request) -> tuple[Phase, ...]:
+    """Phases of a model that gets no custom ops."""
+    if request.precision not in INTEGER_PRECISIONS:
+        return ()
+    return (Phase("integers", (WriteIntegers(request.precision, request.calibrated),)),)
 
 
 def _of(regions: Sequence[Region], program: Region) -> list[Region]:

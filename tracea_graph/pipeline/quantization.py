@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -36,6 +36,9 @@ def calibrate_products(context: CompressionContext) -> Quantization:
     if options.precision not in CALIBRATED or options.data is None:
         return Quantization()
     samples = split_data(options.data, None, model, inputs.verification).calibrate
+    fixed = not options.custom_ops  # QuantizeLinear needs scales
+    if fixed:  # products keep their own matrices
+        options = replace(options, custom_ops=True, skip=(*options.skip, *_MERGING))
     layers, _ = observable_layers(context, options, inputs)
     layers = tuple(layer for layer in layers if not layer.written and layer.observed)
     if samples is None or not layers:
@@ -48,7 +51,7 @@ def calibrate_products(context: CompressionContext) -> Quantization:
         for i, layer in enumerate(layers):
             context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
             x, matrix = rows[layer.observed[0].key], layer.matrix()
-            found[layer.name] = CALIBRATED[options.precision](x, matrix)
+            found[layer.name] = CALIBRATED[options.precision](x, matrix, fixed)
     return Quantization(found, (_note(found),))
 
 
@@ -71,5 +74,6 @@ def _note(found: Mapping[str, Calibrated]) -> str:
     )
 
 
+_MERGING = ("merge-qkv", "merge-gemms")
 SMALL = 32
 """The smaller size of a block."""

@@ -102,7 +102,8 @@ class Reporter:
         """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
-        return count_nodes(self.model.graph) != self.model.node_count
+        rewritten = self.assembly and any(r.rule for r in self.assembly.graph.regions())
+        return bool(rewritten) or count_nodes(self.model.graph) != self.model.node_count
 
     def publish(
         self,
