@@ -56,6 +56,27 @@ def test_every_call_is_timed(
         assert len(taken) == len(case.program.calls) == 2 and all(100 < t < 10**13 for t in taken)
 
 
+def test_every_task_is_timed(
+    cases: dict[str, Case], library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, timeline = cases[CASE], tmp_path / "timeline"
+    job = {**placed(case, library.domain, tmp_path), "library": str(library.path)}
+    monkeypatch.setenv("TRACEA_TIMELINE", str(timeline))
+    assert run_worker({**job, "jobs": [str(tmp_path)] * 2}) == [None] * 2
+    with np.load(tmp_path / "outputs.npz") as found:
+        assert np.allclose(found["y0"], case.expected[0], atol=1e-5)
+    lines = timeline.read_text().splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        _, symbols, when, tasks = line.split("\t")
+        begin, end = map(int, when.split(","))
+        assert len(list(filter(None, symbols.split(",")))) == len(case.program.symbols)
+        numbers = list(map(int, tasks.split(",")))
+        rows = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
+        assert {call for call, *_ in rows} == set(range(len(case.program.calls)))
+        assert all(0 <= b <= e <= end - begin for *_, b, e in rows)
+
+
 def test_a_trace_that_cannot_be_written_is_refused(
     cases: dict[str, Case], library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ struct ParallelRegion {
   Team team;
   Run& run;
   Calls& calls;
+  Timeline* timeline;  // of the calls' tasks; the region's own are not timed
   int32_t led;
   bool ok;
 };
@@ -24,18 +25,20 @@ template <class Calls>
 void region_task(void* usr, size_t) {
   ParallelRegion<Calls>& region = *static_cast<ParallelRegion<Calls>*>(usr);
   if (__atomic_exchange_n(&region.led, 1, __ATOMIC_ACQ_REL)) return region.team.follow();
-  region.run.team = &region.team;
+  region.run.team = &region.team, region.run.timeline = region.timeline;
   region.ok = region.calls();
-  region.run.team = nullptr;
+  region.run.team = nullptr, region.run.timeline = nullptr;
   region.team.end();
 }
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
   const int64_t members = threads_of(*run.host.registry);
-  ParallelRegion<Calls> region = {Team(members), run, calls, 0, true};
+  ParallelRegion<Calls> region = {Team(members), run, calls, run.timeline, 0, true};
   const int64_t threads = min(max(run.host.processors, members), kMaxTeam);
+  run.timeline = nullptr;
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
+  run.timeline = region.timeline;
   run.shared = false;
   return ran && region.ok;
 }

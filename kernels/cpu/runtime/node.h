@@ -160,6 +160,8 @@ inline bool run_program(Run& run, const Program& program) {
   if (run.host.debug.guard) return run_guarded(run, program, frame.symbols, frame.buffers);
   if (run.host.trace != kNoTrace)
     return run_traced(run, program, frame.symbols, frame.buffers);
+  if (run.host.timeline != kNoTrace)
+    return run_timed(run, program, frame.symbols, frame.buffers);
   return execute(run, program, frame.symbols, frame.buffers, [&](int32_t i) {
     return run_call(run, program, i, frame.symbols, frame.buffers);
   });

@@ -12,6 +12,7 @@
 #include "runtime/thread_registry.h"
 #include "runtime/plan.h"
 #include "runtime/team.h"
+#include "runtime/timeline.h"
 
 namespace tracea {
 
@@ -34,6 +35,7 @@ struct Host {
   int32_t processors;
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
   int trace;               // where calls' times go, or kNoTrace
+  int timeline;            // where tasks' times go, or kNoTrace
   DebugOptions debug;
   const char* label;       // the node's name there
   ThreadRegistry* registry;              // the threads that have run its tasks
@@ -74,6 +76,7 @@ struct Run : Outcome {
   bool alone = false;  // one of several threads: its tasks are its own
   bool shared = false;  // a call had more tasks than one
   Team* team = nullptr;  // who take them, if threads stay between calls
+  Timeline* timeline = nullptr;  // of a run whose tasks are timed
   int64_t deadline = 0;  // in nanoseconds(), 0: none
 
   Run(const Host& h, OrtKernelContext* c)
@@ -89,6 +92,8 @@ struct Run : Outcome {
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
     WatchedTasks watched = {task, job, deadline};
     if (deadline) task = watched_task, job = &watched;
+    TimedTasks timed = {task, job, timeline && tasks > 0 ? timeline->add(tasks) : nullptr};
+    if (timed.times) task = timed_task, job = &timed;
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;

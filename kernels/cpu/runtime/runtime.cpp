@@ -22,11 +22,11 @@ struct State {
   Registration registration;
   const tracea_isa_table* isa;
   bool dims_by_reference;
-  int trace;
+  int trace, timeline;
   DebugOptions debug;
 };
 State state = {{ORT_INVALID_ARGUMENT, nullptr, nullptr, nullptr, false, false}, nullptr, false,
-               kNoTrace, {}};
+               kNoTrace, kNoTrace, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -83,9 +83,9 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     const int32_t processors = tracea::processors();
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
-                  state.debug,
-                  node->label, &node->registry, &node->view_cache, nullptr};
-    if (state.trace != kNoTrace || state.debug.guard) status = name_node(api, info, node->label);
+                  state.timeline, state.debug, node->label, &node->registry, &node->view_cache, nullptr};
+    if (state.trace != kNoTrace || state.timeline != kNoTrace || state.debug.guard)
+      status = name_node(api, info, node->label);
     if (decode(type, plan, &node->program, error)) {
       Memory* known = node->program.pool.array<Memory>(node->program.input_count);
       if (known) find_constants(node->host, info, node->program, known);
@@ -120,14 +120,18 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   state.isa = choose_isa(library, error);
   if (!state.isa) return nullptr;
   if (!read_debug(&state.debug, error)) return nullptr;
-  const int trace = open_trace(error);
+  const int trace = open_trace("TRACEA_PROFILE", error);
+  const int timeline = error.set ? kNoTrace : open_trace("TRACEA_TIMELINE", error);
   if (error.set) return nullptr;
   state.dims_by_reference = lends_dims(version);
   const KernelFunctions kernels = {create, compute, destroy, infer, nullptr};
   OrtStatus* status = state.registration.create(api, library.domain, library.type, library.types,
                                                 &kernels, 1, error);
-  if (state.registration.ready) state.trace = trace;
-  else if (trace != kNoTrace) close(trace);
+  if (state.registration.ready) {
+    state.trace = trace, state.timeline = timeline;
+  } else {
+    close_trace(trace), close_trace(timeline);
+  }
   return status;
 }
 
@@ -135,10 +139,10 @@ __attribute__((destructor)) void leave() {
   local_threads.stop();
   drop_programs();
   local_memory.trim();
-  if (local_state.trace != kNoTrace) close(local_state.trace);
+  close_trace(local_state.trace), close_trace(local_state.timeline);
   if (!state.registration.ready) return;
   state.registration.release();
-  if (state.trace != kNoTrace) close(state.trace);
+  close_trace(state.trace), close_trace(state.timeline);
 }
 
 }  // namespace
