@@ -2,7 +2,7 @@
 
 Threads are programs of atomic steps, written as ``team.h`` has them; all orders of the steps of
 one lead and some followers are tried, under sequential consistency.  In each, every task of a
-turn must run once, and before the turn is over.  A follower may come at any time, and leave
+call must run once, and before the call is over.  A follower may come at any time, and leave
 whenever it waits.
 """
 
@@ -16,20 +16,20 @@ import pytest
 
 ENDED = -1
 Shared = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
-"""The turn, words of two announcements, taken and finished words, completed runs, who came."""
+"""The call, words of two announcements, taken and finished words, completed runs, who came."""
 Local = tuple[Any, ...]
 """A thread's program counter and variables."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A lead that hands out ``turns`` (numbers of tasks) to some followers.
+    """A lead that hands out ``calls`` (numbers of tasks) to some followers.
 
     ``looks_twice`` and ``numbered`` are what protects followers that are delayed: the second look
-    at the turn, and the refusal of words that a later turn has written.
+    at the call, and the refusal of words that a later call has written.
     """
 
-    turns: tuple[int, ...]
+    calls: tuple[int, ...]
     followers: int
     looks_twice: bool = True
     numbered: bool = True
@@ -40,7 +40,7 @@ class Protocol:
 
     @property
     def first(self) -> tuple[Shared, tuple[Local, ...]]:
-        runs = (0,) * sum(self.turns)
+        runs = (0,) * sum(self.calls)
         words = ((0, 0),) * self.members
         memory: Shared = (0, (0, 1, 0, 1), sum(words, ()), sum(words, ()), runs, 1)
         return memory, (("announce", 1), *[("come",)] * self.followers)
@@ -49,23 +49,23 @@ class Protocol:
         return range(tasks * share // shares, tasks * (share + 1) // shares)
 
     def ran(self, runs: tuple[int, ...], number: int, task: int, now: int) -> tuple[int, ...]:
-        """Count a task's run; it must be one of the current turn's."""
-        assert number == now, f"a task of turn {number} runs in turn {now}"
-        assert task < self.turns[number - 1], "a task that the turn does not have"
-        at = sum(self.turns[: number - 1]) + task
+        """Count a task's run; it must be one of the current call's."""
+        assert number == now, f"a task of call {number} runs in call {now}"
+        assert task < self.calls[number - 1], "a task that the call does not have"
+        at = sum(self.calls[: number - 1]) + task
         assert not runs[at], "a task runs twice"
         return (*runs[:at], 1, *runs[at + 1 :])
 
     def steps(self, memory: Shared, thread: Local) -> Iterator[tuple[Shared, Local]]:
         """Yield what one step of a thread may lead to."""
-        turn, said, taken, finished, runs, came = memory
+        call, said, taken, finished, runs, came = memory
         name = thread[0]
         if name == "announce":  # the lead, word by word
             (number,) = thread[1:]
-            if number > len(self.turns):
+            if number > len(self.calls):
                 yield (ENDED, said, taken, finished, runs, came), ("over",)
                 return
-            tasks = self.turns[number - 1]
+            tasks = self.calls[number - 1]
             yield memory, ("tasks", number, tasks, min(self.members, tasks))
         elif name in ("tasks", "shares"):
             number, tasks, shares = thread[1:]
@@ -73,7 +73,7 @@ class Protocol:
             value = tasks if name == "tasks" else shares
             said = (*said[:at], value, *said[at + 1 :])
             after = "shares" if name == "tasks" else "publish"
-            yield (turn, said, taken, finished, runs, came), (after, number, tasks, shares)
+            yield (call, said, taken, finished, runs, came), (after, number, tasks, shares)
         elif name == "publish":
             number, tasks, shares = thread[1:]
             work = ("load", 0, number, tasks, shares, 0, tuple(range(shares)), 0)
@@ -85,19 +85,19 @@ class Protocol:
                 found += count if last == number else 0
                 yield memory, ("sum", number, tasks, done, member + 1, found)
             elif found == tasks:
-                begin = sum(self.turns[: number - 1])
-                assert all(runs[begin : begin + tasks]), "a turn ends before its tasks"
+                begin = sum(self.calls[: number - 1])
+                assert all(runs[begin : begin + tasks]), "a call ends before its tasks"
                 yield memory, ("announce", number + 1)
             else:
                 yield memory, ("sum", number, tasks, done, 1, done)
         elif name == "come":
-            yield (turn, said, taken, finished, runs, came + 1), ("look", came, 0)
+            yield (call, said, taken, finished, runs, came + 1), ("look", came, 0)
             yield memory, ("gone",)
         elif name == "look":
             self_, seen = thread[1:]
             yield memory, ("gone",)
-            if turn not in (ENDED, seen):
-                yield memory, ("read", self_, seen, turn)
+            if call not in (ENDED, seen):
+                yield memory, ("read", self_, seen, call)
         elif name == "read":
             self_, seen, number = thread[1:]
             yield memory, ("read more", self_, seen, number, said[2 * (number % 2)])
@@ -107,7 +107,7 @@ class Protocol:
             yield memory, ("look again", self_, seen, number, tasks, shares)
         elif name == "look again":
             self_, seen, number, tasks, shares = thread[1:]
-            if self.looks_twice and turn != number:
+            if self.looks_twice and call != number:
                 yield memory, ("look", self_, seen)
                 return
             single = tasks == shares and came >= self.members
@@ -134,7 +134,7 @@ class Protocol:
                     word = (number, done)
                     at = 2 * self_
                     finished = (*finished[:at], *word, *finished[at + 2 :])
-                memory = (turn, said, taken, finished, runs, came)
+                memory = (call, said, taken, finished, runs, came)
                 yield memory, ("load", self_, number, tasks, shares, done, order[1:], 0)
                 return
             at = 2 * order[0]
@@ -143,14 +143,14 @@ class Protocol:
                 return
             taken = (*taken[:at], number, count + 1, *taken[at + 2 :])
             yield (
-                (turn, said, taken, finished, runs, came),
+                (call, said, taken, finished, runs, came),
                 ("run", self_, number, tasks, shares, done, order, more, span[count]),
             )
         elif name == "run":
             self_, number, tasks, shares, done, order, more, task = thread[1:]
-            runs = self.ran(runs, number, task, turn)
+            runs = self.ran(runs, number, task, call)
             yield (
-                (turn, said, taken, finished, runs, came),
+                (call, said, taken, finished, runs, came),
                 ("load", self_, number, tasks, shares, done + 1, order, 1),
             )
 
@@ -172,10 +172,10 @@ class Protocol:
 
 
 @pytest.mark.parametrize(
-    ("turns", "followers"), [((2, 3, 1), 1), ((2, 1, 4), 1), ((2, 2), 2), ((3,), 2)]
+    ("calls", "followers"), [((2, 3, 1), 1), ((2, 1, 4), 1), ((2, 2), 2), ((3,), 2)]
 )
-def test_every_task_runs_once_in_every_order(turns: tuple[int, ...], followers: int) -> None:
-    assert Protocol(turns, followers).explore() > 100
+def test_every_task_runs_once_in_every_order(calls: tuple[int, ...], followers: int) -> None:
+    assert Protocol(calls, followers).explore() > 100
 
 
 def test_the_second_look_is_needed() -> None:
@@ -183,6 +183,6 @@ def test_the_second_look_is_needed() -> None:
         Protocol((2, 1, 4), 1, looks_twice=False).explore()
 
 
-def test_the_numbers_of_turns_are_needed() -> None:
+def test_the_numbers_of_calls_are_needed() -> None:
     with pytest.raises(AssertionError, match="task"):
         Protocol((2, 2), 1, numbered=False).explore()

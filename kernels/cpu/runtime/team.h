@@ -7,19 +7,19 @@
 // that is missing, and one that has long had nothing to do goes back to the runtime.
 //
 // A cache line that another core has written takes about a tenth of a microsecond to fetch, so the
-// hand-over is a matter of counting such lines.  One line announces a turn; one line of each member
+// hand-over is a matter of counting such lines.  One line announces a call; one line of each member
 // says which tasks of its stretch are taken, and how many it has finished:
 //
 //   lead                                     follower
-//   announce turn T: task, job, counts       read turn T and its announcement, and T once more
+//   announce call T: task, job, counts       read call T and its announcement, and T once more
 //   take tasks of its stretch, run them      the same
 //   take what nobody has taken               the same, if stretches have several tasks
 //   wait until all finished tasks are all    add to its finished tasks
 //
-// A task is taken by a compare-and-swap of its owner's line, whose high half is the turn: it can
-// succeed only while the turn lasts, because a turn ends when all its tasks are finished.  So a
+// A task is taken by a compare-and-swap of its owner's line, whose high half is the call: it can
+// succeed only while the call lasts, because a call ends when all its tasks are finished.  So a
 // follower that was delayed with an old announcement takes nothing.  An announcement stays intact
-// until the next but one is written, hence the second look at the turn.
+// until the next but one is written, hence the second look at the call.
 #pragma once
 #include <sched.h>
 #include <string.h>
@@ -39,14 +39,14 @@ inline void pause() {
 #endif
 }
 
-// High half: a turn; low half: the tasks of its own stretch that are taken, or those it finished.
+// High half: a call; low half: the tasks of its own stretch that are taken, or those it finished.
 struct Member {
   alignas(64) uint64_t taken;
   uint64_t finished;
 };
 
-// What a turn is: `tasks` tasks, of which each of the first `shares` members owns a stretch.
-struct Turn {
+// A call's `tasks` tasks, of which each of the first `shares` members owns a stretch.
+struct TeamCall {
   void (*task)(void*, size_t);
   void* job;
   uint32_t tasks, shares;
@@ -71,14 +71,14 @@ class Team {
   void share(int64_t tasks, void (*task)(void*, size_t), void* job) {
     for (; tasks > INT32_MAX; --tasks) task(job, static_cast<size_t>(tasks - 1));
     const int64_t members = max(expected_, __atomic_load_n(&came_, __ATOMIC_RELAXED));
-    const Turn turn = {task, job, static_cast<uint32_t>(tasks),
-                       static_cast<uint32_t>(min(min(members, kMaxTeam), tasks))};
-    const uint32_t number = turn_ + 1;
-    announce(announced_[number % 2], turn);
-    __atomic_store_n(&turn_, number, __ATOMIC_RELEASE);
+    const TeamCall call = {task, job, static_cast<uint32_t>(tasks),
+                           static_cast<uint32_t>(min(min(members, kMaxTeam), tasks))};
+    const uint32_t number = call_ + 1;
+    announce(announced_[number % 2], call);
+    __atomic_store_n(&call_, number, __ATOMIC_RELEASE);
     uint32_t finished = 0;
-    for (uint32_t i = 0; i < turn.shares; ++i) finished += run_share(number, turn, i);
-    for (int32_t waited = 0; finished + finished_by_others(number) < turn.tasks; ++waited)
+    for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
+    for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited)
       waited < kPatience ? pause() : static_cast<void>(sched_yield());
   }
 
@@ -88,22 +88,22 @@ class Team {
     if (self >= kMaxTeam) return;
     uint32_t seen = 0;
     for (int32_t waited = 0; waited < kPatience; ++waited) {
-      const uint32_t number = __atomic_load_n(&turn_, __ATOMIC_ACQUIRE);
+      const uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
       if (number == kEnded) return;
       if (number == seen) {
         pause();
         continue;
       }
-      const Turn turn = announcement(announced_[number % 2]);
-      if (__atomic_load_n(&turn_, __ATOMIC_ACQUIRE) != number) continue;
+      const TeamCall call = announcement(announced_[number % 2]);
+      if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
-      help(number, turn, static_cast<uint32_t>(self));
+      help(number, call, static_cast<uint32_t>(self));
       waited = 0;
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
 
-  void end() { __atomic_store_n(&turn_, kEnded, __ATOMIC_RELEASE); }
+  void end() { __atomic_store_n(&call_, kEnded, __ATOMIC_RELEASE); }
 
   // True when somebody has gone.
   bool thinned() const { return __atomic_load_n(&thinned_, __ATOMIC_RELAXED); }
@@ -112,51 +112,51 @@ class Team {
   static constexpr uint32_t kEnded = ~uint32_t{0};
 
   // Word by word: a follower may read an announcement while a later one is written.
-  static void announce(Turn& to, const Turn& turn) {
-    __atomic_store_n(&to.task, turn.task, __ATOMIC_RELEASE);
-    __atomic_store_n(&to.job, turn.job, __ATOMIC_RELEASE);
-    __atomic_store_n(&to.tasks, turn.tasks, __ATOMIC_RELEASE);
-    __atomic_store_n(&to.shares, turn.shares, __ATOMIC_RELEASE);
+  static void announce(TeamCall& to, const TeamCall& call) {
+    __atomic_store_n(&to.task, call.task, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.job, call.job, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.tasks, call.tasks, __ATOMIC_RELEASE);
+    __atomic_store_n(&to.shares, call.shares, __ATOMIC_RELEASE);
   }
 
-  static Turn announcement(const Turn& from) {
+  static TeamCall announcement(const TeamCall& from) {
     return {__atomic_load_n(&from.task, __ATOMIC_ACQUIRE),
             __atomic_load_n(&from.job, __ATOMIC_ACQUIRE),
             __atomic_load_n(&from.tasks, __ATOMIC_ACQUIRE),
             __atomic_load_n(&from.shares, __ATOMIC_ACQUIRE)};
   }
 
-  // Takes the next task of a share, whoever owns it; false if none is left in this turn.
-  bool take(uint32_t number, const Turn& turn, uint32_t share, uint32_t* task) {
+  // Takes the next task of a share, whoever owns it; false if none is left in this call.
+  bool take(uint32_t number, const TeamCall& call, uint32_t share, uint32_t* task) {
     uint64_t* word = &member_[share].taken;
     uint64_t was = __atomic_load_n(word, __ATOMIC_RELAXED);
     for (;;) {
       const uint32_t last = static_cast<uint32_t>(was >> 32);
       const uint32_t taken = last == number ? static_cast<uint32_t>(was) : 0;
-      if (last > number || taken >= turn.size(share)) return false;
+      if (last > number || taken >= call.size(share)) return false;
       if (__atomic_compare_exchange_n(word, &was, uint64_t{number} << 32 | (taken + 1), false,
                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return *task = turn.begin(share) + taken, true;
+        return *task = call.begin(share) + taken, true;
     }
   }
 
   // Runs what is left of a share; returns how many tasks that were.
-  uint32_t run_share(uint32_t number, const Turn& turn, uint32_t share) {
+  uint32_t run_share(uint32_t number, const TeamCall& call, uint32_t share) {
     uint32_t done = 0;
-    for (uint32_t task; take(number, turn, share, &task); ++done) turn.task(turn.job, task);
+    for (uint32_t task; take(number, call, share, &task); ++done) call.task(call.job, task);
     return done;
   }
 
-  // A follower's part of a turn: its own stretch, and what others have left of theirs.  It says at
+  // A follower's part of a call: its own stretch, and what others have left of theirs.  It says at
   // once what it has finished, because looking through the others' lines may take as long as a
   // task.  Where each has one task, and everybody is here, only the lead looks for one that is late.
-  void help(uint32_t number, const Turn& turn, uint32_t self) {
+  void help(uint32_t number, const TeamCall& call, uint32_t self) {
     const bool complete = __atomic_load_n(&came_, __ATOMIC_RELAXED) >= expected_;
-    const bool single = turn.tasks == turn.shares && complete;
-    const uint32_t shares = single ? self < turn.shares : turn.shares;
+    const bool single = call.tasks == call.shares && complete;
+    const uint32_t shares = single ? self < call.shares : call.shares;
     uint32_t done = 0;
     for (uint32_t i = 0; i < shares; ++i) {
-      const uint32_t more = run_share(number, turn, (self + i) % turn.shares);
+      const uint32_t more = run_share(number, call, (self + i) % call.shares);
       if (!more) continue;
       done += more;
       __atomic_store_n(&member_[self].finished, uint64_t{number} << 32 | done, __ATOMIC_RELEASE);
@@ -173,8 +173,8 @@ class Team {
     return sum;
   }
 
-  alignas(64) uint32_t turn_;  // the last that was announced; announcements in the same line
-  Turn announced_[2];
+  alignas(64) uint32_t call_;  // the last that was announced; announcements in the same line
+  TeamCall announced_[2];
   alignas(64) int32_t came_;  // the lead and all who ever followed
   int32_t expected_;
   int32_t thinned_;
