@@ -24,12 +24,13 @@
 #include <sched.h>
 #include <string.h>
 
-#include "runtime/core.h"
+#include "runtime/debug.h"
 
 namespace tracea {
 
 constexpr int32_t kMaxTeam = 64;
-constexpr int32_t kPatience = 2000;  // pauses: 30 to 100 microseconds
+constexpr int32_t kPauses = 2000;        // 30 to 100 microseconds; who waits longer, yields
+constexpr int64_t kPatience = 300'000;  // nanoseconds without a task after which a follower leaves
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -79,7 +80,7 @@ class Team {
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
     for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited)
-      waited < kPatience ? pause() : static_cast<void>(sched_yield());
+      waited < kPauses ? pause() : static_cast<void>(sched_yield());
   }
 
   // Works for the lead until it has ended, or has long had nothing to do.
@@ -87,18 +88,26 @@ class Team {
     const int32_t self = __atomic_fetch_add(&came_, 1, __ATOMIC_SEQ_CST);
     if (self >= kMaxTeam) return;
     uint32_t seen = 0;
-    for (int32_t waited = 0; waited < kPatience; ++waited) {
+    int64_t left = 0;  // when this thread leaves, once it has paused long
+    for (int32_t waited = 0;; ++waited) {
       const uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
       if (number == kEnded) return;
       if (number == seen) {
-        pause();
+        if (waited < kPauses) {
+          pause();
+          continue;
+        }
+        const int64_t now = nanoseconds();
+        if (waited == kPauses) left = now + kPatience;
+        else if (now > left) break;
+        sched_yield();
         continue;
       }
       const TeamCall call = announcement(announced_[number % 2]);
       if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
       help(number, call, static_cast<uint32_t>(self));
-      waited = 0;
+      waited = -1;
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
