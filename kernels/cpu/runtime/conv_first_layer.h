@@ -179,6 +179,8 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
     return false;
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
   job.rows = job.split.conv ? kSplitRows : max(kFirstLayerRows, ceil_div(kFirstLayerTask, line));
+  if (run.threads() > 2 && images % run.threads() && !job.split.conv)
+    job.rows = run.even_lines(images, y.height, ceil_div(kFirstLayerTask / 8, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
   return run.parallel(images * job.tasks_per_image, first_layer_task, &job);
 }

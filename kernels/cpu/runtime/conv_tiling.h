@@ -124,6 +124,34 @@ inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   job.chunks = ceil_div(job.columns, job.per_task);
 }
 
+constexpr double kTeamTask = kConvTask / 5;  // worth a task of their own, between threads of a team
+constexpr double kPerByte = 4;    // multiply-adds in which a byte of another core's arrives
+constexpr double kPerTask = 2e4;  // what one more task takes
+
+// Divides the tiles of an image, and the columns, among several threads: so that the one with most
+// to do has least, with what it reads counted in.
+inline void share_evenly(ConvJob& job, int64_t threads, double work, double input, double weights) {
+  const int64_t tiles = job.units * job.across, worth = static_cast<int64_t>(work / kTeamTask);
+  const int64_t most = max(1, min(4, worth / threads));
+  threads = max(1, min(threads, 2 * worth));
+  double least = 0;
+  for (int64_t parts = 1; parts <= job.columns; parts += 1 + parts / 4) {
+    const int64_t per_task = ceil_div(job.columns, parts), chunks = ceil_div(job.columns, per_task);
+    for (int64_t rounds = 1; rounds <= most; ++rounds) {
+      const int64_t h_tasks = min(tiles, max(1, threads * rounds / (job.images * chunks)));
+      const int64_t each = ceil_div(job.images * h_tasks * chunks, threads);
+      const double lines = static_cast<double>(ceil_div(tiles, h_tasks)) / static_cast<double>(tiles);
+      const double part = static_cast<double>(per_task) / static_cast<double>(job.columns);
+      const double busy = static_cast<double>(each) * (work * lines * part + kPerTask);
+      const double time = busy * with_tail(each) +
+                          kPerByte * (static_cast<double>(ceil_div(each, chunks)) * lines * input +
+                                      static_cast<double>(min(each, chunks)) * part * weights / 2);
+      if (least > 0 && time >= least) continue;
+      least = time, job.h_tasks = h_tasks, job.per_task = per_task, job.chunks = chunks;
+    }
+  }
+}
+
 // Tile sizes of the outputs and the work of one task: as the plan says, else chosen by size.
 inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSchedule& schedule) {
   const tracea_isa_table& isa = *run.host.isa;
@@ -160,6 +188,9 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
   const bool busy = wanted >= threads;  // as many tasks for each, then
   if (busy) wanted = ceil_div(wanted, threads) * threads;
+  const int64_t team = run.team && !schedule.h_tasks && !schedule.oc_chunk ? run.threads() : 1;
+  if (team > 2 && work < kConvTask * static_cast<double>(2 * team))
+    return share_evenly(job, team, work, static_cast<double>(input), static_cast<double>(weights));
   if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
   const int64_t shared = max(job.images * job.h_tasks, 1);

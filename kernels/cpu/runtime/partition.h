@@ -9,6 +9,7 @@
 namespace tracea {
 
 constexpr int64_t kOwnLines = 256;  // outputs of a block for each thread, to have lines of its own
+constexpr int64_t kLineWork = 256;  // outputs of a block worth a task of their own
 
 inline bool own_lines(const Run& run, int64_t images, int64_t outputs) {
   const int64_t threads = run.threads();
@@ -30,7 +31,11 @@ struct LinePartition {
       : blocks(block_count), height(lines), by_lines(own_lines(run, images, lines * width)) {
     each = ceil_div(height, min(height, max(1, most_rows)));
     if (by_lines) each = min(height, ceil_div(each, run.threads()) * run.threads());
-    rows = ceil_div(height, each), each = ceil_div(height, rows);
+    rows = ceil_div(height, each);
+    const int64_t units = images * blocks, threads = run.threads();
+    if (run.team && threads > 2 && units * each % threads && units * height * width >= kLineWork * threads)
+      rows = min(rows, run.even_lines(units, height, ceil_div(kLineWork, width)));
+    each = ceil_div(height, rows);
   }
 
   LineRange at(int64_t index) const {

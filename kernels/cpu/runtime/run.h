@@ -45,6 +45,7 @@ struct Host {
 
 constexpr int kNoTrace = -1;
 constexpr int64_t kTeamGrain = 8;  // handing work to a team takes that much less than waking it up
+constexpr int64_t kTriedLines = 32;
 constexpr int64_t kSmallArena = 16 * 1024;  // bytes of temps that need no allocator
 
 // Packed weights that a later call reads: panels of `lines` cache lines, one after another.
@@ -52,6 +53,11 @@ struct WeightPrefetch {
   const float* from;
   int64_t panels, lines;
 };
+
+// What the slowest of several threads adds to a call: some share a core with others, and the fewer
+// tasks a thread has, the fewer of them others can take.
+constexpr double kUneven = 0.5;
+inline double with_tail(int64_t rounds) { return 1 + kUneven / static_cast<double>(rounds); }
 
 // Tasks of which some neighbours are one.
 struct Neighbours {
@@ -118,6 +124,20 @@ struct Run : Outcome {
   // Parts of about that much, but as many for each thread of a team.
   int64_t even(int64_t parts, int64_t tasks) const {
     return team ? min(tasks, ceil_div(parts, threads()) * threads()) : parts;
+  }
+
+  // Lines of a task, at least `worth`, of so many units of `lines` lines, that keep the threads
+  // evenly busy: the one with most to do has as little as may be.
+  int64_t even_lines(int64_t units, int64_t lines, int64_t worth) const {
+    const int64_t most = min(max(ceil_div(units * lines, threads()), worth), lines);
+    int64_t best = most;
+    double least = 0;
+    for (int64_t each = max(max(1, min(worth, most)), most - kTriedLines); each <= most; ++each) {
+      const int64_t rounds = ceil_div(units * ceil_div(lines, each), threads());
+      const double time = static_cast<double>(rounds * each) * with_tail(rounds);
+      if (least == 0 || time < least) least = time, best = each;
+    }
+    return best;
   }
 
   // The same, where a thread takes so many neighbouring tasks at once as are worth waking it up.
