@@ -14,6 +14,7 @@ from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune
 from tracea_graph.commands.serving import serve
+from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.toolchain.cache import write_whole
@@ -23,10 +24,11 @@ from tracea_graph.views.profiling import Profile
 from tracea_graph.views.retune import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 from tracea_graph.views.serving import render_serving
+from tracea_graph.views.timeline import Timeline, timeline_svg
 
 __all__ = ["run_bench"]
 
-_PICTURES = ("html", "svg", "png")
+_PICTURES = ("html", "svg", "png", "timeline")
 _ALWAYS = "ort"
 
 
@@ -52,13 +54,16 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
             served = serve(args.models, args.sessions, options, status.update)
         elif args.profile:
             profiled = profile(args.models[0], options, status.update)
+            timeline = record_timeline(args.models[0], options) if args.timeline else None
         else:
             report = bench(args.models, options, status.update)
     if args.sessions:
         _show(console, served.to_json() if args.json else render_serving(served))
     elif args.profile:
-        _draw(profiled, pictures)
+        _draw(profiled, timeline, pictures)
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
+        if timeline and not args.json:
+            _show(console, timeline.summary)
     else:
         _show(console, report.to_json() if args.json else render_bench(report))
     return 0
@@ -92,9 +97,11 @@ def _options(args: argparse.Namespace) -> BenchOptions:
     )
 
 
-def _draw(profiled: Profile, pictures: dict[str, Path]) -> None:
+def _draw(profiled: Profile, timeline: Timeline | None, pictures: dict[str, Path]) -> None:
     for kind, path in pictures.items():
-        if kind == "png":
+        if kind == "timeline" and timeline:
+            write_text(path, timeline_svg(timeline))
+        elif kind == "png":
             _write_bytes(path, roofline_png(profiled))
         else:
             write_text(path, (profile_page if kind == "html" else roofline_svg)(profiled))

@@ -99,6 +99,10 @@ def add_bench(commands: Any) -> None:
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
     group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
     group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
+    group.add_argument(
+        "--timeline", type=Path, metavar="FILE.svg",
+        help="threads and tasks over the time of a run of the largest program",
+    )  # fmt: skip
     groups["retune"].add_argument(
         "--retune", action="store_true",
         help="measure one result's kernels here and drop those that are not faster",

@@ -1,0 +1,54 @@
+"""Timelines: what is read of a recording, where the time goes, and how it is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tracea_graph.commands.timeline import read_timeline
+from tracea_graph.target import backend_named
+from tracea_graph.views.timeline import TaskSpan, Timeline, timeline_svg
+
+
+def two_threads() -> Timeline:
+    """Two calls: both threads work from 0 to 4 and 1 to 3 µs, one of them from 6 to 10 µs."""
+    tasks = (TaskSpan(0, 0, 0, 4), TaskSpan(0, 1, 1, 3), TaskSpan(1, 0, 6, 10))
+    return Timeline("a <model>", 10.0, ("gemm 8×16×32", "norm 8×16"), tasks)
+
+
+def test_all_time_of_all_threads_is_somewhere() -> None:
+    shares = two_threads().shares
+    assert shares == pytest.approx(
+        {"in tasks": 10 / 20, "starting": 1 / 20, "waiting for others": 5 / 20,
+         "between calls": 4 / 20}
+    )  # fmt: skip
+    assert "2 threads: 50 % in tasks" in two_threads().summary
+
+
+def test_every_task_is_a_bar_in_its_threads_lane() -> None:
+    root = ElementTree.fromstring(timeline_svg(two_threads()))
+    bars = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if len(e)]
+    assert len(bars) == 3
+    lanes = [float(bar.attrib["y"]) for bar in bars]
+    assert lanes[0] == lanes[2] != lanes[1]
+    widths = [float(bar.attrib["width"]) for bar in bars]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.05)
+    assert bars[0].attrib["fill"] == bars[1].attrib["fill"] != bars[2].attrib["fill"]
+
+
+def test_an_empty_timeline_is_drawn() -> None:
+    assert ElementTree.fromstring(timeline_svg(Timeline("nothing", 0.0, (), ()))) is not None
+
+
+def test_the_median_run_of_the_longest_program_is_shown(tmp_path: Path) -> None:
+    lines = ["short\t\t0,100\t0,7,10,90"]
+    lines += [f"long\t4\t1000,{1000 + ns}\t0,7,10,{ns},0,9,5,{ns}" for ns in (900, 300, 500, 400)]
+    file = tmp_path / "timeline"
+    file.write_text("\n".join(lines) + "\n")
+    told = backend_named("cpu").diagnostics
+    assert told is not None
+    found = read_timeline(file, "m.onnx", (), told, skip=1)
+    assert found.us == pytest.approx(0.4) and found.title.startswith("m.onnx, long")
+    assert [(t.call, t.thread) for t in found.tasks] == [(0, 0), (0, 1)]

@@ -1,0 +1,77 @@
+"""Record which thread runs which task of a result's largest program.
+
+The library appends a line per run of a node to the file named by ``TRACEA_TIMELINE``
+(``kernels/cpu/runtime/trace.h``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracea_graph.check.worker import Worker
+from tracea_graph.commands.bench import BenchOptions, subject
+from tracea_graph.errors import UsageError
+from tracea_graph.hardware import Diagnostics
+from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
+from tracea_graph.onnx_io.original import backend_of
+from tracea_graph.onnx_io.reader import load
+from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.resources import Scratch
+from tracea_graph.target import backend_named
+from tracea_graph.views.timeline import TaskSpan, Timeline
+
+__all__ = ["read_timeline", "record_timeline"]
+
+_RUNS, _WARMUP = 10, 4
+DEFAULTS = BenchOptions()
+
+
+def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
+    """Run a result some times and return the timeline of the median run of its largest program.
+
+    Sizes and threads are the first of ``options``.  Raises UsageError for a model without programs
+    whose tasks are timed, RejectedByRuntime if it does not run.
+    """
+    one, result = subject(path), load(path)
+    calls, backend = calls_of(result), backend_named(backend_of(result))
+    if one.library is None or not calls or backend.diagnostics is None:
+        raise UsageError(f"{path.name} has no programs of which a timeline can be drawn")
+    _, feed = next(iter(inputs_to_run(load(path, inline=True), options.inputs).timing.items()))
+    threads = (options.threads or (1,))[0]
+    with Scratch("timeline") as folder:
+        file = Path(folder) / "timeline"
+        with Worker(env={"TRACEA_TIMELINE": str(file)}) as worker:
+            worker.open("model", one.path, one.library, threads=threads)
+            worker.compare("model", "model", feed, pairs=_RUNS, warmup=_WARMUP // 2)
+        if not file.is_file():
+            raise UsageError(f"no program of {path.name} ran")
+        return read_timeline(file, path.name, calls, backend.diagnostics, skip=_WARMUP)
+
+
+def read_timeline(
+    file: Path, title: str, calls: Sequence[CustomOpNode], told: Diagnostics, skip: int = 0
+) -> Timeline:
+    """Parse a recording, without the first ``skip`` runs of every node, and pick what to show."""
+    runs: dict[str, list[tuple[int, str, str]]] = {}
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, symbols, when, tasks = line.rsplit("\t", 3)
+        begin, end = _numbers(when)
+        runs.setdefault(name, []).append((end - begin, symbols, tasks))
+    medians = {}
+    for name, seen in runs.items():
+        kept = sorted(seen[skip:] or seen, key=lambda run: run[0])
+        medians[name] = kept[len(kept) // 2]
+    name, (ns, symbols, tasks) = max(medians.items(), key=lambda item: item[1][0])
+    found = next((call for call in calls if call.name == name), None)
+    stats = told.call_stats(found.plan, _numbers(symbols)) if found else ()
+    numbers = _numbers(tasks)
+    rows = sorted(zip(*(numbers[i::4] for i in range(4)), strict=True), key=lambda row: row[2])
+    threads = {thread: i for i, thread in enumerate(dict.fromkeys(row[1] for row in rows))}
+    spans = tuple(TaskSpan(c, threads[t], b / 1e3, e / 1e3) for c, t, b, e in rows)
+    names = tuple(f"{one.kernel} {one.size}" for one in stats)
+    return Timeline(f"{title}, {name}, {ns / 1e6:.3f} ms", ns / 1e3, names, spans)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]

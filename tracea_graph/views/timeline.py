@@ -1,0 +1,133 @@
+"""Timeline of one run: which thread ran which task of which kernel call, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+
+import jinja2
+
+from tracea_graph.views.tables import plain
+
+__all__ = ["TaskSpan", "Timeline", "timeline_svg"]
+
+LEFT, TOP, WIDTH, LANE = 46.0, 64.0, 1320.0, 18.0
+_COLOURS = (
+    "#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#d53f8c", "#319795", "#718096",
+)  # fmt: skip
+"""By kernel, those that take longest first; all others have the last."""
+_TICKS = 8
+
+
+@dataclass(frozen=True)
+class TaskSpan:
+    """One task: the index of its call, its thread, and when it began and ended (µs)."""
+
+    call: int
+    thread: int
+    begin: float
+    end: float
+
+    @property
+    def us(self) -> float:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The tasks of a program's run of ``us`` microseconds; ``calls`` are their names by index.
+
+    Threads are numbered from 0, in the order in which they began.
+    """
+
+    title: str
+    us: float
+    calls: tuple[str, ...]
+    tasks: tuple[TaskSpan, ...]
+
+    @cached_property
+    def threads(self) -> int:
+        return max((task.thread for task in self.tasks), default=0) + 1
+
+    def kernel(self, call: int) -> str:
+        """Return the name of a call's kernel, without its size."""
+        return self.calls[call].split(" ")[0] if call < len(self.calls) else f"call {call}"
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of all threads' time: in tasks, before a thread's first task of a call, behind
+        its last one until the call ends, and between calls.
+        """
+        total = self.us * self.threads or 1.0
+        spans: dict[int, list[TaskSpan]] = {}
+        for task in self.tasks:
+            spans.setdefault(task.call, []).append(task)
+        within = starting = 0.0
+        for tasks in spans.values():
+            first, last = min(t.begin for t in tasks), max(t.end for t in tasks)
+            within += self.threads * (last - first)
+            begun = {t.thread: math.inf for t in tasks}
+            for t in tasks:
+                begun[t.thread] = min(begun[t.thread], t.begin)
+            starting += sum(begin - first for begin in begun.values())
+        busy = sum(task.us for task in self.tasks)
+        return {
+            "in tasks": busy / total,
+            "starting": starting / total,
+            "waiting for others": max(within - busy - starting, 0.0) / total,
+            "between calls": max(1 - within / total, 0.0),
+        }
+
+    @property
+    def summary(self) -> str:
+        parts = ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.shares.items())
+        return f"{self.threads} threads: {parts}"
+
+
+def timeline_svg(timeline: Timeline) -> str:
+    """Draw a lane per thread and a bar per task, in the colour of its kernel."""
+    time = Counter[str]()
+    for task in timeline.tasks:
+        time[timeline.kernel(task.call)] += task.us  # type: ignore[assignment]
+    kernels = [name for name, _ in time.most_common()]
+    colours = {name: _COLOURS[min(i, len(_COLOURS) - 1)] for i, name in enumerate(kernels)}
+    scale = WIDTH / (timeline.us or 1.0)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["plain"] = plain
+    text = (resources.files(__package__) / "timeline.svg.jinja").read_text(encoding="utf-8")
+    bottom = TOP + LANE * timeline.threads
+    return environment.from_string(text).render(
+        timeline=timeline,
+        bars=[
+            (
+                LEFT + t.begin * scale, TOP + LANE * t.thread, max(t.us * scale, 0.2),
+                colours[timeline.kernel(t.call)],
+                f"{t.call}: {_name(timeline, t.call)}, {t.us:.1f} µs from {t.begin:.1f}",
+            )
+            for t in timeline.tasks
+        ],
+        legend=[(name, colours[name]) for name in kernels[: len(_COLOURS)]],
+        more=max(len(kernels) - len(_COLOURS), 0),
+        ticks=[(LEFT + at * scale, f"{at:g} µs") for at in _ticks(timeline.us)],
+        left=LEFT, top=TOP, right=LEFT + WIDTH, bottom=bottom, lane=LANE,
+        page=(LEFT + WIDTH + 14, bottom + 34),
+    )  # fmt: skip
+
+
+def _name(timeline: Timeline, call: int) -> str:
+    return timeline.calls[call] if call < len(timeline.calls) else ""
+
+
+def _ticks(us: float) -> Sequence[float]:
+    """Return round times from 0 on, some ``_TICKS`` of them."""
+    if us <= 0:
+        return (0.0,)
+    step = 10 ** math.floor(math.log10(us / _TICKS))
+    step *= next(k for k in (1, 2, 5, 10) if us / (k * step) <= _TICKS)
+    return tuple(i * step for i in range(int(us / step) + 1))
