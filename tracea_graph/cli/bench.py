@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tracea_graph.cli.console import list_written
 from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
@@ -64,6 +65,8 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
         if timeline and not args.json:
             _show(console, timeline.summary)
+        if not args.json:
+            list_written(console, *pictures.values())
     else:
         _show(console, report.to_json() if args.json else render_bench(report))
     return 0

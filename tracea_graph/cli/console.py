@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-__all__ = ["made_console"]
+__all__ = ["list_written", "made_console"]
 
 _NARROWEST, _UNLIMITED = 60, 100_000
 _PIPED = 80
@@ -44,3 +45,9 @@ def made_console(stderr: bool = False, quiet: bool = False) -> Console:
     console.table_width = max(width, _NARROWEST)
     console.width = console.table_width if console.is_terminal else _UNLIMITED
     return console
+
+
+def list_written(console: Console, *paths: Path) -> None:
+    """Print a line for each file that was written."""
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 
 from tracea_graph import api
+from tracea_graph.cli.console import list_written
 from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.inspect import explain
 from tracea_graph.errors import UsageError
@@ -31,7 +32,7 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
     graph = made.graph
     if args.html is not None:
         write_text(args.html, graph_page(graph, made.imported if args.fused else None))
-        console.print(f"wrote {args.html}", markup=False, soft_wrap=True)
+        list_written(console, args.html)
     elif args.dot or args.json:
         sys.stdout.write(graph.to_dot() if args.dot else graph.to_json() + "\n")
     else:

@@ -13,7 +13,7 @@ from rich.console import Console
 from tracea_graph import api
 from tracea_graph.cli.arguments import options_of, wants_folder
 from tracea_graph.cli.complaints import complain, failed
-from tracea_graph.cli.console import made_console
+from tracea_graph.cli.console import list_written, made_console
 from tracea_graph.cli.progress import Steps
 from tracea_graph.cli.repro import pack_failure
 from tracea_graph.cli.stopping import interrupt_exit_code
@@ -116,7 +116,7 @@ def _finish(
         write_text(args.report, report_page(*reports, profiles=profiles))
     for path in (args.report, args.save_lock):
         if path is not None and path.exists() and not args.json:
-            console.print(f"wrote {path}", markup=False, soft_wrap=True)
+            list_written(console, path)
     if args.json and len(args.models) == 1:
         sys.stdout.write("".join(report.to_json() for report in reports))
     elif args.json:

@@ -85,7 +85,10 @@ def _plainer(message: str) -> str:
         return f"{flag} takes a {'whole ' * (kind == 'int')}number, not {value}"
     if match := re.match(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message):
         flag, value, known = match.groups()
-        if near := close_match(value, re.findall(r"[\w.-]+", known)):
+        near = close_match(value, re.findall(r"[\w.-]+", known))
+        if flag == "COMMAND":
+            return f"there is no command {value!r}{near or f'; there are {known}'}"
+        if near:
             return f"{flag}: invalid choice: {value!r}{near}"
     return ""
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import options_of
+from tracea_graph.cli.console import list_written
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import Report, plain
@@ -60,6 +61,8 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
         sys.stdout.write("\n")
     else:
         console.print(render_sweep(points))
+        if args.svg is not None:
+            list_written(console, args.svg)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from tracea_graph.cli.console import list_written
 from tracea_graph.cli.flags import made_options
 from tracea_graph.cli.progress import Bar
 from tracea_graph.commands.autotuner import tune_problem
@@ -123,6 +124,7 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     hits = sum(bool(row.get("hit")) for row in rows)
     console.print(f"{known[0].name}: {len(found)} regions measured, {hits} known before")
     console.print(render_curves(found))
+    list_written(console, *filter(None, (args.csv, args.svg)))
     return 0
 
 

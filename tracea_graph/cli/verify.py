@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tracea_graph.cli.console import list_written
 from tracea_graph.cli.flags import made_options
 from tracea_graph.commands.retune import strip
 from tracea_graph.commands.verify import verify_models
@@ -33,6 +34,5 @@ def run_strip(args: argparse.Namespace, console: Console) -> int:
     output = Path(args.output)
     check_file(output, "--output", [args.model])
     written = strip(args.model, output, args.single_file)
-    for path in filter(None, (written.model, written.data)):
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    list_written(console, *filter(None, (written.model, written.data)))
     return 0

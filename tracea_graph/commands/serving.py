@@ -26,7 +26,7 @@ from tracea_graph.views.serving import ServingReport, ServingRow, quantile
 __all__ = ["serve"]
 
 _SLICE = 0.5
-"""Seconds that one way runs before the next takes its turn."""
+"""Seconds that one way runs before the next takes over."""
 
 Progress = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def serve(
     """Run ``models`` in ``sessions`` sessions at once, against one session of as many threads.
 
     The sessions have one thread each, or the counts in ``options.threads``; each runs its requests
-    one after the other.  All ways take turns for ``options.seconds`` in all.  A single model is
+    one after the other.  All ways alternate, for ``options.seconds`` in all.  A single model is
     compared with the result beside it, if there is one.  Raises UsageError for fewer than one
     session, and RejectedByRuntime if a model does not run.
     """
@@ -61,18 +61,18 @@ def serve(
             for index, one in enumerate(subjects)
             for count, threads in ways
         }
-        turns = max(2, math.ceil(options.seconds / (_SLICE * len(groups))))
-        for turn in range(turns):
-            progress(f"serving {label}, turn {turn + 1} of {turns}")
+        rounds = max(2, math.ceil(options.seconds / (_SLICE * len(groups))))
+        for number in range(rounds):
+            progress(f"serving {label}, round {number + 1} of {rounds}")
             order = list(groups.items())
-            for key, names in order if turn % 2 else reversed(order):
+            for key, names in order if number % 2 else reversed(order):
                 before = busy_seconds()
                 served = worker.serve(names, feed, seconds=_SLICE)
                 others = max(others, (busy_seconds() - before - served.cpu) / served.wall)
                 found.setdefault(key, []).append(served)
     rows = tuple(_row(*key, found[key]) for key in groups)
     return ServingReport(
-        models[0].name, label, rows, turns, busy_note(others), versions(), host_fingerprint()
+        models[0].name, label, rows, rounds, busy_note(others), versions(), host_fingerprint()
     )
 
 

@@ -22,7 +22,7 @@ __all__ = ["ServingReport", "ServingRow", "quantile", "render_serving"]
 class ServingRow:
     """One model in ``sessions`` sessions of ``threads`` threads each, all running at once.
 
-    ``per_second`` is the median number of runs per second over turns, ``least`` and ``most`` the
+    ``per_second`` is the median number of runs per second over rounds, ``least`` and ``most`` the
     extremes; ``p50``, ``p95`` and ``p99`` are quantiles of the ms of all ``runs`` runs.
     """
 
@@ -40,12 +40,12 @@ class ServingRow:
 
 @dataclass(frozen=True)
 class ServingReport:
-    """All ways to serve a model that were measured, in turns."""
+    """All ways to serve a model that were measured, in rounds."""
 
     model: str
     binding: str
     rows: tuple[ServingRow, ...]
-    turns: int
+    rounds: int
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +85,9 @@ def _parts(report: ServingReport) -> Iterator[RenderableType]:
     yield table
     yield from (Text(_best(name, tuple(rows))) for name, rows in _by_model(report))
     yield from (Text(f"warning: {plain(warning)}") for warning in report.warnings)
-    yield Text(f"{plain(report.binding)}; {report.turns} turns, in which all sessions run at once")
+    yield Text(
+        f"{plain(report.binding)}; {report.rounds} rounds, in which all sessions run at once"
+    )
     yield Text(made_with(report.versions, report.machine))
 
 
@@ -99,8 +101,8 @@ def _best(name: str, rows: Sequence[ServingRow]) -> str:
     quickest = min(rows, key=lambda row: row.p50)
     said = f"{plain(name)}: most runs per second with {_way(best)}"
     if quickest is best:
-        return f"{said}, which also answers first"
-    return f"{said}; {_way(quickest)} answers {best.p50 / quickest.p50:.2f}× as soon"
+        return f"{said}, where a run also takes least time"
+    return f"{said}; a run takes {best.p50 / quickest.p50:.2f}× less time with {_way(quickest)}"
 
 
 def _way(row: ServingRow) -> str:
