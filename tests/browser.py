@@ -26,6 +26,13 @@ function report(found) { document.getElementById("found").textContent = JSON.str
 function svgTexts() {
   return [...document.querySelectorAll("svg text")].filter((t) => t.textContent.trim());
 }
+function parallel(one, other) {  // slanted alike, on lines at least a letter apart
+  const a = one.getScreenCTM(), b = other.getScreenCTM();
+  if (Math.abs(a.b) < 0.01 || Math.abs(a.b - b.b) > 0.01) return false;
+  const at = (t, m) => new DOMPoint(+t.getAttribute("x"), +t.getAttribute("y")).matrixTransform(m);
+  const p = at(one, a), q = at(other, b);
+  return Math.abs((q.y - p.y) * a.a - (q.x - p.x) * a.b) / Math.hypot(a.a, a.b) > 12;
+}
 function overlapping(texts) {
   const found = [], boxes = texts.map((t) => t.getBoundingClientRect());
   for (let i = 0; i < boxes.length; i += 1) {
@@ -36,6 +43,7 @@ function overlapping(texts) {
       const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
       const halo = Math.abs(a.left - b.left) < 1 && Math.abs(a.top - b.top) < 1;
       if (halo && texts[i].textContent === texts[j].textContent) continue;
+      if (parallel(texts[i], texts[j])) continue;
       if (wide > 1 && high > 3) found.push([texts[i].textContent, texts[j].textContent]);
     }
   }

@@ -35,7 +35,10 @@ LARGEST, SMALLEST = 34.0, 4.0
 """Radius in pixels of a disk for all the time, and of the smallest disk drawn."""
 _TAG = 8.0
 _ANGLES, _DISTANCES = 16, (12.0, 24.0, 38.0, 54.0, 72.0)
-_COLOURS = {True: "#2b6cb0", False: "#c05621"}
+_COLOURS = {"kernel": "#2b6cb0", "own": "#c05621"}
+"""Colors of the PNG, which is for light pages."""
+_CLASSES = {True: "kernel", False: "own"}
+"""Classes in the style sheets of the drawing and of the page."""
 _KINDS = {True: "generated kernels", False: "ONNX Runtime's own"}
 
 Point = tuple[float, float]
@@ -56,8 +59,8 @@ class Disk:
     tag: Point
 
     @property
-    def colour(self) -> str:
-        return _COLOURS[self.family.kernel]
+    def kind(self) -> str:
+        return _CLASSES[self.family.kernel]
 
     @property
     def inside(self) -> bool:
@@ -119,11 +122,11 @@ class Scale:
 
 def roofline_svg(profile: Profile) -> str:
     """Return the plot with a legend of all disks, a self-contained SVG."""
-    return _render("roofline.svg.jinja", **_scene(profile))
+    return _render("roofline.svg.jinja", style=_text("roofline.css"), **_scene(profile))
 
 
 def profile_page(profile: Profile) -> str:
-    """Return a profile's roofline plot and its figures as one HTML page.
+    """Return a profile's roofline plot and its figures as one HTML page, light or dark.
 
     The page has no scripts and needs no other file.
     """
@@ -132,6 +135,7 @@ def profile_page(profile: Profile) -> str:
     return _render(
         "profile.html.jinja",
         title=headline(profile),
+        style=_text("page.css"),
         svg=roofline_svg(profile),
         families=[
             (numbers.get(f, ""), f, cells(f.total, profile), _inner(f.calls, profile))
@@ -195,7 +199,7 @@ def _scene(profile: Profile) -> dict[str, Any]:
         "right": LEFT + WIDTH,
         "bottom": TOP + HEIGHT,
         "total": total,
-        "kinds": [(_KINDS[k], _COLOURS[k]) for k in _KINDS if any(f.kernel == k for f in shown)],
+        "kinds": [(_KINDS[k], _CLASSES[k]) for k in _KINDS if any(f.kernel == k for f in shown)],
         "rest": max(0.0, 1.0 - sum(family.us for family in shown) / total),
     }
 
@@ -270,8 +274,11 @@ def _environment() -> jinja2.Environment:
 
 
 def _render(template: str, **values: Any) -> str:
-    text = resources.files("tracea_graph.views").joinpath(template).read_text("utf-8")
-    return _environment().from_string(text).render(**values)
+    return _environment().from_string(_text(template)).render(**values)
+
+
+def _text(name: str) -> str:
+    return resources.files("tracea_graph.views").joinpath(name).read_text("utf-8")
 
 
 # ---- matplotlib ------------------------------------------------------------------------
@@ -290,8 +297,8 @@ def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
         axes.plot((a[0], b[0]), (a[1], b[1]), color=colour, linewidth=0.9)
 
     write((left, 24), scene["title"], color="#1c2430", size=11, weight="bold")
-    for index, (name, colour) in enumerate(scene["kinds"]):
-        write((left + 150 * index, 42), f"● {name}", color=colour)
+    for index, (name, kind) in enumerate(scene["kinds"]):
+        write((left + 150 * index, 42), f"● {name}", color=_COLOURS[kind])
     write(((left + right) / 2, bottom + 40), X_LABEL, ha="center")
     write((16, (top + bottom) / 2), Y_LABEL, rotation=90, va="center")
     for label, x in scene["x_ticks"]:
@@ -305,7 +312,7 @@ def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
         turn = {"rotation": -line.angle, "rotation_mode": "anchor"}
         write((line.at[0], line.at[1] - 4), line.label, **turn)
     for index, disk in enumerate(scene["disks"]):
-        centre, colour = (disk.x, disk.y), disk.colour
+        centre, colour = (disk.x, disk.y), _COLOURS[disk.kind]
         axes.add_artist(_circle(centre, disk.radius, facecolor=colour, alpha=0.6, zorder=2.5))
         if index >= NAMED:
             continue
