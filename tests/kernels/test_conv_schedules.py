@@ -171,9 +171,8 @@ def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
 
 @pytest.mark.compiler
 def test_they_run_under_any_cut(tmp_path: Path) -> None:
-    environment = Environment(cache=tmp_path / "cache")
     with ModelFixture(
-        PROBLEMS, CPU, "scalar", tmp_path, environment=environment, cache=1
+        PROBLEMS, CPU, "scalar", tmp_path, environment=Environment(), cache=1
     ) as fixture:
         for problem in PROBLEMS:
             times = fixture.compare(

@@ -55,9 +55,8 @@ CACHE = 1 << 18
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelFixture]:
     folder = tmp_path_factory.mktemp("fixture")
-    environment = Environment(cache=folder / "cache")
     with ModelFixture(
-        [PROBLEM, MASKED], CPU, "scalar", folder, environment=environment, cache=CACHE
+        [PROBLEM, MASKED], CPU, "scalar", folder, environment=Environment(), cache=CACHE
     ) as made:
         yield made
 
@@ -125,9 +124,9 @@ def test_a_schedule_that_cannot_run_is_an_error_and_the_next_one_runs(
     ids=str,
 )
 def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path: Path) -> None:
-    environment, case = Environment(cache=tmp_path / "cache"), Case(problem, 5)
+    case = Case(problem, 5)
     with ModelFixture(
-        [problem], CPU, "scalar", tmp_path, environment=environment, cache=CACHE
+        [problem], CPU, "scalar", tmp_path, environment=Environment(), cache=CACHE
     ) as fixture:
         times = fixture.compare(case, SCHEDULE, GemmSchedule(2**31 - 1, nc=1), 1, 2, 300.0)
     assert len(times.a_ms) == 2 and min(times.b_ms) > 0
