@@ -10,7 +10,6 @@ import atexit
 import shutil
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -43,9 +42,8 @@ def driver() -> Path:
 
 def images(sources: Sequence[KernelSource], target: str, environment: Environment) -> list[Image]:
     """Compile kernels to shared objects, which the driver double loads."""
-    with ThreadPoolExecutor(2) as pool:
-        made = pool.map(compiled, sources)
-        return [Image(s.symbol, data) for s, data in zip(sources, made, strict=True)]
+    pairs = zip(sources, compiled(sources), strict=True)
+    return [Image(source.symbol, data) for source, data in pairs]
 
 
 class Double(GpuBackend):

@@ -42,6 +42,8 @@ NUMPY: Mapping[DType, Any] = {
 }  # fmt: skip
 HERE = Target(HOST, ARCHITECTURES["sm_90a"])
 POISON = 0x7B
+_TOGETHER = 16
+"""Kernels that are compiled at once."""
 ROOM = 24
 """Elements around a view; not a multiple of a run, so that what lies behind it is unaligned."""
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
@@ -105,27 +107,53 @@ class Memory:
         return bool((kept.reshape(-1, size)[~inside] == POISON).all())
 
 
-def compiled(source: KernelSource) -> bytes:
-    """A kernel in the host dialect as a shared object, through the cache."""
-    compiler = find_compiler()
+def compiled(sources: Sequence[KernelSource]) -> list[bytes]:
+    """Return a shared object for each kernel in the host dialect, through the cache.
+
+    What the cache lacks is compiled together: most of a kernel's compilation is the compiler's
+    start and the templates that others use too.
+    """
+    identity = find_compiler().identity
     store = ObjectCache(Environment().cache / "test-gpu-kernels")
-    key = digest(compiler.identity, *FLAGS, source.text)
-    if (data := store.get(key)) is not None:
-        return data
+    keys = {source: digest(identity, *FLAGS, source.text) for source in sources}
+    found = {source: store.get(key) for source, key in keys.items()}
+    missing = [source for source in found if found[source] is None]
+    for i in range(0, len(missing), _TOGETHER):
+        some = missing[i : i + _TOGETHER]
+        data = _built(some)
+        for source in some:
+            store.put(keys[source], data)
+            found[source] = data
+    return [data for source in sources if (data := found[source]) is not None]
+
+
+def _built(sources: Sequence[KernelSource]) -> bytes:
+    """Compile kernels to one shared object."""
+    compiler, (preamble, folder) = find_compiler(), _preamble()
+    parsed = all(preamble in source.text for source in sources)
+    texts = [source.text.replace(preamble, "") if parsed else source.text for source in sources]
+    if len(sources) > 1:
+        assert parsed, "kernels for other architectures are compiled one by one"
+        texts = [_part(i, s, text) for i, (s, text) in enumerate(zip(sources, texts, strict=True))]
+    include = ("-include", str(folder / "preamble.h")) if parsed else ()
     with tempfile.TemporaryDirectory() as name:
-        made, (preamble, folder) = Path(name) / "kernel.so", _preamble()
-        parsed = ("-include", str(folder / "preamble.h")) if preamble in source.text else ()
-        text = source.text.replace(preamble, "") if parsed else source.text
-        (Path(name) / "kernel.cpp").write_text(text)
-        command = [*compiler.command, *FLAGS, *parsed, "kernel.cpp", "-o", "kernel.so"]
+        (Path(name) / "kernels.cpp").write_text("\n".join(texts))
+        command = [*compiler.command, *FLAGS, *include, "kernels.cpp", "-o", "kernels.so"]
         done = subprocess.run(
             command, cwd=name, capture_output=True, text=True, check=False,
             timeout=COMPILE_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[:4000]
-        data = made.read_bytes()
-    store.put(key, data)
-    return data
+        return (Path(name) / "kernels.so").read_bytes()
+
+
+def _part(number: int, source: KernelSource, text: str) -> str:
+    """A kernel's own text, its functions in a namespace that no other kernel has."""
+    opened, closed, space = "namespace tracea {", "}  // namespace tracea", f"part{number}"
+    own, exports, macro = text.rpartition("\nEXPORT")
+    assert own.count(opened) == own.count(closed) == text.count(opened) > 0
+    own = own.replace(opened, f"{opened} namespace {space} {{").replace(closed, "}" + closed)
+    return f"{own}\n{opened} using {space}::{source.symbol}; {closed}{exports}{macro}"
 
 
 @cache
@@ -147,7 +175,7 @@ def library(source: KernelSource) -> ctypes.CDLL:
     """A kernel in the host dialect, loaded."""
     with tempfile.TemporaryDirectory() as name:
         made = Path(name) / "kernel.so"
-        made.write_bytes(compiled(source))
+        made.write_bytes(*compiled([source]))
         return ctypes.CDLL(str(made))
 
 

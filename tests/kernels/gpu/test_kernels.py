@@ -7,12 +7,13 @@ import pytest
 
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import RARE, Case, check
-from tests.kernels.gpu.machine import HERE, Memory, run_here
+from tests.kernels.gpu.machine import HERE, Memory, compiled, run_here
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.families import products
 from tracea_graph.kernels.gpu.semantic.banks import prove_free
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring
 from tracea_graph.kernels.gpu.semantic.strips import Strip
+from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
@@ -20,6 +21,20 @@ ALL = [
     pytest.param(c, t, id=f"{c.name} {t}", marks=[pytest.mark.slow] if c.rare else [])
     for c in CASES for t in c.tiles
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def together(request: pytest.FixtureRequest) -> None:
+    """Compile the kernels of all cases that will run, many at once."""
+    asked = (getattr(item, "callspec", None) for item in request.session.items
+             if item.path == request.path)  # fmt: skip
+    pairs = [(c.params["case"], c.params["tile"]) for c in asked if c and "case" in c.params]
+    compiled([source(case, tile) for case, tile in pairs])
+
+
+def source(case: Case, tile: str) -> KernelSource:
+    call, _ = case.make(Memory(), np.random.default_rng(0))
+    return emit(call, find(call, HERE.architecture, tile), HERE)
 
 
 @pytest.mark.parametrize(("case", "tile"), ALL)
