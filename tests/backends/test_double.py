@@ -332,8 +332,8 @@ def tall(net: Net) -> str:
 
 
 def broad(net: Net) -> str:
-    """Build two convolutions with more than 384 pixels in an image."""
-    x = net.input("x", "batch", 64, 41, 40)
+    """Build two convolutions whose pixels are more than 384 in three images."""
+    x = net.input("x", "batch", 64, 23, 24)
     y = net("Conv", x, net.weight(64, 64, 3, 3), net.weight(64), pads=[1, 1, 1, 1], strides=[2, 2])
     y = net("Conv", net("Relu", y), net.weight(72, 64, 3, 3), net.weight(72), pads=[1, 1, 1, 1])
     return net("Relu", y)
@@ -346,7 +346,7 @@ def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert _symbols(path, "fp16").count("_wgconv_") >= 2
-    feeds = {f"{i}": {"x": normal(n, 64, 41, 40)} for i, n in enumerate((1, 2, 2, 0, 1))}
+    feeds = {f"{i}": {"x": normal(n, 64, 23, 24)} for i, n in enumerate((1, 3, 3, 0, 1))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
