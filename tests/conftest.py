@@ -7,7 +7,10 @@ is 0, and in slow runs also each of ``--fuzz-seeds``, every one a test of its ow
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +25,11 @@ from tracea_graph.policy import Machine
 
 # A rule that raises fails its test, instead of being left out with a warning.
 os.environ.setdefault("TRACEA_STRICT", "1")
+# Where bytecode must not be written beside sources, as in many containers, each of the hundreds of
+# processes that tests start would compile all modules anew: they share a folder of this run.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="bytecode")
+    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 # An example is not wrong because the machine was busy meanwhile.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
