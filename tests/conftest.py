@@ -2,7 +2,8 @@
 
 A test with an ``isa`` argument runs once per instruction-set level this CPU has; ``golden``
 compares text with a file beside the test, or rewrites it under ``--update-golden``; ``fuzz_seed``
-is 0, and in slow runs also each of ``--fuzz-seeds``, every one a test of its own.
+is 0, and in slow runs also each of ``--fuzz-seeds``, every one a test of its own.  Modules that
+use the fixture ``highest_level`` optimize for that level alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import threadpoolctl
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.highest import highest_level
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.policy import Machine
@@ -94,6 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {tests / name: place for place, name in enumerate(LONG)}
     assert all(path.exists() for path in rank), "LONG names a file that is gone"
     items.sort(key=lambda item: rank.get(item.path, len(LONG)))
+
+
+@pytest.fixture(scope="module", name="highest_level")
+def only_the_highest_level() -> Iterator[None]:
+    with highest_level():
+        yield
 
 
 @pytest.fixture

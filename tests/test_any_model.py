@@ -21,7 +21,7 @@ from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 TAKEN = [name for name, spec in MODELS.items() if spec.status != "refused"]
 
 

@@ -18,7 +18,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of, is_own
 from tracea_graph.onnx_io.nodes import bodies_of, every_node
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 CLOSE = {F32: 1e-5, F16: EPSILON[F16]}
 
 

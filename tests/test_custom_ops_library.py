@@ -16,7 +16,7 @@ from tracea_graph.cli import main, optimize_main
 from tracea_graph.kernels import runtime
 from tracea_graph.toolchain import find_compiler
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 ROWS = 5
 X = np.random.default_rng(3).standard_normal((ROWS, 32), np.float32)
 

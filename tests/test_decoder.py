@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tracea_graph import Options, Report, api
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 WIDTH, HEADS, SHARED, SIZE, INNER, WORDS, LONGEST, LAYERS = 64, 4, 2, 32, 96, 50, 64, 2
 Feeds = dict[str, np.ndarray]

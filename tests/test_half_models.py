@@ -16,7 +16,7 @@ from tracea_graph import Options, api
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.ir import DType
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 KINDS = {"fp16": F16, "bf16": BF16}
 OPSET = 22
 """Convolutions of bf16 exist from here on."""

@@ -12,7 +12,7 @@ import pytest
 from models.decoder import DECODERS, build
 from tracea_graph import Options, optimize
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 
 def session(path: str, library: str | None = None) -> onnxruntime.InferenceSession:

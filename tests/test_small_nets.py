@@ -14,7 +14,7 @@ from tests.tiny import error_between
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, RejectedByRuntime, Worker
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 CLOSE = 1e-4
 
 Feeds = dict[str, Array]

@@ -16,7 +16,7 @@ from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker import Array, Worker
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30, 3e9, -3e9, 2.0**31, -(2.0**31), 2.0**63,
      -(2.0**63), 300.0, -129.0, 1e-40],

@@ -12,6 +12,8 @@ from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
 from tracea_graph.check.conditioning import ill_conditioned, unstable_answers
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 NET = """g (float[3,8] x) => (float[3,8] y) {
     a = MatMul(x, w)  p = Softmax<axis=-1>(a)  y = Identity(p) }"""
 

@@ -15,6 +15,8 @@ from tests.tiny import product, transformer
 from tracea_graph import Options, optimize
 from tracea_graph.cli import main
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -24,6 +24,8 @@ from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
 from tracea_graph.views.profiling import ProfileRow, families, notable
 from tracea_graph.views.roofline import profile_page
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 
 def text(view: object) -> str:
     console = Console(width=200)

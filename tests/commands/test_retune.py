@@ -21,7 +21,7 @@ from tracea_graph.commands import retune as retune_module
 from tracea_graph.commands.retune import retune, strip
 from tracea_graph.errors import UsageError, VerifyError
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 QUICK = Options(threads=(1,), budget=5.0)
 CLOSE = 1e-5
 

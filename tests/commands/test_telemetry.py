@@ -23,6 +23,8 @@ from tracea_graph.commands.telemetry import (
 from tracea_graph.errors import UsageError
 from tracea_graph.options import Options
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 PROFILE = (
     "block 0\t4,8\t1000,3000\t5000,77\n"
     "block 0\t4,8\t2000,3000\t15000,77\n"

@@ -30,6 +30,8 @@ from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.switches import Change
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 Array = npt.NDArray[Any]
 K, N = 192, 256
 

@@ -15,6 +15,8 @@ from tests.graphs import Net
 from tests.tiny import answers
 from tracea_graph import Options, Report, api
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 Array = npt.NDArray[Any]
 C, FILTERS, SIDE = 128, 128, 12
 VOCABULARY, WIDTH, TOKENS = 320, 96, 24

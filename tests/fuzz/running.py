@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.fuzz.feeding import Feed, feeds
 from tests.fuzz.original import Original
 from tests.fuzz.steadiness import steady
 from tests.fuzz.strategies import drawn
+from tests.highest import highest_level
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
@@ -54,9 +56,13 @@ def write_steady(folder: Path, count: int, seed: int) -> tuple[list[Path], int]:
     return paths, unsteady
 
 
-def run_many(paths: Sequence[Path], out: Path) -> list[Ran]:
-    """Optimize all, and hold each against its original with inputs of its own."""
-    outcomes = api.optimize_many(paths, Options(out, keep="all"))
+def run_many(paths: Sequence[Path], out: Path, every_level: bool) -> list[Ran]:
+    """Optimize all, and hold each against its original with inputs of its own.
+
+    Unless ``every_level``, for the highest level alone.
+    """
+    with nullcontext() if every_level else highest_level():
+        outcomes = list(api.optimize_many(paths, Options(out, keep="all")))
     with WorkerPool() as worker_pool:
         return [_ran(worker_pool, outcome) for outcome in outcomes]
 

@@ -27,7 +27,7 @@ from tracea_graph.onnx_io import Model, guards, load
 from tracea_graph.pipeline import candidates, planning
 from tracea_graph.target import BACKENDS, Backend
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 UNTIMED = Options(keep="all")
 CLOSE = 1e-5
 CHANNELS, SIZE, LAYERS = 32, 20, 3

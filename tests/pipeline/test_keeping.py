@@ -19,6 +19,8 @@ from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.reasons import Code
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 KEEP = Options(keep="all", only=("attention",))
 """Rules that cannot apply to a product, so that the original is kept."""
 X = {"x": np.random.default_rng(1).standard_normal((3, 48), np.float32)}

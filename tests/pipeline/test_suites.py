@@ -16,7 +16,7 @@ from tracea_graph.check.worker import OpenInfo, Worker
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError, ModelError, UsageError
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 X = {"x": np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)}
 
 

@@ -15,6 +15,8 @@ from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.reporting import WeightProperty, analyze_weights
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 Array = npt.NDArray[Any]
 
 

@@ -1,18 +1,21 @@
 """onnx's nets without weights through ``--keep all``: all equal, all with kernels.
 
 Half of the small ones keep their trunks apart, so that inner values can be compared, the others
-are written as any user's are; slow runs do both with each.  Their weights are constants made at
-load, so outputs say little: some inner values that both models have are compared too.
+are written as any user's are, both for the highest level alone; slow runs do both with each, for
+all levels.  Their weights are constants made at load, so outputs say little: some inner values
+that both models have are compared too.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from tests.highest import highest_level
 from tests.suite.node_tests import light_models, same
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import Array, Worker
@@ -50,7 +53,8 @@ def reports(
     options = Options(
         tmp_path_factory.mktemp("light"), keep="all", skip=("cluster-conv", "cluster")
     )
-    outcomes = list(api.optimize_many(models, options))
+    with highest_level() if request.param == "apart" else nullcontext():
+        outcomes = list(api.optimize_many(models, options))
     assert not [outcome for outcome in outcomes if outcome.error]
     return [outcome.report for outcome in outcomes if outcome.report]
 
@@ -63,7 +67,8 @@ def test_there_are_nine() -> None:
 @pytest.mark.parametrize("kind", kinds("whole", "small"))
 def test_most_become_one_program(kind: str, tmp_path: Path) -> None:
     models = chosen(kind)
-    outcomes = list(api.optimize_many(models, Options(tmp_path, keep="all")))
+    with highest_level() if kind == "whole" else nullcontext():
+        outcomes = list(api.optimize_many(models, Options(tmp_path, keep="all")))
     found = [outcome.report for outcome in outcomes if outcome.report]
     assert len(found) == len(models) and all(report.status == "passed" for report in found)
     assert sorted(report.kernels for report in found)[len(found) // 2] <= 4

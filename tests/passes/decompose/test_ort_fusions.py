@@ -11,7 +11,7 @@ import pytest
 
 from tracea_graph import Options, api
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 RNG = np.random.default_rng(3)
 WEIGHTS = {
     "f": RNG.standard_normal((8, 3, 3, 3)), "w": RNG.standard_normal((8, 8)),

@@ -10,7 +10,7 @@ import pytest
 
 from tracea_graph import Options, api
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 RNG = np.random.default_rng(11)
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>\n'
 WEIGHTS = {

@@ -14,6 +14,8 @@ from tracea_graph.ir import DType
 from tracea_graph.passes.quantized.dynamic import DYNAMIC_QUANTIZE, MATMUL_INTEGER
 from tracea_graph.rewrite import RulePass
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 RULES = (RulePass(DYNAMIC_QUANTIZE), RulePass(MATMUL_INTEGER))
 
 

@@ -19,6 +19,8 @@ from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.rewrite import RulePass
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 RULES = (MatmulNbits(), DequantizedGemm(), RulePass(PACK_NBITS))
 
 

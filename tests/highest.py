@@ -1,0 +1,29 @@
+"""Optimize for this machine's highest level alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tracea_graph.kernels.cpu.backend import CpuBackend
+
+__all__ = ["highest_level"]
+
+
+@contextmanager
+def highest_level() -> Iterator[None]:
+    """Leave out the lower levels of targets, in tests of what does not differ between levels.
+
+    Otherwise each of these is compiled and verified too, by default in ``test_end_to_end`` and
+    ``suite/test_node_tests``.
+    """
+    levels = CpuBackend.levels
+
+    def last(self: CpuBackend, level: str, precision: str) -> tuple[str, ...]:
+        return levels(self, level, precision)[-1:]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuBackend, "levels", last)
+        yield
