@@ -76,7 +76,7 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         ).shared
     if variant.template in ("gemm_wgmma.cu.in", "conv_wgmma.cu.in"):
         return warpgroup_products.Tile(
-            p["m"], p["n"], p["stages"], bool(p["turns"]), True
+            p["m"], p["n"], p["stages"], bool(p["pingpong"]), True
         ).vectors_at
     if variant.template == "attention_wgmma.cu.in":
         head = ceil(topology.k / 2 / 16) * 16

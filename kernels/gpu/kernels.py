@@ -262,7 +262,7 @@ def _taken(call: Call, variant: Variant) -> Call:
 
 def _tile_of(variant: Variant) -> WarpgroupTile:
     p = variant.params
-    return p["m"], p["n"], p["stages"], p["turns"]
+    return p["m"], p["n"], p["stages"], p["pingpong"]
 
 
 _IMAGES = ("conv", "depthwise", "pool", "resize")

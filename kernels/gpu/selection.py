@@ -157,10 +157,10 @@ _PER_BYTE, _EXCHANGE = 1.1e-5, 0.45
 
 def _cycles(tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int) -> float:
     """Return the modelled cycles of a matmul in tiles, the longest of all SMs."""
-    m, n, _, turns = tile
+    m, n, _, pingpong = tile
     tiles = batch * ceil(rows / m) * ceil(columns / n)
     each = ceil(depth / 64) * max(64 * m * n / _FLOPS, 128 * (m + n) / _BYTES) * _SLOWER
     after = m * n * _PER_SUM
     count = ceil(tiles / _SMS)
     # tiles in turn leave only the last epilogue without products, which half of the warps do
-    return _START + count * each + (2 * after if turns else count * after)
+    return _START + count * each + (2 * after if pingpong else count * after)

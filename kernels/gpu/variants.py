@@ -74,10 +74,10 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
     return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 
-def _wgmma(dtype: str, m: int, n: int, stages: int, turns: int) -> Variant:
-    """Matmul of warpgroups: a tile of m × n × 64 at a time, or with ``turns`` two in turn."""
-    params = {"m": m, "n": n, "stages": stages, "turns": turns}
-    tile = f"{m}x{n}x64x{stages}x{1 + turns}"
+def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int) -> Variant:
+    """Matmul of warpgroups: a tile of m × n × 64 at a time, or with ``pingpong`` two in turn."""
+    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong}
+    tile = f"{m}x{n}x64x{stages}x{1 + pingpong}"
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 

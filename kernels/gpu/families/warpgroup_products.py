@@ -56,7 +56,7 @@ _PRODUCER, _CONSUMER = 24, 240
 _MOST_SUMS = 128
 """Sums of a thread beside which the addresses of an epilogue fit its registers."""
 _ADDRESSES = {False: 72, True: 92}
-"""Registers of a thread that hold neither sums nor operands asked for ahead, by ``turns``."""
+"""Registers of a thread that hold neither sums nor operands asked for ahead, by ``pingpong``."""
 _MOST_AXES = 5
 """Axes of a tensor map."""
 _BARRIER, _WORD = 8, 4
@@ -136,7 +136,7 @@ class Tile:
     m: int
     n: int
     stages: int
-    turns: bool
+    pingpong: bool
     by_depth: bool
 
     @property
@@ -154,7 +154,7 @@ class Tile:
     @property
     def tall(self) -> int:
         """Instructions that cover the rows of a warpgroup."""
-        return self.m // _ROWS // (1 if self.turns else 2)
+        return self.m // _ROWS // (1 if self.pingpong else 2)
 
     @property
     def crowded(self) -> bool:
@@ -191,7 +191,9 @@ def _proved(tile: Tile, exchanged: tuple[Exchange, ...]) -> Tile:
 def shared_layout(call: Call, variant: Variant) -> Tile:
     """Return the shared-memory layout of a call's operands."""
     p = variant.params
-    return Tile(p["m"], p["n"], p["stages"], bool(p["turns"]), call.attributes["layout"] == "nk")
+    return Tile(
+        p["m"], p["n"], p["stages"], bool(p["pingpong"]), call.attributes["layout"] == "nk"
+    )
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -270,7 +272,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
     wide = 32 if tile.n % 64 or tile.crowded or large else 64
     # what a thread's sums and addresses leave of its registers, in runs of four
-    free = (_CONSUMER - _ADDRESSES[tile.turns] - tile.tall * tile.n // 2) // 4
+    free = (_CONSUMER - _ADDRESSES[tile.pingpong] - tile.tall * tile.n // 2) // 4
     strips = tile.tall * tile.n // wide
     read = list[Exchange]()
     for x in taken:

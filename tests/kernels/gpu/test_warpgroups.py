@@ -135,10 +135,10 @@ def test_tiles_are_those_that_were_fastest(
 def compiled_tiles(*which: int) -> list[tuple[str, str, Chain | None]]:
     found = list[tuple[str, str, Chain | None]]()
     for i in which or range(len(WARPGROUP_TILES)):
-        m, n, stages, turns = WARPGROUP_TILES[i]
+        m, n, stages, pingpong = WARPGROUP_TILES[i]
         for layout in ("nk", "kn")[: 1 + (n % 64 == 0)]:
             for chain in (None, GELU, RESIDUAL, layer(DType.F16)):
-                found.append((f"{m}x{n}x64x{stages}x{1 + turns}", layout, chain))
+                found.append((f"{m}x{n}x64x{stages}x{1 + pingpong}", layout, chain))
     return found
 
 
