@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK
+from tracea_graph.ir import DType
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
-from tracea_graph.passes.quantized.weight_only import BlockMatrix, byte_codes
+from tracea_graph.passes.quantized.weight_only import (
+    BlockMatrix,
+    byte_codes,
+    constants_of,
+    unsupported_blocks,
+)
 from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.reasons import Code, Reason, not_constant
+from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["GATHER_BLOCK_QUANTIZED", "QuantizedEmbedding"]
 
 GATHER_BLOCK_QUANTIZED = "com.microsoft::GatherBlockQuantized"
-_ALIGNED = 16
 
 
 class QuantizedEmbedding:
@@ -47,17 +50,16 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
     given = {name: int(attribute(region, name, v)) for name, v in defaults.items()}  # type: ignore[call-overload]
     bits, block, gathered, along = given.values()
     ids = graph.spec(region.operands[1])
-    data, scales = _stored(graph, region.operands[0]), graph.weight(region.operands[2])
-    beside = region.operands[3] if len(region.operands) > 3 else ""
-    zeros = graph.weight(beside) if beside else None
-    if data is None or scales is None or (beside and zeros is None):
-        return not_constant(region.operands[0 if data is None else 2 if scales is None else 3])
+    stored = constants_of(graph, region, _unshaped(graph, region.operands[0]))
+    if isinstance(stored, str):
+        return stored
+    data, scales, zeros = stored
     if ids.dtype not in (DType.I64, DType.I32) or ids.shape is None:
         return Reason("the ids are no integers of known rank", Code.UNSUPPORTED_DTYPE)
     if len(scales.shape) != 2 or gathered != 0 or along % 2 != 1:
         return "it gathers no rows of a matrix with blocks along them"
-    if bits not in BITS or block % _ALIGNED or not 0 < block <= MAX_BLOCK:
-        return f"it has codes of {bits} bits in blocks of {block}"
+    if (why := unsupported_blocks(bits, block)) is not None:
+        return why
     n, blocks = scales.shape
     if data.dtype is not DType.U8 or n < 1 or data.count % n:
         return Reason("its table does not hold codes in bytes", Code.UNSUPPORTED_DTYPE)
@@ -67,9 +69,7 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
     return byte_codes(data, scales, zeros, (k, n), bits, block)
 
 
-def _stored(graph: TileGraph, value: str) -> Weight | None:
-    """Return the constant behind a value, whatever its shape."""
+def _unshaped(graph: TileGraph, value: str) -> str:
+    """Return the value that a Reshape reads, or the value itself: the sizes say the shape."""
     source = graph.producer(value)
-    if source is not None and source.op == "Reshape" and not source.fused:
-        value = source.operands[0]
-    return graph.weight(value)
+    return source.operands[0] if source and source.op == "Reshape" and not source.fused else value

@@ -29,7 +29,15 @@ from tracea_graph.reasons import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MATMUL_NBITS", "BlockMatrix", "DequantizedGemm", "MatmulNbits", "byte_codes"]
+__all__ = [
+    "MATMUL_NBITS",
+    "BlockMatrix",
+    "DequantizedGemm",
+    "MatmulNbits",
+    "byte_codes",
+    "constants_of",
+    "unsupported_blocks",
+]
 
 MATMUL_NBITS = "com.microsoft::MatMulNBits"
 _INT8_LEVEL = 4
@@ -135,25 +143,44 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
     k, n, bits, block, level = given.values()
     if (why := _left(graph, region.operands[0], k)) is not None:
         return why
-    if bits not in BITS or block % _ALIGNED or not 0 < block <= MAX_BLOCK or min(k, n) < 1:
-        return f"it has codes of {bits} bits in blocks of {block}"
+    if (why := unsupported_blocks(bits, block)) is not None:
+        return why
+    if min(k, n) < 1:
+        return f"it is a matrix of {k} x {n}"
     if attribute(region, "weight_prepacked", 0):
         return "its matrix is packed for another processor"
-    codes, scales = (graph.weight(v) for v in region.operands[1:3])
-    if codes is None or scales is None:
-        return not_constant(region.operands[2 if codes else 1])
+    stored = constants_of(graph, region, region.operands[1])
+    if isinstance(stored, str):
+        return stored
     if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
         return why
-    beside = _operand(region, 3)
-    zeros = graph.weight(beside) if beside else None
-    if beside and zeros is None:
-        return not_constant(beside)
-    made = byte_codes(codes, scales, zeros, (k, n), bits, block)
+    made = byte_codes(*stored, (k, n), bits, block)
     if isinstance(made, str):
         return made
     shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
     int8_rows = level == _INT8_LEVEL and made.layout.zeros != "float" and shared
     return replace(made, layout=replace(made.layout, int8_rows=int8_rows))
+
+
+def unsupported_blocks(bits: int, block: int) -> str | None:
+    """Return why codes of so many bits in blocks of so many cannot be read, or None."""
+    if bits in BITS and block % _ALIGNED == 0 and 0 < block <= MAX_BLOCK:
+        return None
+    return f"it has codes of {bits} bits in blocks of {block}"
+
+
+def constants_of(
+    graph: TileGraph, region: Region, codes: str
+) -> tuple[Weight, Weight, Weight | None] | str:
+    """Return codes, scales and zero points (operands 2 and 3), or which of them is no constant."""
+    beside = _operand(region, 3)
+    names = (codes, region.operands[2], *([beside] if beside else []))
+    found = [graph.weight(name) for name in names]
+    for name, weight in zip(names, found, strict=True):
+        if weight is None:
+            return not_constant(name)
+    data, scales, *zeros = (weight for weight in found if weight is not None)
+    return data, scales, zeros[0] if zeros else None
 
 
 def byte_codes(
