@@ -18,12 +18,17 @@ from tracea_graph.kernels.program import Attributes, Call, Schedule, View
 from tracea_graph.ops.chain import Chain
 
 __all__ = [
-    "Attribute", "CallSchema", "Calls", "Operand", "Sizes", "Value", "bits", "choice", "flag",
-    "number", "numbers", "real", "reals",
+    "PHASES", "Attribute", "CallSchema", "Calls", "Operand", "Sizes", "Value", "bits", "choice",
+    "flag", "number", "numbers", "phase_of", "real", "reals",
 ]  # fmt: skip
 
 Value = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 Operands = View | None | Sequence[View]
+
+PHASES = ("copy", "mma", "reduce", "comm", "host")
+"""What a call spends its time on: moving data, multiplying, reducing, other devices, the host."""
+_REDUCING = ("norm", "channel_norm", "softmax", "reduce", "arg_reduce", "top_k", "sum_rows")
+_HOST = ("iota", "bytes_equal")
 
 _SHARED = 0
 """``count`` of a list attribute whose length each call decides."""
@@ -186,6 +191,15 @@ Problem = Callable[[Sizes], tuple[int, ...]]
 """Function that returns (batch, M, N, K) of the matrix multiplications in a call."""
 
 
+def phase_of(call: str, multiplies: bool) -> str:
+    """Return the phase of a kind of call, one of :data:`PHASES`."""
+    if call in _HOST:
+        return "host"
+    if multiplies:
+        return "mma"
+    return "reduce" if call.startswith(_REDUCING) else "copy"
+
+
 @dataclass(frozen=True)
 class CallSchema:
     """The schema of one kind of call: an op on one element type.
@@ -229,6 +243,11 @@ class CallSchema:
     @property
     def reals(self) -> tuple[Attribute, ...]:
         return tuple(a for a in self.attributes if a.real)
+
+    @property
+    def phase(self) -> str:
+        """What its time is spent on, one of :data:`PHASES`."""
+        return phase_of(self.name, self.problem is not None)
 
     # ---- making calls ----------------------------------------------------------------------
 

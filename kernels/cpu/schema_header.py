@@ -274,6 +274,10 @@ def _tables(calls: Calls) -> Iterator[str]:
     yield "constexpr CallSpec kCalls[] = {  // by opcode - 1\n"
     yield from rows
     yield "};\n"
+    yield "\n// What profilers show of calls, by opcode - 1.\n"
+    yield "constexpr const char* kPhases[] = {\n"
+    yield from (f'    "{schema.phase}: {schema.name}",\n' for schema in calls.values())
+    yield "};\n"
 
 
 def _array(kind: str, items: Sequence[str]) -> str:

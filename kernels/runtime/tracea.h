@@ -22,7 +22,7 @@ extern "C" {
 
 /* A library serves programs compiled against an equal major and an equal or lower minor version. */
 #define TRACEA_ABI_MAJOR 1
-#define TRACEA_ABI_MINOR 0
+#define TRACEA_ABI_MINOR 1 /* 1: tracea_observe */
 #define TRACEA_ABI_VERSION ((TRACEA_ABI_MAJOR << 16) | TRACEA_ABI_MINOR)
 
 #define TRACEA_MAX_RANK 8
@@ -173,6 +173,27 @@ TRACEA_EXPORT TraceaStatus tracea_set_threads(int32_t threads);
 TRACEA_EXPORT int32_t tracea_get_threads(void);
 /* Gives memory back that the library keeps between calls. */
 TRACEA_EXPORT void tracea_trim(void);
+
+/* What one run of a node, or of a call above, took. */
+typedef struct TraceaNodeRun {
+  uint32_t struct_size;
+  const char* node;        /* its name in the model, or that of the function */
+  const int64_t* symbols;  /* sizes that it ran with */
+  const int64_t* call_ns;  /* nanoseconds of each kernel call */
+  size_t symbol_count, call_count;
+  int64_t start_ns;        /* of the monotonic clock */
+  int64_t thread;          /* the system's number of it */
+  int64_t arena_bytes;     /* memory between calls */
+} TraceaNodeRun;
+
+/* `run` is called after every run of this library's programs in this process, in ONNX Runtime too, on
+ * the thread of that run, with what it points to valid until it returns. */
+typedef struct TraceaObserver {
+  void (*run)(void* user, const TraceaNodeRun* run);
+  void* user;
+} TraceaObserver;
+/* Sets the observer, which must stay as long as it may be called; null: none, which is the default. */
+TRACEA_EXPORT void tracea_observe(const TraceaObserver* observer);
 
 /* Writes the calling thread's last message, cut to len bytes with its end, and returns its whole
  * length without the end; 0 if there is none.  buf may be null. */

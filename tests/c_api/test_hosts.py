@@ -97,4 +97,4 @@ def test_what_a_library_holds_is_written_beside_it(built: KernelLibrary) -> None
     facts = json.loads(built.path.with_suffix(".json").read_text())
     assert facts["ops"] == ["gemm", "conv2d", "attention", "norm"]
     assert facts["levels"] == list(built.levels)
-    assert facts["abi"] == "1.0"
+    assert facts["abi"] == "1.1"

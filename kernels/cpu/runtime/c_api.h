@@ -208,6 +208,10 @@ void tracea_trim(void) {
   tracea::local_memory.trim();
 }
 
+void tracea_observe(const TraceaObserver* observer) {
+  __atomic_store_n(&tracea::observer, observer, __ATOMIC_RELEASE);
+}
+
 size_t tracea_get_last_error(char* buf, size_t len) {
   if (buf && len) snprintf(buf, len, "%s", tracea::last_error);
   return strlen(tracea::last_error);

@@ -44,6 +44,7 @@ struct LocalProgram {
 struct LocalState {
   const tracea_isa_table* isa;
   int trace = kNoTrace, timeline = kNoTrace;
+  const Nvtx* nvtx = nullptr;
   DebugOptions debug;
   bool locked, tried;
   Error error;
@@ -62,6 +63,7 @@ inline const tracea_isa_table* local_isa(Failure& failure) {
         state.trace = open_trace("TRACEA_PROFILE", state.error);
         state.timeline = open_trace("TRACEA_TIMELINE", state.error);
       }
+      if (isa && !state.error.set) state.nvtx = find_nvtx(state.error);
       fill_local_api();
       if (!state.error.set) state.isa = isa;
       __atomic_store_n(&state.tried, true, __ATOMIC_RELEASE);
@@ -166,7 +168,8 @@ inline bool run_words(const int64_t* words, int64_t count, LocalValue* inputs, s
   if (ok) {
     LocalContext context = {inputs, outputs, {}};
     const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, local_state.trace,
-                       local_state.timeline, local_state.debug, label, &own->registry, &own->view_cache, own->constants};
+                       local_state.timeline, local_state.nvtx, local_state.debug, label, &own->registry,
+                       &own->view_cache, own->constants};
     Run run(host, reinterpret_cast<OrtKernelContext*>(&context));
     ok = run_program(run, program);
     if (context.error.set) failure.refuse(TRACEA_INVALID_PARAMS, "%s", context.error.text);

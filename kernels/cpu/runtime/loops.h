@@ -119,7 +119,7 @@ bool run_loop(Run& run, const Program& program, int32_t index, int64_t* symbols,
   ParallelLoop job = {&run, &program, symbols, buffers, index, extent, 0, {}, false};
   Scratch scratch(run);
   const int64_t bytes = bytes_per_iteration(program, index, buffers);
-  if (run.host.trace == kNoTrace) job.step = rows_per_iteration(loop, extent, run.host.processors);
+  if (!run.timed) job.step = rows_per_iteration(loop, extent, run.host.processors);
   const int64_t tasks = job.step ? ceil_div(extent, job.step) : 1;
   if (bytes < 0 || !make_slots(run, scratch, tasks, max(bytes, 1), &job.slots)) return false;
   if (tasks > 1) return run.parallel(tasks, iteration_task, &job) && !job.failed;

@@ -127,6 +127,7 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
     *size = program.temps[i].loop < 0 ? ceil_div(*size, kAlign) * kAlign : 0;
   }
   bytes = run.view_cache ? run.view_cache->bytes : lay_out(program, sizes, found);
+  run.arena_bytes = bytes;
   const int64_t* offsets = run.view_cache ? run.view_cache->offsets : found;
   char* memory = program.temp_count == 0 || (bytes >= 0 && bytes <= kSmallArena) ? small
                                                                                  : arena.take(bytes);
@@ -158,7 +159,7 @@ inline bool run_program(Run& run, const Program& program) {
     return false;
   if (run.host.debug.timeout) run.deadline = nanoseconds() + run.host.debug.timeout;
   if (run.host.debug.guard) return run_guarded(run, program, frame.symbols, frame.buffers);
-  if (run.host.trace != kNoTrace)
+  if (observed(run))
     return run_traced(run, program, frame.symbols, frame.buffers);
   if (run.host.timeline != kNoTrace)
     return run_timed(run, program, frame.symbols, frame.buffers);

@@ -9,6 +9,7 @@
 #include "runtime/core.h"
 #include "runtime/debug.h"
 #include "runtime/inputs.h"
+#include "runtime/nvtx.h"
 #include "runtime/thread_registry.h"
 #include "runtime/plan.h"
 #include "runtime/team.h"
@@ -36,6 +37,7 @@ struct Host {
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
   int trace;               // where calls' times go, or kNoTrace
   int timeline;            // where tasks' times go, or kNoTrace
+  const Nvtx* nvtx;        // ranges around its calls, or null
   DebugOptions debug;
   const char* label;       // the node's name there
   ThreadRegistry* registry;              // the threads that have run its tasks
@@ -83,6 +85,8 @@ struct Run : Outcome {
   bool shared = false;  // a call had more tasks than one
   Team* team = nullptr;  // who take them, if threads stay between calls
   Timeline* timeline = nullptr;  // of a run whose tasks are timed
+  bool timed = false;  // its calls are timed, one after another
+  int64_t arena_bytes = 0;
   int64_t deadline = 0;  // in nanoseconds(), 0: none
 
   Run(const Host& h, OrtKernelContext* c)

@@ -23,10 +23,11 @@ struct State {
   const tracea_isa_table* isa;
   bool dims_by_reference;
   int trace, timeline;
+  const Nvtx* nvtx;
   DebugOptions debug;
 };
 State state = {{ORT_INVALID_ARGUMENT, nullptr, nullptr, nullptr, false, false}, nullptr, false,
-               kNoTrace, kNoTrace, {}};
+               kNoTrace, kNoTrace, nullptr, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -83,9 +84,9 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     const int32_t processors = tracea::processors();
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
-                  state.timeline, state.debug, node->label, &node->registry, &node->view_cache, nullptr};
-    if (state.trace != kNoTrace || state.timeline != kNoTrace || state.debug.guard)
-      status = name_node(api, info, node->label);
+                  state.timeline, state.nvtx, state.debug, node->label, &node->registry, &node->view_cache,
+                  nullptr};
+    status = name_node(api, info, node->label);
     if (decode(type, plan, &node->program, error)) {
       Memory* known = node->program.pool.array<Memory>(node->program.input_count);
       if (known) find_constants(node->host, info, node->program, known);
@@ -120,6 +121,8 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   state.isa = choose_isa(library, error);
   if (!state.isa) return nullptr;
   if (!read_debug(&state.debug, error)) return nullptr;
+  state.nvtx = find_nvtx(error);
+  if (error.set) return nullptr;
   const int trace = open_trace("TRACEA_PROFILE", error);
   const int timeline = error.set ? kNoTrace : open_trace("TRACEA_TIMELINE", error);
   if (error.set) return nullptr;

@@ -1,9 +1,10 @@
 // What each kernel call of a program takes, for TRACEA_PROFILE=FILE: a line for every run of a node,
 //
 //     node's name <tab> values of the program's symbols <tab> nanoseconds of each call, all iterations
-//     <tab> when the run began, in nanoseconds of the monotonic clock, and its thread
+//     <tab> when the run began, in nanoseconds of the monotonic clock, its thread, and the bytes of its arena
 //
-// numbers between commas; and for TRACEA_TIMELINE=FILE, a line for every run
+// numbers between commas; for tracea_observe the numbers themselves; for TRACEA_NVTX ranges around each
+// call (runtime/nvtx.h); and for TRACEA_TIMELINE=FILE, a line for every run
 //
 //     node's name <tab> values of the program's symbols <tab> when the run began and ended
 //     <tab> call, thread, begin and end of each task, in nanoseconds since the run began
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include "runtime/executor.h"
+#include "runtime/nvtx.h"
+#include "runtime/tracea.h"
 
 #if defined(_WIN32)  // the C library there would end lines in two characters
 #define O_CLOEXEC (O_NOINHERIT | O_BINARY)
@@ -43,33 +46,53 @@ inline char* put_numbers(char* at, const int64_t* numbers, int32_t count, char e
   return at;
 }
 
-// Runs all calls, each timed, and appends the line; several runs may do so at once.
-inline bool run_traced(Run& run, const Program& program, int64_t* symbols,
-                       Memory* buffers) {
-  const size_t numbers = static_cast<size_t>(program.symbol_count + program.call_count);
-  int64_t* taken = static_cast<int64_t*>(calloc(numbers + 1, sizeof(int64_t)));
-  char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 3) * (kMaxNumber + 1)));
-  bool ok = taken && line;
-  if (!ok) run.error.fail("There is no memory for a profile.");
-  const int64_t when[] = {nanoseconds(), this_thread()};
-  ok = ok && execute(run, program, symbols, buffers, [&](int32_t i) {
-    const int64_t start = nanoseconds();
+inline const TraceaObserver* observer = nullptr;
+
+// Whether anybody wants to know of a run.
+inline bool observed(const Run& run) {
+  return run.host.trace != kNoTrace || run.host.nvtx || __atomic_load_n(&observer, __ATOMIC_ACQUIRE);
+}
+
+// Appends the line to the file; several runs may do so at once.
+inline bool write_line(Run& run, const Program& program, const TraceaNodeRun& made) {
+  const size_t numbers = made.symbol_count + made.call_count;
+  char* line = static_cast<char*>(malloc(kMaxLabel + (numbers + 4) * (kMaxNumber + 1)));
+  if (!line) return run.error.fail("There is no memory for a profile.");
+  char* at = line + snprintf(line, kMaxLabel, "%.*s\t", static_cast<int>(kMaxLabel - 2), made.node);
+  const int64_t when[] = {made.start_ns, made.thread, made.arena_bytes};
+  at = put_numbers(at, made.symbols, program.symbol_count, '\t');
+  at = put_numbers(at, made.call_ns, program.call_count, '\t');
+  at = put_numbers(at, when, 3, '\n');
+  const size_t size = static_cast<size_t>(at - line);
+  const bool ok = write(run.host.trace, line, size) == static_cast<ssize_t>(size);
+  free(line);
+  return ok || run.error.fail("The profile cannot be written.");
+}
+
+// Runs all calls, each timed, and tells who asked for it.
+inline bool run_traced(Run& run, const Program& program, int64_t* symbols, Memory* buffers) {
+  run.timed = true;
+  int64_t* taken = static_cast<int64_t*>(calloc(static_cast<size_t>(program.call_count) + 1, sizeof(int64_t)));
+  if (!taken) return run.error.fail("There is no memory for a profile.");
+  const Nvtx* nvtx = run.host.nvtx;
+  const int64_t start = nanoseconds();
+  if (nvtx) nvtx->push(run.host.label);
+  bool ok = execute(run, program, symbols, buffers, [&](int32_t i) {
+    const int64_t begin = nanoseconds();
+    if (nvtx) nvtx->push(kPhases[program.calls[i].opcode - 1]);
     const bool done = run_call(run, program, i, symbols, buffers);
-    taken[i] += nanoseconds() - start;
+    if (nvtx) nvtx->pop();
+    taken[i] += nanoseconds() - begin;
     return done;
   });
-  if (ok) {
-    char* at = line + snprintf(line, kMaxLabel, "%.*s\t", static_cast<int>(kMaxLabel - 2),
-                               run.host.label);
-    at = put_numbers(at, symbols, program.symbol_count, '\t');
-    at = put_numbers(at, taken, program.call_count, '\t');
-    at = put_numbers(at, when, 2, '\n');
-    const size_t size = static_cast<size_t>(at - line);
-    if (write(run.host.trace, line, size) != static_cast<ssize_t>(size))
-      ok = run.error.fail("The profile cannot be written.");
-  }
+  if (nvtx) nvtx->pop();
+  const TraceaNodeRun made = {
+      sizeof(TraceaNodeRun), run.host.label, symbols, taken, static_cast<size_t>(program.symbol_count),
+      static_cast<size_t>(program.call_count), start, this_thread(), run.arena_bytes};
+  if (ok && run.host.trace != kNoTrace) ok = write_line(run, program, made);
+  const TraceaObserver* asked = __atomic_load_n(&observer, __ATOMIC_ACQUIRE);
+  if (ok && asked && asked->run) asked->run(asked->user, &made);
   free(taken);
-  free(line);
   return ok;
 }
 
