@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from tracea_graph.check.custom_ops import custom_ops
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.context import Context
 from tracea_graph.errors import OutdatedError, UsageError, close_match
+from tracea_graph.native import NativeLibrary, NodeRun
 from tracea_graph.onnx_io import check_shapes, library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
@@ -38,6 +40,7 @@ from tracea_graph.pipeline.run import (
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.policy import KernelPlan
 from tracea_graph.resources import Scratch, sweep
+from tracea_graph.runtime_policy import RuntimePolicy, read_policy
 from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
@@ -276,21 +279,53 @@ def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> S
 
 
 def session(
-    path: str | Path, custom_ops_libraries: Sequence[str | Path] = (), **settings: Any
+    path: str | Path,
+    custom_ops_libraries: Sequence[str | Path] = (),
+    *,
+    policy: str | Path | None = None,
+    on_run: Callable[[NodeRun], None] | None = None,
+    **settings: Any,
 ) -> onnxruntime.InferenceSession:
     """Open an ONNX Runtime session of a result, with the library beside the model registered.
 
-    ``custom_ops_libraries`` are those that the original needs.  ``settings`` are passed to
+    ``custom_ops_libraries`` are those that the original needs.  ``policy`` is a YAML file whose
+    ``runtime`` mapping says how to run (:class:`RuntimePolicy`).  ``on_run`` is called after every
+    run of a node, with its times, on the thread that ran it, until the session is closed.  A
+    library has one profile, one time limit and one ``on_run`` in a process: the first session's
+    files and limits, the last session's function.  ``settings`` are passed to
     ``InferenceSession``; ``sess_options`` may be among them.  Raises
     ModelError if the file is no model, UsageError if the library is not the one the model was
-    written with, or is missing and required.
+    written with, or is missing and required, or if the policy makes no sense.
     """
     import onnxruntime
 
     model = Path(path)
     options = settings.pop("sess_options", None) or onnxruntime.SessionOptions()
+    chosen = read_policy(Path(policy)) if policy is not None else RuntimePolicy()
+    if chosen.threads is not None:
+        options.intra_op_num_threads = chosen.threads
+    if chosen.allocator is not None:
+        options.enable_cpu_mem_arena = chosen.allocator == "arena"
+    with chosen.applied():
+        return _opened(model, options, custom_ops_libraries, on_run, settings)
+
+
+def _opened(
+    model: Path,
+    options: onnxruntime.SessionOptions,
+    custom_ops_libraries: Sequence[str | Path],
+    on_run: Callable[[NodeRun], None] | None,
+    settings: dict[str, Any],
+) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
     if (library := library_of(model)) is not None:
         options.register_custom_ops_library(str(library.resolve()))
     for own in custom_ops_libraries:
         options.register_custom_ops_library(str(Path(own).resolve()))
-    return onnxruntime.InferenceSession(str(model), options, **settings)
+    opened = onnxruntime.InferenceSession(str(model), options, **settings)
+    if on_run is not None and library is not None:
+        kernels = NativeLibrary(library.resolve())
+        kernels.observe(on_run)
+        finalize(opened, kernels.stop_observing, on_run)
+    return opened

@@ -10,7 +10,8 @@ Views borrow memory: of NumPy arrays through :func:`view`, of anything else thro
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ import numpy.typing as npt
 from tracea_graph.errors import TraceaError
 
 __all__ = [
-    "ACTIVATIONS", "CPU_DEVICE", "Conv2dParams", "KernelError", "NativeLibrary", "Prepared",
-    "TensorView", "view", "view_of",
+    "ACTIVATIONS", "CPU_DEVICE", "Conv2dParams", "KernelError", "NativeLibrary", "NodeRun",
+    "Prepared", "TensorView", "view", "view_of",
 ]  # fmt: skip
 
 MAX_RANK = 8
@@ -101,6 +102,48 @@ class _NormParams(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("epsilon", ctypes.c_float),
     )
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One run of a node.
+
+    ``sizes`` are the values of its program's symbols, ``calls`` the nanoseconds of each kernel
+    call, ``start`` that of the monotonic clock, ``arena`` the bytes of memory between calls.
+    """
+
+    node: str
+    sizes: tuple[int, ...]
+    calls: tuple[int, ...]
+    start: int
+    thread: int
+    arena: int = 0
+
+    @property
+    def ns(self) -> int:
+        """Nanoseconds of all calls."""
+        return sum(self.calls)
+
+
+class _NodeRun(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("node", ctypes.c_char_p),
+        ("symbols", ctypes.POINTER(ctypes.c_int64)),
+        ("call_ns", ctypes.POINTER(ctypes.c_int64)),
+        ("symbol_count", ctypes.c_size_t),
+        ("call_count", ctypes.c_size_t),
+        ("start_ns", ctypes.c_int64),
+        ("thread", ctypes.c_int64),
+        ("arena_bytes", ctypes.c_int64),
+    )
+
+
+_ON_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_NodeRun))
+
+
+class _Observer(ctypes.Structure):
+    _fields_ = (("run", _ON_RUN), ("user", ctypes.c_void_p))
 
 
 class KernelError(TraceaError):
@@ -184,6 +227,30 @@ class NativeLibrary:
         found: bytes = self._functions.tracea_isa()
         return found.decode()
 
+    def observe(self, on_run: Callable[[NodeRun], None]) -> None:
+        """Call a function after every run of this library's programs in this process.
+
+        That includes runs in ONNX Runtime.  It is called on the thread of the run, which waits for
+        it; what it raises is printed and dropped.  It replaces the one before.  Raises KernelError
+        for a library of an earlier version than 1.1.
+        """
+        if self.version < (1, 1):
+            raise KernelError(2, f"{self.path} is of a version without observers")
+        made = _Observer(_ON_RUN(lambda _, run: on_run(_node_run(run.contents))))
+        self._set_observer(ctypes.byref(made))
+        # kept for good: a run that began before may still call it
+        _OBSERVERS.append((str(self.path), on_run, made))
+
+    def stop_observing(self, on_run: Callable[[NodeRun], None]) -> None:
+        """Call no function any more, if this one is still called."""
+        last = next((one for one in reversed(_OBSERVERS) if one[0] == str(self.path)), None)
+        if last is not None and last[1] is on_run:
+            self._set_observer(None)
+
+    def _set_observer(self, observer: Any) -> None:
+        self._functions.tracea_observe.restype = None
+        self._functions.tracea_observe(observer)
+
     def set_threads(self, count: int) -> None:
         """Set the threads of each call; 0: one per usable processor."""
         self.check("tracea_set_threads", ctypes.c_int32(count))
@@ -262,6 +329,16 @@ class NativeLibrary:
         handle = ctypes.c_void_p()
         self.check(name, *args, ctypes.byref(handle))
         return Prepared(self, handle)
+
+
+_OBSERVERS: list[tuple[str, Callable[[NodeRun], None], _Observer]] = []
+
+
+def _node_run(run: _NodeRun) -> NodeRun:
+    return NodeRun(
+        run.node.decode(errors="replace"), tuple(run.symbols[: run.symbol_count]),
+        tuple(run.call_ns[: run.call_count]), run.start_ns, run.thread, run.arena_bytes,
+    )  # fmt: skip
 
 
 def _gemm_params(activation: str) -> _GemmParams:

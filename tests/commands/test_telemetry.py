@@ -13,7 +13,6 @@ from tests.tiny import child, transformer
 from tracea_graph import api
 from tracea_graph.cli.main import main
 from tracea_graph.commands.telemetry import (
-    PHASES,
     call_rows,
     metrics_text,
     read_runs,
@@ -21,7 +20,11 @@ from tracea_graph.commands.telemetry import (
     works_of,
 )
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.schema import PHASES
 from tracea_graph.options import Options
+from tracea_graph.runtime_policy import read_policy
+from tracea_graph.target import read_environment
+from tracea_graph.toolchain import find_compiler
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 
@@ -119,3 +122,86 @@ def test_a_result_that_runs_is_profiled_call_by_call(
     assert all(row["runs"] == 5 for row in lines)
     events = json.loads((tmp_path / "t").read_text())["traceEvents"]
     assert {"node", "mma"} <= {event["cat"] for event in events}
+
+
+OBSERVED = """
+import gc, sys, numpy
+import tracea_graph as tg
+from tracea_graph.commands.telemetry import Metrics
+from tracea_graph.native import NodeRun
+
+runs, metrics = [], Metrics()
+
+def on_run(run):
+    runs.append(run)
+    metrics(run)
+
+session = tg.session(sys.argv[1], on_run=on_run, policy=sys.argv[3])
+feeds = dict(numpy.load(sys.argv[2]))
+for _ in range(3):
+    session.run(None, feeds)
+assert session.get_session_options().intra_op_num_threads == 2
+del session
+gc.collect()
+tg.session(sys.argv[1]).run(None, feeds)
+assert all(isinstance(run, NodeRun) and run.calls and run.node for run in runs)
+nodes = {run.node for run in runs}
+assert len(runs) == 3 * len(nodes), runs
+text = metrics.text()
+assert all(f'tracea_node_seconds_count{{node="{node}"}} 3' in text for node in nodes), text
+assert any(run.arena > 0 for run in runs)
+"""
+
+NVTX = """
+#include <stdio.h>
+int nvtxRangePushA(const char* name) { return printf("push %s\\n", name); }
+int nvtxRangePop(void) { return puts("pop"); }
+"""
+
+
+@pytest.mark.compiler
+def test_a_session_tells_of_its_runs_and_profilers_see_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.tiny import padded_text
+
+    report = api.optimize(transformer(tmp_path), Options(keep="all", verify=False))
+    np.savez(tmp_path / "feeds.npz", **padded_text())
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("runtime: {threads: 2, allocator: plain, profile: runs.txt, timeout: 60s}\n")
+    child(OBSERVED, report.output, tmp_path / "feeds.npz", policy)
+    runs = read_runs(tmp_path / "runs.txt")
+    assert len(runs) == 4 * len({run.node for run in runs})
+    assert max(run.arena for run in runs) > 0
+
+    (tmp_path / "nvtx.c").write_text(NVTX)
+    library = tmp_path / "libnvtx.so"
+    compiler = find_compiler(read_environment())
+    compiler.run(("-shared", "-fPIC", "-x", "c", "nvtx.c", "-o", library.name), tmp_path)
+    monkeypatch.setenv("TRACEA_NVTX", str(library))
+    shown = child(RUN, report.output, tmp_path / "feeds.npz").splitlines()
+    assert shown.count("pop") == sum(line.startswith("push ") for line in shown) > 10
+    assert "push mma: attention" in shown
+    assert f"push {runs[0].node}" in shown
+    monkeypatch.setenv("TRACEA_NVTX", "1")  # no library of that name need be there
+    child(RUN, report.output, tmp_path / "feeds.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("runtime: {thread: 2}", "did you mean threads?"),
+        ("runtime: {threads: 0}", "is not a number above 0"),
+        ("runtime: {allocator: jemalloc}", "not arena, plain, guard"),
+        ("runtime: {timeout: 0}", "must be above 0"),
+        ("runtime: [threads]", "is no mapping"),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "policy.yaml").write_text(text)
+    with pytest.raises(UsageError, match=reason.replace("?", r"\?")):
+        read_policy(tmp_path / "policy.yaml")
+
+
+def test_an_earlier_profile_without_arenas_is_read(profile: Path) -> None:
+    assert {run.arena for run in read_runs(profile)} == {0}

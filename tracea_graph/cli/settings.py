@@ -11,7 +11,7 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS
-from tracea_graph.options.files import CONFIG, PATTERNS, read
+from tracea_graph.options.files import CONFIG, PATTERNS, RUNTIME, read
 
 __all__ = ["with_config"]
 
@@ -29,7 +29,7 @@ def with_config(words: Sequence[str]) -> list[str]:
         return list(words)
     options: list[str] = []
     for name, value in read(path).items():
-        if name != PATTERNS:
+        if name not in (PATTERNS, RUNTIME):
             options += _words(name, value, path)
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     return [*words[:at], *options, *words[at:]]

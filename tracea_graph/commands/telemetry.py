@@ -10,47 +10,32 @@ import csv
 import io
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import CallStats
+from tracea_graph.kernels.schema import phase_of
+from tracea_graph.native import NodeRun
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.target import backend_named
 
 __all__ = [
-    "PHASES", "CallRow", "NodeRun", "call_rows", "metrics_text", "phase_of", "read_runs",
-    "rows_csv", "rows_jsonl", "timeline", "works_of",
+    "CallRow", "Metrics", "NodeRun", "call_rows", "metrics_text", "read_runs", "rows_csv",
+    "rows_jsonl", "timeline", "works_of",
 ]  # fmt: skip
 
-PHASES = ("copy", "mma", "reduce", "comm", "host")
-"""What a call spends its time on: moving data, multiplying, reducing, other devices, the host."""
-_REDUCING = ("norm", "channel_norm", "softmax", "reduce", "arg_reduce", "top_k", "sum_rows")
-_HOST = ("iota", "bytes_equal")
 _BUCKETS = tuple(base * 10.0**e for e in range(-6, 1) for base in (1.0, 2.5, 5.0))
 """Upper bounds of the latency histogram in seconds."""
 
 Works = Mapping[tuple[str, tuple[int, ...]], Sequence[CallStats]]
 """Statistics of a node's calls, by node name and symbol values."""
-
-
-@dataclass(frozen=True)
-class NodeRun:
-    """One run of a node: when it began, on which thread, and the nanoseconds of each call."""
-
-    node: str
-    sizes: tuple[int, ...]
-    calls: tuple[int, ...]
-    start: int
-    thread: int
-
-    @property
-    def ns(self) -> int:
-        return sum(self.calls)
 
 
 @dataclass(frozen=True)
@@ -89,8 +74,8 @@ def read_runs(profile: Path) -> tuple[NodeRun, ...]:
 
 def _run(line: str) -> NodeRun:
     node, sizes, calls, when = line.rsplit("\t", 3)
-    start, thread = _numbers(when)
-    return NodeRun(node, _numbers(sizes), _numbers(calls), start, thread)
+    start, thread, *arena = _numbers(when)  # earlier libraries did not tell of the arena
+    return NodeRun(node, _numbers(sizes), _numbers(calls), start, thread, *arena)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -113,13 +98,9 @@ def works_of(model: Path, runs: Sequence[NodeRun]) -> Works:
     return {(node, sizes): told.call_stats(plans[node], sizes) for node, sizes in wanted}
 
 
-def phase_of(work: CallStats | None) -> str:
-    """Return the phase of a call, one of :data:`PHASES`; an unknown one is of the host."""
-    if work is None or work.kernel in _HOST:
-        return "host"
-    if work.products:
-        return "mma"
-    return "reduce" if work.kernel.startswith(_REDUCING) else "copy"
+def _phase(work: CallStats | None) -> str:
+    """Return the phase of a call; one whose kernel is unknown is of the host."""
+    return phase_of(work.kernel, bool(work.products)) if work else "host"
 
 
 def call_rows(runs: Sequence[NodeRun], works: Works) -> list[CallRow]:
@@ -141,7 +122,7 @@ def _row(node: str, call: int, work: CallStats | None, ns: Sequence[int]) -> Cal
     mean = sum(ns) / len(ns)
     p50, p95, p99 = (_quantile(ns, q) / 1e3 for q in (0.5, 0.95, 0.99))
     return CallRow(
-        node, call, work.kernel if work else f"call {call}", phase_of(work),
+        node, call, work.kernel if work else f"call {call}", _phase(work),
         work.size if work else "", len(ns), mean / 1e3, p50, p95, p99,
         gflops=work.products / mean if work and mean else None,
         gbytes=work.bytes / mean if work and mean else None,
@@ -190,7 +171,7 @@ def timeline(runs: Sequence[NodeRun], works: Works) -> str:
             work = found[i] if len(found) == len(run.calls) else None
             events.append(
                 common | {
-                    "name": work.kernel if work else f"call {i}", "cat": phase_of(work),
+                    "name": work.kernel if work else f"call {i}", "cat": _phase(work),
                     "ts": (at - origin) / 1e3, "dur": ns / 1e3,
                     "args": {"size": work.size} if work else {},
                 }
@@ -199,39 +180,79 @@ def timeline(runs: Sequence[NodeRun], works: Works) -> str:
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
 
 
+class Metrics:
+    """Counters of runs: a latency histogram and the arena of each node, seconds of kernels.
+
+    An instance may be the ``on_run`` of a session; :meth:`text` is what a scrape is answered with.
+    Memory does not grow with the runs.
+    """
+
+    def __init__(self, works: Works | None = None) -> None:
+        self._works = works or {}
+        self._nodes: dict[str, _Histogram] = {}
+        self._spent: dict[tuple[str, str], float] = {}
+        self._lock = Lock()
+
+    def __call__(self, run: NodeRun) -> None:
+        """Count a run."""
+        found = self._works.get((run.node, run.sizes), ())
+        with self._lock:
+            node = self._nodes.setdefault(run.node, _Histogram())
+            node.add(run.ns * 1e-9)
+            node.arena = max(node.arena, run.arena)
+            for i, ns in enumerate(run.calls):
+                work = found[i] if len(found) == len(run.calls) else None
+                key = work.kernel if work else "unknown", _phase(work)
+                self._spent[key] = self._spent.get(key, 0.0) + ns * 1e-9
+
+    def text(self) -> str:
+        """Return Prometheus text."""
+        with self._lock:
+            nodes = {f'node="{_label(name)}"': one for name, one in self._nodes.items()}
+            lines = [
+                "# HELP tracea_node_seconds Time of one run of a node.",
+                "# TYPE tracea_node_seconds histogram",
+                *(line for name, one in nodes.items() for line in one.lines(name)),
+                "# HELP tracea_arena_bytes Largest memory between the kernel calls of a node.",
+                "# TYPE tracea_arena_bytes gauge",
+                *(f"tracea_arena_bytes{{{name}}} {one.arena}" for name, one in nodes.items()),
+                "# HELP tracea_kernel_seconds_total Time in kernels, by kernel and phase.",
+                "# TYPE tracea_kernel_seconds_total counter",
+                *(
+                    f'tracea_kernel_seconds_total{{kernel="{_label(k)}",phase="{p}"}} {value:.9g}'
+                    for (k, p), value in sorted(self._spent.items())
+                ),
+            ]
+        return "\n".join(lines) + "\n"
+
+
+class _Histogram:
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.seconds = 0.0
+        self.arena = 0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS, seconds)] += 1
+        self.seconds += seconds
+
+    def lines(self, name: str) -> Iterator[str]:
+        below = 0
+        for bound, count in zip(_BUCKETS, self.counts, strict=False):
+            below += count
+            yield f'tracea_node_seconds_bucket{{{name},le="{bound:g}"}} {below}'
+        below += self.counts[-1]
+        yield f'tracea_node_seconds_bucket{{{name},le="+Inf"}} {below}'
+        yield f"tracea_node_seconds_sum{{{name}}} {self.seconds:.9g}"
+        yield f"tracea_node_seconds_count{{{name}}} {below}"
+
+
 def metrics_text(runs: Sequence[NodeRun], works: Works) -> str:
-    """Prometheus text: a latency histogram of each node, and seconds per kernel and phase."""
-    nodes: dict[str, list[float]] = {}
-    spent: dict[tuple[str, str], float] = {}
+    """Return Prometheus text of all runs."""
+    made = Metrics(works)
     for run in runs:
-        nodes.setdefault(run.node, []).append(run.ns * 1e-9)
-        found = works.get((run.node, run.sizes), ())
-        for i, ns in enumerate(run.calls):
-            work = found[i] if len(found) == len(run.calls) else None
-            key = work.kernel if work else "unknown", phase_of(work)
-            spent[key] = spent.get(key, 0.0) + ns * 1e-9
-    lines = [
-        "# HELP tracea_node_seconds Time of one run of a node.",
-        "# TYPE tracea_node_seconds histogram",
-        *(line for node, seconds in nodes.items() for line in _histogram(node, seconds)),
-        "# HELP tracea_kernel_seconds_total Time in kernels, by kernel and phase.",
-        "# TYPE tracea_kernel_seconds_total counter",
-        *(
-            f'tracea_kernel_seconds_total{{kernel="{_label(k)}",phase="{p}"}} {value:.9g}'
-            for (k, p), value in sorted(spent.items())
-        ),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _histogram(node: str, seconds: Sequence[float]) -> Iterator[str]:
-    name = f'node="{_label(node)}"'
-    for bound in _BUCKETS:
-        below = sum(s <= bound for s in seconds)
-        yield f'tracea_node_seconds_bucket{{{name},le="{bound:g}"}} {below}'
-    yield f'tracea_node_seconds_bucket{{{name},le="+Inf"}} {len(seconds)}'
-    yield f"tracea_node_seconds_sum{{{name}}} {sum(seconds):.9g}"
-    yield f"tracea_node_seconds_count{{{name}}} {len(seconds)}"
+        made(run)
+    return made.text()
 
 
 def _label(text: str) -> str:

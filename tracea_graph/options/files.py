@@ -15,10 +15,10 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 
-__all__ = ["CONFIG", "PATTERNS", "patterns_of", "read", "save"]
+__all__ = ["CONFIG", "PATTERNS", "RUNTIME", "patterns_of", "read", "save"]
 
-CONFIG, PATTERNS = "config", "patterns"
-"""The option that names a file, and the key of the hints in the file."""
+CONFIG, PATTERNS, RUNTIME = "config", "patterns", "runtime"
+"""The option that names a file, and the keys of the hints and of a session's policy in it."""
 
 
 def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
