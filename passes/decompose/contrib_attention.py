@@ -16,7 +16,7 @@ import numpy as np
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
-__all__ = ["attention", "multi_head"]
+__all__ = ["attention", "multi_head", "plain_attention", "why_no_mask"]
 
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
@@ -41,10 +41,8 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
         raise CannotDecompose("its cache is a buffer of separate length")
     if s.attribute("do_rotary", 0):
         raise CannotDecompose("it rotates queries and keys")
-    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
-        raise CannotDecompose(
-            "its mask is not one number for each key"
-        )  # MultiHeadAttention takes no other
+    if why := why_no_mask(s, mask):
+        raise CannotDecompose(why)
     shape, stored = s.image(x), s.graph.weight(weight)
     if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
         raise CannotDecompose("its weights are not float32 constants")
@@ -62,7 +60,24 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
         start += size
     if bias:
         moved = _biased(s, moved, bias)
-    pasts, results = _split_cache(s, past, *shape[:2], sizes[1])
+    return plain_attention(s, moved, shape[:2], sizes[1], mask, past, added)
+
+
+def why_no_mask(s: OnnxBuilder, mask: str) -> str:
+    """Return why MultiHeadAttention does not take a mask, or ""."""
+    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
+        return "its mask is not one number for each key"
+    return ""
+
+
+def plain_attention(
+    s: OnnxBuilder, moved: Sequence[str], sizes: Sequence[Extent], width: int, mask: str,
+    past: str, added: str = "",
+) -> OnnxBuilder:  # fmt: skip
+    """Write the MultiHeadAttention of projected q, k and v, keys of ``width`` columns, and the
+    cache of an Attention; ``sizes`` are those of the batch and of the rows."""
+    batch, rows = sizes
+    pasts, results = _split_cache(s, past, batch, rows, width)
     inputs = (*moved, "", mask, added, *pasts)
     attrs = {k: v for k, v in s.region.node.attrs.items() if k in _KEPT}
     return _multi_head(s, inputs, results, attrs)

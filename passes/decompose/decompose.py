@@ -36,11 +36,16 @@ from tracea_graph.passes.decompose.quantized import (
     matmul_integer_to_float,
     qgemm,
     qlinear_activation,
+    qlinear_average_pool,
     qlinear_binary,
+    qlinear_concat,
     qlinear_conv,
     qlinear_global_average_pool,
     qlinear_matmul,
+    qlinear_softmax,
+    qlinear_where,
 )
+from tracea_graph.passes.decompose.quantized_attention import qattention
 from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -223,12 +228,17 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::MultiHeadAttention": multi_head,
         "com.microsoft::DynamicQuantizeMatMul": dynamic_quantize_matmul,
         "com.microsoft::MatMulIntegerToFloat": matmul_integer_to_float,
+        "com.microsoft::QAttention": qattention,
         "com.microsoft::QGemm": qgemm,
         "com.microsoft::QLinearAdd": qlinear_binary,
+        "com.microsoft::QLinearAveragePool": qlinear_average_pool,
+        "com.microsoft::QLinearConcat": qlinear_concat,
         "com.microsoft::QLinearGlobalAveragePool": qlinear_global_average_pool,
         "com.microsoft::QLinearMul": qlinear_binary,
         "com.microsoft::QLinearLeakyRelu": qlinear_activation,
         "com.microsoft::QLinearSigmoid": qlinear_activation,
+        "com.microsoft::QLinearSoftmax": qlinear_softmax,
+        "com.microsoft::QLinearWhere": qlinear_where,
         "Conv": stacked,
         "DequantizeLinear": _dequantise,
         "Einsum": einsum,

@@ -65,7 +65,7 @@ class OnnxBuilder:
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         array = np.asarray(value, dtype)
-        return self._enter(
+        return self.entered(
             DType.I64 if dtype is np.int64 else DType.F32, array.shape, lambda: array
         )
 
@@ -77,7 +77,7 @@ class OnnxBuilder:
         def array() -> Array:
             return np.asarray(load(), np.float32).reshape(-1)[part][:size].reshape(shape)
 
-        return self._enter(DType.F32, tuple(shape), array)
+        return self.entered(DType.F32, tuple(shape), array)
 
     def transposed(self, weight: Weight, perm: Sequence[int], shape: Sequence[int]) -> str:
         """Return a stored constant as float32, transposed and then reshaped."""
@@ -87,7 +87,7 @@ class OnnxBuilder:
             transposed = np.asarray(load(), np.float32).transpose(perm)
             return np.ascontiguousarray(transposed).reshape(shape)
 
-        return self._enter(DType.F32, tuple(shape), array)
+        return self.entered(DType.F32, tuple(shape), array)
 
     def columns(self, weight: Weight, start: int, stop: int) -> str:
         """Return some columns of a stored matrix as float32."""
@@ -96,7 +96,7 @@ class OnnxBuilder:
         def array() -> Array:
             return np.ascontiguousarray(np.asarray(load(), np.float32)[:, start:stop])
 
-        return self._enter(DType.F32, (weight.shape[0], stop - start), array)
+        return self.entered(DType.F32, (weight.shape[0], stop - start), array)
 
     def indices(self, *values: int) -> str:
         """Return a 1-D int64 constant."""
@@ -109,7 +109,8 @@ class OnnxBuilder:
         spec = TensorSpec(DType.F32, (count,))
         return self("Reshape", value, self.constant([count], np.int64), spec=spec)
 
-    def _enter(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
+    def entered(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
+        """Return a constant of any type."""
         name = f"{self.region.results[0]}_c{len(self.weights)}"
         self.weights[name] = Weight(name, dtype, shape, load)
         return name

@@ -3,6 +3,8 @@
 QLinearMatMul, QGemm             -> DequantizeLinear, MatMul or Gemm, QuantizeLinear
 QLinearConv                      -> DequantizeLinear, Conv, QuantizeLinear
 QLinearGlobalAveragePool         -> DequantizeLinear, GlobalAveragePool, QuantizeLinear
+QLinearAveragePool, QLinearConcat, QLinearSoftmax, QLinearWhere
+                                 -> DequantizeLinear, the operator on numbers, QuantizeLinear
 QLinearAdd, QLinearMul           -> DequantizeLinear, Add or Mul, QuantizeLinear
 QLinearSigmoid, QLinearLeakyRelu -> the same around the activation
 DynamicQuantizeMatMul            -> DynamicQuantizeLinear, MatMulInteger, Cast, Mul, Add
@@ -23,7 +25,9 @@ from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuil
 
 __all__ = [
     "dynamic_quantize_matmul", "matmul_integer_to_float", "qgemm", "qlinear_activation",
-    "qlinear_binary", "qlinear_conv", "qlinear_global_average_pool", "qlinear_matmul",
+    "qlinear_average_pool", "qlinear_binary", "qlinear_concat", "qlinear_conv",
+    "qlinear_global_average_pool", "qlinear_matmul", "qlinear_softmax",
+    "qlinear_where",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float32]
@@ -77,6 +81,36 @@ def qlinear_global_average_pool(s: OnnxBuilder) -> OnnxBuilder:
         raise CannotDecompose("its channels are last")
     y = s("GlobalAveragePool", _number(s, 0), spec=_float(_result(s)))
     return _quantized(s, y, *s.operands[3:5])
+
+
+def qlinear_average_pool(s: OnnxBuilder) -> OnnxBuilder:
+    if int(s.attribute("channels_last", 0)):
+        raise CannotDecompose("its channels are last")
+    kept = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+    attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
+    y = s("AveragePool", _number(s, 0), spec=_float(_result(s)), **attrs)
+    return _quantized(s, y, *s.operands[3:5])
+
+
+def qlinear_concat(s: OnnxBuilder) -> OnnxBuilder:
+    """The scale and the zero point of the result precede the operands."""
+    parts = [_number(s, at) for at in range(2, len(s.region.operands), 3)]
+    y = s("Concat", *parts, spec=_float(_result(s)), axis=int(s.attribute("axis", 0)))
+    return _quantized(s, y, *s.operands[:2])
+
+
+def qlinear_softmax(s: OnnxBuilder) -> OnnxBuilder:
+    spec = _result(s)
+    axis, rank = int(s.attribute("axis", -1)), len(spec.shape or ())
+    if axis % max(rank, 1) != rank - 1:
+        raise CannotDecompose("it is not along the last axis, where opsets differ")
+    y = s("Softmax", _number(s, 0), spec=_float(spec), axis=rank - 1)
+    return _quantized(s, y, *s.operands[3:5])
+
+
+def qlinear_where(s: OnnxBuilder) -> OnnxBuilder:
+    y = s("Where", s.operands[0], _number(s, 1), _number(s, 4), spec=_float(_result(s)))
+    return _quantized(s, y, *s.operands[7:9])
 
 
 def qgemm(s: OnnxBuilder) -> OnnxBuilder:

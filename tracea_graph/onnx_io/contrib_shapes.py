@@ -95,6 +95,23 @@ def _quantised(node: NodeProto, facts: Facts) -> Partial:
     return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
 
 
+def _quantised_where(node: NodeProto, facts: Facts) -> Partial:
+    """Sizes from a condition and two operands, each of these followed by scale and zero point."""
+    return broadcast_of([facts.shape(node.input[i]) for i in (0, 1, 4)])
+
+
+def _quantised_concat(node: NodeProto, facts: Facts) -> Partial:
+    """Sizes of operands one behind another, after the scale and zero point of the result."""
+    shapes = [facts.shape(v) for v in node.input[2::3]]
+    if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
+        return None
+    known = [s for s in shapes if s is not None]
+    axis = attribute(node, "axis", 0) % max(len(known[0]), 1)
+    total = sum(s[axis] for s in known if isinstance(s[axis], int))
+    whole: Extent | None = total if all(isinstance(s[axis], int) for s in known) else None
+    return [*known[0][:axis], whole, *known[0][axis + 1 :]]
+
+
 def _quantised_gemm(node: NodeProto, facts: Facts) -> Partial:
     """Sizes of a product whose result has the operands' type, unless it has no scale."""
     if len(node.input) < 8 or not node.input[7]:
@@ -143,11 +160,16 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "MatMulIntegerToFloat": ContribShape(_product, like=2),
         "MatMulNBits": ContribShape(_blocked_product),
         "MultiHeadAttention": ContribShape(_heads),
+        "QAttention": ContribShape(_attention, like=3),
         "QGemm": ContribShape(_quantised_gemm, like=0),
         "QLinearAdd": ContribShape(_quantised),
+        "QLinearAveragePool": ContribShape(WINDOWS["AveragePool"]),
+        "QLinearConcat": ContribShape(_quantised_concat, like=2),
         "QLinearLeakyRelu": ContribShape(_same),
         "QLinearMul": ContribShape(_quantised),
         "QLinearSigmoid": ContribShape(_same),
+        "QLinearSoftmax": ContribShape(_same),
+        "QLinearWhere": ContribShape(_quantised_where, like=1),
     }
 )
 _CLASSIC: Mapping[str, ContribShape] = MappingProxyType(
