@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tracea_graph.kernels.cpu.backend import CpuBackend
+from tracea_graph.kernels.cpu.levels import host_levels
 
 __all__ = ["highest_level"]
 
@@ -17,12 +18,13 @@ def highest_level() -> Iterator[None]:
     """Leave out the lower levels of targets, in tests of what does not differ between levels.
 
     Otherwise each of these is compiled and verified too, by default in ``test_end_to_end`` and
-    ``suite/test_node_tests``.
+    ``suite/test_node_tests``.  A level above that has nothing but products of integers stays.
     """
     levels = CpuBackend.levels
 
     def last(self: CpuBackend, level: str, precision: str) -> tuple[str, ...]:
-        return levels(self, level, precision)[-1:]
+        found, highest = levels(self, level, precision), host_levels(precision)[-1]
+        return found[found.index(highest) if highest in found else -1 :]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuBackend, "levels", last)
