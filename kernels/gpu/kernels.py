@@ -40,7 +40,7 @@ from tracea_graph.kernels.gpu.selection import (
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FAST_MATH, Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
@@ -59,6 +59,8 @@ _WARPGROUPS, _WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_
 _LEAST_FILTERS = 16
 _LEAST_BLOCKS = 132
 """Blocks from which on threads compute several pixels of a window's results: one for each SM."""
+_STEEP = 5
+"""Cheap steps that take as long as a GELU."""
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Queries from which on attention by so many warpgroups is best."""
 _SOME = "n"
@@ -109,7 +111,9 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
     able = {_tile_of(v): v for v in VARIANTS if v.template == _WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able))
+    tiles = choose_warpgroup_tiles(
+        batch, height, width, depth, tuple(able), steps=_steps(call)
+    )  # fmt: skip
     whole = product((*outer, rows))
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
     return [*_few_choices(call, rows, width, depth), *many]
@@ -135,16 +139,22 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     image = prod(n for n in pixels[1:] if isinstance(n, int))
     able = {_tile_of(v): v for v in VARIANTS if v.template == _WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image)
+    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
+                                   _steps(call))  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+
+
+def _steps(call: Call) -> int:
+    """Return the length of a call's chain, in cheap steps."""
+    steps = call.chain.steps if call.chain else ()
+    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps)
 
 
 def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the kernels whose threads compute several pixels, for images with enough of them."""
     if windows.refusal(call) or not windows.refusal_whole(call):
         return []
-    # windows two pixels apart share too little of what lies below each other
-    down, across = WINDOW_TILES[max(call.attributes["strides"]) - 1]
+    down, across = WINDOW_TILES[0]
     variant = next(v for v in VARIANTS if (v.op, v.dtype, v.tile)
                    == (call.op, call.dtype, f"{down}x{across}"))  # fmt: skip
     blocks = launch_of(call, variant, _ANY).grid[0]

@@ -94,7 +94,7 @@ def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
         Variant(op, dtype, "window.cu.in", "256", 256),
         *(
             Variant(op, dtype, "window_tile.cu.in", f"{down}x{across}", 128,
-                    {"down": down, "across": across, "blocks": 2 if down > 1 else 3})
+                    {"down": down, "across": across, "blocks": 3})
             for down, across in WINDOW_TILES
         ),
     )  # fmt: skip
