@@ -62,6 +62,7 @@ _BF16 = frozenset(isa.name for family in FAMILIES for isa in family.bf16)
 _NEEDED = MappingProxyType(
     {
         "fp16": frozenset(),
+        "tf32": frozenset(),
         "bf16": _BF16,
         "int16": frozenset(isa.name for isa in X86.bf16),
         "bf16x2": frozenset({TILES}),

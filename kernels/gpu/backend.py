@@ -95,10 +95,12 @@ class GpuBackend:
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """Return the precision to compute in, and the reason if it is not the requested one."""
         if precision not in ("fp32", *TYPES):
-            return "fp32", f"GPU kernels compute in fp32, fp16 and bf16, not in {precision}"
-        old = [n for n in levels if precision == "bf16" and not ARCHITECTURES[n].has("bf16")]
+            return "fp32", f"GPU kernels compute in fp32, tf32, fp16 and bf16, not in {precision}"
+        new = precision in ("bf16", "tf32")
+        old = [n for n in levels if new and not ARCHITECTURES[n].has("bf16")]
         if old:
-            return "fp32", f"nothing is computed in bf16: {old[0]} has no instructions for it"
+            why = f"{old[0]} has no instructions for it"
+            return "fp32", f"nothing is computed in {precision}: {why}"
         return precision, ""
 
     def unmeasured(self, levels: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ def _gemm(dtype: str) -> CallSchema:
     Operands have equal leading axes, or none where all matmuls of the batch share the operand.
     With a ``norm`` (16-bit types, no batch) rows of x are normalised first, without weights.
     """
-    own, halves = "f32" if dtype == "tf32x3" else dtype, dtype in DTYPES[1:]
+    own, halves = "f32" if dtype.startswith("tf32") else dtype, dtype in DTYPES[1:]
     return CallSchema(
         "gemm",
         (
@@ -283,7 +283,7 @@ _WINDOW = _steps("strides", "dilations", "pads")
 
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
     """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous."""
-    own = "f32" if dtype == "tf32x3" else dtype
+    own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
         op,
         (
@@ -325,13 +325,13 @@ CALLS = Calls(
             _rows("reduce", d, "M", choice("kind", REDUCTIONS), flag("mean", False))
             for d in DTYPES
         ),
-        *map(_gemm, (*DTYPES, "tf32x3")),
+        *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
         *map(_embedding, DTYPES),
         *map(_take, DTYPES),
         *map(_arg, DTYPES),
-        *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32x3")),
+        *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_pool, DTYPES),
         *map(_resize, DTYPES),

@@ -157,5 +157,5 @@ def _us(variant: Variant, t: OperatorTopology, architecture: Architecture) -> fl
     share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
     columns = t.n if variant.op.startswith("attention") else n
     each = 2.0 * m * columns * t.k * share
-    peak = wide if variant.dtype in ("f32", "tf32x3") else narrow
+    peak = wide if variant.dtype in ("f32", "tf32", "tf32x3") else narrow
     return max(ceil(tiles / sms) * each / (peak * ghz) * 1e-3, moved)

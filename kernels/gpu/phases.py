@@ -27,15 +27,18 @@ __all__ = ["MIXED_PRECISION", "TYPES", "phases"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Limits of one program: what a plan holds, with a margin for scratch buffers."""
-TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16"})
+TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16", "tf32": "tf32"})
 """Compute type of each reduced precision."""
 MIXED_PRECISION = "mixed-precision"
-_ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12})
+_ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12, "tf32": 2.0**-11 / 12})
 """Estimated error that one matmul adds to the outputs, as a fraction of max|y|."""
 _PRODUCTS = (GemmParams, MatMulParams, ConvParams, AttentionParams)
+_MULTIPLY = _PRODUCTS[:3]
 _FACTORS = MappingProxyType({GemmParams: 2, MatMulParams: 2, ConvParams: 2, AttentionParams: 3})
 """Number of leading operands that are rounded before they are multiplied."""
-_RANGES = MappingProxyType({"f16": (2.0**-14, 65504.0), "bf16": (0.0, 3.3e38)})
+_RANGES = MappingProxyType(
+    {"f16": (2.0**-14, 65504.0), "bf16": (0.0, 3.3e38), "tf32": (0.0, 3.3e38)}
+)
 """Largest magnitudes between which a tensor's numbers keep the precision of a type."""
 _MASK = 1e30
 """Magnitude of what is added to scores so that they do not count."""
@@ -56,6 +59,8 @@ class MixedPrecision:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if not region.fused or isinstance(region.params, RegionParams):
             return
+        if self.dtype == "tf32" and not isinstance(region.params, _MULTIPLY):
+            return  # other ops compute in float32, where products of tf32 numbers are summed
         if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
             yield Miss(self.name, region.id, unsuited("it writes no float32"))
             return

@@ -72,7 +72,7 @@ def choose_tile(
         why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
         if dtype == "f32":
             return "128x128x8" if wide and op == "gemm" else "64x64x8", why
-        if dtype == "tf32x3":
+        if dtype in ("tf32", "tf32x3"):
             small = "32x64x32x4" if op == "gemm" else "64x64x32x3"
             return "128x64x16x4" if wide else small, why
         small = "32x64x64x4" if op == "gemm" else "64x64x64x3"

@@ -66,8 +66,8 @@ def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
 def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
           blocks: int) -> Variant:  # fmt: skip
     """Tensor-core matmul with tiles of m × n × k; each warp computes wm × wn results."""
-    size = 4 if dtype == "tf32x3" else 2
-    needs = ("bf16",) if dtype == "bf16" else ()
+    size = 4 if dtype.startswith("tf32") else 2
+    needs = ("bf16",) if dtype in ("bf16", "tf32") else ()
     params = {"m": m, "n": n, "k_bytes": k * size, "stages": stages, "wm": wm, "wn": wn,
               "blocks": blocks}  # fmt: skip
     threads = m // wm * (n // wn) * 32
@@ -166,7 +166,8 @@ VARIANTS = (
         for tile in CONVOLUTION_TILES
     ),
     *(
-        replace(_gemm("tf32x3", *tile), op="conv", template="conv.cu.in")
+        replace(_gemm(d, *tile), op="conv", template="conv.cu.in")
+        for d in ("tf32", "tf32x3")
         for tile in ((128, 64, 16, 4, 64, 32, 2), (64, 64, 32, 3, 32, 32, 2))
     ),
     *(
@@ -192,9 +193,15 @@ VARIANTS = (
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),
-    _gemm("tf32x3", 128, 64, 16, 4, 64, 32, 2),
-    _gemm("tf32x3", 64, 64, 32, 3, 32, 32, 2),
-    _gemm("tf32x3", 32, 64, 32, 4, 16, 32, 2),
+    *(
+        _gemm(d, *tile)
+        for d in ("tf32", "tf32x3")
+        for tile in (
+            (128, 64, 16, 4, 64, 32, 2),
+            (64, 64, 32, 3, 32, 32, 2),
+            (32, 64, 32, 4, 16, 32, 2),
+        )
+    ),
 )
 
 

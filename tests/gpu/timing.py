@@ -183,7 +183,7 @@ MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
 
 def _depthwise(side: int, channels: int, stride: int = 1) -> Row:
     made = depthwise(DType.F16, (32, side, side, channels), (3, 3), (stride, stride))
-    tiles = ("2x4", "1x4", "1x1")
+    tiles = ("1x4", "1x1")
     return Row(f"depthwise f16 b32 {side}x{side} {channels} 3x3/{stride}", made, tiles,
                _convolve(32, side, channels, channels, 3, stride, channels))  # fmt: skip
 
@@ -215,7 +215,7 @@ ROWS: tuple[Row, ...] = (
     _products(128, 3072, 768, "f16", *_HALVES[:1], *_FEW),
     _products(128, 768, 3072, "f16", *_HALVES[:1], *_FEW),
     _products(2048, 3072, 768, "f32", "64x64x8", "128x128x8"),
-    _products(2048, 3072, 768, "tf32x3", "64x64x32x3", "128x64x16x4"),
+    *(_products(2048, 3072, 768, d, "64x64x32x3", "128x64x16x4") for d in ("tf32", "tf32x3")),
     _attentions(4096, 64, "none", "128x64", "192x128x2", "128x128x2"),
     _attentions(4096, 64, "top", "128x32", "192x128x2", "128x128x2"),
     _attentions(128, 64, "none", "64x64", "192x128x2", "128x128x2"),

@@ -72,10 +72,11 @@ class Options:
     precision: str = option(
         "fp32",
         choices=(
-            "fp32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8", "int4-weights",
+            "fp32", "tf32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8",
+            "int4-weights",
         ),
         group=_COMMON, locked=True,
-        help="what matmuls and convolutions multiply, with fp32 sums; fp16 is for GPUs, "
+        help="what matmuls and convolutions multiply, with fp32 sums; tf32, fp16 are for GPUs, "
         "bf16-weights and int4-weights round weights alone, bf16x2 is nearly exact, int8 the "
         "fastest (default: fp32)",
         more="what matmuls and convolutions multiply; sums stay fp32. `fp16`: on GPUs, with the "

@@ -1,4 +1,4 @@
-"""Tensor-core matmul with an epilogue: fp16 and bf16, and float32 as 3xTF32.
+"""Tensor-core matmul with an epilogue: fp16 and bf16, and float32 as TF32 or 3xTF32.
 
 3xTF32 writes each number as a sum of two tf32 numbers and omits the product of the two low terms,
 a relative error of 2^-21.  Infinities become NaN; ``fma`` kernels handle them.
@@ -25,7 +25,8 @@ from tracea_graph.ops.chain import Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32x3": DType.F32}
+TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32": DType.F32,
+         "tf32x3": DType.F32}  # fmt: skip
 """Element type of both operands, and of results without a chain, by the call's dtype."""
 
 
@@ -236,6 +237,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "split": split,
         "moments_at": tile.shared,
         "kind": "tf32" if split else call.dtype,
+        "rounded": call.dtype == "tf32",
         "fragment": ATOMS["m16n8k16.f16"].d,
         "warps_m": tile.m // tile.wm,
         "warps_n": tile.n // tile.wn,

@@ -11,7 +11,6 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
-from tracea_graph.kernels.gpu.lowering.products import multiplied
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, ZERO, Writer
 from tracea_graph.kernels.program import View
@@ -177,7 +176,7 @@ def _conv_call(
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
     call = CALLS.make(
-        op, multiplied(dtype) if op == "conv" else dtype.short,
+        op, w.multiplied if op == "conv" else dtype.short,
         x=x, w=weight, bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
     )  # fmt: skip

@@ -66,6 +66,8 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["MOST_GUARDED", "calls_of", "lower", "lower_guard"]
 
 MOST_GUARDED = 64
+TF32 = "tf32"
+"""Stands for a step that stores float32 and rounds factors of products to tf32."""
 _TRUE = Chain((), (Step("equal", (0.0, 0.0)),), (0,))
 Lowering = Callable[[Writer, Any, Sequence[Value], Targets], list[Value]]
 
@@ -144,7 +146,7 @@ def _lower_region(
         asked = [wanted.get(len(values) + i) for i in range(step.results)]
         count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
         asked += [None] * (count - step.results)
-        w.narrow = _narrow(step, reads)
+        w.narrow, w.rounds = _narrow(step, reads), step.narrow == TF32
         made = lower_op(w, step.params, reads, asked)
         for value, target in zip(made[: step.results], asked, strict=False):
             if target is not None and value.view != target.view:

@@ -30,17 +30,12 @@ from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weights import ALIGNED, KN, NK
 
-__all__ = ["lower_attention", "lower_gemm", "lower_matmul", "multiplied", "product_call"]
+__all__ = ["lower_attention", "lower_gemm", "lower_matmul", "product_call"]
 
 
 def product_type(w: Writer, dtype: DType) -> DType:
     """Return the type in which a matmul's result is stored between calls."""
     return w.narrow if dtype is DType.F32 else dtype
-
-
-def multiplied(dtype: DType) -> str:
-    """Return how values of a type are multiplied: float32 as a sum of tf32 numbers."""
-    return "tf32x3" if dtype is DType.F32 else dtype.short
 
 
 def product_call(
@@ -61,7 +56,7 @@ def product_call(
         kinds = map(_kind, made.operands[1:], epilogue_inputs)
         chain = replace(made, operands=("full", *kinds))
     call = CALLS.make(
-        "gemm", multiplied(dtype), x=x.view, w=weight.view,
+        "gemm", w.multiplied, x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
         chain=chain, **more,

@@ -38,11 +38,13 @@ class Normed:
 class Writer(ProgramWriter):
     """Collects the calls of a program.
 
-    ``narrow`` is the type in which numbers are stored between calls; ``sizes`` are likely values
-    of symbols; ``normed`` holds the norms that matmuls can repeat, by the buffers of the results.
+    ``narrow`` is the type in which numbers are stored between calls, ``rounds`` whether float32
+    factors of products may be rounded to tf32; ``sizes`` are likely values of symbols; ``normed``
+    holds the norms that matmuls can repeat, by the buffers of the results.
     """
 
     narrow: DType = DType.F32
+    rounds: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     counts: int = 0
     counted: tuple[int, Buffer] | None = None
@@ -58,6 +60,12 @@ class Writer(ProgramWriter):
     def number(self, shape: Shape, order: Sequence[int] = ()) -> Value:
         """Allocate scratch for numbers, in the type ``narrow``."""
         return self.temp(self.narrow, shape, order)
+
+    @property
+    def multiplied(self) -> str:
+        """How factors are multiplied: float32 as tf32 numbers, or as sums of two of them."""
+        wide = "tf32" if self.rounds else "tf32x3"
+        return wide if self.narrow is DType.F32 else self.narrow.short
 
     def arrivals(self, count: int) -> View:
         """Allocate int32 counters that are 0 when the next call starts.

@@ -168,6 +168,15 @@
         }
         commit_copies();
       }
+      //% if rounded
+      UNROLL
+      for (i32 e = 0; e < 4; e++) {
+        UNROLL
+        for (i32 i = 0; i < ${wm // 16}; i++) a[now][i][e] = tf32_bits(bits_float(a[now][i][e]));
+        UNROLL
+        for (i32 j = 0; j < ${wn // 16}; j++) b[now][j][e] = tf32_bits(bits_float(b[now][j][e]));
+      }
+      //% endif
       //% if split
       u32 a_low[${wm // 16}][4], b_low[${wn // 16}][4];
       UNROLL
