@@ -20,6 +20,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
+    few_keys,
     few_rows,
     products,
     warpgroup_attention,
@@ -56,6 +57,7 @@ __all__ = [
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 _WARPGROUPS, _WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
+_FEW_KEYS = "attention_few.cu.in"
 _LEAST_FILTERS = 16
 _LEAST_BLOCKS = 132
 """Blocks from which on threads compute several pixels of a window's results: one for each SM."""
@@ -165,6 +167,12 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the attention by warpgroups for a call: one if the queries are known."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
+    keys = named["k"].dims[2]
+    few = [v for v in VARIANTS if v.template == _FEW_KEYS and v.dtype == call.dtype
+           and not few_keys.refusal(call, v)]  # fmt: skip
+    if isinstance(keys, int) and few:
+        return [(few[0], 1)]
+    found += [(v, combine("sub", v.params["keys"] + 1, keys)) for v in few]
     for groups, least in _LEAST_QUERIES.items():
         for variant in VARIANTS:
             own = variant.op == "attention" and variant.params.get("groups") == groups
@@ -224,6 +232,8 @@ def kernels_of(call: Call) -> list[str]:
 
 def _kernel_of(call: Call, variant: Variant) -> str:
     skeleton = _skeleton(_taken(call, variant))
+    if variant.template == FEW_ROWS:
+        skeleton = few_rows.with_depth(skeleton, call)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
     shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
     made = {

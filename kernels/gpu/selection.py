@@ -7,6 +7,7 @@ from math import ceil
 
 __all__ = [
     "CONVOLUTION_TILES",
+    "FEW_KEYS",
     "FEW_TILES",
     "MOST_FEW",
     "TYPICAL_FEW",
@@ -34,6 +35,8 @@ FEW_TILES: tuple[tuple[int, int], ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (48, 2), (64, 2), (96, 2), (32, 4), (64, 4),
 )  # fmt: skip
 """Tiles of matmuls of few rows: columns, and blocks that share the depth."""
+FEW_KEYS = (128, 256)
+"""Keys of which a block holds all scores at once."""
 MOST_FEW, TYPICAL_FEW = 256, 128
 """Rows up to which these are used, and rows assumed where they differ between runs."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))

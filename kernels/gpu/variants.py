@@ -10,6 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.selection import (
     CONVOLUTION_TILES,
+    FEW_KEYS,
     FEW_TILES,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -116,6 +117,13 @@ def _flash(dtype: str, groups: int, keys: int, stages: int) -> Variant:
     return Variant("attention", dtype, "attention_wgmma.cu.in", tile, threads, params, ("wgmma",))
 
 
+def _attend(dtype: str, keys: int) -> Variant:
+    """Attention to up to ``keys`` keys, 64 queries a block."""
+    params = {"groups": 1, "keys": keys, "stages": 1}
+    tile = f"64x{keys}x1"
+    return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
+
+
 def _fma(op: str, m: int, n: int, k: int, blocks: int) -> Variant:
     """Float32 matmul or convolution by fused multiply-adds; 256 threads share an m × n tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
@@ -175,6 +183,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
+    *(_attend(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
     *(
         Variant(op, d, f"{op}.cu.in", str(threads), threads)

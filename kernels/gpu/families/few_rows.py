@@ -157,7 +157,16 @@ def _steps(blocks: int, variant: Variant) -> tuple[int, int, int]:
 
 
 def name(call: Call) -> str:
-    return products.name(products.without_parts(call)).replace("gemm", "few", 1)
+    word = f"few{named_of(call)['x'].dims[-1]}"
+    return products.name(products.without_parts(call)).replace("gemm", word, 1)
+
+
+def with_depth(skeleton: Call, call: Call) -> Call:
+    """Return a call without sizes but that of a call's depth, which kernels are written for."""
+    x = skeleton.views[0]
+    assert x is not None
+    x = replace(x, dims=(x.dims[0], named_of(call)["x"].dims[-1]))
+    return replace(skeleton, views=(x, *skeleton.views[1:]))
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -191,6 +200,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     call = products.without_parts(call)
     tile, chain = _proved(_tile(call, variant)), chain_of(call)
     epilogue = products.epilogue(call)
+    deep, count, stages = _steps(int(named_of(call)["x"].dims[-1]) // _DEPTH, variant)
     narrow = all(dtype in (DType.F16, DType.BF16) for dtype in chain.result_types)
     taken = [x for x in chains.operands(chain)[1:] if x.kind == "full"]
     small = {f"x{x.place}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
@@ -212,7 +222,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "b": tile.b,
         "nb": tile.columns,
         "nj": tile.columns // 8,
-        "most_stages": _MOST_STAGES,
+        "deep": deep,
+        "chunks": count,
+        "stages": stages,
         "received_at": 0,
         "received_bytes": tile.received,
         "sent_at": tile.received,
@@ -223,12 +235,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    """Return the bytes for the call's depth, or the most for any."""
-    depth = named_of(call)["x"].dims[-1]
     line = (_ROWS + variant.params["n"]) * _LINE
-    if not isinstance(depth, int) or depth < _DEPTH:
-        return _RESIDENT + _behind(call, variant)
-    deep, _, stages = _steps(depth // _DEPTH, variant)
+    deep, _, stages = _steps(int(named_of(call)["x"].dims[-1]) // _DEPTH, variant)
     return stages * deep * line + _behind(call, variant)
 
 
@@ -246,7 +254,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named, own, tile = named_of(call), TYPES[call.dtype], _tile(call, variant)
     rows, depth = named["x"].dims[-2:]
     cols = named["y"][0].dims[-1]
-    deep, count, stages = _steps(depth // _DEPTH, variant)
+    deep, _, _ = _steps(depth // _DEPTH, variant)
     made = [_map(named["x"], own, deep, _ROWS), _map(named["w"], own, deep, tile.n)]
     chain = chain_of(call)
     if named["bias"] is not None:
@@ -257,7 +265,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += products.norm_arguments(call)
     made += [fixed(_view_of(call, v.name)) for v in _vectors(call, variant)]
     tiles_n = combine("ceildiv", cols, tile.n)
-    made += [i32(rows), i32(cols), divisor(tiles_n), i32(stages), i32(deep), i32(count)]
-    made.append(fixed(named["w"]))
+    made += [i32(rows), i32(cols), divisor(tiles_n), fixed(named["w"])]
     blocks = product((combine("ceildiv", rows, _ROWS), tiles_n, tile.split))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -40,9 +40,9 @@ _ROWS, _WIDE = 64, 64
 _BAND = 16
 """Heads that share L2 when keys are seen in order."""
 _STRIP = 16 * 128
-_REGISTERS = {2: (24, 240), 3: (32, 160)}
+_REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
 """Registers of a thread that copies, and of one that multiplies, by the number of the latter's
-warpgroups.
+warpgroups; one alone copies itself.
 """
 
 

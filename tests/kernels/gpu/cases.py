@@ -425,9 +425,10 @@ def attention(
     dtype: DType, shape: tuple[int, int, int], keys: int, head: int, head_v: int, *,
     shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
+    flat: bool = False,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
-    masked has ``low`` added, the keys of the first query all."""
+    masked has ``low`` added, the keys of the first query all; or all queries have one mask."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -439,8 +440,8 @@ def attention(
         whole = (batch, heads, queries, keys)
         kept, added = np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), np.float32)
         if mask != "none":
-            kept = rng.random((batch, 1, queries, keys)) < 0.7
-            kept[:, :, :1] = False
+            kept = rng.random((batch, 1, 1 if flat else queries, keys)) < 0.7
+            kept[:, :, :1] = kept[:, :, :1] & flat
             added = np.where(kept, 0, low).astype(np.float32)
             named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
         y = memory.room((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))

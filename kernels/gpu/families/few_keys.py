@@ -1,0 +1,75 @@
+"""Attention to few keys by a warpgroup (``wgmma``), which holds all scores at once: sm_90a."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import combine, product
+from tracea_graph.kernels.gpu.families import attention, warpgroup_attention
+from tracea_graph.kernels.gpu.families.attention import heads_of, named_of
+from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
+from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+
+_WIDE, _QUERIES = 64, 64
+"""Largest head, and queries of a block."""
+
+
+def _tile(call: Call, variant: Variant) -> HeadTile:
+    depth, depth_v = heads_of(call)
+    up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
+    return HeadTile(1, variant.params["keys"], 1, *up)
+
+
+def _mask_at(call: Call, variant: Variant) -> int:
+    tile = _tile(call, variant)
+    return tile.q_bytes + tile.k_bytes + tile.v.nbytes
+
+
+def name(call: Call) -> str:
+    return warpgroup_attention.name(call).replace("flash", "attend", 1)
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    if max(heads_of(call)) > _WIDE:
+        return f"heads have more than {_WIDE} columns"
+    keys = named_of(call)["k"].dims[2]
+    if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
+        return f"a block holds {variant.params['keys']} keys"
+    return warpgroup_attention.refusal(call, variant)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    tile = _tile(call, variant)
+    return {
+        **warpgroup_attention.parameters(call, variant),
+        "mask_at": _mask_at(call, variant),
+        "barriers_at": _mask_at(call, variant) + 4 * tile.keys,
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return _mask_at(call, variant) + 4 * variant.params["keys"] + 16
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, a, own = named_of(call), call.attributes, attention.TYPES[call.dtype]
+    keys_held = variant.params["keys"]
+    batch, heads, queries, _ = named["q"].dims
+    heads_k, keys = named["k"].dims[1:3]
+    made = [tensor_map(named["q"], own, (1, 1, _QUERIES, _WIDE))]
+    made += [tensor_map(named[n], own, (1, 1, keys_held, _WIDE)) for n in ("k", "v")]
+    if a["mask_kind"] != "none":
+        made += [pointer(named["mask"], attention.MASKS[str(a["mask_kind"])])]
+        made += map(i32, named["mask"].strides)
+    made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
+    tiles = combine("ceildiv", queries, _QUERIES)
+    made += [divisor(tiles), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
+    made += [i32(queries), i32(keys)]
+    made += [f32(float(a[one])) for one in ("scale", "fill", "softcap")]
+    blocks = product((batch, heads, tiles))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
