@@ -164,7 +164,7 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the attention by warpgroups for a call: one if the queries are known."""
+    """Return the attention by warpgroups for a call, that to few keys first."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
     keys = named["k"].dims[2]
@@ -172,7 +172,6 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
            and not few_keys.refusal(call, v)]  # fmt: skip
     if isinstance(keys, int) and few:
         return [(few[0], 1)]
-    found += [(v, combine("sub", v.params["keys"] + 1, keys)) for v in few]
     for groups, least in _LEAST_QUERIES.items():
         for variant in VARIANTS:
             own = variant.op == "attention" and variant.params.get("groups") == groups
@@ -183,8 +182,8 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
             ):
                 found.append((variant, combine("sub", queries, least - 1)))
     if isinstance(queries, int):
-        return [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
-    return found
+        found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
+    return [*((v, combine("sub", v.params["keys"] + 1, keys)) for v in few), *found]
 
 
 def _tile(call: Call) -> str:

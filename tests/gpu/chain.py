@@ -28,6 +28,7 @@ from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, launches, retiled, room
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.kernels import FEW_ROWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
 
@@ -135,11 +136,13 @@ def _parts(chain: Chain) -> list[str]:
 def _tiles(chain: Chain) -> list[str]:
     """Return a line for each matmul of few rows: replays with each of its tiles; keep the best."""
     lines = []
-    for key in dict.fromkeys((r.symbol, r.what) for r in chain.runs if "_few_" in r.symbol):
+    few = [r for r in chain.runs if r.variant.template == FEW_ROWS]
+    for key in dict.fromkeys((r.symbol, r.what) for r in few):
         own = next(r for r in chain.runs if (r.symbol, r.what) == key)
         found = dict[str, tuple[float, list[Run]]]()
-        few = [v for v in VARIANTS if v.template == own.variant.template]
-        for variant in (v for v in few if v.dtype == own.call.dtype):
+        for variant in (v for v in VARIANTS if v.template == FEW_ROWS):
+            if variant.dtype != own.call.dtype:
+                continue
             tried = [retiled(r, variant) if (r.symbol, r.what) == key else r for r in chain.runs]
             if None in tried:
                 continue

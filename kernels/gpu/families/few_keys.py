@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import combine, product
-from tracea_graph.kernels.gpu.families import attention, warpgroup_attention
-from tracea_graph.kernels.gpu.families.attention import heads_of, named_of
+from tracea_graph.kernels.gpu.families import warpgroup_attention
+from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
+from tracea_graph.kernels.gpu.families.products import TYPES
 from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
 from tracea_graph.kernels.gpu.variants import Variant
@@ -57,14 +58,14 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = named_of(call), call.attributes, attention.TYPES[call.dtype]
+    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
     keys_held = variant.params["keys"]
     batch, heads, queries, _ = named["q"].dims
     heads_k, keys = named["k"].dims[1:3]
     made = [tensor_map(named["q"], own, (1, 1, _QUERIES, _WIDE))]
     made += [tensor_map(named[n], own, (1, 1, keys_held, _WIDE)) for n in ("k", "v")]
     if a["mask_kind"] != "none":
-        made += [pointer(named["mask"], attention.MASKS[str(a["mask_kind"])])]
+        made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
         made += map(i32, named["mask"].strides)
     made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
     tiles = combine("ceildiv", queries, _QUERIES)

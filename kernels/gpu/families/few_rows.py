@@ -40,7 +40,7 @@ _DEPTH, _ROWS = 64, 64
 """Depth of a block of the operands, and rows of a tile."""
 _LINE = 128
 _MOST_STAGES = 24
-_RESIDENT, _RING = 132 << 10, 100 << 10
+_RESIDENT, _RING = 112 << 10, 104 << 10
 """Bytes up to which a slice lies in shared memory as a whole, and those of a ring for longer ones.
 
 The next kernel starts early only if it finds room beside this one.
@@ -149,11 +149,11 @@ def _behind(call: Call, variant: Variant) -> int:
 
 def _steps(blocks: int, variant: Variant) -> tuple[int, int, int]:
     """Return blocks of a chunk, chunks of a block's slice, and chunks held at a time."""
-    own = blocks // variant.params["split"]
+    own, size = blocks // variant.params["split"], (_ROWS + variant.params["n"]) * _LINE
+    if own * size > _RESIDENT:
+        return 1, own, min(own, _RING // size, _MOST_STAGES)
     deep = 2 if own % 2 == 0 else 3 if own % 3 == 0 and own > 3 else 1
-    count, size = own // deep, deep * (_ROWS + variant.params["n"]) * _LINE
-    stages = count if count * size <= _RESIDENT else max(2, _RING // size)
-    return deep, count, min(stages, count, _MOST_STAGES)
+    return deep, own // deep, own // deep
 
 
 def name(call: Call) -> str:

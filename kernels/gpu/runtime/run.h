@@ -6,6 +6,7 @@ namespace tracea {
 
 constexpr int64_t kAlign = 256;
 constexpr int32_t kMostKept = 8;  // sizes a context remembers
+constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read in the host's memory
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
@@ -22,6 +23,7 @@ struct Layout {
   int64_t* symbols;
   int64_t *counts, *offsets;  // of buffers: bytes, and bytes from the context's start; -1: a constant
   int64_t in_bytes, out_bytes, out_first, bytes;
+  bool direct;  // kernels read inputs where the host wrote them
   Ready* launches;
   cu::Graph graph;
   cu::Exec exec;
@@ -328,6 +330,19 @@ inline bool make_room(Error& error, Context& c, const Layout& layout, bool resid
   return true;
 }
 
+// Whether inputs are so few, and so read, that kernels fetch them from the host themselves, which
+// takes less time than a copy before the first kernel.
+inline bool reads_inputs_anywhere(const Shared& s, int64_t bytes) {
+  const Program& p = *s.program;
+  if (!bytes || bytes > kMostRead) return false;
+  for (int32_t i = 0; i < p.launch_count; ++i)
+    for (int32_t k = 0; k < p.launches[i].count; ++k) {
+      const Argument& a = p.launches[i].arguments[k];
+      if (a.maps() && a.buffer < p.input_count && !s.constants[a.buffer]) return false;
+    }
+  return true;
+}
+
 // The layout of a program at sizes, new or as it was before; the oldest makes room.
 inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes) {
@@ -354,9 +369,12 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
     lay_out(s, *made);
     ok = make_room(error, c, *made, s.resident);
   }
+  made->direct = ok && !s.resident && reads_inputs_anywhere(s, made->in_bytes);
   auto address = [&](int32_t buffer) {
-    return s.constants[buffer] ? s.constants[buffer]
-                               : c.memory + static_cast<uint64_t>(made->offsets[buffer]);
+    if (s.constants[buffer]) return s.constants[buffer];
+    const uint64_t offset = static_cast<uint64_t>(made->offsets[buffer]);
+    return made->direct && buffer < p.input_count ? reinterpret_cast<cu::Address>(c.in) + offset
+                                                  : c.memory + offset;
   };
   for (int32_t i = 0; ok && i < p.launch_count; ++i) {
     if (s.once[i]) continue;
@@ -431,7 +449,8 @@ class Row {
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
   Row row(error, *s.device, l.graph);
-  if (!s.resident && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes))) return false;
+  if (!s.resident && !l.direct && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes)))
+    return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
@@ -447,7 +466,7 @@ inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   if (l.exec) {
     if (!good(error, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
   } else {  // the first run of these sizes: perhaps the only one
-    if (l.in_bytes && !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
+    if (l.in_bytes && !l.direct && !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
                                                   c.stream), "take inputs"))
       return false;
     for (int32_t i = 0; i < s.program->launch_count; ++i)

@@ -111,6 +111,11 @@ DEV float exp2_fast(float v) {  // 2 ulp; 0 for -inf
   return r;
 }
 
+DEV float inverse_root(float v) {  // 2^-22
+  float r;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
 DEV float tanh_fast(float v) {  // 2^-11
   float r;
   asm("tanh.approx.f32 %0, %1;" : "=f"(r) : "f"(v));

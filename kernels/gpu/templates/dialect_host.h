@@ -310,6 +310,7 @@ DEV u32 bf16_pair(float low, float high) {
   return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
 }
 DEV float exp2_fast(float v) { return exp2f(v); }
+DEV float inverse_root(float v) { return 1.0f / sqrtf(v); }
 DEV float tanh_fast(float v) { return tanhf(v); }
 
 // ---- copies to shared memory

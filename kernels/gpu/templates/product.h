@@ -88,7 +88,7 @@
       squares += shuffle_xor(squares, mask);
     }
     const float own_mean = ${"total * part" if norm == "layer" else "0.0f"};
-    const float own_inverse = 1.0f / sqrtf(fmaxf(fmaf(squares, part, -own_mean * own_mean), 0.0f) + epsilon);
+    const float own_inverse = inverse_root(fmaxf(fmaf(squares, part, -own_mean * own_mean), 0.0f) + epsilon);
     if (thread() % 32 == 0) {
       moments[r * 2] = own_mean, moments[r * 2 + 1] = own_inverse;
       if (inverse && col0 == 0 && row0 + r < rows${" && part_of == 0" if cut}) {

@@ -164,8 +164,8 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
     assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
 
 
-def attend(queries: Any, head: int, **more: Any) -> Call:
-    made = attention(DType.F16, (2, 2, 5), 40, head, head, **more)
+def attend(queries: Any, head: int, keys: int = 300, **more: Any) -> Call:
+    made = attention(DType.F16, (2, 2, 5), keys, head, head, **more)
     call, _ = made(Memory(), np.random.default_rng(0))
     views = (v and replace(v, dims=tuple(queries if d == 5 else d for d in v.dims))
              for v in call.views)  # fmt: skip
@@ -181,6 +181,9 @@ def test_many_queries_have_attention_by_warpgroups() -> None:
     assert tiles(attend(192, 64, mask="add")) == ["128x128x2", "64x64"]
     assert tiles(attend("s", 64, order="top")) == ["192x128x2", "128x128x2", "64x64"]
     assert tiles(attend("s", 36)) == ["64x64"], "rows of 72 bytes"
+    assert tiles(attend(5, 64, 128, mask="add")) == ["64x128x1", "64x64"]
+    assert tiles(attend("s", 64, 129)) == ["64x256x1", "64x64"]
+    assert tiles(attend(5, 128, 100)) == ["64x32"], "a head of two panels"
 
 
 def convolve(pixels: Any, channels: int, filters: int, **more: Any) -> Call:
