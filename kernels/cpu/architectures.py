@@ -1,4 +1,4 @@
-"""Known processor families: per-core figures, and tiles that perform well on each (heroes).
+"""Known processor families: per-core figures, and tiles that perform well on each.
 
 Sources: AMD's Software Optimization Guides for families 17h, 19h and 1Ah, Intel's Optimization
 Reference Manual, and Apple's Silicon CPU Optimization Guide.  The tiles seed a search; the

@@ -92,7 +92,7 @@ def test_one_row_leaves_nothing_to_chunk() -> None:
     assert {d.mc for d in legal_schedules(case, SCHEDULE_SPACE, "avx512")} == {default_of(case).mc}
 
 
-def test_challengers_are_few_heroes_first_and_without_the_default() -> None:
+def test_challengers_are_few_seeds_first_and_without_the_default() -> None:
     case = Case(GemmProblem(768, 768), 1)
     found = candidates(case, SCHEDULE_SPACE, "avx512", (1, 2), 6)
     assert len(found) == 6 and found[0] == GemmSchedule(4, nc=8, prefetch=0)

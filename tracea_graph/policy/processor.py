@@ -15,7 +15,8 @@ class Processor:
     ``near`` are the bytes available to a tile's operands (L1 of a core, shared memory of a block),
     ``far`` those of the next level (L2); ``flops`` fp32 operations per cycle, ``lanes`` fp32 lanes
     of a vector (a warp), ``registers`` vector registers (32-bit registers of an SM, for GPUs).
-    ``heroes`` are configurations of a matrix product by kind of shape: ``square`` and ``flat``.
+    ``known_good`` are configurations of a matrix product that perform well, by kind of shape:
+    ``square`` and ``flat``.
     """
 
     name: str
@@ -25,4 +26,4 @@ class Processor:
     flops: int
     lanes: int
     registers: int
-    heroes: Mapping[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
+    known_good: Mapping[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)

@@ -144,7 +144,7 @@ class SearchSpace:
                 seen.add(key)
             yield config
 
-    def heroes(self) -> Iterator[Config]:
+    def legal_seeds(self) -> Iterator[Config]:
         """Yield the legal seeds, each once, in the form :meth:`legal` yields them."""
         legal = (config for config in self.seeded() if not self.reason(config))
         unique = {self._key(config): config for config in legal}
@@ -168,9 +168,9 @@ class SearchSpace:
 
         Ties keep the order of :meth:`legal`.
         """
-        heroes = list(self.heroes())
-        rest = [config for config in self.legal() if config not in heroes]
-        return [*heroes, *sorted(rest, key=modelled_us)][:limit]
+        seeds = list(self.legal_seeds())
+        rest = [config for config in self.legal() if config not in seeds]
+        return [*seeds, *sorted(rest, key=modelled_us)][:limit]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, with the reason texts of constraints in place of their functions."""

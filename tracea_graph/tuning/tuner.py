@@ -79,13 +79,13 @@ class Tuner:
 
     ``level`` is the highest level of the backend that ``schedule_space`` belongs to; ``threads``
     the thread counts a schedule must do well at; ``facts`` what results depend on besides the
-    problem (see ``identity``); ``architecture`` the processor family whose heroes are seeds;
-    ``limit`` the maximum number of candidates per case, in the policy's order.  ``propose`` may
-    change the candidates of a case, ``pin`` may prescribe its schedule.  Runs whose expected
-    end-to-end gain is below ``min_gain`` are not tuned; if ``selective``, neither are row counts
-    that were not requested, nor single cases that contribute little.  ``within`` replaces axes of
-    the search space; ``run_bytes`` are the weights that one run of the fixture reads, if that is
-    known; ``backend`` names the backend in published tasks.
+    problem (see ``identity``); ``architecture`` the processor family whose known-good
+    configurations are seeds; ``limit`` the maximum number of candidates per case, in the policy's
+    order. ``propose`` may change the candidates of a case, ``pin`` may prescribe its schedule.
+    Runs whose expected end-to-end gain is below ``min_gain`` are not tuned; if ``selective``,
+    neither are row counts that were not requested, nor single cases that contribute little.
+    ``within`` replaces axes of the search space; ``run_bytes`` are the weights that one run of the
+    fixture reads, if that is known; ``backend`` names the backend in published tasks.
     """
 
     def __init__(

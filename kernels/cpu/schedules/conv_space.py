@@ -93,13 +93,13 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
         )
         if problem.multiplies != "int16":  # the kernel's sums decide
             space = space.axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
-    for seed in (*_heroes(problem, isa, on), *_SEEDS):
+    for seed in (*_known_good(problem, isa, on), *_SEEDS):
         if seed.keys() <= dict(space.axes).keys():
             space = space.seed(**seed)
     return space.once(lambda config: divide(case, schedule_of(case, config), isa))
 
 
-def _heroes(problem: ConvProblem, isa: str, on: Processor | None) -> Iterator[Config]:
+def _known_good(problem: ConvProblem, isa: str, on: Processor | None) -> Iterator[Config]:
     """Yield cuts whose tasks keep their input in half of L2, and their filters in a quarter."""
     if on is None:
         return

@@ -118,9 +118,9 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     mr, widest = _tile(_product(case), isa)
     default, large = default_of(case), case.rows >= _LEAST_ROWS
     assert isinstance(default, GemmSchedule)
-    known = on.heroes["square" if large else "flat"] if on else ()
-    heroes = [h["rows"] // mr * mr or mr for h in known if "rows" in h]
-    chunks = [default.mc, *(r // mr * mr for r in (*MCS, *heroes))]
+    known = on.known_good["square" if large else "flat"] if on else ()
+    known_rows = [k["rows"] // mr * mr or mr for k in known if "rows" in k]
+    chunks = [default.mc, *(r // mr * mr for r in (*MCS, *known_rows))]
     space = (
         SearchSpace()
         .tile_n([PANEL * panels for panels in range(widest)])
@@ -131,7 +131,7 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     )
     for seed in SEEDS[row_class(case.problem, case.rows)]:
         space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
-    for rows in heroes:
+    for rows in known_rows:
         space = space.seed(tile_m=rows)
     return space
 
