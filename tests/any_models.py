@@ -83,7 +83,7 @@ class Strange:
     edit: Callable[[ModelProto], object] = lambda model: None
     """What the text form cannot say."""
     falsely: bool = False
-    """The shapes of its outputs are declared falsely: the result does not declare them."""
+    """The shapes of its outputs are declared falsely: the result declares their true ranks."""
 
 
 def _on(inputs: str, outputs: str, body: str) -> str:

@@ -164,7 +164,7 @@ def _unname(graph: GraphProto, values: Set[str]) -> None:
 
 
 def _correct(graph: GraphProto, model: Model) -> None:
-    """Drop what the file declares about shapes and inference proves wrong.
+    """Correct the ranks and drop the sizes that the file declares and inference proves wrong.
 
     ONNX Runtime accepts a false declaration as long as it cannot infer the shape itself, as of a
     Reshape to computed sizes.  Custom operators tell it more shapes.
@@ -176,7 +176,8 @@ def _correct(graph: GraphProto, model: Model) -> None:
             continue
         if len(tensor.shape.dim) != len(found):
             tensor.ClearField("shape")
-            continue
+            for _ in found:
+                tensor.shape.dim.add()
         for dim, size in zip(tensor.shape.dim, found, strict=True):
             if dim.HasField("dim_value") and isinstance(size, int) and dim.dim_value != size:
                 dim.ClearField("dim_value")
