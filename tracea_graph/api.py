@@ -205,7 +205,7 @@ def _together(
             run = runs.pop(0)  # free the memory of finished runs
             error = error or _failure(run, FINISHING)
             if isinstance(error, OutdatedError):
-                run = run.anew()
+                run = run.anew(error)
                 error = _failure(run, STAGES)
             yield Outcome(run.source, run.report, error, run.interrupt)
 

@@ -7,6 +7,7 @@
     ├── BuildError                   4   no compiler, or it failed
     ├── WorkerError                  4   a worker process died or exceeded its time limit
     ├── OutOfTime                    4   the budget ran out; caught: unfinished work is dropped
+    ├── OutdatedError                70  caught: the run begins anew
     ├── GraphError                   70  an internal invariant broke; names the pass
     └── RuleError                    70  a rule raised; ends a run only where errors are strict
 
@@ -25,6 +26,8 @@ __all__ = [
     "GraphError",
     "ModelError",
     "OutOfTime",
+    "OutdatedError",
+    "RejectedSizesError",
     "RuleError",
     "RuleErrorContext",
     "StillReadError",
@@ -63,6 +66,14 @@ class OutdatedError(TraceaError):
     """Cached decisions are no longer valid and must be made again."""
 
     exit_code = 70
+
+
+class RejectedSizesError(OutdatedError):
+    """The model rejects inputs of the sizes that were guessed, and accepts others: ``sizes``."""
+
+    def __init__(self, message: str, sizes: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.sizes = sizes
 
 
 class ModelError(TraceaError):

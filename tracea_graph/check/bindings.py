@@ -22,8 +22,9 @@ each: in their presence, prime bindings use a sequence of 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 from tracea_graph.check.size_limits import SizeLimit, clip, size_limits
@@ -31,7 +32,7 @@ from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["Binding", "binding_of", "bindings", "fed"]
+__all__ = ["Binding", "binding_of", "bindings", "fed", "guesses"]
 
 _DEFAULT: Mapping[str, int] = MappingProxyType(
     {"batch": 1, "sequence": 128, "past": 128, "samples": 512, "image": 224, "other": 16}
@@ -40,6 +41,17 @@ _PRIME: Mapping[str, int] = MappingProxyType(
     {"batch": 3, "sequence": 13, "past": 7, "samples": 521, "image": 97, "other": 5}
 )
 _ONE: Mapping[str, int] = MappingProxyType(dict.fromkeys(_DEFAULT, 1))
+
+_GUESSES: Mapping[str, Sequence[int]] = MappingProxyType(
+    {
+        "sequence": (1, 64, 16, 256, 512),
+        "samples": (576, 256, 1024, 16_000, 480),
+        "image": (256, 320, 640, 64, 48, 32, 112),
+        "other": (256, 64, 80, 512, 576, 1024, 3, 4, 1),
+    }
+)
+"""Sizes to try, by role, if a model rejects the default ones."""
+_MOST_GUESSES = 64
 
 _WORDS = (
     ("total", "total"),
@@ -113,6 +125,18 @@ def bindings(
     padded = Binding(f"{prime.label}, padded", prime.symbols, True, prime.notes)
     plain = {b.label: b for b in (*timed, small)}
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
+
+
+def guesses(graph: TileGraph, inputs: Sequence[str] | None = None) -> Iterator[Binding]:
+    """Yield bindings to try if a model rejects the default one, likely sizes first."""
+    needed = fed(graph, inputs)
+    roles, bounds, pinned = _roles(graph, needed), size_limits(graph), _pinned(graph, needed)
+    present = [role for role in _GUESSES if role in roles.values()]
+    ladders = [[*enumerate((_DEFAULT[role], *_GUESSES[role]))] for role in present]
+    steps = sorted(product(*ladders), key=lambda step: sum(rank for rank, _ in step))
+    for step in steps[1:_MOST_GUESSES]:
+        sizes = {role: size for role, (_, size) in zip(present, step, strict=True)}
+        yield _bound(roles, {**_DEFAULT, **sizes}, pinned, bounds)
 
 
 def _check_limits(

@@ -15,12 +15,7 @@ from tracea_graph.check.comparison import PairedBenchmark
 from tracea_graph.check.conditioning import ill_conditioned
 from tracea_graph.check.distance import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.reference import Reference, reference
-from tracea_graph.check.selection import (
-    Group,
-    GroupSelection,
-    ModelWithLibrary,
-    select_faster,
-)
+from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
 from tracea_graph.check.verify import Verification, compare
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
@@ -34,6 +29,7 @@ from tracea_graph.pipeline.fallbacks import fastest_tile_sizes, precision_fallba
 from tracea_graph.pipeline.first_result import FirstResult
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
+from tracea_graph.pipeline.size_search import check_sizes
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.toolchain import Counted, uncounted
@@ -106,7 +102,9 @@ class Evaluator:
 
     def _reference_answers(self) -> Reference:
         ahead, self._pending_reference = self._pending_reference, None
-        return ahead.result() if ahead else self._reference_call()()
+        found = ahead.result() if ahead else self._reference_call()()
+        check_sizes(self.model, self.inputs, self.options, found.rejected, self._acquire)
+        return found
 
     def _reference_call(self) -> Callable[[], Reference]:
         """Return a call that runs the original; its arguments are bound now, not read later."""

@@ -19,7 +19,7 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["Inputs", "gather_inputs", "inputs_to_run"]
+__all__ = ["Inputs", "gather_inputs", "inputs_to_run", "synthesized"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -105,20 +105,20 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
         asked = timed if options.shapes else ()
         trouble = oversized(graph, (*asked, *sizes.values()))
         if options.shapes:
-            made = {b.label: _made(model, b, options.seed) for b in timed}
+            made = {b.label: synthesized(model, b, options.seed) for b in timed}
             return Inputs(timed, made, real, real=True, trouble=trouble)
         chosen = {label: real[label] for label in _spread(tuple(real), _TIMED)}
         return Inputs(tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble)
     if huge := oversized(graph, (*timed, *verified), fed(graph, names)):
         raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
-    checked = {b.label: _made(model, b, options.seed) for b in verified}
-    timing = {b.label: _made(model, b, options.seed) for b in timed}
+    checked = {b.label: synthesized(model, b, options.seed) for b in verified}
+    timing = {b.label: synthesized(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
     trouble = oversized(graph, (*timed, *verified))
     found = Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
     same = next(b for b in verified if b.label == found.foremost)
-    other = {f"{same.label}, other values": _made(model, same, options.seed + 1)}
+    other = {f"{same.label}, other values": synthesized(model, same, options.seed + 1)}
     return replace(found, others=other)
 
 
@@ -145,7 +145,8 @@ def _spread(labels: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(labels[int(i * step)] for i in range(min(count, len(labels))))
 
 
-def _made(model: Model, binding: Binding, seed: int) -> Feed:
+def synthesized(model: Model, binding: Binding, seed: int) -> Feed:
+    """Return synthetic inputs of a model with the sizes of a binding."""
     containers = {n: c for n, c in model.containers.items() if n in model.inputs}
     plain = synthesize(model.graph, binding, seed, model.inputs)
     return {**plain, **fill(containers, binding, seed)}

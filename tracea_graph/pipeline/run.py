@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tracea_graph.check.ranges import largest_magnitudes
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
+from tracea_graph.errors import OutdatedError, RejectedSizesError
 from tracea_graph.onnx_io import Model, files_of, load, write_part
 from tracea_graph.options import Options
 from tracea_graph.passes import UNMEASURED
@@ -107,10 +108,18 @@ class PipelineRun:
         self.interrupt = interrupt
         return True
 
-    def anew(self) -> PipelineRun:
-        """Return the run as it was before its first stage, without cached decisions."""
+    def anew(self, why: OutdatedError) -> PipelineRun:
+        """Return the run as it was before its first stage, without what is outdated.
+
+        That are cached decisions, and guessed sizes that the model rejects.
+        """
+        options, notes = self.options, self.notes
+        if isinstance(why, RejectedSizesError):
+            options, notes = replace(options, shapes=({**why.sizes},)), (*notes, str(why))
         return replace(
             self,
+            options=options,
+            notes=notes,
             lock=None,
             fresh=True,
             decision_cache=DecisionCache(),

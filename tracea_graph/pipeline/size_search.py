@@ -1,0 +1,52 @@
+"""Find input sizes that a model accepts, if it rejects those that its symbols' roles suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracea_graph.check.bindings import guesses
+from tracea_graph.check.worker import RejectedByRuntime
+from tracea_graph.check.worker_pool import AcquireWorker
+from tracea_graph.errors import RejectedSizesError, WorkerError
+from tracea_graph.onnx_io import Model
+from tracea_graph.options import Options
+from tracea_graph.pipeline.inputs import Inputs, synthesized
+
+__all__ = ["check_sizes"]
+
+_SECONDS = 20.0
+"""Time limit of one run."""
+
+
+def check_sizes(
+    model: Model,
+    inputs: Inputs,
+    options: Options,
+    rejected: Mapping[str, str],
+    acquire: AcquireWorker,
+) -> None:
+    """Raise RejectedSizesError with better sizes if the model rejects all that would be timed.
+
+    Sizes that the caller gave are left alone, and so is a model that rejects every guess.
+    """
+    guessed = not (options.shapes or options.data) and inputs.timed[0].symbols
+    if not guessed or not inputs.timing.keys() <= rejected.keys():
+        return
+    with acquire(None, {}) as worker:
+        try:
+            worker.open("sizes", model.runnable)
+        except WorkerError:
+            return
+        for binding in guesses(model.graph, model.inputs):
+            try:
+                worker.run("sizes", synthesized(model, binding, options.seed), limit=_SECONDS)
+            except RejectedByRuntime:
+                continue
+            except WorkerError:
+                return
+            asked = " and ".join(inputs.labels)
+            raise RejectedSizesError(
+                f"the original rejects inputs with {asked}: {binding.label} is used instead; "
+                "--shape or --data gives others",
+                binding.symbols,
+            )
