@@ -1,12 +1,14 @@
-"""A transformer's results depend neither on threads nor on what else is in the batch."""
+"""Results depend neither on threads nor, for a transformer, on what else is in the batch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from tests.graphs import Net, normal
 from tests.tiny import answers, padded_text, transformer
 from tracea_graph import Options, api
 from tracea_graph.kernels.cpu.levels import host_levels
@@ -16,6 +18,8 @@ LEVELS = host_levels("bf16")
 WIDE, TILES = any("bf16" in name for name in LEVELS), "amxbf16" in LEVELS
 PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else []), *(["bf16x2"] if TILES else [])]
 BATCH, LENGTH = 8, 67
+COUNTS = (1, 2, 5, 16)
+MORE_COUNTS = (*COUNTS, 3, 8, 32)
 
 
 @pytest.fixture(scope="module", params=PRECISIONS)
@@ -33,7 +37,7 @@ def run(result: Path, feeds: dict[str, np.ndarray], threads: int) -> list[np.nda
 def test_threads_change_no_bit(result: Path) -> None:
     for batch, length in ((BATCH, LENGTH), (1, 128), (1, 1), (3, 16)):
         feeds = padded_text(batch, length)
-        one, *others = (run(result, feeds, threads) for threads in (1, 2, 5))
+        one, *others = (run(result, feeds, threads) for threads in COUNTS)
         for other in others:
             for got, want in zip(other, one, strict=True):
                 np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
@@ -53,3 +57,42 @@ def test_a_batch_gives_what_each_of_it_gives_alone(result: Path) -> None:
         alone = run(result, {name: array[i : i + 1] for name, array in feeds.items()}, 1)
         for got, want in zip(alone, together, strict=True):
             np.testing.assert_array_equal(got[0], want[i])
+
+
+def inverted_residuals() -> Net:
+    """A first layer and two inverted residuals, of which one keeps its size."""
+    net = Net()
+
+    def convolved(x: str, inputs: int, outputs: int, size: int, **attrs: int) -> str:
+        stride, group = attrs.get("stride", 1), attrs.get("group", 1)
+        w = net.const(normal(outputs, inputs // group, size, size, seed=len(net.nodes)))
+        return net("Conv", x, w, net.weight(outputs), kernel_shape=[size, size], group=group,
+                   strides=[stride, stride], pads=[size // 2] * 4)  # fmt: skip
+
+    def residual(x: str, inputs: int, outputs: int, stride: int) -> str:
+        wide = 6 * inputs
+        expanded = net("Relu", convolved(x, inputs, wide, 1))
+        between = net("Relu", convolved(expanded, wide, wide, 3, stride=stride, group=wide))
+        y = convolved(between, wide, outputs, 1)
+        return net("Add", x, y) if stride == 1 else y
+
+    x = net("Relu", convolved(net.input("x", "n", 3, 56, 56), 3, 32, 3, stride=2))
+    net.graph(residual(residual(x, 32, 32, 1), 32, 48, 2))
+    return net
+
+
+SLOW = [pytest.param(p, marks=pytest.mark.slow) for p in PRECISIONS[1:] if p != "int16"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", *SLOW])
+def test_threads_change_no_bit_of_convolutions(precision: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(inverted_residuals().model, path)
+    report = api.optimize(path, Options(keep="all", precision=precision, verify=False))
+    for images in (1, 3):
+        feeds = {"x": normal(images, 3, 56, 56, seed=images)}
+        (one,), *others = (
+            run(Path(report.output), feeds, threads) for threads in (*COUNTS, 3, 8, 32)
+        )
+        for (other,) in others:
+            np.testing.assert_array_equal(other.view(np.int32), one.view(np.int32))
