@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -87,3 +88,14 @@ def test_a_png_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_png_is_drawn_where_matplotlib_is() -> None:
     pytest.importorskip("matplotlib")
     assert roofline_png(profile(row(), row("Softmax", us=3.0))).startswith(b"\x89PNG")
+
+
+def test_a_program_is_shown_by_its_kernel_calls() -> None:
+    calls = tuple(
+        replace(row("gemm", us=us, size=size), name="", kernel=True)
+        for us, size in ((200.0, "8×32×48"), (100.0, "8×32×48"), (90.0, "8×48×32"))
+    )
+    said = texts(roofline_svg(profile(replace(row("FusedRegion_ab", us=400.0), calls=calls))))
+    assert not any(t.startswith("FusedRegion") for t in said)
+    assert any(t.startswith("2 calls, 75.0 % of the time") for t in said)
+    assert any(t.startswith("not drawn: 2.5 % of the time") for t in said)

@@ -118,9 +118,10 @@ def summary(profile: Profile) -> Iterator[str]:
     known = [row for row in profile.rows if row.bytes is not None]
     before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("unfused", "bytes"))
     levels = ", ".join(f"{m.name} {m.gbytes:.0f} GB/s" for m in profile.roofs.memories)
+    nodes = f"{len(profile.rows)} node{'s' * (len(profile.rows) != 1)}"
     yield (
-        f"{profile.us / 1e3:.2f} ms in {len(profile.rows)} nodes, {profile.in_programs:.1%} of it "
-        f"in programs; a whole run takes {profile.run_ms:.2f} ms"
+        f"{profile.us / 1e3:.2f} ms in {nodes}, {profile.in_programs:.1%} of it in programs; "
+        f"a whole run takes {profile.run_ms:.2f} ms"
     )
     yield (
         f"bytes moved: {in_bytes(before)} before (operator by operator), "

@@ -1,9 +1,9 @@
 """Roofline plot of a profile: as SVG and HTML without a plotting library, or as PNG.
 
 Both axes are logarithmic: operations per byte against operations per second.  Slanted lines are
-memory bandwidths, the flat one is the arithmetic peak.  A group of equal nodes is a disk whose
-area is its fraction of the time; its distance to the roofs is the potential gain. Source:
-Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+memory bandwidths, the flat one is the arithmetic peak.  A group of equal nodes or of equal kernel
+calls of programs is a disk whose area is its fraction of the time; its distance to the roofs is
+the potential gain. Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import jinja2
 
 from tracea_graph.errors import UsageError
 from tracea_graph.views.profile_table import abridged, cells, headline, summary
-from tracea_graph.views.profiling import NodeGroup, Profile, ProfileRow, Roofs, notable
+from tracea_graph.views.profiling import (
+    MOST,
+    PETTY,
+    NodeGroup,
+    Profile,
+    ProfileRow,
+    Roofs,
+    families,
+    notable,
+)
 from tracea_graph.views.tables import plain
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
@@ -57,6 +66,12 @@ class Disk:
     y: float
     radius: float
     tag: Point
+
+    @property
+    def count(self) -> str:
+        """How many nodes or kernel calls of programs the disk shows."""
+        rows = self.family.rows
+        return f"{len(rows)} {'node' if rows[0].name else 'call'}{'s' * (len(rows) > 1)}"
 
     @property
     def kind(self) -> str:
@@ -131,14 +146,20 @@ def profile_page(profile: Profile) -> str:
     The page has no scripts and needs no other file.
     """
     named, rest = notable(profile)
-    numbers = {family: index + 1 for index, family in enumerate(_drawn(profile)[:NAMED])}
+    drawn = _drawn(profile)[:NAMED]
+    numbers = {(f.op, f.rows[0].size): index + 1 for index, f in enumerate(drawn)}
     return _render(
         "profile.html.jinja",
         title=headline(profile),
         style=_text("page.css"),
         svg=roofline_svg(profile),
         families=[
-            (numbers.get(f, ""), f, cells(f.total, profile), _inner(f.calls, profile))
+            (
+                _number(numbers, f.rows[0]),
+                f,
+                cells(f.total, profile),
+                [(_number(numbers, call), call, cells(call, profile)) for call in f.calls],
+            )
             for f in named
         ],
         rest=rest,
@@ -149,6 +170,11 @@ def profile_page(profile: Profile) -> str:
         ],
         summary=list(summary(profile)),
     )
+
+
+def _number(numbers: Mapping[tuple[str, str], int], row: ProfileRow) -> str:
+    """Return the number of the disk that shows a row; empty for programs, which show as calls."""
+    return "" if len(row.calls) > 1 else str(numbers.get((row.op, row.size), ""))
 
 
 def _inner(
@@ -205,8 +231,17 @@ def _scene(profile: Profile) -> dict[str, Any]:
 
 
 def _drawn(profile: Profile) -> list[NodeGroup]:
-    """Groups that are drawn: they compute something, and run long enough to measure."""
-    return [f for f in notable(profile)[0] if f.rows[0].intensity > 0 and f.total.gflops > 0]
+    """Groups of nodes and kernel calls that compute something, and long enough to measure."""
+    every = families([call for row in profile.rows for call in _calls_of(row)])[:MOST]
+    return [
+        f for f in every
+        if f.us >= PETTY * profile.us and f.rows[0].intensity > 0 and f.total.gflops > 0
+    ]  # fmt: skip
+
+
+def _calls_of(row: ProfileRow) -> Sequence[ProfileRow]:
+    """Kernel calls of a program of several; other nodes as they are."""
+    return row.calls if len(row.calls) > 1 else (row,)
 
 
 def _disks(profile: Profile, shown: Sequence[NodeGroup], scale: Scale) -> list[Disk]:

@@ -262,7 +262,9 @@ def _overview_row(region: Region, layers: LayerNames, us: float, total: float) -
     link = f'<a href="#" data-open="{clean_text(region.id)}">{clean_text(region.op)}</a>'
     layer = clean_text(layers.of([n.name for n in region.nodes if n.name]))
     time = f"{us:.3g} µs" if us < 999.5 else f"{three_digits(us / 1000)} ms"
-    timed = f'<td class="n">{time}</td><td class="n">{us / total:.0%}</td>' if total else ""
+    digits = ".0%" if us >= 0.1 * total else ".2%"
+    share = f'<td class="n">{us / total:{digits}}</td>' if total else ""
+    timed = f'<td class="n">{time}</td>{share}' if total else ""
     return f'<tr><th scope="row">{link}</th><td>{layer}</td>{timed}</tr>'
 
 
