@@ -141,8 +141,16 @@ def backend_protocol() -> str:
     return "\n".join([*lines, ""])
 
 
+def c_interface_times() -> str:
+    """The table of ``models.c_interface`` that the results have."""
+    text = (ROOT / "models" / "RESULTS.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("<!-- models.c_interface: begin -->\n")
+    return rest.partition("<!-- models.c_interface: end -->")[0]
+
+
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
     {
+        ("docs/c-interface.md", "models.c_interface"): c_interface_times,
         ("docs/cli.md", "tracea-optimize"): option_tables,
         ("docs/cli.md", "tracea"): command_tables,
         ("docs/architecture.md", "stages"): stage_picture,

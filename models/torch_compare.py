@@ -99,6 +99,8 @@ def _race(name: str, threads: int, pairs: int, budget: float) -> None:
                 start = time.perf_counter()
                 call()
                 times[key].append(time.perf_counter() - start)
+    for (op, reason), count in tt.fallbacks().items():
+        print(f"{op} fell back {count} times: {reason}")
     for key, own in times.items():
         of = [statistics.median(a / b for a, b in zip(times[other], own, strict=True))
               for other in ("eager", "inductor")]  # fmt: skip
