@@ -21,10 +21,11 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the machine code of a kernel takes, read from the object.
+    """What the machine code of a kernel takes, read from the object or cubin.
 
-    ``registers`` are the vector registers in use, ``stack_bytes`` the largest frame, ``spills``
-    the stores of vector registers to it.
+    ``registers`` are the vector registers in use, on GPUs the registers of a thread;
+    ``stack_bytes`` is the largest frame, or the local memory of a thread; ``spills`` are the
+    stores of vector registers to it, or its words.
     """
 
     code_bytes: int

@@ -45,14 +45,16 @@ def kernel_metadata(
 ) -> tuple[KernelMetadata, ...]:
     """Return the facts of every variant for these levels, in the order of the tables.
 
-    ``kernels`` restricts them to kernels of these names.  With an environment they are compiled,
-    or taken from its cache, and have resources if ``objdump`` is there.  Raises BuildError.
+    ``kernels`` restricts them to kernels, or variants, of these names.  With an environment they
+    are compiled, or taken from its cache, and have resources if ``objdump`` is there.  Raises
+    BuildError.
     """
     found = []
     for variant in VARIANTS:
         if variant.isa not in levels or variant.kernel not in KERNELS:
             continue
-        if kernels is None or variant.kernel in kernels:
+        names = variant.kernel, variant_id(variant)
+        if kernels is None or any(name in kernels for name in names):
             found.append(_metadata(variant, environment))
     return tuple(found)
 

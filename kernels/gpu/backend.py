@@ -28,6 +28,7 @@ from tracea_graph.kernels.gpu.library import (
     sources_of,
 )
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
+from tracea_graph.kernels.gpu.metadata import kernel_metadata
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
 from tracea_graph.kernels.metadata import KernelMetadata
@@ -159,8 +160,8 @@ class GpuBackend:
         kernels: Sequence[str] | None = None,
         environment: Environment | None = None,
     ) -> tuple[KernelMetadata, ...]:
-        """Return nothing: the catalog describes its variants."""
-        return ()
+        """Return the facts of every variant; see :func:`kernel_metadata`.  Raises BuildError."""
+        return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return nothing: :attr:`standalone_ops` is empty."""

@@ -11,7 +11,6 @@ from string import Template
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.kernels.metadata import KernelMetadata
-from tracea_graph.kernels.program import Call
 from tracea_graph.kernels.runtime import (
     PUBLIC_HEADERS,
     RUNTIME_SOURCE,
@@ -139,10 +138,9 @@ def show_kernel(
     if name not in known:
         which = close_match(name, known) or "; tracea kernels list names all"
         raise UsageError(f"{target} has no kernel {name!r}{which}")
-    kernel = Call.name_of(known[name].op, known[name].dtype)
     levels = (known[name].level,)
-    compiled = found.backend.metadata(levels, (kernel,), environment or Environment())
-    return next(one for one in compiled if one.name == name)
+    (shown,) = found.backend.metadata(levels, (name,), environment or Environment())
+    return shown
 
 
 def _build_runtime(out: Path, environment: Environment) -> None:
