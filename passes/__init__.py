@@ -44,6 +44,7 @@ from tracea_graph.passes.quantized.conv import CONV_INTEGER, QuantizedConv
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.views import (
+    DEQUANTIZE_EACH,
     CancelQuantize,
     DequantizeFirst,
     GatherFirst,
@@ -163,6 +164,9 @@ _REDUCE = Phase(
 )
 """Run after ``convert``: pools and norms between convolutions become steps of their program."""
 
+_DEQUANTIZE_EACH = Phase("dequantize-each", (RulePass(DEQUANTIZE_EACH),))
+"""Run after everything that reads through a DequantizeLinear, and before fusing."""
+
 _IOTA = Phase("iota", (Iota(),))
 """Run after matching integer and mask idioms and before fusing parts of them."""
 
@@ -275,6 +279,7 @@ def phases(
         _UNFLATTEN_ROWS,
         _REDUCE,
         _IOTA,
+        _DEQUANTIZE_EACH,
         *_fuse(request.prepack),
         _structure(request, structure_rules),
     )

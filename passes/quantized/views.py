@@ -4,22 +4,25 @@ MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so t
 QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
 DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
 Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
+f(d), g(d) of d = DequantizeLinear(q) -> f(d), g(d'), each of its own, which fuses into it
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.quantized.scales import ordinary
 from tracea_graph.passes.regions import only_read_by, operand_producer
 from tracea_graph.reasons import other_readers, unsuited
-from tracea_graph.rewrite import Miss, Proposal
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["CancelQuantize", "DequantizeFirst", "GatherFirst", "PoolFirst"]
+__all__ = ["DEQUANTIZE_EACH", "CancelQuantize", "DequantizeFirst", "GatherFirst", "PoolFirst"]
 
 _SCALES = unsuited("it has several scales, or one that is not constant")
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -149,6 +152,42 @@ class CancelQuantize:
             _renamed(r, tuple(value if v == quantized else v for v in r.operands)) for r in readers
         )
         yield Proposal(self.name, old, new, step=True)
+
+
+def _dequantized(op: Any, q: Any) -> Any:
+    return op.DequantizeLinear(q, ...)
+
+
+def _each_check(m: Match) -> str | None:
+    source, value, graph = m.values["q"], m.root.results[0], m.graph
+    if graph.spec(source).dtype not in (DType.U8, DType.I8) or graph.weight(source):
+        return unsuited(f"{source!r} is constant, or has 16 bits")
+    if any(value in reader.captures for reader in graph.readers(m.root)):
+        return unsuited(f"a body reads {value!r}")
+    return None
+
+
+def _each_rewrite(m: Match) -> Rewrite | str:
+    """Give all elementwise readers a DequantizeLinear, but the only reader of this one."""
+    graph, value = m.graph, m.root.results[0]
+    readers = graph.in_order(graph.readers(m.root))
+    moved = [r for r in readers if not r.fused and read_chain(graph, r) is not None]
+    if len(moved) == len(readers) and not graph.is_output(value):
+        moved = moved[1:]
+    if not moved:
+        return unsuited(f"no other elementwise op reads {value!r}")
+    copies, renamed, specs = list[Region](), list[Region](), dict[str, TensorSpec]()
+    for number, reader in enumerate(moved):
+        name = f"{value}_for_{number}"
+        copies.append(_made(m.root, m.root.operands, name))
+        operands = tuple(name if v == value else v for v in reader.operands)
+        renamed.append(_renamed(reader, operands))
+        specs[name] = graph.spec(value)
+    return Rewrite((*copies, *renamed), old=tuple(moved), specs=specs, step=True)
+
+
+DEQUANTIZE_EACH = Rule("dequantize-each", (_dequantized,), _each_rewrite, _each_check)
+"""Dequantize 8-bit integers for each elementwise reader, which then reads the integers."""
 
 
 def _alike(graph: TileGraph, source: Region, region: Region) -> bool:
