@@ -130,41 +130,62 @@ def _packed(
     """Pack an image of few channels so that a row of a filter reads one run of memory.
 
     Pixels get 4 or 8 channels and zeros around the image; the pixels that a filter's row reads
-    become the channels of one tap.  Returns the image, the filters and their window; None for
-    convolutions that do not gain.
+    become the channels of one tap.  Where windows are two lines apart, two lines lie side by side
+    and are one tap.  Returns the image, the filters and their window; None for convolutions that
+    do not gain.
     """
     window = _window(p.window)
-    (down, across), dilations = window["strides"], window["dilations"]
-    (top, left), (n, _, high, wide) = window["pads"], x.shape
+    (down, across), (top, left), (n, _, high, wide) = window["strides"], window["pads"], x.shape
     filters, _, taps_h, taps_w = weight.shape
-    if w.narrow not in HALVES or p.groups > 1 or p.channels >= _RUN or dilations != (1, 1):
+    if w.narrow not in HALVES or p.groups > 1 or p.channels >= _RUN:
         return None
-    if not all(isinstance(size, int) for size in (wide, taps_h, taps_w)) or taps_w == 1:
+    if window["dilations"] != (1, 1) or taps_w == 1:
         return None
-    assert isinstance(wide, int) and isinstance(taps_w, int)
+    if not all(isinstance(size, int) for size in (wide, taps_h, taps_w)):
+        return None
+    assert isinstance(wide, int) and isinstance(taps_w, int) and isinstance(taps_h, int)
     held = _RUN // 2 if across % 2 == 0 and p.channels <= _RUN // 2 else _RUN
-    span = taps_w + taps_w % 2
-    after = p.window.pairs[-1][1]
-    results = (wide + left + after - taps_w) // across + 1
-    width = across * (results - 1) + span
-    if span * held > _MOST_PACKED or results < 1:
+    lines = 2 if down == 2 and held < _RUN and taps_h > 1 and isinstance(high, int) else 1
+    span, pixel = taps_w + taps_w % 2, lines * held
+    pairs = p.window.pairs if p.window.rank > 1 else ((0, 0), *p.window.pairs)
+    results = (wide + sum(pairs[1]) - taps_w) // across + 1
+    width, taps = across * (results - 1) + span, -(-taps_h // lines)
+    if span * pixel > _MOST_PACKED or results < 1:
         return None
-    image = w.number((n, held, high, width), LAST)
-    seen = x.part(3, 0, min(wide, width - left))
-    w.copy(seen, _within(w, seen, image, left))
-    kernel = w.number((filters, held, taps_h, span), LAST)
-    w.copy(weight, _within(w, weight, kernel, 0))
-    row = combine("mul", width, held)
-    px = View(image.view.buffer, (n, high, results, span * held),
-              (combine("mul", high, row), row, across * held, 1))  # fmt: skip
-    pw = View.dense(kernel.view.buffer, (filters, taps_h, 1, span * held))
-    return px, pw, {"strides": (down, 1), "dilations": (1, 1), "pads": (top, 0)}
+    height = high
+    if lines > 1:
+        assert isinstance(high, int)
+        height = (high + sum(pairs[0]) - taps_h) // down + taps
+    image = w.number((n, pixel, height, width), LAST)
+    _copy_lines(w, x, image, lines, top if lines > 1 else 0, left)
+    kernel = w.number((filters, pixel, taps, span), LAST)
+    _copy_lines(w, weight, kernel, lines, 0, 0)
+    row = combine("mul", width, pixel)
+    px = View(image.view.buffer, (n, height, results, span * pixel),
+              (combine("mul", height, row), row, across * pixel, 1))  # fmt: skip
+    pw = View.dense(kernel.view.buffer, (filters, taps, 1, span * pixel))
+    pads = (0, 0) if lines > 1 else (top, 0)
+    return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
-def _within(w: Writer, value: Value, room: Value, first: int) -> Value:
-    """Fill a larger room with zeros and return the part of it that a value goes to."""
-    w.chain(ZERO, [], [Value(View.dense(room.view.buffer, (product(room.shape),)), room.dtype)])
-    return room.part(1, 0, value.shape[1]).part(3, first, value.shape[3])
+def _copy_lines(w: Writer, value: Value, room: Value, lines: int, top: int, left: int) -> None:
+    """Copy an image into a larger room of zeros: ``lines`` lines become channels of one."""
+    whole = View.dense(room.view.buffer, (product(room.shape),))
+    w.chain(ZERO, [], [Value(whole, room.dtype)])
+    (_, channels, high, wide), (_, pixel, height, width) = value.shape, room.shape
+    assert isinstance(wide, int) and isinstance(width, int) and isinstance(pixel, int)
+    for line in range(lines):
+        first = (line - top) % lines
+        at, count = (first + top - line) // lines, high
+        if lines > 1:
+            assert isinstance(high, int) and isinstance(height, int)
+            count = min(-(-(high - first) // lines), height - at)
+        seen = value.part(2, first, count).part(3, 0, min(wide, width - left))
+        steps = seen.view.strides
+        apart = (*steps[:2], combine("mul", steps[2], lines), steps[3])
+        seen = replace(seen, view=replace(seen.view, strides=apart))
+        to = room.part(1, line * (pixel // lines), channels).part(2, at, count)
+        w.copy(seen, to.part(3, left, seen.shape[3]))
 
 
 def _conv_call(
