@@ -6,10 +6,10 @@
 
 namespace tracea {
 
-constexpr int64_t kQueryChunk = 48;  // fewer queries per task would pack the keys too often
-constexpr int64_t kFewQueries = 4;  // rows for which packing the keys would cost more than it saves
-constexpr int64_t kFewHeads = 16;   // heads of one query that are such rows together
-constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask all heads share is read once
+constexpr int64_t kQueryChunk = 48;  // queries per task; with fewer, keys would be packed too often
+constexpr int64_t kFewQueries = 4;  // up to so many rows, packing the keys costs more than it saves
+constexpr int64_t kFewHeads = 16;   // the same for heads of a single query, which become rows
+constexpr int64_t kLargeMask = 1 << 18;  // elements from which a mask shared by all heads is scanned once
 constexpr int64_t kRangesPerTask = 16;
 
 struct AttentionJob {
@@ -64,7 +64,7 @@ inline void attention_task(void* usr, size_t index) {
   release_slot(job.slots, slot);
 }
 
-// What the mask leaves of the keys for some of a chunk's queries, whatever the head.
+// Range of keys that the mask leaves for some queries of a chunk, for every head.
 inline void ranges_task(void* usr, size_t index) {
   AttentionJob& job = *static_cast<AttentionJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), piece = task % job.pieces;
@@ -182,7 +182,7 @@ inline bool attention_shapes(const TensorView* views, bool masked) {
                       (keys == 1 || mask.strides[3] == 0 || mask.strides[3] == 1)));
 }
 
-// q, k and v in float32 for a kernel that takes them in bf16: what its tasks read is rounded once.
+// Rounds q, k and v from float32 to bf16 once, for a kernel whose tasks read them repeatedly.
 struct RoundHeadsJob {
   tracea_round_fn round;
   const TensorView* from;
@@ -198,7 +198,7 @@ inline void round_heads_task(void* usr, size_t index) {
     task -= job.from[which].dims[0] * job.from[which].dims[1];
   const TensorView &x = job.from[which], &y = job.to[which];
   const int64_t b = task / x.dims[1], h = task % x.dims[1];
-  const bool cached = job.positions && which > 0;  // what lies behind the queries is anything
+  const bool cached = job.positions && which > 0;  // beyond the queries the cache holds arbitrary values
   const int64_t rows = cached ? position_of_item(*job.positions, b) + job.from[0].dims[2] : x.dims[2];
   const tracea_round_tile tile = {
       rows, x.dims[3], x.f32() + b * x.strides[0] + h * x.strides[1], x.strides[2],
@@ -228,7 +228,7 @@ inline bool round_heads(Run& run, const TensorView* positions, TensorView* views
   return true;
 }
 
-// What a call says about all its tasks.
+// Fills in what all tasks of a call share.
 inline tracea_attention_tile attention_tile(const Call& call, const TensorView* views, int64_t lane) {
   using namespace attention_call;
   const TensorView &q = views[kQ], &k = views[kK], &v = views[kV], &mask = views[kMask], &y = views[kY];
@@ -256,7 +256,7 @@ inline tracea_attention_tile attention_tile(const Call& call, const TensorView* 
   return tile;
 }
 
-// Where there is no key, what is summed over keys is nothing.
+// Without keys the result is zero.
 inline bool attend_to_nothing(Run& run, const Call& call, const TensorView& q, const TensorView& y) {
   if (!y.is(q.dims[0], q.dims[1], q.dims[2]) || (y.dims[3] > 1 && y.strides[3] != 1))
     return misfit(run, "fused attention");
@@ -306,7 +306,7 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
   const int64_t wanted = max(8, host.processors);
   job.chunks = max(1, min(ceil_div(queries, kQueryChunk), wanted / all));
-  // Heads that share keys part only where there would be too little to do for the threads.
+  // Heads that share keys are split only if threads would be idle otherwise.
   job.parts = max(1, min(shared, host.processors / (all * job.chunks)));
   job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;

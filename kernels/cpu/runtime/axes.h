@@ -1,4 +1,4 @@
-// Axes of kernels that treat some of them apart: reductions, ArgMax and softmax.
+// Axes of kernels that treat some axes specially: reductions, ArgMax and softmax.
 //
 // `special` axes are reduced (or normalised over), the others are kept.  Neighbouring axes of one
 // role that every view crosses at one stride become one.  The innermost axis becomes the columns;
@@ -40,14 +40,14 @@ struct Axes {
     return dim;
   }
 
-  // The innermost axis of a role, or -1.
+  // Index of the innermost axis that is special or not, or -1.
   int32_t last(bool role) const {
     int32_t axis = count - 1;
     while (axis >= 0 && special[axis] != role) --axis;
     return axis;
   }
 
-  // Combinations of the axes of a role.
+  // Number of index combinations over the axes that are special or not.
   int64_t size(bool role) const {
     int64_t product = 1;
     for (int32_t i = 0; i < count; ++i)
@@ -55,7 +55,7 @@ struct Axes {
     return product;
   }
 
-  // Where view `v` of combination `at` of a role begins, in elements.
+  // Offset of view `v` at combination `at` of those axes, in elements.
   int64_t offset(bool role, int32_t v, int64_t at) const {
     int64_t sum = 0;
     for (int32_t i = count; i-- > 0;)
@@ -106,7 +106,7 @@ struct Prologue {
 // Operands and a result as rows and columns, of which one are special.
 struct Planes {
   Prologue prologue;
-  bool down;      // what is special lies along the rows of each column
+  bool down;      // the special axis runs down the rows of each column
   int32_t views;  // operands, and y as the last one
   const float* x;
   Axes axes;  // all but rows and columns
@@ -158,7 +158,7 @@ inline bool sizes_agree(const Call& call, const TensorView* views, int64_t speci
   return true;
 }
 
-// A box of these sizes that lies densely at `data`.
+// A dense view of these sizes at `data`.
 inline TensorView dense_box(const TensorView& like, int32_t rank, char* data) {
   TensorView box;
   box.data = data;
@@ -168,8 +168,8 @@ inline TensorView dense_box(const TensorView& like, int32_t rank, char* data) {
   return box;
 }
 
-// Runs the chain of `planes` on its own, which was compiled for other strides, and folds what it
-// gave in its place.  `dense` holds that.
+// Where the chain was compiled for other strides than `planes` has: run it first, into `dense`, and
+// fold that result instead.
 inline bool fold_apart(Planes& planes, Run& run, Scratch& dense, const Call& call,
                        const TensorView* views, int32_t rank, int64_t special, bool kept) {
   const int32_t last = call.view_count - 1;

@@ -102,8 +102,8 @@ struct Canvas {
     return row(n, block, y) + x * lanes;
   }
 
-  // Whether there is no pixel, and so nobody who clears what lies beside his: all is halo then, and
-  // becomes zeros.  Whoever fills a canvas asks this first.
+  // If the interior is empty, no task clears the halo beside its pixels: clears everything and returns
+  // true.  Callers ask this first.
   bool bare() const {
     if (height > 0 && width > 0 && box->dims[0] > 0 && blocks > 0) return false;
     for (int64_t n = 0; n < box->dims[0]; ++n)
@@ -171,7 +171,7 @@ struct PostOps {
     return add->f32() + n * s[0] + block_at(block, s[1], add_nchw32c) + y * s[2] + x * add_lanes;
   }
 
-  // Whether sums are kept elsewhere until the chain has rounded its results.
+  // Whether sums are buffered until the chain has rounded its results.
   bool apart() const { return chain && canvas.rounds(); }
 
   // Runs the chain over outputs [x, x + count) of one line, in place or from sums that lie apart,
@@ -265,7 +265,7 @@ inline bool open_post_ops(Run& run, const Call& call, const TensorView* views, i
   return ok;
 }
 
-constexpr int64_t kLinePiece = 56;            // outputs that wait for a chain to round them
+constexpr int64_t kLinePiece = 56;            // outputs buffered for a chain that rounds them
 constexpr int64_t kTileFloats = 64 * kLanes;  // of sums at least as many as any register tile has
 constexpr int64_t kChainTiles = 4;            // register tiles that a chain takes at once
 

@@ -11,8 +11,8 @@
 
 namespace tracea {
 
-// The lines of what comes after the convolution that tiles [begin, end) of a column ask for, or
-// none: all tiles of the first image together ask for all of it.
+// Lines of the next call's weights to prefetch during tiles [begin, end) of a column; all tiles of the
+// first image together prefetch everything.
 inline void prefetch_weights(const ConvJob& job, int64_t n, int64_t index, int64_t begin, int64_t end,
                       tracea_conv_tile& tile) {
   const int64_t tiles = job.units * job.across, all = job.columns * tiles;
@@ -56,7 +56,7 @@ struct ConvPlace {
   }
 };
 
-// The taps of a tile; where it lies at the edge of a map some meet nothing but zeros.
+// Taps of a tile; at the edge of a map, those that only meet padding are left out.
 struct ConvTaps {
   Taps rows, cols;
 
@@ -70,7 +70,7 @@ struct ConvTaps {
   }
 };
 
-// How many of `count` tiles that are alike from `at` on have the taps of the first.
+// Number of the `count` equal tiles from `at` on that have the same taps as the first.
 inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const ConvPlace& at,
                          const ConvTaps& taps, int64_t count) {
   if (job.tap.rows == 1 && job.tap.cols == 1) return count;
@@ -82,7 +82,7 @@ inline int64_t same_taps(const ConvJob& job, const tracea_conv_tile& tile, const
   return n;
 }
 
-// A run of tiles that are alike.  A chain follows few of them, while they are in L1.
+// A run of equal tiles.  The elementwise chain runs after every few of them, while they are in L1.
 inline void conv_run(const ConvJob& job, tracea_conv_tile& tile, const float* x, int64_t n,
                      const ConvColumn& c, const ConvPlace& at) {
   const PostOps& post_ops = job.post_ops;
@@ -189,7 +189,7 @@ inline bool check_conv(Signature& call) {
   return call.opcode() != kConvBf16x2 || check_conv_bf16x2(call);
 }
 
-// Leaves out taps that meet nothing but zeros around the input: most of a kernel that is wider than
+// Leaves out taps that only meet padding: most of a kernel that is wider than
 // a map.
 inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   tracea_conv_tile& tap = job.tap;

@@ -11,7 +11,7 @@
 namespace tracea {
 
 constexpr int64_t kFirstLayerRows = 4;         // output rows per task, or more where that is little
-constexpr int64_t kFirstLayerTask = 1000000;   // multiply-adds worth a task of their own
+constexpr int64_t kFirstLayerTask = 1000000;   // multiply-adds per task
 constexpr int64_t kFirstLayerCopy = 8 * 1024;  // floats of images that are copied
 
 // Those of `taps` that lie inside [0, size) when the first one is at `at`.
@@ -94,7 +94,7 @@ inline void first_layer_task(void* usr, size_t index) {
   }
 }
 
-// The images within zeros, as far as windows reach; false where they are too large for `room`.
+// Copies the images into a border of zeros as wide as windows reach; false if `room` is too small.
 inline bool first_layer_copy(FirstLayerJob& job, TensorView* copy, float* room) {
   const Canvas& y = job.post_ops.canvas;
   const TensorView& x = *job.x;
@@ -121,7 +121,7 @@ inline bool first_layer_copy(FirstLayerJob& job, TensorView* copy, float* room) 
   return true;
 }
 
-// Whether some window leaves the image.
+// Whether some window reaches outside the image.
 inline bool first_layer_leaves(const FirstLayerJob& job) {
   const Canvas& y = job.post_ops.canvas;
   return job.top || job.left ||

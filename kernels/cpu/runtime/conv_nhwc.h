@@ -7,11 +7,11 @@
 namespace tracea {
 
 constexpr int64_t kPatchBytes = 128 * 1024;  // of a task's patches, which stay in L2
-constexpr int64_t kFewPatches = 32;          // windows that make use of panels from farther away
+constexpr int64_t kFewPatches = 32;          // windows per task at least, so that reading the panels pays
 
-constexpr int64_t kManyBytes = 512;  // that a call of memcpy copies faster
+constexpr int64_t kManyBytes = 512;  // from here on memcpy is faster
 
-constexpr int64_t kShortRun = 32;    // bytes that are always copied, where that many may be read
+constexpr int64_t kShortRun = 32;    // bytes copied at once where the source has that many
 
 // A few bytes, inline: a patch is made of many short runs.  What is written behind them is written
 // again, or lies behind the last patch.
@@ -53,7 +53,7 @@ inline char* gather_line(const ConvNhwcJob& job, const char* line, int64_t col, 
   return to;
 }
 
-// Whether all lines of taps are so short that they may be copied a little further than they go.
+// Whether all lines of taps are short enough to copy kShortRun bytes each, beyond their end.
 inline bool short_lines(const ConvNhwcJob& job) {
   return job.whole && job.kernel[1] * job.depth <= kShortRun;
 }
@@ -209,10 +209,10 @@ inline bool conv_nhwc_shapes(Run& run, const Call& call, const TensorView* views
   return ok || misfit(run, "convolution of bytes");
 }
 
-// Tasks of so many windows that their patches stay in L2, and enough for every processor.
+// Windows per task: few enough for their patches to stay in L2, and for every thread to get a task.
 inline void divide_windows(ConvNhwcJob& job, int64_t processors) {
   GemmJob& gemm = job.gemm;
-  constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
+  constexpr double kSmall = 1e5;  // multiply-adds below which no thread is woken
   const double work = static_cast<double>(gemm.m) * static_cast<double>(gemm.n) *
                       static_cast<double>(job.row_bytes);
   const int64_t each = job.depthwise ? max(gemm.m, 1)

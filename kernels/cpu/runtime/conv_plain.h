@@ -3,7 +3,7 @@
 //
 // One image is copied at a time, with its padding, and each line split by column stride, so that
 // the kernel reads neighbouring outputs' inputs side by side.  Short lines are computed together as
-// one, with what lies between them, and taken apart afterwards.
+// one line, gaps included, and separated afterwards.
 #pragma once
 #include "runtime/blocked.h"
 
@@ -120,7 +120,7 @@ inline void plain_task(void* usr, size_t index) {
   }
 }
 
-// Lists have a number for each spatial axis.
+// Each list has one entry per spatial axis.
 inline bool check_conv_plain(Signature& call) {
   const int32_t axes = call.rank(conv_plain_call::kX) - 2;
   return (axes >= 1 && axes <= 3 && call.integers() == 1 + 3 * axes) ||

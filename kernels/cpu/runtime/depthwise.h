@@ -7,9 +7,9 @@
 
 namespace tracea {
 
-constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of vectors of 16
-constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, worth waking a thread up
-constexpr int64_t kDepthwiseOutputs = 448;      // of lines that the kernel takes at once
+constexpr int64_t kDepthwiseTask = 64 * 1024;   // multiply-adds of 16-wide vectors per task
+constexpr int64_t kDepthwiseUnits = 16 * 1024;  // the same, below which no thread is woken
+constexpr int64_t kDepthwiseOutputs = 448;      // outputs of the lines that one kernel call takes
 
 struct DepthwiseJob {
   tracea_depthwise_fn depthwise;
@@ -23,8 +23,8 @@ struct DepthwiseJob {
   bool pairs;  // the kernel may multiply pairs of columns
 };
 
-// Lines whose sums lie apart until a chain rounds them: several short ones, or pieces of about one
-// length of a long one.
+// Lines whose sums are buffered until an elementwise chain rounds them: several short lines, or
+// equal pieces of a long one.
 inline void depthwise_apart(const DepthwiseJob& job, tracea_depthwise_tile tile, int64_t n,
                             int64_t block, int64_t row) {
   alignas(64) float sums[kLinePiece * kLanes];
@@ -105,7 +105,7 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   tap.x_step = stride_w * lanes;
   tap.x_line = job.x_step_row, tap.y_line = y.strides[2];
   if (job.post_ops.add) tap.add_line = job.post_ops.add_strides[2];
-  // Columns side by side, and a part of every window on the line.
+  // Columns must be adjacent, and every window must overlap the line.
   job.pairs = lanes != kLanes && call.ints[depthwise_call::kRoundedFilters] && dilation_w == 1 &&
               left < cols && x.dims[3] > 0 &&
               (y.width - 1) * stride_w - left < x.dims[3];

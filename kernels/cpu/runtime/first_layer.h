@@ -1,11 +1,11 @@
-// What the ways to compute a convolution of plain images share: the outputs of a tile.
+// Shared by the variants of first-layer convolutions (of plain images): the outputs of a tile.
 #pragma once
 #include "runtime/blocked.h"
 #include "runtime/slots.h"
 
 namespace tracea {
 
-// Stems on matrix tiles (first_layer_split.h).
+// First-layer convolutions on matrix tiles (first_layer_split.h).
 struct FirstLayerSplit {
   tracea_conv_fn conv;  // null elsewhere
   tracea_conv_end_fn end;
@@ -68,7 +68,7 @@ inline void first_layer_across(const FirstLayerJob& job, int64_t widest, int64_t
   }
 }
 
-// What comes after a line of sums, where tiles left it.
+// Applies the post-ops to a line of sums that tiles left in the buffer.
 inline void first_layer_finish(const FirstLayerJob& job, const tracea_conv_tile& tile, int64_t n, int64_t block,
                         int64_t row) {
   if (job.post_ops.apart()) return;

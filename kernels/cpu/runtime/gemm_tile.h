@@ -14,8 +14,8 @@ namespace tracea {
 
 constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 constexpr int64_t kPage = 4096;    // bytes
-constexpr int64_t kMaxPrefetchLinesOfGemm = 9 * 1024;  // of the next product: half of a small L2
-constexpr int64_t kFarFloats = 2 << 20;    // a result that is not in L2 any more when it is read
+constexpr int64_t kMaxPrefetchLinesOfGemm = 9 * 1024;  // of the next product's weights: half of a small L2
+constexpr int64_t kFarFloats = 2 << 20;    // results of this size have left L2 when they are read
 
 // Weights as codes that have a scale for each block of k.
 struct NBitsMatrix {
@@ -35,7 +35,7 @@ struct GemmJob {
   const tracea_chain_type* type;
   const TensorView *x, *w, *bias, *extra, *results;  // bias may be null
   int32_t parts;                              // results side by side; with a chain one
-  int32_t outer;                              // leading axes: as many products of their own
+  int32_t outer;                              // leading axes: a batch of so many products
   int32_t mr, nv;          // largest register tile
   const float *row_scale, *column_scale;  // of 16-bit integers; else null
   const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null

@@ -47,7 +47,7 @@ inline int64_t bytes_per_iteration(const Program& program, int32_t loop, const M
   return total;
 }
 
-// The first error of any iteration is the run's.
+// Keeps the first error of all iterations: the run reports it.
 inline void report_error(ParallelLoop& job, Run& own) {
   if (__atomic_exchange_n(&job.failed, true, __ATOMIC_ACQ_REL)) {
     if (own.status) ort::ReleaseStatus(own.host.api, own.status);
@@ -86,8 +86,8 @@ inline void iteration_task(void* usr, size_t index) {
   if (!ok) report_error(job, own);
 }
 
-// Rows per iteration: no more than planned, and a count of iterations that keeps threads even; 0
-// where too few threads would get one.
+// Rows per iteration: at most as planned, so that threads get equally many iterations; 0 if too few
+// threads would get one.
 inline int64_t rows_per_iteration(const Loop& loop, int64_t extent, int64_t processors) {
   const int64_t rounds = ceil_div(ceil_div(extent, loop.step), processors);
   const int64_t even = ceil_div(ceil_div(extent, rounds * processors), 16) * 16;

@@ -6,8 +6,8 @@
 
 namespace tracea {
 
-constexpr int64_t kPoolTask = 64 * 1024;   // vectors of 16 joined by one task
-constexpr int64_t kPoolUnits = 16 * 1024;  // the same, of whole blocks that one task takes
+constexpr int64_t kPoolTask = 64 * 1024;   // 16-wide vectors that one task reduces
+constexpr int64_t kPoolUnits = 16 * 1024;  // the same limit for a task that takes whole channel blocks
 
 struct PoolJob {
   tracea_pool_fn pool;

@@ -11,13 +11,13 @@ struct RecurrentJob {
   tracea_recurrent_fn step;
   tracea_recurrent_tile tile;  // what every step shares
   const TensorView *p, *r, *rest, *h0, *c0, *h, *c, *y;  // some of those between may be null
-  int64_t steps, batch, per_task, tasks;  // rows of a task; tasks of a direction
+  int64_t steps, batch, per_task, tasks;  // rows per task; tasks per direction
   int64_t reverse;                        // bit d: direction d begins at the last step
   float* scratch;                           // for every row of every direction; or null
 };
 
-// Panels that each of some gates has for itself: of what is left of its units, where sharing saves
-// none (ops/recurrent.py, Gates).
+// Panels of some gates that are not shared: each gate's remaining units, where sharing a panel would
+// not save one (ops/recurrent.py, Gates).
 inline int64_t own_panels(int64_t gates, int64_t hidden) {
   const int64_t left = hidden % TRACEA_PANEL;
   return hidden / TRACEA_PANEL + (ceil_div(gates * left, TRACEA_PANEL) == gates);
@@ -71,7 +71,7 @@ inline void recurrent_task(void* usr, size_t index) {
     copy_state(tile.c, tile.c_row, tile.c_next, tile.c_next_row, tile.rows, tile.hidden);
 }
 
-// An LSTM has states c; a GRU that resets behind its product has a bias of its own for that.
+// An LSTM has a cell state c; a GRU with linear_before_reset has a separate bias for that product.
 inline bool check_recurrent(Signature& call) {
   const int64_t cell = call.integer(recurrent_call::kCell);
   const bool lstm = cell == recurrent_call::kCellLstm, rests = cell == recurrent_call::kCellGru;
@@ -120,7 +120,7 @@ inline bool run_recurrent(Run& run, const Call& call, const TensorView* views) {
   const double work = static_cast<double>(job.steps) * static_cast<double>(hidden * hidden * gates) *
                       static_cast<double>(job.batch);
   const int64_t worth = max(1, static_cast<int64_t>(work / kRecurrentTask));
-  // Rows together read the matrix once, so they part only for threads that are there.
+  // Rows of one task read the matrix once, so they are split only as far as there are threads.
   const int64_t threads = run.threads();
   const int64_t wanted = min(ceil_div(threads, directions), worth);
   job.per_task = ceil_div(job.batch, wanted);

@@ -16,8 +16,8 @@ struct ReduceJob : Planes {
   tracea_reduce_fn reduce;
   float *y, *totals, *rests;  // [part][result] where there are parts
   int64_t block, depth, width;  // results of a block; rows and columns of a tile
-  int64_t blocks, outer, chunk;    // blocks of one outer index; outer indices; of those a task
-  int64_t inner, steps, parts, per_part;  // tiles along what is reduced: `inner` an outer index
+  int64_t blocks, outer, chunk;    // blocks per outer index; outer indices; blocks per task
+  int64_t inner, steps, parts, per_part;  // tiles along the reduced axes, `inner` of them per outer index
   float divisor;
   int32_t kind;
 };
@@ -89,7 +89,7 @@ inline float joined(int32_t kind, float a, float b) {
   }
 }
 
-// The parts' totals, in order.
+// Adds the totals of all parts, in order.
 inline void join_parts(const ReduceJob& job) {
   const int64_t kept = job.down ? job.cols : job.rows, results = job.outer * kept;
   const int64_t* stride = job.down ? job.col_stride : job.row_stride;
@@ -128,7 +128,7 @@ inline void divide_reduction(ReduceJob& job) {
   job.parts = ceil_div(job.steps, job.per_part);
 }
 
-// What a reduction of nothing gives; a mean as well, as in ONNX Runtime.
+// Result of reducing an empty range, means included, as ONNX Runtime defines it.
 inline void fill_start(const Call& call, const TensorView& y) {
   const float inf = __builtin_inff();
   const float starts[] = {0.0f, 0.0f, 0.0f, -inf, inf, 1.0f};

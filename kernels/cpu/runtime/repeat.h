@@ -1,4 +1,4 @@
-// Inputs that broadcast: a loose axis of size 1 is repeated as often as others are long.
+// Broadcast inputs: repeat an axis of size 1 to the size that the other inputs have there.
 #pragma once
 #include "runtime/guard.h"
 
@@ -10,7 +10,7 @@ struct Repeats {
   ~Repeats() { pool.release(); }
 };
 
-// Lets `memory`, of sizes `from`, have sizes `to`: axes that differ have a size of 1.
+// Replaces `memory` by a copy expanded from sizes `from` to sizes `to`; axes that differ have size 1 in `from`.
 inline bool repeat(Run& run, const Tensor& tensor, const int64_t* from, const int64_t* to,
                    Repeats& repeats, Memory* memory) {
   const int64_t size = element_size(tensor.type);

@@ -5,7 +5,7 @@
 
 namespace tracea {
 
-constexpr int64_t kGrain = 32 * 1024;  // elements per task: some microseconds of work
+constexpr int64_t kGrain = 32 * 1024;  // elements per task: a few microseconds of work
 
 // Rows of a task, a multiple of `unit`: equally many for each thread of a team.
 inline int64_t task_rows(const Run& run, int64_t rows, int64_t cols, int64_t unit) {
@@ -71,7 +71,7 @@ inline bool run_norm(Run& run, const Call& call, const TensorView* views) {
 struct ChannelNormJob {
   tracea_norm_fn norm;
   tracea_norm_tile whole;
-  int64_t groups, blocks, total, chunk;  // of an item; blocks of columns; units in all, a task
+  int64_t groups, blocks, total, chunk;  // groups per item; column blocks; units in all and per task
   int64_t x_item, y_item;                // strides between items
 };
 
@@ -145,7 +145,8 @@ inline int64_t row_offset(const TensorView& ids, int32_t rank, int64_t row) {
   return offset;
 }
 
-// Points at the table rows that `rows` ids select; false, with the id noted, if one is outside.
+// Sets pointers to the table rows that `rows` ids select.  If an id is out of range, records it and
+// returns false.
 inline bool resolve(EmbeddingJob& job, int32_t t, int64_t row, int64_t rows, const float** out) {
   const TensorView &table = job.tables[t], &ids = job.ids[t];
   for (int64_t r = 0; r < rows; ++r) {
@@ -191,7 +192,7 @@ inline bool check_embedding(Signature& call) {
   return ok || call.fail("ids of another type");
 }
 
-// Whether y's rows, counted through, lie at one stride (stored in the job).
+// Whether all rows of y are one stride apart; that stride is stored in the job.
 inline bool even_rows(EmbeddingJob& job) {
   const TensorView& y = *job.y;
   int64_t below = 1;  // rows one step of this axis spans

@@ -65,7 +65,7 @@ inline void winograd_before(const WinogradJob& job, const WinogradTask& at, int6
   }
 }
 
-// The whole sum of some tiles; of integers in parts that fit 32 bits.
+// Sums of some tiles over all input channels; integers are summed in parts that fit 32 bits.
 inline void winograd_parts(const WinogradJob& job, tracea_conv_tile tile) {
   const int64_t part = job.x_scales ? whole_blocks(1) : job.inputs, depth = tile.last;
   for (int64_t block = 0; block < job.inputs; block += part) {
@@ -117,7 +117,8 @@ inline void winograd_multiply(const WinogradJob& job, const WinogradTask& at, in
   }
 }
 
-// A row of tiles whose results lie apart until a chain rounds them, some tiles at a time.
+// A row of tiles whose results are buffered until the elementwise chain rounds them, a few tiles at a
+// time.
 inline void winograd_pieces(const WinogradJob& job, tracea_winograd_out_tile tile, int64_t n,
                             int64_t block, int64_t row) {
   alignas(64) float sums[4][kLinePiece * kLanes];
@@ -228,7 +229,7 @@ inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views,
          misfit(run, "winograd");
 }
 
-// Bands of which every thread takes as many, where they are worth a task of their own.
+// Tasks per image: equally many for every thread, if each is large enough.
 inline int64_t even_h_tasks(const Run& run, const WinogradJob& job, int64_t images) {
   const int64_t threads = run.threads();
   const int64_t tasks = images * job.h_tasks;
@@ -295,7 +296,7 @@ constexpr double kReadDirect = 6.0, kReadPlane = 10.0;
 constexpr double kPlane = 48.0;  // of setting up the products of one plane
 constexpr double kRounded = 8.0;  // of rounding a pixel's 16 channels to integers
 
-// Whether summing directly takes less than the transforms, whose filters are several times as many.
+// Whether direct convolution is faster: it reads several times fewer filter bytes.
 inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_t m, bool rounds) {
   const double pairs = static_cast<double>(inputs * outputs);
   const double tiles = static_cast<double>(ceil_div(y.width, m) * ceil_div(y.height, m));
@@ -307,7 +308,7 @@ inline bool direct_pays(const Canvas& y, int64_t inputs, int64_t outputs, int64_
   return direct < static_cast<double>((m + 2) * (m + 2)) * plane;
 }
 
-// The call to Winograd's algorithm that one to either way holds, behind the direct filters.
+// The Winograd call inside a call that chooses at run time; its operands follow the direct filters.
 inline Call without_direct(const Call& call) {
   Call inner = call;
   const bool whole = call.opcode == kConvDispatchInt16;
