@@ -348,3 +348,14 @@ def test_what_is_faster_is_found_by_timing(
     assert all(row.code is not Code.UNMEASURED for row in report.groups)
     found = answers(Path(report.output), padded_text(), report.library and Path(report.library))
     assert error_between(found, answers(original, padded_text())) < CLOSE
+
+
+@pytest.mark.parametrize(("precision", "most"), [("int8", 0.05), ("int4-weights", 0.3)])
+def test_integers_are_within_what_is_accepted(
+    precision: str, most: float, original: Path, tmp_path: Path
+) -> None:
+    options = Options(tmp_path, keep="all", precision=precision, max_error=most)
+    report = api.optimize(original, options)
+    assert report.status == "passed" and report.kernels
+    wanted, found = (answers(path, padded_text()) for path in (original, Path(report.output)))
+    assert 1e-4 < error_between(found, wanted) < most

@@ -70,7 +70,13 @@ def _widened(
         return _instance_normalized(node, opset)
     if node.op_type == "LayerNormalization" and _over_last_axis(node):
         return _normalized(node, *node.input, node.output[0], opset)
-    if node.op_type == "If" or has_doubles(node.domain, node.op_type, opset):
+    if node.op_type in ("If", "Loop"):  # what is drawn in bodies has doubles
+        for body in (a.g for a in made.attribute if a.HasField("g")):
+            for value in (*body.input, *body.output):
+                if value.type.tensor_type.elem_type == _FLOAT:
+                    value.type.tensor_type.elem_type = _DOUBLE
+        return [made]
+    if has_doubles(node.domain, node.op_type, opset):
         return [made]
     before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
     for i, name in enumerate(node.input):

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.attending import ATTENDING
+from tests.fuzz.branching import BRANCHING
 from tests.fuzz.draft import Draft, Unfit
 from tests.fuzz.moving import MOVES
 from tests.fuzz.pointwise import POINTWISE
 from tests.fuzz.products import PRODUCTS
+from tests.fuzz.quantizing import QUANTIZED
 from tests.fuzz.rows import ROWS
 from tests.fuzz.windows import WINDOWS
 
@@ -22,7 +24,7 @@ __all__ = ["drawn", "models"]
 
 OPSETS = (17, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26)
 _HEAVY = PRODUCTS + WINDOWS + ATTENDING
-GROUPS = (_HEAVY, ATTENDING, WINDOWS, _HEAVY, POINTWISE, ROWS, MOVES)
+GROUPS = (_HEAVY, ATTENDING, WINDOWS, _HEAVY, POINTWISE, ROWS, MOVES, QUANTIZED, BRANCHING)
 
 
 @st.composite
