@@ -254,6 +254,12 @@ def test_image_and_pinned_dims():
     assert timed.symbols == {"N": 1, "C": 3, "H": 224, "W": 224, "M": 1, "K": 30}
 
 
+def test_a_waveform_of_n_samples_is_no_batch():
+    made = graph("g (float[batch_size,N] x) => (float[batch_size,N] y) { y = Relu(x) }")
+    (timed,), _ = bindings(made)
+    assert timed.symbols == {"batch_size": 1, "N": 512}
+
+
 def test_inputs_with_a_default_need_no_value():
     made = graph(TEXT)
     (timed,), _ = bindings(made, inputs=["ids"])

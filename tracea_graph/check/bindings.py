@@ -241,6 +241,8 @@ def _plain(symbol: str) -> str:
 
 def _role(symbol: str, spec: TensorSpec, axis: int) -> str:
     role = _role_of_name(_plain(symbol)) or _role_of_place(spec, axis)
+    if role == "batch" and axis == 1 and spec.rank == 2:
+        role = "sequence"  # ``[batch, N]``
     waveform = role == "sequence" and spec.rank == 2 and spec.dtype in (DType.F32, DType.F16)
     return "samples" if waveform else role
 
