@@ -222,14 +222,21 @@ def _signature(known: Reference, info: OpenInfo) -> str:
         if [(p.name, p.type) for p in want] != [(p.name, p.type) for p in have]:
             return f"the candidate's {what} are {_ports(have)}, the original's {_ports(want)}"
         for a, b in zip(want, have, strict=True):
-            clash = len(a.shape) != len(b.shape) or any(
-                x != y
-                for x, y in zip(a.shape, b.shape, strict=True)
-                if isinstance(x, int) and isinstance(y, int)
-            )
-            if clash:
+            if _clash(a.shape, b.shape) and not _answered(known, b):
                 return f"{a.name!r} has dims {b.shape} in the candidate, {a.shape} in the original"
     return ""
+
+
+def _clash(a: Sequence[int | str | None], b: Sequence[int | str | None]) -> bool:
+    pairs = zip(a, b, strict=False)
+    fixed = any(x != y for x, y in pairs if isinstance(x, int) and isinstance(y, int))
+    return len(a) != len(b) or fixed
+
+
+def _answered(known: Reference, port: Port) -> bool:
+    """Whether the original, whatever it declares, answers with the dims of ``port``."""
+    shapes = [answers[port.name].shape for answers in known.off.values() if port.name in answers]
+    return bool(shapes) and not any(_clash(shape, port.shape) for shape in shapes)
 
 
 def _ports(ports: Sequence[Port]) -> str:
