@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 
@@ -27,12 +29,6 @@ ISAS = host_levels()
 LEVELS = host_levels("bf16")
 BROAD = tuple(dict.fromkeys((LEVELS[:2][-1], LEVELS[-1])))
 """The narrowest level with vectors and the widest; the others have the same templates."""
-ROUNDING = {
-    case.name: case for case in (*bf16_cases(), *all_bf16_cases()[::3], *conv_bf16x2_cases()[::2])
-}
-"""The cases in bf16, of convolutions every third."""
-EMPTY = tuple(one.case for one in empty_cases())
-CASES = (*all_cases(), *all_conv_cases(), *conv_int16_cases(), *ROUNDING.values())
 TRANSFORMED = 2.0**-9
 """Of max|y|, where Winograd's transform is rounded to integers."""
 ROUNDED = 2.0**-8
@@ -46,6 +42,27 @@ SHARED = (
     "attention_ordered_150_of_150", "attention_1_of_300", "embedding_int64_2x5",
     "int16_chain_wide", "bf16x2_chain_wide",
 )  # fmt: skip
+
+
+@cache
+def rounding() -> dict[str, Case]:
+    """Return the cases in bf16, of convolutions every third."""
+    cases = (*bf16_cases(), *all_bf16_cases()[::3], *conv_bf16x2_cases()[::2])
+    return {case.name: case for case in cases}
+
+
+@cache
+def empty() -> tuple[Case, ...]:
+    return tuple(one.case for one in empty_cases())
+
+
+@cache
+def whole() -> tuple[Case, ...]:
+    """Return all cases that have elements.
+
+    They take seconds to make, which runs that only collect these tests need not wait for.
+    """
+    return (*all_cases(), *all_conv_cases(), *conv_int16_cases(), *rounding().values())
 
 
 def links(flag: str) -> bool:
@@ -72,28 +89,30 @@ def jobs(cases: Sequence[Case]) -> list[Job]:
 def memory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
     if not links(MEMORY[0]):
         pytest.skip("g++ has no address sanitizer here")
-    return Sanitizer(MEMORY, (*CASES, *EMPTY), request.param, tmp_path_factory.mktemp("memory"))
+    return Sanitizer(
+        MEMORY, (*whole(), *empty()), request.param, tmp_path_factory.mktemp("memory")
+    )
 
 
 def test_the_cases_run_every_kernel() -> None:
-    assert kernels_in(CASES) == KERNELS.keys()
+    assert kernels_in(whole()) == KERNELS.keys()
 
 
 def test_no_kernel_leaves_its_memory(memory: Sanitizer) -> None:
     for level in memory.library.levels:
-        answers = memory.run(jobs(CASES), level, workers=2)
-        for case, answer in zip(CASES, answers, strict=True):
+        answers = memory.run(jobs(whole()), level, workers=2)
+        for case, answer in zip(whole(), answers, strict=True):
             conforms(case, answer, limit(case))
 
 
 def test_no_kernel_leaves_memory_that_holds_nothing(memory: Sanitizer) -> None:
     """Values without elements lie nowhere; tests/runtime/test_empty.py looks at the answers."""
     for level in memory.library.levels:
-        memory.run(jobs(EMPTY), level, workers=2)
+        memory.run(jobs(empty()), level, workers=2)
 
 
 def limit(case: Case) -> float:
-    if case.name in ROUNDING:
+    if case.name in rounding():
         return EITHER if case.name.startswith("either") else ROUNDED
     least = max(TOLERANCE.exact, case.tolerance)
     return TRANSFORMED if "winograd2_int16" in case.name else least
@@ -102,8 +121,8 @@ def limit(case: Case) -> float:
 def mutants(count: int) -> list[Job]:
     """Plans that are wrong somewhere, of every case in turn."""
     chance = random.Random(count)
-    chosen = (CASES[i % len(CASES)] for i in range(count))
-    return [(case, mutate(encode(case.program), chance)) for case in chosen]
+    cases = itertools.islice(itertools.cycle(whole()), count)
+    return [(case, mutate(encode(case.program), chance)) for case in cases]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +138,7 @@ def test_no_plan_makes_a_kernel_leave_its_memory(count: int, memory: Sanitizer) 
 def test_concurrent_runs_share_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not links(THREADS[0]):
         pytest.skip("g++ has no thread sanitizer here")
-    cases = [case for case in CASES if case.name in SHARED]
+    cases = [case for case in whole() if case.name in SHARED]
     assert len(cases) == len(SHARED)
     racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("threads"))
     answers = racing.run(jobs(cases), ISAS[-1], workers=3, together=4, repeats=5)
