@@ -65,21 +65,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 LONG = (
-    "fuzz/test_graphs.py",
-    "runtime/test_runtime_conv_bf16.py",
     "backends/test_double.py",
-    "tuning/test_shared_study.py",
-    "compress/test_compress.py",
-    "test_end_to_end.py",
-    "suite/test_light_models.py",
+    "cli/test_faults.py",
     "kernels/test_assembly.py",
     "runtime/test_conv_shapes.py",
+    "test_end_to_end.py",
     "runtime/test_runtime_kernels.py",
+    "test_any_model.py",
+    "fuzz/test_graphs.py",
     "kernels/gpu/test_kernels.py",
-    "cli/test_faults.py",
+    "compress/test_compress.py",
+    "test_recipes.py",
+    "tuning/test_shared_study.py",
+    "pipeline/test_guarding.py",
+    "suite/test_node_tests.py",
+    "runtime/test_runtime_conv_bf16.py",
+    "suite/test_light_models.py",
     "fuzz/test_guards.py",
     "fuzz/test_mutations.py",
-    "suite/test_node_tests.py",
     "pipeline/test_decision_cache.py",
 )
 """The files that take the most time, first the one that takes most of all."""
