@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.graphs import Net, normal
+from tests.highest import highest_level
 from tests.tiny import answers, child, error_between, padded_text, product, transformer
 from tracea_graph import Options, Report, api
 from tracea_graph.check.worker import RejectedByRuntime, Worker
@@ -52,7 +53,8 @@ def result(report: Report) -> Path:
 def large(folder: Path) -> Pair:
     """Over 16 MB of weights: more than fits inside the model file."""
     original = product(folder / "large.onnx", 1472, 1472, copies=2)
-    return original, Path(api.optimize(original, Options(keep="all", verify=False)).output)
+    with highest_level():
+        return original, Path(api.optimize(original, Options(keep="all", verify=False)).output)
 
 
 # ---- what it computes --------------------------------------------------------------------
@@ -219,7 +221,8 @@ def test_a_session_keeps_no_more_than_transformed_filters(tmp_path: Path) -> Non
         value = net("Relu", net("Conv", value, filters, pads=[1] * 4))
     net.save(tmp_path / "stack.onnx", value)
     options = Options(keep="all", threads=(1,), verify=False)
-    report = api.optimize(tmp_path / "stack.onnx", options)
+    with highest_level():
+        report = api.optimize(tmp_path / "stack.onnx", options)
     transformed = layers * channels**2 * 36 * 4
     assert 1024 * int(child(OPEN, Path(report.output))) < 1.5 * transformed
 
@@ -291,7 +294,8 @@ def test_plain_onnx_needs_no_library(original: Path, tmp_path: Path) -> None:
 
 def test_without_prepacking_weights_are_the_originals(original: Path, tmp_path: Path) -> None:
     options = Options(tmp_path, keep="all", prepack=False)
-    report = api.optimize(original, options)
+    with highest_level():
+        report = api.optimize(original, options)
     before, after = (
         {t.name: t.raw_data for t in onnx.load(path).graph.initializer}
         for path in (original, report.output)
@@ -304,7 +308,8 @@ def test_without_prepacking_weights_are_the_originals(original: Path, tmp_path: 
 
 def test_a_single_file_holds_all_weights(large: Pair, tmp_path: Path) -> None:
     options = Options(tmp_path, keep="all", single_file=True, verify=False)
-    report = api.optimize(large[0], options)
+    with highest_level():
+        report = api.optimize(large[0], options)
     names = {path.name for path in tmp_path.iterdir()}
     assert report.data is None
     assert names == {f"large.tracea.{ending}" for ending in ("onnx", "so", "json")}
@@ -331,7 +336,8 @@ def test_rules_can_be_chosen(
     original: Path, tmp_path: Path, options: Options, present: set[str], absent: set[str]
 ) -> None:
     chosen = Options(tmp_path, keep="all", verify=False, only=options.only, skip=options.skip)
-    report = api.optimize(original, chosen)
+    with highest_level():
+        report = api.optimize(original, chosen)
     kinds = {row.group.partition("_")[0] for row in report.groups}
     assert present <= kinds and not absent & kinds
     found = answers(Path(report.output), padded_text(), Path(str(report.library)))
