@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -235,7 +236,7 @@ class Planner:
             constraints.excluded,
             # a region that joins a program saves the cost of its node
             min_gain_us=float("-inf") if self._applies_all else -self.cost.machine.node_us,
-            max_error=self._options.tolerance,
+            max_error=_most_error(self._options),
             check=self._options.environment.check,
             has_time=lambda: not self.deadline.over,
             lacks=self.backend.lacks,
@@ -301,6 +302,15 @@ class Planner:
             for r in small
         }
         return {v: why[r] for r in small for n in r.nodes for v in n.outputs if v}
+
+
+def _most_error(options: Options) -> float:
+    """Return the predicted error, as a share of max|y|, above which rewrites are left out.
+
+    The user's own metric is of another kind: measurements alone decide then, unless compression
+    has divided its budget.
+    """
+    return inf if options.metric and not options.compresses else options.tolerance
 
 
 def _standard_phases(request: Request) -> tuple[Phase, ...]:

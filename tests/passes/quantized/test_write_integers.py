@@ -60,3 +60,16 @@ def test_standard_operators_compute_integers(
 def test_what_is_too_coarse_stays(model: Path) -> None:
     ops, error = written(model, "int4-weights", False, max_error=1e-4)
     assert "MatMulNBits" not in ops and error < 1e-5
+
+
+def test_a_metric_decides_what_stays(model: Path) -> None:
+    """Predicted errors of max|y| say nothing of it."""
+    metric = model.with_name("metric.py")
+    metric.write_text("def f(found, wanted): return abs(found['y'] - wanted['y']).max() / 1e6")
+    text = onnx.load(model)
+    text.graph.node[-1].output[0] = text.graph.output[0].name = "y"
+    onnx.save(text, model)
+    ops, error = written(model, "int8", False, max_error=1e-5, metric=f"{metric}:f")
+    assert "MatMulInteger" in ops and error > 1e-4
+    ops, error = written(model, "int8", False, max_error=1e-12, metric=f"{metric}:f")
+    assert "MatMulInteger" not in ops and error < 1e-5
