@@ -1,7 +1,7 @@
 // tracea_f32_chain_21deffe49bed4ff3_rank2_256x16__sm_80
 // From elementwise.cu.in.  Generated, do not edit.
 // A chain over operands of any strides: a thread computes a run of 8 columns of one row.
-// full:f16,full:f16,row,col|mul(0,3);add(4,2);gelu(5);mul(6,1)|7:f16
+// full:f16,full:f16,row,col|mul(0,3);add(4,2);gelu(5);mul(6,1)|7:f16|fast-math
 namespace tracea {
 
 DEV void apply(
@@ -12,7 +12,7 @@ DEV void apply(
     vf& y0) {
   const vf v0 = x0 * x3;
   const vf v1 = v0 + x2;
-  const vf v2 = v_gelu(v1);
+  const vf v2 = v_gelu_fast(v1);
   const vf v3 = v2 * x1;
   y0 = v3;
 }

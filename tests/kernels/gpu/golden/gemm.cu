@@ -2,7 +2,7 @@
 // From gemm.cu.in.  Generated, do not edit.
 // y = epilogue(x · w + bias): tiles of 64 x 64, 128 bytes of both operands' depth at a
 // time through a ring of 3 stages; 2 x 2 warps multiply fragments.
-// full,full:f16,col|gelu(0);mul(3,2);add(4,1)|5:f16
+// full,full:f16,col|gelu(0);mul(3,2);add(4,1)|5:f16|fast-math
 namespace tracea {
 
 DEV void apply(
@@ -10,7 +10,7 @@ DEV void apply(
     const vf x1,
     const vf x2,
     vf& y0) {
-  const vf v0 = v_gelu(x0);
+  const vf v0 = v_gelu_fast(x0);
   const vf v1 = v0 * x2;
   const vf v2 = v1 + x1;
   y0 = v2;
