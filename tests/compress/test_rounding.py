@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from tests.graphs import Net, evaluate, every_phase, normal
+from tracea_graph import Options, optimize
 from tracea_graph.compress.rounding import choose_int8
+from tracea_graph.errors import UsageError
 from tracea_graph.ops.int8 import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated import Calibrated
@@ -75,3 +80,41 @@ def test_a_plan_follows_the_choice() -> None:
     step = float(abs(x * factors).max()) / 127
     error, ops = planned({**fixed, "w0": Calibrated(0.0, factors, step, 128)})
     assert 1e-3 < error < plain and ops == {"FusedGemm", "FusedElementwise"}
+
+
+def test_columns_without_a_scale() -> None:
+    w = W.copy()
+    w[:, 0], w[:, 1], w[3, 2], w[4, 3] = 0, 1e-40, np.nan, -np.inf
+    whole, scale = fit_columns(w)
+    assert not whole[:, :4].any() and (scale[:2] == 0).all() and np.isnan(scale[2:4]).all()
+    assert abs(whole).max() == 127 and np.isfinite(scale[4:]).all()
+
+
+def test_rows_without_a_scale() -> None:
+    x = X[:5].copy()
+    x[0], x[1], x[2, 3], x[3, 4] = 0, 1e-40, np.nan, np.inf
+    whole, scale = quantize_rows(x)
+    assert not whole[:4].any() and (scale[:2] == 0).all() and np.isnan(scale[2:4]).all()
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4-weights"])
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (normal(5, 7, 90), "has dims"),
+        (np.full((5, 7, 160), np.nan, np.float32), "is not finite everywhere"),
+        (np.zeros((0, 7, 160), np.float32), "no set"),
+    ],
+)
+def test_data_that_does_not_fit(
+    precision: str, array: np.ndarray, said: str, tmp_path: Path
+) -> None:
+    net = Net()
+    made = net("MatMul", net.input("x", "n", 160), net.const(normal(160, 128)))
+    path = net.save(tmp_path / "m.onnx", net("Relu", made))
+    np.savez(tmp_path / "data.npz", x=array)
+    options = Options(
+        tmp_path / "out.onnx", precision=precision, data=tmp_path / "data.npz", keep="all"
+    )
+    with pytest.raises(UsageError, match=said):
+        optimize(path, options)

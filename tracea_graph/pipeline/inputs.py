@@ -135,7 +135,8 @@ def inputs_to_run(model: Model, options: Options) -> Inputs:
 
 
 def _real(model: Model, data: Path) -> dict[str, Feed]:
-    sets = from_file(data, model.graph, model.inputs)
+    if not (sets := from_file(data, model.graph, model.inputs)):
+        raise UsageError(f"--data {data} holds no set of inputs")
     return {f"data[{i}]": feed for i, feed in enumerate(sets)}
 
 
