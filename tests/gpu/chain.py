@@ -1,6 +1,6 @@
 """Time a model's run on the device alone: its launches in one CUDA graph, as in the library.
 
-    python -m tests.gpu.chain [NAME…] [--precision fp16] [--parts] [--tiles]
+    python -m tests.gpu.chain [NAME…] [--precision fp16] [--parts] [--tiles] [--write FILE.md]
 
 Prints the launches of a run, the µs of a replay with programmatic edges and with full ones, and
 with ``--parts`` by how much the replay shrinks without the launches of each kind: what they cost
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
+from models.score import replace_table
 from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, launches, retiled, room
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -166,13 +168,16 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FILE.md")
     asked, device = parser.parse_args(), Device()
+    rows = list[Sequence[str]]()
     for name in asked.names:
         with tempfile.TemporaryDirectory() as folder:
             runs, _ = launches(name, asked.precision, Path(folder))
         chain = Chain(device, runs)
         half, late = chain.graph(runs)
         full = chain.microseconds(runs, programmatic=False)
+        rows.append((name, f"{len(runs)}", f"{half:.0f}", f"{late:.0f}", f"{full:.0f}"))
         lines = [f"{name:12} {asked.precision} {len(runs):3} launches {half:7.1f} µs (p99 "
                  f"{late:.1f}), {full:.1f} with full edges"]  # fmt: skip
         lines += _tiles(chain) if asked.tiles else []
@@ -180,6 +185,16 @@ def main() -> None:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
         device.free(chain.places)
+    if asked.write:
+        replace_table(asked.write, "chain", table(rows, device.name), "tests.gpu.chain")
+
+
+def table(rows: Sequence[Sequence[str]], device: str) -> str:
+    """Return rows as Markdown, with what they were measured on."""
+    heads = ("model", "launches", "µs", "99th percentile", "full edges, µs")
+    lines = [heads, ("---", *("---:" for _ in heads[1:])), *rows]
+    note = f"{device}, batch 1, replays of one graph, {datetime.now(UTC):%Y-%m-%d}."
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in lines), "", note, ""])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ typedef uint64_t u64;
     tracea::machine.cluster = size;                                                       \
     return tracea::machine.run(tracea::symbol, arguments, grid, threads, shared, seed);   \
   }                                                                                       \
+  extern "C" void symbol##_after(const tracea::left_behind* before, i32 count) {            \
+    tracea::machine.before = before, tracea::machine.before_count = count;                \
+  }                                                                                       \
   extern "C" i32 symbol##_parameters(i32* sizes) {                                        \
     return tracea::sizes_of(tracea::symbol, sizes);                                       \
   }
@@ -65,14 +68,25 @@ struct async_copy {
 struct fiber {
   void* at = nullptr;  // the saved stack pointer
   std::vector<u8> stack;
-  enum { RUNS, BLOCK, CLUSTER, WARP, WAITS, DONE } state = RUNS;
+  enum { RUNS, GRID, BLOCK, CLUSTER, WARP, WAITS, DONE } state = RUNS;
   const void* met = nullptr;  // the instruction of its warp that it waits in
   void* argument = nullptr;
   std::vector<async_copy> open;
   std::vector<std::vector<async_copy>> groups;
 };
 
+// What the grid before a kernel leaves in memory: it comes when nobody can go on without it.  What
+// the kernel itself writes has to be unchanged until then.
+struct left_behind {
+  u8* to;
+  const u8* from;
+  i64 bytes;
+  i32 written;
+};
+
 struct block_machine {
+  const left_behind* before = nullptr;  // of the next launch
+  i32 before_count = 0;
   i32 threads = 0, cluster = 1;  // of a block, and blocks that run together
   i32 current = 0, place[3] = {}, across = 0;  // current counts through the blocks of a cluster
   u32 random = 1;
@@ -155,12 +169,24 @@ struct block_machine {
           tracea_switch(&scheduler, self().at);
           ran = true;
         }
-      if (message[0] || (!ran && !(stalled && stalled()) && !release())) break;
+      if (message[0] || (!ran && !(stalled && stalled()) && !end_grid() && !release())) break;
     }
     for (i32 b = 0; b < cluster; b++)
       for (u8* p = memory[b].data(); p < memory[b].data() + memory[b].size(); p++)
         if ((p < spaces[b] || p >= spaces[b] + bytes) && *p != 0xff)
           return fail("wrote beyond the block's shared memory", 0);
+  }
+
+  // The grid before this one has ended: let those that wait for it go on.  False if nobody does.
+  bool end_grid() {
+    const i32 count = before_count;
+    for (fiber& f : fibers)
+      if (f.state == fiber::GRID) f.state = fiber::RUNS, before_count = 0;
+    for (i32 i = before_count; i < count; i++) {
+      if (!before[i].written) memcpy(before[i].to, before[i].from, before[i].bytes);
+      else if (memcmp(before[i].to, before[i].from, before[i].bytes)) fail("writes before it waits", 0);
+    }
+    return before_count != count;
   }
 
   // All wait or are done: let those at a barrier of their block or cluster go on.  False if all
@@ -268,7 +294,11 @@ DEV i32 arrive(i32* p) { return (*p)++; }
 DEV void load_made(float (&to)[4], const float* p) {
   for (i32 e = 0; e < 4; e++) to[e] = p[e];
 }
-DEV void wait_for_grid() {}
+DEV void wait_for_grid() {
+  if (!machine.before_count) return;
+  machine.self().state = fiber::GRID;
+  machine.leave();
+}
 DEV void release_grid() {}
 
 // ---- numbers of 16 bits

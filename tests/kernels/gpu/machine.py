@@ -12,7 +12,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -191,6 +191,37 @@ def encoded(m: TensorMap) -> bytes:
         lower = [-int(n) for n in before]  # type: ignore[call-overload]
         made += struct.pack("<6bH", *lower, *after, *m.window.steps, m.box[1])
     return made.ljust(128, b"\0")
+
+
+class LeftBehind(ctypes.Structure):
+    """What the grid before a kernel leaves in memory, as ``dialect_host.h`` takes it."""
+
+    _fields_ = (("to", ctypes.c_void_p), ("source", ctypes.c_void_p),
+                ("bytes", ctypes.c_int64), ("written", ctypes.c_int32))  # fmt: skip
+
+
+def run_after(
+    source: KernelSource, launch: Launch, memory: Memory, written: Collection[int], seed: int = 0
+) -> None:
+    """Launch a kernel whose operands come when it waits for the grid before it.
+
+    Buffers that the launch calls constant are there from the start.  Raises AssertionError if a
+    ``written`` buffer has changed by then.
+    """
+    constant = {a.value.buffer.index for a in launch.arguments
+                if a.kind == "fixed" and isinstance(a.value, View)}  # fmt: skip
+    before, held = list[LeftBehind](), list[Array]()
+    for i, buffer in enumerate(memory.buffers):
+        if i in constant:
+            continue
+        held.append(buffer.copy())
+        if i not in written:
+            buffer[...] = 0xFF  # NaN of every type
+        before.append(LeftBehind(buffer.ctypes.data, held[-1].ctypes.data, buffer.nbytes,
+                                 int(i in written)))  # fmt: skip
+    array = (LeftBehind * len(before))(*before)
+    getattr(library(source), f"{source.symbol}_after")(array, len(before))
+    run_here(source, launch, memory, seed)
 
 
 def run_here(source: KernelSource, launch: Launch, memory: Memory, seed: int = 0) -> None:

@@ -1,0 +1,59 @@
+"""Kernels touch nothing that depends on the grid before them until they have waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernels.gpu.all_cases import CASES
+from tests.kernels.gpu.cases import Case, check
+from tests.kernels.gpu.machine import HERE, Memory, run_after
+from tests.kernels.gpu.test_emitter import NAMED
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.variants import find
+
+
+def one_of_each() -> list[tuple[Case, str]]:
+    """Return a case and a tile for each template."""
+    found: dict[str, tuple[Case, str]] = {}
+    for case in CASES:
+        call, _ = case.make(Memory(), np.random.default_rng(0))
+        for tile in case.tiles:
+            found.setdefault(find(call, HERE.architecture, tile).template, (case, tile))
+    return list(found.values())
+
+
+EACH = [pytest.param(c, t, id=f"{c.name} {t}") for c, t in one_of_each()]
+
+
+def run(case: Case, tile: str, late: bool = True) -> None:
+    """Run a case in several orders of its threads; not ``late`` drops its kernel's first wait."""
+    for seed in range(4):
+        memory = Memory()
+        call, expected = case.make(memory, np.random.default_rng(seed))
+        variant = find(call, HERE.architecture, tile)
+        source = emit(call, variant, HERE)
+        if not late:
+            head, name, body = source.text.rpartition("KERNEL(")
+            body = body.replace("wait_for_grid();", ";", 1)
+            source = replace(source, text=head + name + body)
+        views = CALLS.of(call).each(call)
+        written = {v.buffer.index for o, v in views if o.written and v is not None}
+        run_after(source, launch_of(call, variant, HERE), memory, written, seed)
+        check(memory, expected())
+
+
+@pytest.mark.parametrize(("case", "tile"), EACH)
+def test_operands_are_read_and_results_written_after_the_wait(case: Case, tile: str) -> None:
+    run(case, tile)
+
+
+@pytest.mark.parametrize("name", ["few layer", "wgmma kn 70 136 200"])
+def test_a_thread_that_copies_without_waiting_is_found(name: str) -> None:
+    """The threads that multiply wait all the same."""
+    case = NAMED[name]
+    with pytest.raises(AssertionError):
+        run(case, case.tiles[0], late=False)
