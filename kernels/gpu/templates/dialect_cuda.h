@@ -105,6 +105,24 @@ DEV u32 bf16_pair(float low, float high) {
 }
 DEV u32 float_bits(float v) { return __float_as_uint(v); }
 DEV float bits_float(u32 v) { return __uint_as_float(v); }
+DEV float larger(float a, float b) {  // NaN if either is
+#if __CUDA_ARCH__ >= 800
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+#else
+  return a != a || a > b ? a : b;
+#endif
+}
+DEV float smaller(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+#else
+  return a != a || a < b ? a : b;
+#endif
+}
 DEV float exp2_fast(float v) {  // 2 ulp; 0 for -inf
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));

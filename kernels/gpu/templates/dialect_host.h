@@ -339,6 +339,8 @@ DEV u32 f16_pair(float low, float high) {
 DEV u32 bf16_pair(float low, float high) {
   return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
 }
+DEV float larger(float a, float b) { return a != a || a > b ? a : b; }  // NaN if either is
+DEV float smaller(float a, float b) { return a != a || a < b ? a : b; }
 DEV float exp2_fast(float v) { return exp2f(v); }
 DEV float inverse_root(float v) { return 1.0f / sqrtf(v); }
 DEV float tanh_fast(float v) { return tanhf(v); }

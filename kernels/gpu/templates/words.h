@@ -53,8 +53,8 @@ DEV vf v_sin(vf a, i32 quarter) {
 }
 DEV vf set1(float v) { return v; }
 DEV vf select(vm m, vf a, vf b) { return m ? a : b; }
-DEV vf min(vf a, vf b) { return a < b ? a : b; }  // b if either is NaN
-DEV vf max(vf a, vf b) { return a > b ? a : b; }
+DEV vf min(vf a, vf b) { return smaller(a, b); }
+DEV vf max(vf a, vf b) { return larger(a, b); }
 DEV vf abs(vf a) { return fabsf(a); }
 DEV vf floor(vf a) { return floorf(a); }
 DEV vf ceil(vf a) { return ceilf(a); }
@@ -68,8 +68,8 @@ DEV vm both(vm a, vm b) { return a && b; }
 DEV vm either(vm a, vm b) { return a || b; }
 DEV vm differ(vm a, vm b) { return a != b; }
 DEV vm invert(vm a) { return !a; }
-DEV vf v_max(vf a, vf b) { return a != a ? a : max(a, b); }
-DEV vf v_min(vf a, vf b) { return a != a ? a : min(a, b); }
+DEV vf v_max(vf a, vf b) { return larger(a, b); }
+DEV vf v_min(vf a, vf b) { return smaller(a, b); }
 DEV vf v_sign(vf a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : a; }
 DEV vf v_whole(vf a, vf limit) { return fabsf(a) < limit ? truncf(a) + 0.0f : -limit; }
 DEV vf v_root(vf a) { return a == -bits_float(0x7f800000) ? -a : sqrtf(a) + 0.0f; }
