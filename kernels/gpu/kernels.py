@@ -153,14 +153,19 @@ def _steps(call: Call) -> int:
 
 
 def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernels whose threads compute several pixels, for images with enough of them."""
-    if windows.refusal(call) or not windows.refusal_whole(call):
-        return []
-    down, across = WINDOW_TILES[0]
-    variant = next(v for v in VARIANTS if (v.op, v.dtype, v.tile)
-                   == (call.op, call.dtype, f"{down}x{across}"))  # fmt: skip
-    blocks = launch_of(call, variant, _ANY).grid[0]
-    return [(variant, combine("sub", blocks, _LEAST_BLOCKS))]
+    """Return the kernels whose threads read whole runs; of many results, for several pixels."""
+    tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
+    tiles = [] if windows.refusal(call) else tiled
+    tiles = tiles if windows.refusal_whole(call) else ["512"]
+    found = list[tuple[Variant, Extent]]()
+    for tile in tiles:
+        variant = next(
+            v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
+        )
+        blocks = launch_of(call, variant, _ANY).grid[0]
+        when = combine("sub", blocks, _LEAST_BLOCKS) if tile == tiled[0] else 1
+        found.append((variant, when))
+    return found
 
 
 def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -196,10 +201,6 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    if call.op in ("depthwise", "pool"):
-        if not windows.refusal_whole(call):
-            return "whole"
-        return "256" if windows.refusal(call) else "{}x{}".format(*WINDOW_TILES[-1])
     rows = _rows(call) if call.op in ("gemm", "conv") else 0
     permuted = call.op == "copy" and permutes(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]

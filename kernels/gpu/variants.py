@@ -160,7 +160,7 @@ VARIANTS = (
     ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
     *(
-        Variant("pool", d, "pool_whole.cu.in", "whole", 512, {"runs": 16, "groups": 32})
+        Variant("pool", d, "pool_whole.cu.in", "512", 512, {"runs": 16, "groups": 32})
         for d in ("f32", "f16", "bf16")
     ),
     *(
