@@ -20,7 +20,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST
 
-pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
+pytestmark = pytest.mark.compiler
 H, D = 2, 8
 LOW = {"-inf": -np.inf, "lowest": LOWEST, "-3e38": -3e38, "-1e9": -1e9, "-0.5": -0.5}
 """What masks make of a score; some that are seen are less than the last."""

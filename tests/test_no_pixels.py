@@ -21,7 +21,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 
-pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
+pytestmark = pytest.mark.compiler
 PRECISIONS = {"fp32": TOLERANCE.exact, "bf16": 5e-2, "bf16x2": 1e-3, "int16": 1e-2}
 """How far results may be off, of max|y|; what a machine cannot compute in stays float32."""
 LARGEST = 9
