@@ -36,7 +36,8 @@ __all__ = [
 GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
-FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq", "tiny-bert-dynamic",
+FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq",
+         "efficientnet-b0-qdq", "detector-qdq", "tiny-bert-dynamic",
          "tiny-bert-qdq", "minilm-fp16", "resnet50-fp16", "detector-fp16", "tiny-bert-fp16",
          "minilm-bf16", "tiny-bert-bf16")  # fmt: skip
 """Models made from a stored one by ``models.quantize`` and ``models.halve``."""

@@ -23,7 +23,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-__all__ = ["FORMS", "quantize"]
+__all__ = ["FORMS", "feeds", "quantize"]
 
 FORMS = ("dynamic", "qdq")
 """Suffixes of the names of quantized models."""
@@ -54,14 +54,14 @@ def quantize(source: Path, form: str, target: Path) -> None:
         quantize_dynamic(source, target, weight_type=QuantType.QInt8)
     elif form == "qdq":
         quantize_static(
-            source, target, _Feeds(_feeds(source)), quant_format=QuantFormat.QDQ,
+            source, target, _Feeds(feeds(source)), quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
         )  # fmt: skip
     else:
         raise ValueError(f"there is no quantized form '{form}', only {', '.join(FORMS)}")
 
 
-def _feeds(source: Path) -> Iterator[Feed]:
+def feeds(source: Path) -> Iterator[Feed]:
     """Yield random inputs: words of the vocabulary, full masks, pixels of unit variance."""
     session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
     tables = [t.dims[0] for t in onnx.load(source).graph.initializer if len(t.dims) == 2]

@@ -1,0 +1,52 @@
+"""Compare a result with its original by processor time: ``python -m models.processor_time A B``.
+
+Times are those of the thread that runs, so that other work on the machine counts only as far as it
+takes caches and clock; runs of both models take turns, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from models.quantize import feeds
+from tracea_graph import session
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the least and the median milliseconds of both, and their ratios."""
+    parser = argparse.ArgumentParser(prog="python -m models.processor_time", description=__doc__)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--pairs", type=int, default=40)
+    args = parser.parse_args(argv)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    sessions = [session(path, sess_options=options) for path in (args.original, args.result)]
+    feed = next(feeds(args.original))
+    times = np.array([[_once(s, feed) for s in sessions] for _ in range(args.pairs + 3)])[3:] * 1e3
+    (least, other), (middle, ours) = times.min(0), np.median(times, 0)
+    pairs = np.median(times[:, 0] / times[:, 1])
+    print(
+        f"{args.original.stem}: {least:.2f} / {other:.2f} ms at least ({least / other:.2f}x), "
+        f"{middle:.2f} / {ours:.2f} ms in the median; median ratio of pairs {pairs:.2f}x"
+    )
+    return 0
+
+
+def _once(run: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> float:
+    start = time.thread_time()
+    run.run(None, feed)
+    return time.thread_time() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())
