@@ -90,7 +90,8 @@ def test_a_lock_of_an_older_version_says_what_to_do(
         ({"keep": "legal"}, "--keep must be faster or all, not 'legal'"),
         (
             {"precision": "fp8"},
-            "--precision must be fp32 or fp16 or bf16 or bf16-weights or bf16x2 or int16, not",
+            "--precision must be fp32 or tf32 or fp16 or bf16 or bf16-weights or bf16x2 or int16 "
+            "or int8 or int4-weights, not",
         ),
     ],
 )

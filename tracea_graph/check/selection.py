@@ -23,7 +23,6 @@ that leaves a single unit, the whole budget goes to timing it against the origin
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,10 +112,10 @@ class GroupSelection:
         reasons = {v.reason.partition(", timed together")[0] for v in self.verdicts}
         codes = {v.code for v in self.verdicts}
         code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
-        if len(reasons) == 1:  # without figures, which the report has
-            words = re.split(r",? \(?\d+\.\d+×", reasons.pop().removeprefix("dropped: "))[0]
-            return Reason(words, code)
-        return Reason("no rewrite was measured faster on the whole model", code)
+        advice = "; 'tracea explain' on the result tells what was tried"
+        if len(reasons) == 1:  # the first of the figures, which the report has all of
+            return Reason(reasons.pop().removeprefix("dropped: ").split("; ")[0] + advice, code)
+        return Reason(f"no rewrite was measured faster on the whole model{advice}", code)
 
 
 Build = Callable[[frozenset[str]], ModelWithLibrary]

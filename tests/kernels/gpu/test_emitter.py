@@ -28,7 +28,7 @@ from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
 from tracea_graph.kernels.program import Buffer, Call, View
 
 NAMED = {case.name: case for case in CASES}
-SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*_[0-9x]+__sm_[0-9]+a?")
+SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*__sm_[0-9]+a?")
 FEW = ("gated f16 (3, 64)", "f16 late", "attention bottom 20")
 MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv 3x3",
         "depthwise 3x3", "tf32x3 kn 1 1 1", "f32 nk 1 1 1", "rows window", "embedding",
