@@ -23,7 +23,7 @@ Words = Callable[[onnx.NodeProto, str], list[onnx.NodeProto]]
 _LEAST, _MOST = 9, 5
 """The first opset with IsNaN and Where, and what is drawn for older ones is the same there; how
 many operators with several ways are looked at."""
-_LOWEST = -3.4028234663852886e38
+_LOWEST, _HIDDEN = -3.4028234663852886e38, -1e4
 _BLOCK, _FEW = 16, 4
 """Channels of a block; how many groups are taken together at most."""
 
@@ -37,7 +37,11 @@ def deviating(model: onnx.ModelProto, left: Collection[str] = ()) -> Iterator[on
     for node in model.graph.node:
         if node.op_type == "Constant":
             dims[node.output[0]] = tuple(node.attribute[0].t.dims)
-    ways = [[] if node.output[0] in left else _ways(node, dims) for node in model.graph.node]
+    masks = _added_masks(model)
+    ways = [
+        [] if node.output[0] in left else masks.get(node.output[0]) or _ways(node, dims)
+        for node in model.graph.node
+    ]
     if any(ways) and sum(len(found) > 1 for found in ways) <= _MOST:
         for chosen in product(*(found or [_as_it_is] for found in ways)):
             made = onnx.ModelProto()
@@ -58,6 +62,33 @@ def _ways(node: onnx.NodeProto, dims: Mapping[str, tuple[int, ...]]) -> list[Wor
         "MaxPool": [_pooled], "ReduceMax": [_any_lost, _pooled], "ReduceMin": [_any_lost],
     }  # fmt: skip
     return [] if node.domain else ways.get(node.op_type, [])
+
+
+def _added_masks(model: onnx.ModelProto) -> dict[str, list[Words]]:
+    """Sums of scores and a mask that is chosen, by their names: what is hidden may be dropped."""
+    makers = {v: n for n in model.graph.node for v in n.output}
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for node in (n for n in model.graph.node if n.op_type == "Constant"):
+        for attribute in (a for a in node.attribute if a.HasField("t")):
+            held[node.output[0]] = numpy_helper.to_array(attribute.t)
+    found: dict[str, list[Words]] = {}
+    for node in (n for n in model.graph.node if n.op_type == "Add"):
+        for mask, scores in (node.input[::-1], node.input):
+            maker = makers.get(mask)
+            if maker is None or maker.op_type != "Where":
+                continue
+            hidden = [i for i in (1, 2) if np.max(held.get(maker.input[i], 0)) <= _HIDDEN]
+            if len(hidden) == 1:
+                chosen = [*maker.input]
+                chosen[3 - hidden[0]] = scores
+                words = partial(_chosen, operands=", ".join(chosen))
+                found[node.output[0]] = [_as_it_is, words]
+    return found
+
+
+def _chosen(node: onnx.NodeProto, own: str, operands: str) -> list[onnx.NodeProto]:
+    """What hides a score in its place, not added to it."""
+    return _nodes(f"{node.output[0]} = Where ({operands})")
 
 
 def _groups(node: onnx.NodeProto) -> int:
