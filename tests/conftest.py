@@ -8,10 +8,7 @@ use the fixture ``highest_level`` optimize for that level alone.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,11 +24,6 @@ from tracea_graph.policy import Machine
 
 # A rule that raises fails its test, instead of being left out with a warning.
 os.environ.setdefault("TRACEA_STRICT", "1")
-# Where bytecode must not be written beside sources, as in many containers, each of the hundreds of
-# processes that tests start would compile all modules anew: they share a folder of this run.
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="bytecode")
-    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 # An example is not wrong because the machine was busy meanwhile.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
