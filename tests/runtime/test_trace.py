@@ -48,8 +48,8 @@ def test_every_call_is_timed(
     assert len(lines) == 3
     for line in lines:
         name, symbols, times, when = line.split("\t")
-        start, thread = map(int, when.split(","))
-        assert 0 < start < 10**18 and thread > 0
+        start, thread, arena = map(int, when.split(","))
+        assert 0 < start < 10**18 and thread > 0 and arena >= 0
         assert name == "a node?with a tab"
         assert len(list(map(int, filter(None, symbols.split(","))))) == len(case.program.symbols)
         taken = list(map(int, times.split(",")))

@@ -170,6 +170,11 @@ void fill_table() {
   set(101, [](OrtCustomOpDomain* domain) { delete domain; });
   set(163, get_plan);
   set(249, get_constant);
+  set(244, [](const OrtKernelInfo*, char* out, size_t* size) -> S {
+    const char name[] = "node";
+    if (out && *size >= sizeof name) memcpy(out, name, sizeof name);
+    return *size = sizeof name, nullptr;
+  });
   set(90, [](const OrtKernelContext* context, size_t i, const OrtValue** out) -> S {
     return *out = i < context->inputs->size() ? &(*context->inputs)[i] : nullptr, nullptr;
   });
