@@ -297,7 +297,7 @@ class _Run:
             return "rejected", Reason(
                 f"the model has another value called {taken.name!r}", Code.NAME_CLASH
             )
-        if len({self.iterations(r) for r in proposal.old}) > 1:
+        if self.graph.iterations and len({self.iterations(r) for r in proposal.old}) > 1:
             why = f"part of {proposal.where!r} is computed in each iteration of a loop"
             return "rejected", Reason(why, Code.IN_LOOP)
         if lacking := self.lacking(proposal):
