@@ -36,6 +36,7 @@ from tracea_graph.onnx_io.nodes import (
     captures_of,
     draws,
     every_node,
+    rename_reads,
     renamed,
     renamed_info,
     topological,
@@ -193,11 +194,7 @@ class _Flattener:
             del body.input[first + i], body.output[first // 2 + i], node.input[first + i]
             if i < len(node.output):
                 del node.output[i]
-        nodes = [renamed(n, outer) for n in body.node]
-        outputs = [renamed_info(v, outer) for v in body.output]
-        for name, items in (("node", nodes), ("output", outputs)):
-            body.ClearField(name)
-            getattr(body, name).extend(items)
+        rename_reads(body, outer)
 
     def _moved(self, body: GraphProto, suffix: str, number: str) -> list[NodeProto]:
         """Return a body's nodes for the graph, and let the body return their results."""

@@ -17,7 +17,7 @@ from tracea_graph.onnx_io.tensors import literal
 
 __all__ = [
     "OWN_DOMAINS", "ImportedNode", "bodies_of", "captures_of", "draws", "every_node", "from_proto",
-    "has_subgraph", "renamed", "renamed_info", "to_proto", "topological",
+    "has_subgraph", "rename_reads", "renamed", "renamed_info", "to_proto", "topological",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -110,13 +110,17 @@ def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     for body in bodies_of(made):
         own = {v.name for v in body.input} | {t.name for t in body.initializer}
         own |= {v for inner in body.node for v in inner.output}
-        outer = {old: new for old, new in names.items() if old not in own}
-        nodes = [renamed(inner, outer) for inner in body.node]
-        outputs = [renamed_info(v, outer) for v in body.output]
-        for name, items in (("node", nodes), ("output", outputs)):
-            body.ClearField(name)
-            getattr(body, name).extend(items)
+        rename_reads(body, {old: new for old, new in names.items() if old not in own})
     return made
+
+
+def rename_reads(body: GraphProto, names: Mapping[str, str]) -> None:
+    """Rename the values that a subgraph reads or returns, in place."""
+    nodes = [renamed(inner, names) for inner in body.node]
+    outputs = [renamed_info(v, names) for v in body.output]
+    for name, items in (("node", nodes), ("output", outputs)):
+        body.ClearField(name)
+        getattr(body, name).extend(items)
 
 
 def renamed_info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
