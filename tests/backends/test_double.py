@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,16 @@ def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     assert report.kernels == 1 and parts in _symbols(path, precision)
 
 
+def improved_in_fp16(build: Callable[[Net], str], folder: Path) -> tuple[Path, Report]:
+    """Optimize a net for the driver double in half precision; return its file and the report."""
+    net = Net()
+    path = net.save(folder / "m.onnx", build(net))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    return path, report
+
+
 def few(net: Net) -> str:
     """Build a convolution and a Gemm with few tiles and a long depth."""
     x = net.input("x", "batch", 64, 6, 5)
@@ -300,11 +311,7 @@ def few(net: Net) -> str:
 
 def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     """Split-K sums are correct in every run, even if scratch memory holds stale counters."""
-    net = Net()
-    path = net.save(tmp_path / "m.onnx", few(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
-    report = api.optimize(path, options)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    path, report = improved_in_fp16(few, tmp_path)
     symbols = _symbols(path, "fp16")
     assert "_few1920_nk_bias_" in symbols and "_cut_64x64x64x3 " in symbols  # Gemm, convolution
     feeds = {f"{i}": {"x": normal(n, 64, 6, 5)} for i, n in enumerate((1, 1, 1, 3, 1))}
@@ -340,11 +347,7 @@ def broad(net: Net) -> str:
 
 
 def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
-    net = Net()
-    path = net.save(tmp_path / "m.onnx", broad(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
-    report = api.optimize(path, options)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    path, report = improved_in_fp16(broad, tmp_path)
     assert _symbols(path, "fp16").count("_wgconv_") >= 2
     feeds = {f"{i}": {"x": normal(n, 64, 23, 24)} for i, n in enumerate((1, 3, 3, 0, 1))}
     found, told = run(report, feeds, tmp_path)
@@ -378,11 +381,7 @@ def photo(net: Net) -> str:
 
 def test_images_of_few_channels_are_packed(tmp_path: Path) -> None:
     """A row of a filter reads one run of pixels; pools read whole runs of channels."""
-    net = Net()
-    path = net.save(tmp_path / "m.onnx", photo(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
-    report = api.optimize(path, options)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    path, report = improved_in_fp16(photo, tmp_path)
     symbols = _symbols(path, "fp16")
     assert all(word in symbols for word in ("_wgconv_", "_512", "_1x1", "_1x4")), symbols
     feeds = {f"{i}": {"x": normal(n, 3, 41, 40)} for i, n in enumerate((1, 3, 0))}
@@ -392,11 +391,7 @@ def test_images_of_few_channels_are_packed(tmp_path: Path) -> None:
 
 def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     """The same plan has kernels for few and for many rows, chosen by the sizes of a run."""
-    net = Net()
-    path = net.save(tmp_path / "m.onnx", tall(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
-    report = api.optimize(path, options)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    path, report = improved_in_fp16(tall, tmp_path)
     symbols = _symbols(path, "fp16")
     assert "_wgmma_nk_" in symbols and "_gemm_nk_" in symbols
     feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 9, 1, 0, 8))}
@@ -415,11 +410,7 @@ def wide(net: Net) -> str:
 
 def test_what_leaves_the_range_of_fp16_stays_float32(tmp_path: Path) -> None:
     """One program computes in both: the other products read and write halves."""
-    net = Net()
-    path = net.save(tmp_path / "m.onnx", wide(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
-    report = api.optimize(path, options)
-    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    _, report = improved_in_fp16(wide, tmp_path)
     assert report.nodes_after == report.kernels == 1
     assert any("f16 ends at 6.6e+04" in warning for warning in report.warnings)
     calls = {row.call for row in report.kernel_calls}
