@@ -1,4 +1,4 @@
-// The devices of this process: whether they can be used, their kernels, and weights on them.
+// The GPUs of this process: whether each is usable, its loaded kernels and its uploaded weights.
 #pragma once
 #include <pthread.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ class Lock {
   pthread_mutex_t& mutex_;
 };
 
-// Memory of the device that holds the same bytes for everyone who asked for them.
+// One copy of a constant in device memory, shared by every session that has equal bytes.
 struct Weight {
   uint64_t digest[2];
   int64_t bytes;
@@ -27,22 +27,22 @@ struct Weight {
   Weight* next;
 };
 
-// What was made of constants once, for every node of the same plan and weights.
+// Results computed from constants alone, shared by all nodes with the same plan and weights.
 struct Prepared {
   uint64_t digest[2];
   int32_t users, count;
-  cu::Address* temps;  // 0: not constant
+  cu::Address* temps;  // 0 for buffers that change from run to run
   Prepared* next;
 };
 
-// One device, and what all nodes on it share.
+// One GPU and the state that all nodes on it share.
 struct Device {
   bool known;
   cu::Device handle;
   cu::Context context;
-  int32_t level;    // in the library's table
+  int32_t level;    // index of its architecture in the library's table
   int32_t multiprocessors;
-  bool dependents;  // kernels may start before those they wait for have ended
+  bool dependents;  // supports programmatic dependent launch
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   cu::Function* functions;
   Weight* weights;
@@ -54,15 +54,15 @@ constexpr int kMostDevices = 64;
 
 struct Gpu {
   cu::Driver driver;
-  int count;  // of devices
+  int count;  // number of GPUs
   pid_t process;
-  cu::Result lost;  // what every call returns since a device failed
+  cu::Result lost;  // sticky error: every call returns it after a GPU failed
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   Device devices[kMostDevices];
 };
 inline Gpu gpu;
 
-// Whether a call of the driver succeeded; an error says what was tried, and what came of it.
+// Checks a driver call; on failure the error names the call and the driver's reason.
 inline bool good(Error& error, cu::Result result, const char* what) {
   if (!result) return true;
   const char *name = nullptr, *text = nullptr;
@@ -73,7 +73,7 @@ inline bool good(Error& error, cu::Result result, const char* what) {
                     name ? name : "?");
 }
 
-// The best level a capability can run, or -1.
+// The best level for a compute capability, or -1.
 inline int32_t level_for(int32_t capability) {
   const tracea_gpu_library& table = tracea_gpu_table;
   int32_t found = -1;
@@ -88,7 +88,7 @@ inline int32_t level_for(int32_t capability) {
   return found;
 }
 
-// The number of the device that TRACEA_CUDA_DEVICE asks for; 0 by default.
+// The device index given by TRACEA_CUDA_DEVICE, 0 by default.
 inline bool wanted_device(Error& error, int32_t* ordinal) {
   const char* wish = getenv("TRACEA_CUDA_DEVICE");
   char* end = nullptr;
@@ -98,7 +98,7 @@ inline bool wanted_device(Error& error, int32_t* ordinal) {
   return *ordinal = static_cast<int32_t>(number), true;
 }
 
-// Describes a device, the first time; an error says why it cannot run this library's kernels.
+// Queries a device on first use; the error says why it cannot run this library's kernels.
 inline Device* device_at(Error& error, int32_t ordinal) {
   if (ordinal < 0 || ordinal >= min(gpu.count, kMostDevices))
     return error.fail("There is no GPU %d; this machine shows %d.", ordinal, gpu.count), nullptr;
@@ -124,7 +124,7 @@ inline Device* device_at(Error& error, int32_t ordinal) {
   return &device;
 }
 
-// Finds a device to use; an error says why there is none.
+// Selects a usable device; the error says why there is none.
 inline bool find_device(Error& error) {
   const char* wish = getenv("TRACEA_DEVICE");
   if (wish && !strcmp(wish, "cpu")) return error.fail("TRACEA_DEVICE asks for the CPU.");
@@ -144,7 +144,7 @@ inline bool find_device(Error& error) {
          device_at(error, ordinal);
 }
 
-// Makes the device's context that of this thread.
+// Makes the device's context current on this thread.
 inline bool enter(Error& error, Device& device) {
   if (getpid() != gpu.process)
     return error.fail("This process was forked from one that uses the GPU, which it cannot do.");
@@ -164,7 +164,7 @@ inline bool enter(Error& error, Device& device) {
   return good(error, gpu.driver.use_context(device.context), "switch to the GPU");
 }
 
-// A kernel of the table, loaded once on this device; null where its level has none.
+// A kernel of the table, loaded on first use; null if this architecture has no image of it.
 inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t shared,
                         cu::Function* out) {
   Lock lock(device.mutex);
@@ -184,7 +184,7 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
       return false;
   }
   *out = held;
-  // a kernel's tile is one, so all its launches ask for as much
+  // shared memory depends on the tile alone, so one setting serves every launch
   return shared <= 48 << 10 ||
          good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
               "give a kernel its shared memory");
@@ -198,7 +198,7 @@ inline bool allocate(Error& error, int64_t bytes, cu::Address* out) {
   return good(error, result, "give memory");
 }
 
-// Four lanes, so that one multiplication does not wait for another: memory limits it.
+// Four independent hash lanes hide the latency of the multiplication; memory is the limit.
 inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
   constexpr uint64_t kFactor = 0xff51afd7ed558ccdu;
   const unsigned char* at = static_cast<const unsigned char*>(data);
@@ -218,7 +218,7 @@ inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
   out[0] = a, out[1] = b;
 }
 
-// The bytes of a constant on the device: equal ones are there once.
+// Uploads a constant, or returns the copy that is already on the device.
 inline Weight* take_weight(Error& error, Device& device, const void* data, int64_t bytes,
                            const uint64_t* digest) {
   Lock lock(device.mutex);

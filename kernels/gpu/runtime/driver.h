@@ -1,5 +1,5 @@
-// The part of the CUDA driver API this library uses, without cuda.h: types, values, and functions
-// by name from libcuda, which is opened when it is needed.  Symbols carry their version.
+// The subset of the CUDA driver API used here, declared without cuda.h: types, constants, and
+// functions loaded by versioned name from libcuda, which is opened on first use.
 #pragma once
 #include <dlfcn.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ typedef struct NodeOfDriver* Node;
 typedef struct ExecOfDriver* Exec;
 
 constexpr Result kOutOfMemory = 2;
-// Errors after which every call of the process fails: a kernel's fault, or that of the hardware.
+// Errors that make every later driver call of the process fail: a faulting kernel or broken hardware.
 inline bool is_final(Result result) {
   return result == 4 || result == 214 || result == 700 || result == 702 ||
          (result >= 714 && result <= 719) || result == 999;
@@ -28,7 +28,7 @@ inline bool is_final(Result result) {
 enum { kMultiprocessors = 16, kMajor = 75, kMinor = 76 };  // CUdevice_attribute
 enum { kMaxDynamicShared = 8 };                            // CUfunction_attribute
 enum { kHost = 1, kDevice = 2 };                           // CUmemorytype
-enum { kNonBlocking = 1, kPortable = 1 };                  // streams; memory of the host
+enum { kNonBlocking = 1, kPortable = 1 };                  // flags of a stream; of host memory
 
 struct LaunchConfig {
   unsigned grid[3], block[3], shared;
@@ -120,7 +120,7 @@ struct Driver {
   TRACEA_CUDA(X)
 #undef X
 
-  // Opens libcuda; null, or the name of what is missing.
+  // Opens libcuda; returns null, or the name of the missing library or symbol.
   const char* open() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) return "libcuda.so.1";

@@ -1,11 +1,11 @@
-// A node: a decoded program, its constants on the device, and contexts for runs at the same time.
+// A node: a decoded program, its constants on the device, and a pool of contexts for concurrent runs.
 #pragma once
 #include "runtime/inputs.h"
 #include "runtime/run.h"
 
 namespace tracea {
 
-constexpr cu::Address kNowhere = 1;  // of a constant that no run reads
+constexpr cu::Address kNowhere = 1;  // address of a constant that no run reads
 
 struct Node {
   const char* type;
@@ -13,17 +13,17 @@ struct Node {
   bool dims_by_reference;
   Program program;
   Shared shared;
-  Weight** weights;  // of inputs that are constant
-  Prepared* made;    // what was made of them when the node was
+  Weight** weights;  // one for each constant input
+  Prepared* made;    // results computed from them when the node was created
   Context* idle;
   pthread_mutex_t mutex;
 };
 
-// A constant input as ONNX Runtime has it; without data where it is none.
+// A constant input as ONNX Runtime holds it; data is null if the input is not constant.
 struct Constant {
   const void* data;
   int64_t bytes;
-  uint64_t digest[2];  // of one that a launch reads
+  uint64_t digest[2];  // set if a launch reads it
 };
 
 inline bool find_constants(Outcome& run, const Program& p, const OrtKernelInfo* info, Constant* out) {
@@ -47,8 +47,8 @@ inline void find_numbers(const Program& p, bool* number) {
   }
 }
 
-// Which launches depend on constants alone: what they make is made once.  `fixed` are buffers that
-// hold the same in every run.
+// Finds the launches that depend on constants alone and therefore run once.  `fixed` marks buffers
+// whose content is the same in every run.
 inline void find_once(const Program& p, const Constant* constants, const bool* number, bool* once,
                       bool* fixed) {
   const int32_t tensors = p.tensor_count();
@@ -72,7 +72,7 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
   for (bool changed = true; changed;) {
     changed = false;
     for (int32_t first = 0, end; first < p.launch_count; first = end) {
-      end = first + p.launches[first].others + 1;  // launches that do the same
+      end = first + p.launches[first].others + 1;  // alternatives of one launch
       bool own = once[first];
       for (int32_t i = first; i < end; ++i) own = own && alone(p.launches[i]);
       if (own) continue;
@@ -91,7 +91,7 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
   }
 }
 
-// Digests of constants, which threads take in turn: memory is read fastest by several.
+// Computes digests of constants on several threads, since one does not saturate memory bandwidth.
 struct Digests {
   Constant** constants;
   int32_t count, next;
@@ -122,11 +122,11 @@ struct Digests {
   static constexpr int32_t kMostHelpers = 7;
 };
 
-// Everything that opening a node works with.
+// State used while a node is created.
 struct Opening {
   Constant* constants;
   bool *number, *fixed;
-  bool *once, *later;  // buffers that launches of each kind touch
+  bool *once, *later;  // buffers touched by launches that run once, and by those of every run
   int64_t *sizes, *bytes;
   uint64_t digest[2];
 };
@@ -162,7 +162,7 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
         (node.shared.once[i] ? o.once : o.later)[a.buffer] = true;
     }
   digest_of(words, count * 8, o.digest);
-  if (node.shared.resident) {  // ONNX Runtime's own copies are read: nobody else has them
+  if (node.shared.resident) {  // constants stay in ONNX Runtime's device memory and are not shared
     static uint64_t counter = 0;
     o.digest[0] = reinterpret_cast<uint64_t>(&node);
     o.digest[1] = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
@@ -198,11 +198,11 @@ inline bool take(Outcome& run, Node& node, const Opening& o, const bool* wanted)
   return true;
 }
 
-// Runs the launches that are done once, on memory that `made` keeps where later ones read it.
+// Runs the launches that run once.  Buffers that later launches read are kept in `made`.
 inline bool make(Outcome& run, Node& node, const Opening& o, Pool& pool, Prepared& made) {
   const Program& p = node.program;
   cu::Stream stream = nullptr;
-  // uploads return when their source may change, not when they have arrived
+  // an upload returns once its source may be reused, which is before the copy has finished
   if (!take(run, node, o, o.once) ||
       !good(run.error, gpu.driver.wait_for_stream(nullptr), "take weights") ||
       !good(run.error, gpu.driver.create_stream(&stream, cu::kNonBlocking), "make a stream"))
@@ -238,7 +238,7 @@ inline bool make(Outcome& run, Node& node, const Opening& o, Pool& pool, Prepare
   return ok;
 }
 
-// What is made of constants: by another node of the same plan and weights, or now.
+// Takes results computed from constants from a node with the same plan and weights, or computes them.
 inline bool prepare_constants(Outcome& run, Node& node, const Opening& o, Pool& pool) {
   const Program& p = node.program;
   Device& device = *node.shared.device;
@@ -301,7 +301,7 @@ inline bool open_node(Outcome& run, Node& node, const OrtKernelInfo* info, const
   const bool ok = look_at(run, node, info, words, count, pool, o) &&
                   prepare_constants(run, node, o, pool) && take(run, node, o, o.later) &&
                   good(run.error, gpu.driver.wait_for_stream(nullptr), "take weights");
-  // an input nothing reads in a run, or only what was done once, is asked for by nobody
+  // skip inputs that no launch of a run reads
   for (int32_t i = 0; ok && i < p.input_count; ++i)
     if (o.constants[i].data && !s.constants[i]) s.constants[i] = kNowhere;
   pool.release();
@@ -321,7 +321,7 @@ inline void close_node(Node& node) {
   node.program.pool.release();
 }
 
-// A context for a run; `stream` is null, or ONNX Runtime's, whose runs come one after another.
+// Acquires a context for a run.  `stream` is null or ONNX Runtime's, which orders its runs.
 inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
   {
     Lock lock(node.mutex);
@@ -345,11 +345,11 @@ inline void give_context(Node& node, Context* c) {
   node.idle = c;
 }
 
-// Where the inputs of one run lie that are no constants, and their sizes as they came.
+// Addresses and shapes of one run's inputs, without the constant ones.
 struct Given {
   void** data;
   int64_t* dims;  // [inputs][kMaxRank]
-  bool* repeats;  // inputs that are shorter than the plan says
+  bool* repeats;  // inputs with a broadcast axis of size 1
 };
 
 inline bool bind_inputs(Outcome& run, const Node& node, OrtKernelContext* context, int64_t* symbols,
@@ -403,10 +403,10 @@ inline bool bind_outputs(Outcome& run, const Node& node, OrtKernelContext* conte
   return true;
 }
 
-constexpr int64_t kPiece = 512 << 10;  // bytes one thread copies at a time
+constexpr int64_t kPiece = 512 << 10;  // bytes per task of a threaded copy
 
-// A copy in the host's memory, by all threads of the session where it is long: what is written
-// then is often touched for the first time.
+// Copies host memory, on all threads of the session if it is long: the destination's pages are
+// often touched for the first time.
 struct Move {
   const char* from;
   char* to;
@@ -430,17 +430,17 @@ inline bool move_all(Outcome& run, OrtKernelContext* context, Move move) {
   return true;
 }
 
-// One run of a node: its tensors, and the memory and launches for their sizes.
+// One run of a node: its tensors, and the layout and launches for their sizes.
 struct Running {
-  void** data;  // of inputs that are no constants, then of outputs
+  void** data;  // non-constant inputs, then outputs
   int64_t* sizes;
   Given given;
   Context* context;
   Layout* layout;
 };
 
-// Binds inputs and outputs, finds a context and a layout, and calls `work` with them.  `stream_of`
-// gives the stream to run on, null for the context's own; it may refuse the inputs.
+// Binds inputs and outputs, acquires a context and a layout, and calls `work` with them.
+// `stream_of` returns the stream to use (null: the context's own) and may reject the inputs.
 template <class StreamOf, class Work>
 bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf stream_of,
                  Work work) {
@@ -496,8 +496,7 @@ inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
   });
 }
 
-// A run whose inputs and outputs lie on the device, on the stream that ONNX Runtime gives; it is
-// started, not awaited.
+// Runs with inputs and outputs in device memory on ONNX Runtime's stream, asynchronously.
 inline bool run_on_device(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
   auto given_stream = [&](const Given& given, cu::Stream* stream) {

@@ -1,4 +1,4 @@
-// A node's plan, decoded: every word is checked (kernels/gpu/plan.py says what they are).
+// Decodes a node's plan and checks every word; kernels/gpu/plan.py documents the format.
 #pragma once
 #include "runtime/core.h"
 #include "runtime/plan_words.h"
@@ -9,23 +9,23 @@ namespace tracea {
 constexpr int64_t kMagic = 0x7570676165636172, kVersion = 3;
 constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMaxSymbols = 64;
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
-constexpr int64_t kMostCounted = INT32_MAX;  // elements and threads that kernels can count
+constexpr int64_t kMostCounted = INT32_MAX;  // most elements or threads that a kernel can index
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
-constexpr int32_t kHalf = 10, kBrainHalf = 16;  // ONNX's codes of 16-bit numbers
+constexpr int32_t kHalf = 10, kBrainHalf = 16;  // ONNX element types FLOAT16 and BFLOAT16
 constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
-struct Size {  // a number, a symbol, or an operation on two sizes before it
+struct Size {  // a number, a symbol, or an operation on two earlier sizes
   int64_t op, a, b;
 };
 struct Tensor {
   int32_t type, rank;
-  int32_t loose;  // the bits of an input's axes that may have a size of 1 as well
+  int32_t loose;  // bit mask of an input's axes that may also have size 1
   int32_t dims[kMaxRank];  // sizes
 };
 struct Temp {
   int32_t type, count, first, last;  // count is a size
 };
-struct Map {  // what a tensor map says of its tensor, innermost axis first
+struct Map {  // a tensor map's view of its tensor, innermost axis first
   int32_t type, rank;
   int32_t dims[kMaxAxes], strides[kMaxAxes];  // sizes; strides from axis 1 on
   uint32_t box[kMaxAxes];
@@ -34,23 +34,23 @@ struct Map {  // what a tensor map says of its tensor, innermost axis first
 };
 struct Argument {
   enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed, kMap, kPixels } kind;
-  int32_t buffer;  // of a pointer; -1 is null
+  int32_t buffer;  // index of a pointer's buffer; -1: null
   bool written;
-  int32_t bytes;  // of an element
-  int64_t value;  // a size, the bits of a number, or a pointer's offset, a size as well
-  int32_t span;   // the size that says how many elements from there on may be touched
+  int32_t bytes;  // size of an element
+  int64_t value;  // a size, the bits of a number, or the size that is a pointer's offset
+  int32_t span;   // the size that bounds the elements touched from there on
   const Map* map;
 
   bool addresses() const { return kind == kPointer || maps(); }
   bool maps() const { return kind == kMap || kind == kPixels; }
 };
 struct Launch {
-  int32_t kernel;  // in the library's table
+  int32_t kernel;  // index in the library's table
   int32_t grid[3];
   int32_t threads, shared;
-  int32_t persistent;  // blocks for each multiprocessor at most, which then loop; 0: any number
-  int32_t when;        // a size that is positive if the launch is for these sizes
-  int32_t others;      // how many of the next launches do the same
+  int32_t persistent;  // most blocks per multiprocessor of a persistent kernel; 0: not persistent
+  int32_t when;        // a size; the launch applies where it is positive
+  int32_t others;      // number of alternatives that follow
   int32_t count;
   const Argument* arguments;
 };
@@ -79,7 +79,7 @@ inline int32_t find_kernel(int64_t key) {
   return low < table.kernel_count && table.kernels[low].key == key ? low : -1;
 }
 
-// Every size of a program; one that cannot be computed is kNoValue.
+// Computes all sizes of a program; kNoValue on overflow or a division by zero.
 inline void evaluate(const Program& p, const int64_t* symbols, int64_t* sizes) {
   for (int32_t i = 0; i < p.size_count; ++i) {
     const Size& size = p.sizes[i];
@@ -94,7 +94,7 @@ inline void evaluate(const Program& p, const int64_t* symbols, int64_t* sizes) {
   }
 }
 
-// Reads a plan's words into a program.
+// Parses a plan's words into a program.
 class Reader : PlanWords {
  public:
   Reader(const int64_t* words, int64_t count, Program* program, Error* error)
@@ -227,7 +227,7 @@ inline bool has_symbol(const Program& p, const Tensor& tensor, int32_t axis, int
   return own.op == kSymbol && own.a == symbol;
 }
 
-// Sizes of tensors where some symbols are unknown, which then have kNoValue.
+// Computes tensor sizes while some symbols are unknown, which gives kNoValue.
 class KnownSizes {
  public:
   KnownSizes(Program& program, const int64_t* symbols)
@@ -235,7 +235,7 @@ class KnownSizes {
     if (sizes_) evaluate(program, symbols, sizes_);
   }
 
-  // Negative if it depends on an unknown symbol or cannot be computed.
+  // Negative if it depends on an unknown symbol or overflows.
   int64_t of(const Tensor& tensor, int32_t axis) const {
     return sizes_ ? sizes_[tensor.dims[axis]] : kNoValue;
   }

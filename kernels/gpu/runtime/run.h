@@ -1,29 +1,29 @@
-// One run of a program: where its buffers lie, its launches, and the graph they become.
+// One run of a program: memory layout, launches, and the CUDA graph built from them.
 #pragma once
 #include "runtime/device.h"
 
 namespace tracea {
 
 constexpr int64_t kAlign = 256;
-constexpr int32_t kMostKept = 8;  // sizes a context remembers
-constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read in the host's memory
+constexpr int32_t kMostKept = 8;  // layouts cached by a context
+constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
-// A launch with its numbers: parameters lie in `bytes`, each at a multiple of 8.
+// A launch with its arguments, stored in `bytes` at multiples of 8.
 struct Ready {
   cu::Function function;
   unsigned grid[3];
   int32_t threads, shared;
-  void** parameters;  // null where there is nothing to launch
+  void** parameters;  // null if the grid is empty
 };
 
-// A program at some sizes, in one context.
+// A program instantiated for concrete sizes in one context.
 struct Layout {
   int64_t* symbols;
-  int64_t *counts, *offsets;  // of buffers: bytes, and bytes from the context's start; -1: a constant
+  int64_t *counts, *offsets;  // sizes of buffers, and offsets in the context's arena; -1: constant
   int64_t in_bytes, out_bytes, out_first, bytes;
-  bool direct;  // kernels read inputs where the host wrote them
+  bool direct;  // kernels read inputs directly from host memory
   Ready* launches;
   cu::Graph graph;
   cu::Exec exec;
@@ -32,10 +32,10 @@ struct Layout {
   Pool pool;
 };
 
-// What one run at a time needs: a stream, memory on the device, memory of the host it can reach.
+// Resources of one run at a time: a stream, a device arena and pinned host memory.
 struct Context {
   cu::Stream stream;
-  bool borrowed;  // the stream is ONNX Runtime's
+  bool borrowed;  // the stream belongs to ONNX Runtime
   cu::Address memory;
   int64_t bytes, in_bytes, out_bytes;
   char *in, *out;
@@ -44,14 +44,14 @@ struct Context {
   Context* next;
 };
 
-// What all runs of a node share.
+// State shared by all runs of a node.
 struct Shared {
   const Program* program;
-  cu::Function* functions;     // of launches
-  cu::Address* constants;      // of buffers; 0: not constant
-  bool* once;                  // launches that were done when the node was made
+  cu::Function* functions;     // one for each launch
+  cu::Address* constants;      // one for each buffer; 0: not constant
+  bool* once;                  // launches that ran when the node was created
   Device* device;
-  bool resident;               // tensors lie on the device: no copies from and to the host
+  bool resident;               // inputs and outputs are in device memory, no host copies
   int64_t kept_bytes;
 };
 
@@ -78,7 +78,7 @@ inline void release(Context* c) {
   free(c);
 }
 
-// n / d for n below 2^31 as a product, see kernels/gpu/launch.py.
+// Magic-number division n / d for n < 2^31, see kernels/gpu/launch.py.
 inline void divisor(int64_t d, uint32_t* out) {
   out[0] = static_cast<uint32_t>(d), out[1] = out[2] = 0;
   if (d == 1) return;
@@ -88,13 +88,13 @@ inline void divisor(int64_t d, uint32_t* out) {
   out[2] = static_cast<uint32_t>(p - 1);
 }
 
-// What a tensor map is made of: sizes of its tensor in elements and bytes.
+// Arguments of a tensor map: the tensor's sizes in elements and its strides in bytes.
 struct Shape {
   uint64_t dims[kMaxAxes], strides[kMaxAxes];
-  int lower[2], upper[2];  // corners of an image's window
+  int lower[2], upper[2];  // corners of the im2col bounding box
 };
 
-// Whether the GPU can copy by a tensor map of a tensor at an address.
+// Whether a tensor at an address meets the alignment rules of tensor maps.
 inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Shape* out) {
   constexpr int64_t kStep = 16, kMostDim = int64_t{1} << 32, kMostStride = int64_t{1} << 40;
   bool fits = at % kStep == 0;
@@ -117,7 +117,7 @@ inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Sh
   return fits;
 }
 
-// The tensor map of a tensor at an address; false where the GPU cannot copy from it.
+// Encodes the tensor map of a tensor; false if its address or strides do not allow one.
 inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu::TensorMap* out) {
   const Map& map = *a.map;
   const bool pixels = a.kind == Argument::kPixels;
@@ -136,8 +136,8 @@ inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu
   return !result;
 }
 
-// The first of some launches that do the same which this GPU has, which is for these sizes and can
-// copy from its tensors; the last is for all.
+// Selects among alternatives the first that has an image for this GPU, applies to these sizes and
+// can encode its tensor maps; the last one always applies.
 template <class Address>
 int32_t chosen(const Program& p, const cu::Function* functions, int32_t launch,
                const int64_t* sizes, Address address) {
@@ -157,8 +157,8 @@ int32_t chosen(const Program& p, const cu::Function* functions, int32_t launch,
   }
 }
 
-// The bytes of an argument at `to`; false with an error for numbers that kernels cannot count.
-// `constants` are not 0 for buffers that are constant; null while they are made.
+// Writes an argument to `to`; false with an error for numbers beyond a kernel's 32-bit indices.
+// `constants` holds addresses of constant buffers, null while these are being computed.
 template <class Address>
 bool write_argument(Error& error, const Argument& a, const int64_t* sizes, const int64_t* counts,
                     const cu::Address* constants, Address address, char* to) {
@@ -248,7 +248,7 @@ inline int32_t type_of(const Program& p, int32_t buffer) {
   return buffer < tensors ? p.tensors[buffer].type : p.temps[buffer - tensors].type;
 }
 
-// Bytes of all buffers.
+// Computes the size of every buffer in bytes.
 inline bool count_buffers(Error& error, const Program& p, const int64_t* sizes, int64_t* counts) {
   for (int32_t i = 0; i < p.tensor_count(); ++i) {
     int64_t count = 1;
@@ -268,7 +268,7 @@ inline bool count_buffers(Error& error, const Program& p, const int64_t* sizes, 
   return true;
 }
 
-// Inputs, then outputs, then temps: each where no other is at the time, as low as it can be.
+// Assigns arena offsets to inputs, outputs and temporaries: lowest free offset over the lifetime.
 inline void lay_out(const Shared& s, Layout& out) {
   const Program& p = *s.program;
   int64_t at = 0;
@@ -301,8 +301,7 @@ inline void lay_out(const Shared& s, Layout& out) {
   out.bytes = at;
 }
 
-// Memory of the host and the device for a layout; what was laid out before is forgotten where it
-// moves.
+// Grows host and device memory for a layout; cached layouts are dropped when the memory moves.
 inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
   if (layout.bytes <= c.bytes &&
       (resident || (layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)))
@@ -330,8 +329,8 @@ inline bool make_room(Error& error, Context& c, const Layout& layout, bool resid
   return true;
 }
 
-// Whether inputs are so few, and so read, that kernels fetch them from the host themselves, which
-// takes less time than a copy before the first kernel.
+// Whether inputs are small enough for kernels to read them directly from host memory, which takes
+// less time than a copy before the first kernel.
 inline bool reads_inputs_anywhere(const Shared& s, int64_t bytes) {
   const Program& p = *s.program;
   if (!bytes || bytes > kMostRead) return false;
@@ -343,7 +342,7 @@ inline bool reads_inputs_anywhere(const Shared& s, int64_t bytes) {
   return true;
 }
 
-// The layout of a program at sizes, new or as it was before; the oldest makes room.
+// Returns the layout for sizes, from the cache or new; the least recently used one is evicted.
 inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes) {
   const Program& p = *s.program;
@@ -388,7 +387,7 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
   return c.layouts[oldest] = made;
 }
 
-// One copy in a graph, between the host and the device.
+// Adds a copy node between host and device to a graph.
 inline cu::Copy3D copy_of(const void* from, cu::Address device, void* to, int64_t bytes) {
   cu::Copy3D copy = {};
   copy.from_type = from ? cu::kHost : cu::kDevice;
@@ -401,8 +400,8 @@ inline cu::Copy3D copy_of(const void* from, cu::Address device, void* to, int64_
   return copy;
 }
 
-// The launches as nodes in a row, copies before and behind them.  A kernel may start before the
-// kernel before it has ended, for which it waits itself: that edge is programmatic.
+// Builds a graph: copies in, launches in order, copies out.  Edges between kernels are programmatic:
+// a kernel may start early and waits for its predecessor itself.
 class Row {
  public:
   Row(Error& error, const Device& device, cu::Graph graph)
@@ -458,14 +457,14 @@ inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
-// Inputs are in the host's memory the device can reach; so will outputs be.
+// Inputs and outputs are in pinned host memory.
 inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
   if (l.runs == 1 && !build_graph(error, s, c, l)) return false;
   ++l.runs;
   if (l.exec) {
     if (!good(error, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
-  } else {  // the first run of these sizes: perhaps the only one
+  } else {  // first run of these sizes, possibly the only one: no graph
     if (l.in_bytes && !l.direct && !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
                                                   c.stream), "take inputs"))
       return false;
@@ -479,8 +478,8 @@ inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   return good(error, d.wait_for_stream(c.stream), "finish a run");
 }
 
-// Starts the launches on a stream of ONNX Runtime's, which it may be capturing: then nothing is
-// built.  They are done when the stream comes there.
+// Launches asynchronously on ONNX Runtime's stream, without a graph of its own, because ONNX
+// Runtime may be capturing that stream.
 inline bool enqueue(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
   int capturing = 0;

@@ -1,6 +1,6 @@
-// The library's entry point: where there is a GPU to use, registers one domain with every op type
-// of the generated table; else nothing, and the model's own function bodies run.
-// No C++ standard library, no exceptions: a failure is a status with one sentence.
+// The library's entry point.  With a usable GPU it registers a domain with every op type of the
+// generated table; otherwise it registers nothing and the model's function bodies run.  No C++
+// standard library, no exceptions: a failure is a status with one sentence.
 #include "runtime/custom_ops.h"
 #include "runtime/node.h"
 #include "runtime/shape_inference.h"
@@ -8,11 +8,11 @@
 namespace tracea {
 namespace {
 
-// Everything registration sets, once while the library is loaded.
+// State set by the first registration, for the lifetime of the library.
 struct State {
   Registration registration;
   bool dims_by_reference, tells_device;
-  Error refused;  // why there is no GPU to use
+  Error refused;  // why no GPU is usable
 };
 State state = {{ORT_FAIL, nullptr, nullptr, nullptr, false, false}, false, false, {}};
 
@@ -27,7 +27,7 @@ void destroy(void* kernel) {
   free(node);
 }
 
-// The device of the provider that a node belongs to, where ONNX Runtime tells it.
+// The device of the execution provider a node belongs to, if ONNX Runtime reports it.
 bool device_of(Outcome& run, bool resident, const OrtKernelInfo* info, int32_t* ordinal) {
   if (!resident || !state.tells_device) return wanted_device(run.error, ordinal);
   OrtAllocator* allocator = nullptr;
@@ -96,7 +96,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   const tracea_gpu_library& table = tracea_gpu_table;
   state.dims_by_reference = lends_dims(version);
   state.tells_device = minor_version(version) >= 18;
-  // the CPU provider's copies tensors to the device and back, in any wheel
+  // nodes of the CPU provider copy tensors between host and device; works in every wheel
   const KernelFunctions kernels[] = {
       {create, compute, destroy, infer, nullptr},
       {create_on_device, compute, destroy, infer, "CUDAExecutionProvider"}};
@@ -111,7 +111,7 @@ __attribute__((destructor)) void leave() {
 }  // namespace
 }  // namespace tracea
 
-// Why there is no GPU to use, as a sentence; null where there is one, or nobody asked yet.
+// Why no GPU is usable, as a sentence; null if one is or before the first registration.
 extern "C" __attribute__((visibility("default"))) const char* tracea_gpu_refusal() {
   return tracea::state.refused.set ? tracea::state.refused.text : nullptr;
 }

@@ -1,11 +1,11 @@
-// What is generated for one library: its domain, op types, kernels, and images of them.
+// The generated table of one library: domain, op types, kernels and their images.
 #pragma once
 #include <stdint.h>
 
 #include "runtime/op_type.h"
 
-// A kernel for one architecture: a cubin, or PTX that the driver compiles for newer ones; of no
-// bytes where the architecture cannot run it.
+// A kernel for one architecture: a cubin, or PTX that the driver compiles for later ones.  Empty if
+// the architecture cannot run the kernel.
 struct tracea_gpu_image {
   int64_t offset, bytes;
   const char* symbol;
@@ -18,17 +18,17 @@ struct tracea_gpu_kernel {
 
 struct tracea_gpu_level {
   int32_t capability;  // 90 is 9.0
-  int32_t exact;       // runs on that capability alone
+  int32_t exact;       // runs on exactly this capability
   int32_t text;        // PTX
 };
 
 struct tracea_gpu_library {
   const char* domain;
-  int32_t driver;  // the least version of the driver, as CUDA counts: 13000
+  int32_t driver;  // least driver version in CUDA's encoding, such as 13000
   int32_t level_count, type_count, kernel_count;
-  const tracea_gpu_level* levels;    // the best of what a device can run comes last
+  const tracea_gpu_level* levels;    // in ascending order; the last one that a device can run is used
   const tracea_op_type* types;
-  const tracea_gpu_kernel* kernels;  // by key
+  const tracea_gpu_kernel* kernels;  // sorted by key
 };
 
 extern "C" const tracea_gpu_library tracea_gpu_table;

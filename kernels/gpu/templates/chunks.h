@@ -1,4 +1,4 @@
-// Pairs of elements as matrix fragments have them, and chunks of 16 bytes.
+// Pairs of elements as in matrix fragments, and chunks of 16 bytes.
 namespace tracea {
 
 struct alignas(16) chunk {
@@ -15,7 +15,7 @@ DEV void set_pair(pair<T>& to, V a, V b) {
 }
 DEV void set_pair(pair<f16>& to, vf a, vf b) { *(u32*)&to = f16_pair(a, b); }
 DEV void set_pair(pair<bf16>& to, vf a, vf b) { *(u32*)&to = bf16_pair(a, b); }
-// Whether rows of a tile consist of chunks that lie in the matrix wholly or not at all.
+// Whether every 16-byte chunk of a tile's rows lies fully inside or fully outside the matrix.
 template <i32 SIZE>
 DEV bool in_chunks(const void* p, i32 step, i32 cols, bool last) {
   return ((u64)p | (u64)(i64)step * SIZE) % 16 == 0 && (!last || cols % (16 / SIZE) == 0);

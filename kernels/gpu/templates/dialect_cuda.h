@@ -1,4 +1,4 @@
-// The dialect of NVIDIA's GPUs: words of the templates as CUDA C++ and PTX.  Includes nothing.
+// The CUDA dialect: the templates' primitives in CUDA C++ and PTX.  Includes no header.
 typedef signed char i8;
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -35,7 +35,7 @@ DEV void sync_warp() { __syncwarp(); }
 DEV float shuffle_xor(float v, i32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
-// ---- numbers that another block of the same grid wrote, once it has arrived
+// ---- values written by another block of the same grid that has signalled its arrival
 DEV void make_seen() { __threadfence(); }
 DEV i32 arrive(i32* p) { return atomicAdd(p, 1); }
 DEV void load_made(float (&to)[4], const float* p) {
@@ -45,7 +45,7 @@ DEV void load_made(float (&to)[4], const float* p) {
                : "memory");
 }
 
-// What came before in the stream is done and seen; what comes behind may start.
+// Waits for preceding kernels of the stream and makes their writes visible; releases the next kernel.
 DEV void wait_for_grid() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -57,7 +57,7 @@ DEV void release_grid() {
 #endif
 }
 
-// ---- numbers of 16 bits
+// ---- 16-bit floating-point types
 
 DEV float f16_number(u16 bits) {
   float v;
@@ -140,8 +140,7 @@ DEV float tanh_fast(float v) {  // 2^-11
   return r;
 }
 
-// ---- copies to shared memory that do not wait: 16 bytes, of which the first `bytes` are read
-//      and the others zero
+// ---- asynchronous copies of 16 bytes to shared memory; bytes after the first `bytes` become zero
 
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 struct alignas(16) words4 {
@@ -176,7 +175,7 @@ DEV void wait_copies() {
 #endif
 }
 
-// ---- matrices: four blocks of 8 x 8 from rows of 16 bytes; products of a warp
+// ---- matrix fragments: ldmatrix (four 8 x 8 blocks from rows of 16 bytes) and mma
 
 DEV void load_blocks(u32 (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -228,7 +227,7 @@ DEV u32 tf32_bits(float v) {
   return bits;
 }
 #else
-// Without instructions for it: numbers stay whole, and lanes give each other theirs.
+// Emulation by shuffles for architectures without the instruction; operands are not rounded.
 DEV void multiply_tf32(float (&d)[4], const u32 (&a)[4], const u32* b) {
   const i32 lane = threadIdx.x % 32, group = lane / 4 * 4, col = lane % 4 * 2;
   UNROLL

@@ -1,11 +1,10 @@
-// The dialect of this machine: the same templates as ordinary C++, one block after the other, or
-// one cluster of blocks.
+// The host dialect: the same templates as ordinary C++, one block or one cluster at a time.
 //
-// Each thread of a block is a fiber that runs until it has to meet others: at a barrier of the
-// block, or in an instruction of its warp.  So every thread runs as far ahead of the others as
-// the kernel's barriers let it, in an order a seed gives.  Copies that do not wait come as late
-// as the waits allow, and spoil their place at once.  What a GPU would leave undefined ends the
-// run with a sentence: lanes of a warp in different instructions, threads that never meet.
+// Each thread of a block is a fiber that runs until it must synchronise: at a block barrier or in a
+// warp-wide instruction.  Every thread therefore runs as far ahead of the others as the kernel's
+// barriers allow, in an order given by a seed.  Asynchronous copies poison their destination at
+// once and complete as late as the waits allow.  What is undefined on a GPU ends the run with an
+// error: diverged lanes in a warp-wide instruction, threads that never reach a barrier.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,7 +44,7 @@ typedef uint64_t u64;
     return tracea::sizes_of(tracea::symbol, sizes);                                       \
   }
 
-// Saves the registers a call must keep, and goes on where another fiber saved its own.
+// Saves the callee-saved registers and resumes another fiber.
 asm(R"(
 .text
 tracea_switch:
@@ -69,14 +68,14 @@ struct fiber {
   void* at = nullptr;  // the saved stack pointer
   std::vector<u8> stack;
   enum { RUNS, GRID, BLOCK, CLUSTER, WARP, WAITS, DONE } state = RUNS;
-  const void* met = nullptr;  // the instruction of its warp that it waits in
+  const void* met = nullptr;  // the warp-wide instruction it waits in
   void* argument = nullptr;
   std::vector<async_copy> open;
   std::vector<std::vector<async_copy>> groups;
 };
 
-// What the grid before a kernel leaves in memory: it comes when nobody can go on without it.  What
-// the kernel itself writes has to be unchanged until then.
+// Results of the preceding grid: they appear when no fiber can continue without them.  Memory that
+// the kernel itself writes must be unchanged until then.
 struct left_behind {
   u8* to;
   const u8* from;
@@ -87,16 +86,16 @@ struct left_behind {
 struct block_machine {
   const left_behind* before = nullptr;  // of the next launch
   i32 before_count = 0;
-  i32 threads = 0, cluster = 1;  // of a block, and blocks that run together
-  i32 current = 0, place[3] = {}, across = 0;  // current counts through the blocks of a cluster
+  i32 threads = 0, cluster = 1;  // threads of a block; blocks of a cluster
+  i32 current = 0, place[3] = {}, across = 0;  // `current` also counts through the blocks of a cluster
   u32 random = 1;
   void* scheduler = nullptr;
   std::vector<fiber> fibers;
   std::vector<u8> memory[MOST_BLOCKS];
-  u8 *shared = nullptr, *spaces[MOST_BLOCKS] = {};  // of the current block, of all blocks
+  u8 *shared = nullptr, *spaces[MOST_BLOCKS] = {};  // of the current block; of all blocks
   void (*body)(void*) = nullptr;
   void* call = nullptr;
-  bool (*stalled)() = nullptr;  // nobody can run: whether something came that lets them
+  bool (*stalled)() = nullptr;  // called when no fiber can run: whether something arrived that unblocks one
   char message[200] = {};
 
   fiber& self() { return fibers[current]; }
@@ -148,14 +147,14 @@ struct block_machine {
       f.open.clear();
       f.groups.clear();
       void** top = (void**)((uintptr_t)(f.stack.data() + STACK) & ~(uintptr_t)15);
-      *--top = nullptr;  // keeps the stack as calls find it
+      *--top = nullptr;  // keeps the stack alignment that calls expect
       *--top = (void*)&block_machine::enter;
       f.at = top - 6;
     }
     std::vector<i32> order(fibers.size());
     for (i32 i = 0; i < (i32)order.size(); i++) order[i] = i;
     while (!message[0]) {
-      if (seed)  // every pass in another order
+      if (seed)  // a new order for every pass
         for (i32 i = (i32)order.size() - 1; i > 0; i--) {
           random = random * 1664525u + 1013904223u;
           std::swap(order[i], order[(random >> 8) % (i + 1)]);
@@ -177,7 +176,7 @@ struct block_machine {
           return fail("wrote beyond the block's shared memory", 0);
   }
 
-  // The grid before this one has ended: let those that wait for it go on.  False if nobody does.
+  // Completes the preceding grid and resumes fibers that wait for it; false if none does.
   bool end_grid() {
     const i32 count = before_count;
     for (fiber& f : fibers)
@@ -189,8 +188,8 @@ struct block_machine {
     return before_count != count;
   }
 
-  // All wait or are done: let those at a barrier of their block or cluster go on.  False if all
-  // are done, or nobody can go on.
+  // Every fiber waits or has ended: releases those at a block or cluster barrier.  False if all have
+  // ended or none can continue.
   bool release() {
     i32 done = 0, together = 0;
     bool released = false;
@@ -226,7 +225,7 @@ struct block_machine {
     leave();
   }
 
-  // The lanes of a warp meet in an instruction; the last to come does it for all of them.
+  // Lanes of a warp meet in a warp-wide instruction; the last to arrive executes it for all.
   void meet_warp(void (*instruction)(void**), void* argument) {
     const i32 first = current / WARP_LANES * WARP_LANES;
     fiber* warp = &fibers[first];
@@ -249,7 +248,7 @@ struct block_machine {
 
 static block_machine machine;
 
-// Bytes of each parameter of a kernel; how many there are.
+// Sizes in bytes of a kernel's parameters, and their number.
 template <typename... A>
 i32 sizes_of(void (*)(A...), i32* sizes) {
   i32 count = 0;
@@ -301,7 +300,7 @@ DEV void wait_for_grid() {
 }
 DEV void release_grid() {}
 
-// ---- numbers of 16 bits
+// ---- 16-bit floating-point types
 
 DEV u32 float_bits(float v) {
   u32 bits;
@@ -369,7 +368,7 @@ DEV void wait_copies() {
   }
 }
 
-// ---- matrices, as the maps of semantic/lanes.py say
+// ---- matrix fragments, laid out by semantic/lanes.py
 //% macro blocks(name, places)
 
 DEV void ${name}(u32 (&r)[4], const void* p) {
@@ -379,7 +378,7 @@ DEV void ${name}(u32 (&r)[4], const void* p) {
   } mine = {r, (const u8*)p};
   machine.meet_warp(
       [](void** all) {
-        static const u8 places[WARP_LANES][2][2] = {  // row and column of both numbers of a block
+        static const u8 places[WARP_LANES][2][2] = {  // row and column of both elements of a pair
             ${places}};
         for (i32 lane = 0; lane < WARP_LANES; lane++)
           for (i32 e = 0; e < 8; e++) {

@@ -16,7 +16,7 @@
   //% endfor
 //% endmacro
 //% macro epilogue()
-  // What becomes of a run of sums: bias, the chain, and its results.
+  // Applies bias and the chain to a run of sums and stores the results.
   auto finish = [&](i32 row, i32 col, const vf (&sums)[${run}]) {
     const i32 n = least(${run}, cols - col);
     if (row >= rows || n <= 0) return;

@@ -8,7 +8,7 @@
   float* const a = (float*)arena();             // [k][m + 4]
   float* const b = a + ${k * (m + 4)};  // [k][n + 4]
   float next_a[${m * k // threads}], next_b[${n * k // threads}];
-  // Neighbours read along the axis that lies together.
+  // Adjacent threads read along the contiguous axis.
   auto fetch = [&](i32 k0) {
     UNROLL
     for (i32 i = 0; i < ${m * k // threads}; i++) {

@@ -1,6 +1,6 @@
 //% from "epilogue.h" import epilogue with context
 //% macro begin()
-  // Which tile this block computes, and which part of its depth.
+  // The tile of this block and its part of the depth.
   //% if cut
   const i32 whole = quotient(block_x(), parts), part_of = block_x() - whole * (i32)parts.value;
   //% else
@@ -16,8 +16,8 @@
   //% endif
 //% endmacro
 //% macro gathered()
-  // Sums of the parts of a depth meet in memory; the block that comes last adds them up, always in
-  // the same order, and goes on.
+  // Split-K: partial sums go to memory; the last block to arrive adds them in a fixed order and
+  // continues with the epilogue.
   if (parts.value > 1) {
     constexpr i32 TILE = ${m * n}, STEP = ${threads * 4};
     float* const own = partial + (i64)block_x() * TILE + thread() * 4;
@@ -36,7 +36,7 @@
     if (thread() == 0) *before = arrive(arrivals + whole);
     sync_block();
     if (*before != (i32)parts.value - 1) return;
-    if (thread() == 0) arrivals[whole] = 0;  // as it was: the launch can be repeated
+    if (thread() == 0) arrivals[whole] = 0;  // reset, so that the launch can be repeated
     make_seen();
     sync_block();
     UNROLL
@@ -62,8 +62,8 @@
   }
 //% endmacro
 //% macro product()
-  // From here on: tiles that `issue_x` and `issue_w` bring into the ring are multiplied, and
-  // finished.  Constants come while the kernel before this one may still run.
+  // Main loop over the tiles that `issue_x` and `issue_w` copy into the ring.  Constants are fetched
+  // before waiting for the preceding kernel.
   if (w_fixed) {
     ROLLED
     for (i32 tile = 0; tile < least(tiles, ${ring.prefetched}); tile++) issue_w(tile);
@@ -108,8 +108,8 @@
       UNROLL
       for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
 
-  // Fragments of a step are loaded while those of the step before are multiplied; those of a
-  // tile's first step while its predecessor's last ones are.
+  // Double-buffered fragments: those of a step are loaded while the previous step is multiplied, also
+  // across tiles.
   //% set steps = k_bytes // 32
   u32 a[2][${wm // 16}][4], b[2][${wn // 16}][4];
   const i32 first_a = place_a(warp_m + lane % 16, lane / 16);
@@ -156,7 +156,7 @@
     UNROLL
     for (i32 step = 0; step < ${steps}; step++) {
       const i32 now = step % 2, next = now ^ 1;
-      if (step == ${steps - 1}) {  // the next tile has come, and all have read this one
+      if (step == ${steps - 1}) {  // the next tile has arrived and every warp has read this one
         wait_copies<${ring.left}>();
         sync_block();
       }
@@ -192,7 +192,7 @@
         UNROLL
         for (i32 j = 0; j < ${wn // 8}; j++) {
           //% if split
-          // these instructions cut off bits of long sums: each step is added by itself
+          // these instructions truncate long sums, so each step is accumulated separately
           float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
           multiply_tf32(part, a_low[i], &b[now][j / 2][j % 2 * 2]);
           multiply_tf32(part, a[now][i], &b_low[j / 2][j % 2 * 2]);
@@ -212,7 +212,7 @@ ${gathered()}
   //% endif
 
 ${epilogue()}
-  // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.
+  // Fragments of sums are rearranged into runs through shared memory, 16 rows of a warp at a time.
   float* const strip = (float*)ring + warp * ${strip.words};
   auto place = [](i32 row, i32 col) { return ${strip.expression("row", "col")}; };
   UNROLL

@@ -1,7 +1,7 @@
 namespace tracea {
 //% if split
 
-// The upper bits of a number, and what they leave out of it.
+// Splits a float into its upper bits and the remainder.
 DEV void split(u32 bits, u32& upper, u32& lower) {
   upper = tf32_bits(bits_float(bits));
   lower = tf32_bits(bits_float(bits) - bits_float(upper));

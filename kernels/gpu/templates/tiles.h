@@ -1,19 +1,19 @@
 namespace tracea {
 
-// Copies a tile of ROWS by RUNS runs of 16 bytes; what is outside the matrix becomes zero.  Rows
-// that do not lie in whole runs are gathered by elements.
+// Copies a tile of ROWS by RUNS runs of 16 bytes; elements outside the matrix become zero.  Rows whose
+// runs are not aligned are gathered element by element.
 template <typename T, int ROWS, int RUNS, int PITCH, typename PLACE>
 DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 first, i32 rows,
                    i32 start, i32 length, bool fast) {
   constexpr i32 PER = 16 / sizeof(T), DOWN = ${threads} / RUNS;
   const i32 row = thread() / RUNS, piece = thread() % RUNS, col = start + piece * PER;
-  if (${threads} % RUNS && row >= DOWN) return;  // threads that no row is left for
+  if (${threads} % RUNS && row >= DOWN) return;  // threads without a row
   i32 count = least(PER, length - col);
   if (count < 0) count = 0;
   UNROLL
   for (i32 i = 0; i < (ROWS + DOWN - 1) / DOWN; i++) {
     if (ROWS % DOWN && i * DOWN + row >= ROWS) break;
-    // Rows a multiple of 16 apart change places alike; thus one place serves all.
+    // The swizzle repeats every 16 rows, so one offset serves all rows of this thread.
     u8* const at = DOWN % 16 ? to + place(row + i * DOWN, piece)
                              : to + place(row, piece) + i * DOWN * PITCH;
     const i32 n = first + row + i * DOWN < rows ? count : 0;

@@ -1,4 +1,4 @@
-// Element types, runs of them in memory, and division by what is known before a launch.
+// Element types, vectors of elements in memory, and division by launch-time constants.
 namespace tracea {
 
 struct f16 {
@@ -40,12 +40,12 @@ struct no {
 
 DEV i32 least(i32 a, i32 b) { return a < b ? a : b; }
 
-// V elements in a row.  They are loaded and stored as a whole where they lie so (`together`).
+// V adjacent elements, loaded and stored as one vector if they are contiguous (`together`).
 template <typename T, int V>
 struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) run {
   T at[V];
 };
-// V elements as the words they lie in: a value that is chosen whole stays whole in registers.
+// V elements as machine words, so that a select on the whole value stays in registers.
 template <typename T, int V>
 struct alignas(16) packed {
   u32 words[V * sizeof(T) / 4];
@@ -95,7 +95,7 @@ DEV void store_run(T* p, const T (&x)[V], i32 step, i32 n, bool whole) {
   }
 }
 
-// n / d for n below 2^31 by a product: d divides when `multiply` is 0.
+// Magic-number division n / d for n < 2^31; a `multiply` of 0 means an ordinary division by d.
 struct divisor {
   u32 value, multiply, shift;
 };

@@ -1,4 +1,4 @@
-// Copies by tensor maps, barriers with phases, and products of a warpgroup: sm_90a.
+// TMA copies, mbarriers and wgmma in the CUDA dialect, for sm_90a.
 namespace tracea {
 
 #define GRID_CONSTANT __grid_constant__
@@ -7,14 +7,15 @@ struct alignas(128) tensor_map {
   u64 words[16];
 };
 
-DEV i32 computed_anew(i32 v) {  // what depends on it is
+// Hides a value from the optimizer: what depends on it is recomputed, not kept in registers.
+DEV i32 computed_anew(i32 v) {
   asm volatile("" : "+r"(v));
   return v;
 }
 DEV void keep_order() { asm volatile("" ::: "memory"); }
 DEV i32 blocks_x() { return (i32)gridDim.x; }
 
-// ---- barriers in shared memory: a phase ends when all arrivals and all announced bytes are there
+// ---- mbarriers: a phase completes when all arrivals and all expected bytes are there
 DEV void set_barrier(u64* b, i32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
                : "memory");
@@ -40,7 +41,7 @@ DEV void wait_phase(u64* b, i32 parity) {
   } while (!passed);
 }
 
-// ---- boxes of a tensor: coordinates innermost first; what lies outside of it becomes zero
+// ---- TMA boxes: coordinates innermost first; elements outside the tensor become zero
 DEV void prefetch_map(const tensor_map& m) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&m) : "memory");
 }
@@ -57,7 +58,7 @@ DEV void load_box(void* to, const tensor_map& m, u64* b, const i32 (&at)[${rank}
 }
 //% endfor
 
-// Pixels of an image from one on, in the order of a window's starts: each moved by a tap.
+// TMA im2col: consecutive pixels from a start position, each shifted by a filter tap.
 DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], i32 w, i32 h) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
@@ -67,17 +68,17 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], 
       : "memory");
 }
 
-// ---- blocks of a cluster
+// ---- clusters and distributed shared memory
 DEV i32 cluster_rank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return (i32)rank;
 }
-DEV void sync_cluster() {  // behind show_barriers
+DEV void sync_cluster() {  // call after show_barriers
   asm volatile(
       "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Four numbers for the same place of another block, whose barrier counts their bytes.
+// Stores four floats at the same offset in another block; its mbarrier counts the bytes.
 DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
   asm volatile(
       "{\n.reg .b32 at, counts;\nmapa.shared::cluster.u32 at, %0, %2;\n"
@@ -99,7 +100,7 @@ DEV void wait_sent(u64* b, i32 parity) {
   } while (!passed);
 }
 
-// ---- some of a block's threads meet; others announce that they were there
+// ---- named barriers: some threads wait, others only arrive
 template <int THREADS>
 DEV void sync_group(i32 id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
@@ -117,7 +118,7 @@ DEV void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- products of a warpgroup, which come while it goes on
+// ---- asynchronous products of a warpgroup (wgmma)
 DEV u64 descriptor(const void* p, u64 bits) { return bits | (u64)(shared_address(p) >> 4); }
 DEV void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

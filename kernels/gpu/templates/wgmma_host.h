@@ -1,16 +1,16 @@
-// Copies by tensor maps, barriers with phases, and products of a warpgroup, on the host.
+// TMA copies, mbarriers and wgmma in the host dialect.
 //
-// Copies arrive when nobody can go on without them, in an order that the seed gives, and poison
-// their place first.  Products read shared memory as late as the waits for them allow.
+// Copies poison their destination and complete when no fiber can continue without them, in an order
+// given by the seed.  Products read shared memory as late as the waits for them allow.
 namespace tracea {
 
 #define GRID_CONSTANT
 
-struct tensor_map {  // as the tests' driver encodes it; axes are innermost first
+struct tensor_map {  // as encoded by the test double of the driver; innermost axis first
   u64 address, dims[5], strides[4];
   u16 box[5];
   u8 rank, size;
-  signed char lower[2], upper[2], steps[2];  // of an image's window: width, height
+  signed char lower[2], upper[2], steps[2];  // im2col bounding box: width, height
   u16 pixels;
   u8 unused[28];
 };
@@ -33,15 +33,15 @@ struct named_barrier {
 struct group_product {
   float* d;
   u64 a, b;
-  u32 held[4];  // of a in registers
+  u32 held[4];  // fragment of a, if in registers
   i32 more, n;
   bool registers, by_depth;
 };
 struct group_machine {
   std::vector<coming_box> boxes;
   named_barrier named[16 * MOST_BLOCKS], wait[8 * MOST_BLOCKS];
-  std::vector<std::vector<group_product>> products[4096];  // of a thread, the last group open
-  const void* key[4096];  // what a thread waits for
+  std::vector<std::vector<group_product>> products[4096];  // groups of each thread; the last is open
+  const void* key[4096];  // the object each thread waits for
   i32 parity[4096];
   u32 random = 1;
 
@@ -160,10 +160,10 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
   memset(to, 0xff, one.value.size());
   groups.boxes.push_back(std::move(one));
 }
-// ---- blocks of a cluster
+// ---- clusters and distributed shared memory
 DEV i32 cluster_rank() { return machine.rank(); }
 DEV void sync_cluster() { machine.meet_block(true); }
-// Four numbers for the same place of another block, whose barrier counts their bytes.
+// Stores four floats at the same offset in another block; its mbarrier counts the bytes.
 DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
   u8* const there = machine.spaces[rank];
   const float four[4] = {a, b, c, d};
@@ -191,7 +191,7 @@ DEV void give_registers() {}
 DEV u64 descriptor(const void* p, u64 bits) {
   return bits | (u64)((const u8*)p - machine.shared) >> 4;
 }
-// An element as the hardware finds it: rows of 128 swizzled bytes, in groups of eight.
+// Reads an element from swizzled shared memory: rows of 128 bytes in groups of eight.
 DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
   const i32 start = (i32)(bits & 0x3fff) << 4, leading = (i32)(bits >> 16 & 0x3fff) << 4;
   const i32 stride = (i32)(bits >> 32 & 0x3fff) << 4, row = by_depth ? at : k;
@@ -215,7 +215,7 @@ DEV void multiply_group(float (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.
 }
 //% endfor
 DEV void commit_products() { groups.products[machine.current].emplace_back(); }
-// Row `row` of a, depth k: four lanes hold it between them, as the fragment of a warp's product.
+// Element (row, k) of a from registers, distributed over four lanes as in an mma fragment.
 DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
   const i32 lane = thread / 4 * 4 + k % 8 / 2;
   const u32 word = groups.products[lane][group][place].held[half + k / 8 * 2];

@@ -1,12 +1,12 @@
-// The words of elementwise chains (kernels/chain_source.py) on one number.
+// Scalar functions of elementwise chains (kernels/chain_source.py).
 namespace tracea {
 
 // 2/pi, most significant word first; its first bit counts 1/2.
 CONSTANT u32 TWO_OVER_PI[8] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
                                0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
 
-// a - n pi/2 by those 96 bits of 2/pi that are neither multiples of four turns nor too small to
-// matter: what libraries do for arguments this large keeps an array, which spills.
+// a - n pi/2 by the 96 bits of 2/pi that matter for this exponent (Payne and Hanek).  The usual
+// implementation keeps an array, which spills.
 DEV float far_turns(float a, i32& n) {
   const u32 word = float_bits(a);
   const i32 exponent = (i32)(word >> 23 & 255) - 150;  // a = mantissa * 2^exponent
@@ -93,7 +93,7 @@ DEV vf v_gelu(vf a) { return a * 0.5f * (1.0f + erff(a * 0x1.6a09e6p-1f)); }
 DEV vf v_gelu_tanh(vf a) {
   return a * 0.5f * (1.0f + tanhf(0x1.988454p-1f * (a + 0x1.6e4e26p-5f * a * a * a)));
 }
-// A fit of erf by tanh: 3e-5, and what the approximation of tanh has, 2^-11 of the result.
+// erf fitted by tanh: error 3e-5 plus that of the tanh approximation, 2^-11 of the result.
 DEV vf v_gelu_fast(vf a) {
   const float u = fminf(a * a, 50.0f);
   const float p = a * fmaf(fmaf(-3.51516837e-4f, u, 3.70056463e-2f), u, 0.797507884f);

@@ -1,6 +1,6 @@
 // tracea_f32_chain_21deffe49bed4ff3_rank2_256x16__sm_80
 // From elementwise.cu.in.  Generated, do not edit.
-// A chain over operands of any strides: a thread computes a run of 8 columns of one row.
+// An elementwise chain over strided operands: each thread computes 8 adjacent columns of one row.
 // full:f16,full:f16,row,col|mul(0,3);add(4,2);gelu(5);mul(6,1)|7:f16|fast-math
 namespace tracea {
 

@@ -1,7 +1,7 @@
 // tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80
 // From gemm.cu.in.  Generated, do not edit.
-// y = epilogue(x · w + bias): tiles of 64 x 64, 128 bytes of both operands' depth at a
-// time through a ring of 3 stages; 2 x 2 warps multiply fragments.
+// y = epilogue(x · w + bias): tiles of 64 x 64, 128 bytes of the depth per step of a ring of
+// 3 stages; 2 x 2 warps multiply fragments.
 // full,full:f16,col|gelu(0);mul(3,2);add(4,1)|5:f16|fast-math
 namespace tracea {
 
@@ -19,20 +19,20 @@ DEV void apply(
 }  // namespace tracea
 namespace tracea {
 
-// Copies a tile of ROWS by RUNS runs of 16 bytes; what is outside the matrix becomes zero.  Rows
-// that do not lie in whole runs are gathered by elements.
+// Copies a tile of ROWS by RUNS runs of 16 bytes; elements outside the matrix become zero.  Rows whose
+// runs are not aligned are gathered element by element.
 template <typename T, int ROWS, int RUNS, int PITCH, typename PLACE>
 DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 first, i32 rows,
                    i32 start, i32 length, bool fast) {
   constexpr i32 PER = 16 / sizeof(T), DOWN = 128 / RUNS;
   const i32 row = thread() / RUNS, piece = thread() % RUNS, col = start + piece * PER;
-  if (128 % RUNS && row >= DOWN) return;  // threads that no row is left for
+  if (128 % RUNS && row >= DOWN) return;  // threads without a row
   i32 count = least(PER, length - col);
   if (count < 0) count = 0;
   UNROLL
   for (i32 i = 0; i < (ROWS + DOWN - 1) / DOWN; i++) {
     if (ROWS % DOWN && i * DOWN + row >= ROWS) break;
-    // Rows a multiple of 16 apart change places alike; thus one place serves all.
+    // The swizzle repeats every 16 rows, so one offset serves all rows of this thread.
     u8* const at = DOWN % 16 ? to + place(row + i * DOWN, piece)
                              : to + place(row, piece) + i * DOWN * PITCH;
     const i32 n = first + row + i * DOWN < rows ? count : 0;
@@ -70,7 +70,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
 
     i32 rows, i32 cols, i32 depth, divisor tiles_m, divisor tiles_n,
     i32 w_fixed) {
-  // Which tile this block computes, and which part of its depth.
+  // The tile of this block and its part of the depth.
   const i32 whole = block_x();
 
   i32 rest = quotient(whole, tiles_n);
@@ -100,8 +100,8 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     copy_tile<f16, 64, 8, 128>(stage + 8192, place_b, w, w_row, w_col,
                                                   col0, cols, from, depth, fast_w);
   };
-  // From here on: tiles that `issue_x` and `issue_w` bring into the ring are multiplied, and
-  // finished.  Constants come while the kernel before this one may still run.
+  // Main loop over the tiles that `issue_x` and `issue_w` copy into the ring.  Constants are fetched
+  // before waiting for the preceding kernel.
   if (w_fixed) {
     ROLLED
     for (i32 tile = 0; tile < least(tiles, 2); tile++) issue_w(tile);
@@ -118,8 +118,8 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
       UNROLL
       for (i32 e = 0; e < 4; e++) sums[i][j][e] = 0.0f;
 
-  // Fragments of a step are loaded while those of the step before are multiplied; those of a
-  // tile's first step while its predecessor's last ones are.
+  // Double-buffered fragments: those of a step are loaded while the previous step is multiplied, also
+  // across tiles.
   u32 a[2][2][4], b[2][2][4];
   const i32 first_a = place_a(warp_m + lane % 16, lane / 16);
   const i32 first_b = place_b(warp_n + lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -150,7 +150,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
     UNROLL
     for (i32 step = 0; step < 4; step++) {
       const i32 now = step % 2, next = now ^ 1;
-      if (step == 3) {  // the next tile has come, and all have read this one
+      if (step == 3) {  // the next tile has arrived and every warp has read this one
         wait_copies<1>();
         sync_block();
       }
@@ -172,7 +172,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   }
   wait_copies<0>();
   sync_block();
-  // What becomes of a run of sums: bias, the chain, and its results.
+  // Applies bias and the chain to a run of sums and stores the results.
   auto finish = [&](i32 row, i32 col, const vf (&sums)[8]) {
     const i32 n = least(8, cols - col);
     if (row >= rows || n <= 0) return;
@@ -199,7 +199,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
               together<f16, 8>(at_y0, y0_col, n));
   };
 
-  // Sums turn from fragments into runs in shared memory, 16 rows of a warp at a time.
+  // Fragments of sums are rearranged into runs through shared memory, 16 rows of a warp at a time.
   float* const strip = (float*)ring + warp * 640;
   auto place = [](i32 row, i32 col) { return (row) * 40 + (((col) / 4) ^ ((((col) / 4) / 8 ^ (row)) & 1)) * 4 + (col) % 4; };
   UNROLL

@@ -1,8 +1,8 @@
 // tracea_f16_norm_layer_gamma_beta_4x32__sm_90a
 // From rows.cu.in.  Generated, do not edit.
-// Something over each row: 4 rows a block, 32 threads a row, of which each holds
-// 4 runs of 8 numbers in registers; what is beyond them, and rows that do not lie in
-// whole runs, are read and computed anew in each pass.
+// Norms, softmax and reductions over rows: 4 rows per block, 32 threads per row, each of which
+// holds 4 runs of 8 elements in registers.  Elements beyond these, and rows without whole
+// runs, are read again in every pass.
 // full:f16||0
 namespace tracea {
 
@@ -15,7 +15,7 @@ DEV void apply(
 }  // namespace tracea
 namespace tracea {
 
-// The sum, largest, smallest or product over the threads of a row, in all of them.
+// All-reduce (sum, maximum, minimum or product) over the threads of a row.
 struct add {
   METHOD static float neutral() { return 0.0f; }
   METHOD float operator()(float a, float b) const { return a + b; }
@@ -52,7 +52,7 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
   float* const scratch = (float*)arena();
   x0 += (i64)row * x0_row;
   y += (i64)row * y_row;
-  // Whether every run lies together: then none has to be looked at.
+  // Whether every run is contiguous, so that no run needs a check.
   const bool whole = cols % 8 == 0
       && together<f16, 8>(x0, x0_col, 8)
       && together<float, 8>(gamma, gamma_col, 8)
@@ -62,7 +62,7 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
   auto compute = [&](auto kind) {
     constexpr bool WHOLE = decltype(kind)::value;
     constexpr i32 RUN = WHOLE ? 8 : 1, HELD = WHOLE ? 4 : 0;
-    // The numbers of a run; a place behind the row's end gets what is there by chance.
+    // The elements of a run; those behind the row's end are unspecified.
     auto value = [&](vf (&z)[RUN], i32 col, bool first) {
       const i32 n = least(RUN, cols - col);
       f16 a0[RUN];
