@@ -38,7 +38,7 @@ class Tensor:
     ``expression`` is the C expression of a result's value.
     """
 
-    place: int
+    index: int
     dtype: DType
     kind: str = "full"
     expression: str = ""

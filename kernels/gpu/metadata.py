@@ -152,5 +152,5 @@ def _pool(op: str, dtype: str) -> Call:
 
 
 def _copy(op: str, dtype: str) -> Call:
-    turned = replace(_view(0, 1024, 4096), strides=(1, 1024))
-    return CALLS.make(op, dtype, x=turned, y=_view(1, 1024, 4096))
+    transposed = replace(_view(0, 1024, 4096), strides=(1, 1024))
+    return CALLS.make(op, dtype, x=transposed, y=_view(1, 1024, 4096))

@@ -27,7 +27,7 @@ from cuda.bindings import driver
 
 from models.score import replace_table
 from tests.gpu.device import Device, Loaded, checked, encoded
-from tests.gpu.launches import Run, launches, retiled, room
+from tests.gpu.launches import Run, buffer_bytes, launches, retiled
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
 from tracea_graph.kernels.gpu.kernels import FEW_ROWS
@@ -48,7 +48,7 @@ class Chain:
     def __post_init__(self) -> None:
         self.kernels: dict[str, Loaded] = {}
         self.load(self.runs)
-        sizes = room(self.runs)
+        sizes = buffer_bytes(self.runs)
         self.places = [
             self.device.put(np.zeros(sizes.get(i, 0), np.uint8)) for i in range(max(sizes) + 1)
         ]

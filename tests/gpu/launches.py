@@ -35,7 +35,15 @@ from tracea_graph.policy import CostModel
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Placed", "Run", "launches", "listed", "number_of", "programs", "retiled", "room", "runs",
+    "Placed",
+    "Run",
+    "buffer_bytes",
+    "launches",
+    "listed",
+    "number_of",
+    "programs",
+    "retiled",
+    "runs",
     "timed",
 ]  # fmt: skip
 
@@ -66,7 +74,7 @@ def retiled(run: Run, variant: Variant) -> Run | None:
     return replace(run, symbol=symbol, blocks=x * y * z, variant=variant, launch=own)
 
 
-def room(runs: Iterable[Run]) -> dict[int, int]:
+def buffer_bytes(runs: Iterable[Run]) -> dict[int, int]:
     """Return the bytes of each buffer that launches address."""
     found = dict[int, int]()
     for argument in (a for run in runs for a in run.launch.arguments):
@@ -212,7 +220,7 @@ def timed(name: str, precision: str, folder: Path, batch: int = 1) -> str:
     for run in found:
         if (run.symbol, run.what) in times:
             continue
-        sizes = room([run])
+        sizes = buffer_bytes([run])
         places = [device.put(np.zeros(sizes.get(i, 0), np.uint8)) for i in range(max(sizes) + 1)]
         key = run.symbol, run.what
         times[key] = device.microseconds(kernels[run.symbol], run.launch, [places])

@@ -40,7 +40,7 @@ class Plan:
     """A model as one program: a launch for each call, and its buffers.
 
     Buffers are numbered: inputs, outputs, temps.  ``sizes`` are in bytes; ``places`` are offsets
-    in an arena of ``room`` bytes, −1 for constants.  ``given`` are the arrays of inputs,
+    in an arena of ``arena`` bytes, −1 for constants.  ``given`` are the arrays of inputs,
     ``results`` name and describe the outputs.
     """
 
@@ -48,7 +48,7 @@ class Plan:
     runs: tuple[Run, ...]
     sizes: tuple[int, ...]
     places: tuple[int, ...]
-    room: int
+    arena: int
     given: Mapping[int, Any]
     results: tuple[tuple[str, int, tuple[int, ...], Any], ...]
     feed: Mapping[str, Any]
@@ -68,14 +68,14 @@ def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
     given = {i: w.array() if (w := weights[v]) else feed[v] for i, v in enumerate(region.operands)}
     found = tuple(runs(one))
     sizes = _sizes(one)
-    places, room = _laid_out(one, found, sizes)
+    places, arena = _laid_out(one, found, sizes)
     first = len(program.inputs)
     results = tuple(
         (v, first + i, _dims(spec, one.sizes), NUMPY[spec.dtype])
         for i, (v, spec) in enumerate(zip(region.writes, program.outputs, strict=True))
         if spec.dtype
     )  # fmt: skip
-    return Plan(path, found, sizes, places, room, given, results, feed)
+    return Plan(path, found, sizes, places, arena, given, results, feed)
 
 
 def _dims(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class Whole:
         texts = [emit(run.call, run.variant, target) for run in first.values()]
         built = compile_sources(texts, [device.architecture.name])
         self._kernels = {s: Loaded(one) for s, one in zip(first, built, strict=True)}
-        self._arena = int(checked(driver.cuMemAlloc(max(plan.room, 1))))
+        self._arena = int(checked(driver.cuMemAlloc(max(plan.arena, 1))))
         self._own = {i: int(checked(driver.cuMemAlloc(max(plan.sizes[i], 1))))
                      for i, at in enumerate(plan.places) if at < 0}  # fmt: skip
         self._at = [self._own.get(i, self._arena + at) for i, at in enumerate(plan.places)]

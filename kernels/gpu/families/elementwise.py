@@ -40,7 +40,7 @@ def name(call: Call) -> str:
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     made = chains.parameters(_chain(call))
     rank = len(_views(call)[0].dims)
-    names = [f"x{x.place}" for x in made["operands"]] + [f"y{y.place}" for y in made["results"]]
+    names = [f"x{x.index}" for x in made["operands"]] + [f"y{y.index}" for y in made["results"]]
     wide = [x.wide for x in made["operands"]] + [True] * len(made["results"])
     offsets = {}
     for tensor, along in zip(names, wide, strict=True):

@@ -120,7 +120,7 @@ def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
     named, found = named_of(call), list[tuple[str, DType]]()
     found += [(name, DType.F32) for name in ("bias", "column_sums") if named[name] is not None]
     listed = chains.operands(chain_of(call))[1:]
-    found += [(f"x{x.place}", x.dtype) for x in listed if x.kind == "row"]
+    found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
     tile, made = _tile(call, variant), list[Vector]()
     at = tile.vectors_at
     for one, dtype in found:
@@ -203,19 +203,19 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     deep, count, stages = _steps(int(named_of(call)["x"].dims[-1]) // _DEPTH, variant)
     narrow = all(dtype in (DType.F16, DType.BF16) for dtype in chain.result_types)
     taken = [x for x in chains.operands(chain)[1:] if x.kind == "full"]
-    small = {f"x{x.place}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
+    small = {f"x{x.index}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
     words = {"full": "two_x{0}[j][h].at[e]", "row": "at_x{0}.at[e]", "scalar": "ahead_x{0}[h]",
              "col": "ahead_x{0}[h]"}  # fmt: skip
     return {
         **epilogue,
         **chains.parameters(replace(chain, fast_math=True) if narrow else chain),
         "strided": False,
-        "read": [EpilogueMatrix(f"x{x.place}", x.element, x.held, int(x.dtype.size))
+        "read": [EpilogueMatrix(f"x{x.index}", x.element, x.held, int(x.dtype.size))
                  for x in taken],
-        "written": [EpilogueMatrix(f"y{y.place}", y.element, y.held, int(y.dtype.size))
+        "written": [EpilogueMatrix(f"y{y.index}", y.element, y.held, int(y.dtype.size))
                     for y in chains.results(chain)],
         "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in small],
-        "operands_of": [words[x.kind].format(x.place) for x in chains.operands(chain)[1:]],
+        "operands_of": [words[x.kind].format(x.index) for x in chains.operands(chain)[1:]],
         "kind": call.dtype,
         "instructions": [Instruction(tile.n, False, True)],
         "a": tile.a,

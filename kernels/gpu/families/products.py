@@ -178,8 +178,8 @@ def strides_of(view: View, batch: int) -> tuple[Extent, ...]:
 def sides(call: Call) -> tuple[Side, ...]:
     """Return the tensors of the epilogue, in the order of their parameters."""
     chain, batch = chain_of(call), len(batch_of(call))
-    listed = [(f"x{x.place}", x.element, True, x.wide) for x in chains.operands(chain)[1:]]
-    listed += [(f"y{y.place}", y.element, False, True) for y in chains.results(chain)]
+    listed = [(f"x{x.index}", x.element, True, x.wide) for x in chains.operands(chain)[1:]]
+    listed += [(f"y{y.index}", y.element, False, True) for y in chains.results(chain)]
     return tuple(Side(*one, start_of(one[0], batch)) for one in listed)
 
 

@@ -202,7 +202,7 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
     if products.named_of(call)["bias"] is not None:
         found.append(("bias", DType.F32))
     listed = chains.operands(chain_of(call))[1:]
-    found += [(f"x{x.place}", x.dtype) for x in listed if x.kind == "row"]
+    found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
     at, made = shared_layout(call, variant).vectors_at, list[Vector]()
     for name, dtype in found:
         made.append(Vector(name, chains.ELEMENTS[dtype], int(dtype.size), at))
@@ -278,8 +278,8 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     for x in taken:
         runs = wide * int(x.dtype.size) // 32
         ahead = max(0, min(strips, free // (runs * len(taken))))
-        read.append(Exchange(f"x{x.place}", x.element, x.held, int(x.dtype.size), wide, ahead))
-    written = [Exchange(f"y{y.place}", y.element, y.held, int(y.dtype.size), wide) for y in made]
+        read.append(Exchange(f"x{x.index}", x.element, x.held, int(x.dtype.size), wide, ahead))
+    written = [Exchange(f"y{y.index}", y.element, y.held, int(y.dtype.size), wide) for y in made]
     return read, written
 
 
@@ -287,7 +287,7 @@ def _element_of(call: Call) -> list[str]:
     """Return the C expressions of one element of each operand of the chain, in order."""
     words = {"full": "two_x{0}.at[e]", "row": "at_x{0}.at[e]", "scalar": "ahead_x{0}[i][h]",
              "col": "ahead_x{0}[i][h]"}  # fmt: skip
-    return [words[x.kind].format(x.place) for x in chains.operands(chain_of(call))[1:]]
+    return [words[x.kind].format(x.index) for x in chains.operands(chain_of(call))[1:]]
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 def _narrow(chain: Chain) -> set[str]:
     """Return the operands of a chain that are one number for each row, or for all."""
-    return {f"x{x.place}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
+    return {f"x{x.index}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
 
 
 def shared(call: Call, variant: Variant) -> int:

@@ -40,7 +40,7 @@ def lower_recurrent(
     w.call(
         "recurrent", w.narrow.short, p=ahead.view, r=w.typed_as(back, w.narrow).view,
         rest=w.typed_as(rest, DType.F32).view if rest else None, kind=kind, hidden=p.hidden,
-        reverse=sum(turned << d for d, turned in enumerate(p.reverse)),
+        reverse=sum(transposed << d for d, transposed in enumerate(p.reverse)),
         **{name: v.view for name, v in zip(("h0", "c0"), states, strict=False)},
         **{name: v.view for name, v in made.items()},
     )  # fmt: skip

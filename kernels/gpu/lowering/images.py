@@ -168,11 +168,11 @@ def _packed(
     return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
-def _copy_lines(w: Writer, value: Value, room: Value, lines: int, top: int, left: int) -> None:
-    """Copy an image into a larger room of zeros: ``lines`` lines become channels of one."""
-    whole = View.dense(room.view.buffer, (product(room.shape),))
-    w.chain(ZERO, [], [Value(whole, room.dtype)])
-    (_, channels, high, wide), (_, pixel, height, width) = value.shape, room.shape
+def _copy_lines(w: Writer, value: Value, padded: Value, lines: int, top: int, left: int) -> None:
+    """Copy an image into a larger image of zeros: ``lines`` lines become channels of one."""
+    whole = View.dense(padded.view.buffer, (product(padded.shape),))
+    w.chain(ZERO, [], [Value(whole, padded.dtype)])
+    (_, channels, high, wide), (_, pixel, height, width) = value.shape, padded.shape
     assert isinstance(wide, int) and isinstance(width, int) and isinstance(pixel, int)
     for line in range(lines):
         first = (line - top) % lines
@@ -184,7 +184,7 @@ def _copy_lines(w: Writer, value: Value, room: Value, lines: int, top: int, left
         steps = seen.view.strides
         apart = (*steps[:2], combine("mul", steps[2], lines), steps[3])
         seen = replace(seen, view=replace(seen.view, strides=apart))
-        to = room.part(1, line * (pixel // lines), channels).part(2, at, count)
+        to = padded.part(1, line * (pixel // lines), channels).part(2, at, count)
         w.copy(seen, to.part(3, left, seen.shape[3]))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracea_graph.ir import Extent, TensorSpec, combine, product
-from tracea_graph.kernels.gpu.lowering.pointwise import Targets, channels_last, room
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets, channels_last, destination
 from tracea_graph.kernels.gpu.lowering.writer import ZERO, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
@@ -52,7 +52,7 @@ def lower_move(
 
 def _shuffled(w: Writer, x: Value, groups: int, target: Value | None) -> Value:
     """Shuffle channels: interleave ``groups`` groups of channels."""
-    made = target or room(w, x.dtype, x.shape, x, None)
+    made = target or destination(w, x.dtype, x.shape, x, None)
     dealt = _groups(x, groups, outermost=True)
     w.copy(dealt, _groups(made, groups, outermost=False))
     return made
@@ -70,7 +70,7 @@ def _groups(x: Value, groups: int, outermost: bool) -> Value:
 def _concatenated(
     w: Writer, parts: Sequence[Value], axis: int, shape: Shape, target: Value | None
 ) -> Value:
-    whole = target or room(w, parts[0].dtype, shape, parts[0], None)
+    whole = target or destination(w, parts[0].dtype, shape, parts[0], None)
     if target is None and len(shape) == 4 and channels_last(parts[0]):
         whole = w.temp(parts[0].dtype, shape, (0, 2, 3, 1))
     start: Extent = 0
@@ -85,7 +85,7 @@ def _repeated(
 ) -> Value:
     """Repeat every position by its axis's factor, by reading from axes of stride 0."""
     like = replace(x, view=replace(x.view, dims=shape))
-    made = target or room(w, x.dtype, shape, like, None)
+    made = target or destination(w, x.dtype, shape, like, None)
     dims, froms, tos = list(x.shape[:2]), list(x.view.strides[:2]), list(made.view.strides[:2])
     for axis, factor in enumerate(factors, 2):
         dims += (x.shape[axis], factor)
@@ -134,7 +134,7 @@ def _padded(
 ) -> Value:
     """Fill with zeros, then copy the interior; negative pads crop."""
     like = replace(x, view=replace(x.view, dims=shape))
-    made = target or room(w, x.dtype, shape, like, None)
+    made = target or destination(w, x.dtype, shape, like, None)
     w.chain(ZERO, [], [made])
     source, place = x, made
     top, left, bottom, right = sizes
@@ -153,7 +153,7 @@ def _dealt(
 ) -> Value:
     """Interleave one operand for each place of a ``sides`` window over the spatial axes."""
     like = replace(parts[0], view=replace(parts[0].view, dims=shape))
-    made = target or room(w, parts[0].dtype, shape, like, None)
+    made = target or destination(w, parts[0].dtype, shape, like, None)
     for part, places in zip(parts, np.ndindex(*sides), strict=True):
         strides, offset = list(made.view.strides), made.view.offset
         for axis, (side, place) in enumerate(zip(sides, places, strict=True), 2):
@@ -192,7 +192,7 @@ def _bordered(
 ) -> Value:
     """Copy the interior, then borders above and below, then those left and right of all rows."""
     like = replace(x, view=replace(x.view, dims=shape))
-    made = target or room(w, x.dtype, shape, like, None)
+    made = target or destination(w, x.dtype, shape, like, None)
     top, left, bottom, right = pads
     rows = made.part(3, left, x.shape[3])
     w.copy(x, rows.part(2, top, x.shape[2]))

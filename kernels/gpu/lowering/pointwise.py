@@ -14,7 +14,14 @@ from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.sizes import resolve
 
-__all__ = ["Targets", "channels_last", "lower_concat", "lower_elementwise", "lower_iota", "room"]
+__all__ = [
+    "Targets",
+    "channels_last",
+    "destination",
+    "lower_concat",
+    "lower_elementwise",
+    "lower_iota",
+]
 
 Targets = Sequence[Value | None]
 """Required destinations of results; None leaves the choice to the lowering."""
@@ -29,7 +36,7 @@ def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
     return w.narrow if narrow else dtype
 
 
-def room(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
+def destination(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
     """Return the destination of a result, with the axis order of ``like`` if shapes are equal."""
     if target is not None:
         return target
@@ -62,7 +69,7 @@ def lower_elementwise(
             results.append(target)
         else:
             like = whole[0] if whole and not reshape else seen[0]
-            made.append(room(w, stored(w, dtype, operands), full, like, target))
+            made.append(destination(w, stored(w, dtype, operands), full, like, target))
             results.append(made[-1].moved(*reshape) if reshape else made[-1])
     w.chain(p.chain, [v.stretched(full) for v in seen], made)
     return results

@@ -92,11 +92,11 @@ def lower_gemm(
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
-    turned = few or _converted(w, weight)
-    layout = "kn" if p.layout == KN and not turned else "nk"
+    transposed = few or _converted(w, weight)
+    layout = "kn" if p.layout == KN and not transposed else "nk"
     folded = fold(w, p, x, weight, bias)
     if folded is None:
-        weight = by_columns(w, p, weight) if turned else weight
+        weight = by_columns(w, p, weight) if transposed else weight
         folded = Folded(w.matrix(x), weight, bias, {})
     chain = p.epilogue
     if chain is not None and few:

@@ -3,16 +3,16 @@ namespace tracea {
 
 DEV void apply(
     //% for x in operands
-    const ${x.held} x${x.place},
+    const ${x.held} x${x.index},
     //% endfor
     //% for y in results
-    ${y.held}& y${y.place}${"," if not loop.last else ") {"}
+    ${y.held}& y${y.index}${"," if not loop.last else ") {"}
     //% endfor
   //% for line in steps
   ${line}
   //% endfor
   //% for y in results
-  y${y.place} = ${y.expression};
+  y${y.index} = ${y.expression};
   //% endfor
 }
 

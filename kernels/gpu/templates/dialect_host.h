@@ -87,7 +87,7 @@ struct block_machine {
   const left_behind* before = nullptr;  // of the next launch
   i32 before_count = 0;
   i32 threads = 0, cluster = 1;  // threads of a block; blocks of a cluster
-  i32 current = 0, place[3] = {}, across = 0;  // `current` also counts through the blocks of a cluster
+  i32 current = 0, block[3] = {}, across = 0;  // `current` also counts through the blocks of a cluster
   u32 random = 1;
   void* scheduler = nullptr;
   std::vector<fiber> fibers;
@@ -125,8 +125,8 @@ struct block_machine {
     message[0] = 0;
     random = seed * 2654435761u + 1;
     across = grid[0];
-    for (place[2] = 0; place[2] < grid[2]; place[2]++)
-      for (place[1] = 0; place[1] < grid[1]; place[1]++)
+    for (block[2] = 0; block[2] < grid[2]; block[2]++)
+      for (block[1] = 0; block[1] < grid[1]; block[1]++)
         for (i32 first = 0; first < grid[0] && !message[0]; first += cluster)
           run_blocks(first, count, bytes, seed);
     return message[0] ? message : nullptr;
@@ -164,7 +164,7 @@ struct block_machine {
         if (fibers[i].state == fiber::RUNS && !message[0]) {
           current = i;
           shared = spaces[rank()];
-          place[0] = first + rank();
+          block[0] = first + rank();
           tracea_switch(&scheduler, self().at);
           ran = true;
         }
@@ -195,14 +195,14 @@ struct block_machine {
     bool released = false;
     for (i32 b = 0; b < cluster; b++) {
       i32 waiting = 0;
-      fiber* const block = &fibers[b * threads];
+      fiber* const own = &fibers[b * threads];
       for (i32 i = 0; i < threads; i++) {
-        waiting += block[i].state == fiber::BLOCK;
-        together += block[i].state == fiber::CLUSTER;
-        done += block[i].state == fiber::DONE;
+        waiting += own[i].state == fiber::BLOCK;
+        together += own[i].state == fiber::CLUSTER;
+        done += own[i].state == fiber::DONE;
       }
       if (waiting != threads) continue;
-      for (i32 i = 0; i < threads; i++) block[i].state = fiber::RUNS;
+      for (i32 i = 0; i < threads; i++) own[i].state = fiber::RUNS;
       released = true;
     }
     if (together == (i32)fibers.size()) {
@@ -265,9 +265,9 @@ inline void block_machine::enter() {
 }
 
 DEV i32 thread() { return machine.current % machine.threads; }
-DEV i32 block_x() { return machine.place[0]; }
-DEV i32 block_y() { return machine.place[1]; }
-DEV i32 block_z() { return machine.place[2]; }
+DEV i32 block_x() { return machine.block[0]; }
+DEV i32 block_y() { return machine.block[1]; }
+DEV i32 block_z() { return machine.block[2]; }
 DEV u8* arena() { return machine.shared; }
 DEV void sync_block() { machine.meet_block(false); }
 DEV void sync_warp() {

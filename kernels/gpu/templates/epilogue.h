@@ -48,7 +48,7 @@
     UNROLL
     for (i32 j = 0; j < ${run}; j++) {
       //% for y in results
-      ${y.held} v${y.place};
+      ${y.held} v${y.index};
       //% endfor
       //% set sum = "sums[j]"
       //% if norm is defined and norm == "layer"
@@ -63,15 +63,15 @@
             //% endif
             //% endfor
             //% for y in results
-            v${y.place}${"," if not loop.last else ");"}
+            v${y.index}${"," if not loop.last else ");"}
             //% endfor
       //% for y in results
-      assign(a_y${y.place}[j], v${y.place});
+      assign(a_y${y.index}[j], v${y.index});
       //% endfor
     }
     //% for y in results
-    store_run(at_y${y.place}, a_y${y.place}, y${y.place}_col, n,
-              together<${y.element}, ${run}>(at_y${y.place}, y${y.place}_col, n));
+    store_run(at_y${y.index}, a_y${y.index}, y${y.index}_col, n,
+              together<${y.element}, ${run}>(at_y${y.index}, y${y.index}_col, n));
     //% endfor
   };
 //% endmacro

@@ -62,7 +62,7 @@ def attention(
             places = rng.integers(0, keys - queries + 1, batch)
             named["positions"] = memory.put(places)
             arrays.append(places)
-        y = memory.room((batch, heads, queries, params.head_v), NUMPY[dtype], late)
+        y = memory.empty((batch, heads, queries, params.head_v), NUMPY[dtype], late)
         before, behind = params.reach
         call = CALLS.make(
             "attention_rows", dtype.short, **named, y=y, mask_kind=params.mask,
@@ -84,7 +84,7 @@ def attention(
 
 def ramp(dtype: DType, shape: Sequence[int], order: Sequence[int] = ()) -> Maker:
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        y = memory.room(shape, NUMPY[dtype], order=order)
+        y = memory.empty(shape, NUMPY[dtype], order=order)
         steps = tuple(map(float, rng.integers(-9, 9, len(shape))))
         call = CALLS.make("iota", y=y, y_type=dtype.short, start=-2.0, steps=steps)
         value = -2 + sum(s * i for s, i in zip(steps, np.indices(shape), strict=True))
@@ -100,7 +100,7 @@ def top_k(dtype: DType, rows: int, cols: int, k: int, largest: bool = True) -> M
         x = rng.integers(-5, 5, (rows, cols)).astype(NUMPY[dtype])
         if rows:
             x[0, 0] = x[rows // 2, cols // 2] = np.nan
-        y, index = memory.room((rows, k), NUMPY[dtype]), memory.room((rows, k), np.int64)
+        y, index = memory.empty((rows, k), NUMPY[dtype]), memory.empty((rows, k), np.int64)
         call = CALLS.make(
             "top_k", dtype.short, x=memory.put(x, 1, 3), y=y, index=index, smallest=not largest
         )
@@ -120,13 +120,13 @@ def resize(dtype: DType, image: tuple[int, int, int, int], params: ResizeParams)
         (value,) = params.reference([wide(x).astype(np.float32)])
         scales = params.scales or (0.0, 0.0)
         n, c, p, q = value.shape
-        y = memory.room((n, p, q, c), NUMPY[dtype])
+        y = memory.empty((n, p, q, c), NUMPY[dtype])
         call = CALLS.make(
             "resize", dtype.short, x=memory.put(x.transpose(0, 2, 3, 1)), y=y, how=params.how,
             scale_h=scales[0], scale_w=scales[1],
         )  # fmt: skip
-        turned = value.transpose(0, 2, 3, 1)
-        return call, lambda: [Expected(y, turned, max(TOLERANCE[dtype], 4e-6))]
+        transposed = value.transpose(0, 2, 3, 1)
+        return call, lambda: [Expected(y, transposed, max(TOLERANCE[dtype], 4e-6))]
 
     return make
 
@@ -138,7 +138,7 @@ def kv_append(dtype: DType, past: bool, slots: int) -> Maker:
         new = some(rng, (batch, rows, heads * size), dtype)
         old = [some(rng, (batch, heads, held, size), dtype)] if past else []
         positions = rng.integers(0, held + 1 if past else 1, batch)
-        y = memory.room((batch, heads, slots, size), NUMPY[dtype])
+        y = memory.empty((batch, heads, slots, size), NUMPY[dtype])
         view = memory.put(new.reshape(batch, rows, heads, size).swapaxes(1, 2), order=(0, 2, 1, 3))
         call = CALLS.make(
             "kv_append", dtype.short, new=view, past=memory.put(old[0]) if past else None,
@@ -174,14 +174,14 @@ def recurrent(dtype: DType, params: RecurrentParams, steps: int, batch: int) -> 
         ahead = np.stack([x @ w[d].T + bias[d] for d in range(count)]).astype(np.float32)
         shapes = {"y": (steps, count, batch, units)}
         made = {
-            name: memory.room(shapes.get(name, (count, batch, units)), np.float32)
+            name: memory.empty(shapes.get(name, (count, batch, units)), np.float32)
             for name in params.results
         }
         call = CALLS.make(
             "recurrent", dtype.short, p=memory.put(ahead), r=memory.put(r),
             rest=memory.put(late[0]) if late else None,
             kind="gru_before" if params.before else params.kind, hidden=units,
-            reverse=sum(turned << d for d, turned in enumerate(params.reverse)), **made,
+            reverse=sum(transposed << d for d, transposed in enumerate(params.reverse)), **made,
             **{name: memory.put(a) for name, a in zip(("h0", "c0"), given, strict=False)},
         )  # fmt: skip
 
@@ -220,7 +220,7 @@ def embedding(dtype: DType, table: DType, shape: tuple[int, int], index: DType, 
         tables = [some(rng, (11 + i, columns), table) for i in range(count)]
         ids = [rng.integers(-len(t), len(t), (repeats if i else 1, rows)).astype(NUMPY[index])
                for i, t in enumerate(tables)]  # fmt: skip
-        y = memory.room((repeats * rows, columns), NUMPY[dtype], late)
+        y = memory.empty((repeats * rows, columns), NUMPY[dtype], late)
         call = CALLS.make(
             "embedding", dtype.short, tables=[memory.put(t, late) for t in tables],
             ids=[repeated(memory.put(i), (repeats, rows)) for i in ids], y=y, count=count,
@@ -243,7 +243,7 @@ def take(dtype: DType, index: DType, lead: tuple[int, int, int], places: int, co
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, (*lead, places), dtype)
         ids = rng.integers(-places, places, (1, 1, lead[2], count)).astype(NUMPY[index])
-        y, given = memory.room((*lead, count), NUMPY[dtype], 1), memory.put(ids)
+        y, given = memory.empty((*lead, count), NUMPY[dtype], 1), memory.put(ids)
         given = repeated(given, (*lead, count))
         call = CALLS.make("take", dtype.short, x=memory.put(x, 1, 3), ids=given, y=y,
                           index_type=index.short)  # fmt: skip
@@ -263,7 +263,7 @@ def arg(dtype: DType, rows: int, cols: int, kind: str, last: bool = False) -> Ma
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = rng.integers(-5, 5, (rows, cols)).astype(NUMPY[dtype])
         x[0, 0] = x[rows // 2, cols // 2] = np.nan
-        y = memory.room((rows,), np.int64)
+        y = memory.empty((rows,), np.int64)
         call = CALLS.make("arg", dtype.short, x=memory.put(x, 1, 3), y=y, kind=kind, last=last)
 
         def expected() -> list[Expected]:

@@ -119,7 +119,7 @@ def elementwise(
             x = some(rng, lying(kind, shape), dtype)
             xs.append(x)
             views.append(repeated(memory.put(x, lead, pad, order), shape))
-        ys = [memory.room(shape, NUMPY[d], lead, pad) for d in chain.result_types]
+        ys = [memory.empty(shape, NUMPY[d], lead, pad) for d in chain.result_types]
         call = CALLS.listed("elementwise", [*views, *ys], chain=chain)
 
         def expected() -> list[Expected]:
@@ -164,7 +164,7 @@ def _elementwise() -> Iterator[Case]:
     for shape in DEEP:
         order = tuple(reversed(range(len(shape))))
         yield Case(f"deep {shape}", elementwise(gated(DType.F32), shape), LONG)
-        yield Case(f"turned {shape}", elementwise(gated(DType.F16), shape, order=order), LONG)
+        yield Case(f"transposed {shape}", elementwise(gated(DType.F16), shape, order=order), LONG)
     for shape in ((9,), (4, 33)):
         yield Case(f"chosen {shape}", elementwise(CHOSEN, shape), LONG)
         yield Case(f"cast {shape}", elementwise(CAST, shape, lead=1), SHORT)
@@ -205,7 +205,7 @@ def rows(op: str, dtype: DType, shape: tuple[int, int], late: int = 0, spoilt: b
             gamma, beta = (rng.standard_normal(shape[1:]).astype(np.float32) for _ in "gb")
             more = {"gamma": memory.put(gamma), "beta": memory.put(beta)}
         view = memory.put(x, late, 3 * late)
-        y = memory.room(shape[:1] if op == "reduce" else shape, NUMPY[dtype], late)
+        y = memory.empty(shape[:1] if op == "reduce" else shape, NUMPY[dtype], late)
         call = CALLS.make(op, dtype.short, x=view, y=y, **more, **attributes)
 
         def expected() -> list[Expected]:
@@ -238,7 +238,7 @@ def residual(shape: tuple[int, int]) -> Maker:
         pairs = zip(RESIDUAL.operands, RESIDUAL.operand_types, strict=True)
         xs = [some(rng, lying(kind, shape), dtype) for kind, dtype in pairs]
         views = [repeated(memory.put(x), shape) for x in xs]
-        y, also = memory.room(shape, np.float16), memory.room(shape, np.float16, 1)
+        y, also = memory.empty(shape, np.float16), memory.empty(shape, np.float16, 1)
         call = CALLS.make("norm", "f16", x=views, y=y, also=also, kind="rms", epsilon=1e-5,
                           chain=RESIDUAL)  # fmt: skip
 
@@ -295,14 +295,14 @@ def layer(dtype: DType) -> Chain:
 
 def cut(memory: Memory, tiles: int, parts: int, size: int) -> dict[str, View]:
     """Room for the sums of so many parts of each tile, and the counts of those that came."""
-    partial = memory.room((tiles, parts, size), np.float32)
+    partial = memory.empty((tiles, parts, size), np.float32)
     return {"partial": partial, "arrivals": memory.put(np.zeros(tiles, np.int32))}
 
 
 def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
-    turned: bool = False, parts: int = 0, pad: int = 8, norm: str = "none",
+    transposed: bool = False, parts: int = 0, pad: int = 8, norm: str = "none",
 ) -> Maker:  # fmt: skip
     """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
     into parts, in tiles of 32 × 64; rows of x, which are off zero, perhaps normalised."""
@@ -313,9 +313,9 @@ def gemm(
         if norm != "none":
             x = (wide(x) * 3 + rng.standard_normal((m, 1))).astype(x.dtype)
         w = some(rng, (*(() if shared else outer), *((n, k) if layout == "nk" else (k, n))), own)
-        order = (*range(len(outer)), len(outer) + 1, len(outer)) if turned else ()
+        order = (*range(len(outer)), len(outer) + 1, len(outer)) if transposed else ()
         named: dict[str, Any] = {
-            "x": memory.put(x, late, 0 if turned else pad + late, order),
+            "x": memory.put(x, late, 0 if transposed else pad + late, order),
             "w": memory.put(w, late, pad + late),
         }
         b, more, kinds = None, list[Array](), (own,)
@@ -329,10 +329,10 @@ def gemm(
             more = [some(rng, shape, dtype) for shape, dtype in pairs]
             named["inputs"] = [repeated(memory.put(one), whole) for one in more]
             kinds = chain.result_types
-        ys = [memory.room(whole, NUMPY[kind], late, late) for kind in kinds]
+        ys = [memory.empty(whole, NUMPY[kind], late, late) for kind in kinds]
         if norm != "none":
             named |= {"norm": norm, "epsilon": EPSILON}
-            named |= {one: memory.room((m,), np.float32) for one in ("mean", "inverse")}
+            named |= {one: memory.empty((m,), np.float32) for one in ("mean", "inverse")}
         if norm == "layer":
             sums = wide(w).sum(-1 if layout == "nk" else -2).astype(np.float32)
             named["column_sums"] = memory.put(sums)
@@ -393,7 +393,7 @@ def _products() -> Iterator[Case]:
         made = gemm("f16", 33, 24, 16, "kn", outer=(2, 3), shared=shared, bias=False)
         yield Case(f"f16 batch {shared}", made, tiles["f16"][:1])
     yield Case("f16 late", gemm("f16", 20, 70, 50, "nk", late=1), tiles["f16"][:1])
-    yield Case("f16 turned", gemm("f16", 40, 33, 72, "kn", turned=True), tiles["f16"][:1])
+    yield Case("f16 transposed", gemm("f16", 40, 33, 72, "kn", transposed=True), tiles["f16"][:1])
     for m, n, k in ((0, 5, 4), (5, 0, 4), (5, 4, 0)):
         yield Case(f"f16 nothing {m} {n} {k}", gemm("f16", m, n, k, "nk"), tiles["f16"][:1])
 
@@ -444,7 +444,7 @@ def attention(
             kept[:, :, :1] = kept[:, :, :1] & flat
             added = np.where(kept, 0, low).astype(np.float32)
             named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
-        y = memory.room((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))
+        y = memory.empty((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))
         call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
                           zero_rows=zero_rows, scale=1 / np.sqrt(head), fill=fill,
                           softcap=softcap)  # fmt: skip
@@ -532,7 +532,7 @@ def copy(dtype: DType, shape: Sequence[int], order: Sequence[int] = (), late: in
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, [*shape[:-1], 1] if repeat else shape, dtype)
         view = repeated(memory.put(x, late, late, order), shape)
-        y = memory.room(shape, NUMPY[dtype], late, late)
+        y = memory.empty(shape, NUMPY[dtype], late, late)
         call = CALLS.make("copy", f"b{int(dtype.size)}", x=view, y=y)
         return call, lambda: [Expected(y, np.broadcast_to(x, shape), 0.0)]
 
@@ -591,7 +591,7 @@ def conv(
         bias = rng.standard_normal(count).astype(np.float32)
         shape = (n, *out, count)
         more = [some(rng, shape, dtype)] if chain else []
-        y = memory.room(shape, NUMPY[dtype], late)
+        y = memory.empty(shape, NUMPY[dtype], late)
         call = CALLS.make(
             "conv", multiply or dtype.short,
             x=memory.put(x, late), w=memory.put(w), bias=memory.put(bias),
@@ -626,7 +626,7 @@ def depthwise(
         x, filters = some(rng, image, dtype), some(rng, (*taps, c), dtype)
         bias, shape = rng.standard_normal(c).astype(np.float32), (n, *out, c)
         more = [some(rng, shape, dtype)] if chain else []
-        y = memory.room(shape, NUMPY[dtype], late)
+        y = memory.empty(shape, NUMPY[dtype], late)
         call = CALLS.make(
             "depthwise", dtype.short, x=memory.put(x, late), w=memory.put(filters, late),
             bias=memory.put(bias), inputs=[memory.put(one) for one in more], y=[y], chain=chain,
@@ -653,7 +653,7 @@ def pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Maker:
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, image, dtype)
         x[0, 0, 0, 0] = np.nan
-        y = memory.room((n, *out, c), NUMPY[dtype])
+        y = memory.empty((n, *out, c), NUMPY[dtype])
         call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, kernel=(3, 3),
                           strides=(2, 2), dilations=(1, 1), pads=(1, 1))  # fmt: skip
 
@@ -676,7 +676,7 @@ def whole_pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Mak
     n, h, w, c = image
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        x, y = some(rng, image, dtype), memory.room((n, 1, 1, c), NUMPY[dtype])
+        x, y = some(rng, image, dtype), memory.empty((n, 1, 1, c), NUMPY[dtype])
         call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, kernel=(h, w),
                           strides=(1, 1), dilations=(1, 1), pads=(0, 0))  # fmt: skip
 
@@ -741,7 +741,7 @@ def _convolutions() -> Iterator[Case]:
 
 RARE = (
     "reduce absolutes", "reduce squares", "reduce min", "reduce product", "reduce mean",
-    "deep (2, 1, 4, 1, 3, 8)", "turned (2, 1, 4, 1, 3, 8)", "softmax True (3, 2048)",
+    "deep (2, 1, 4, 1, 3, 8)", "transposed (2, 1, 4, 1, 3, 8)", "softmax True (3, 2048)",
     "softmax True (4, 7)", "bf16 kn 70 136 200", "bf16 kn 1 1 1", "bf16 kn 13 40 33",
     "tf32x3 layer", "attention shared", "attention top 20", "attention top 100",
     "attention masked -inf none", "attention capped", "attention nothing 1 1",

@@ -64,15 +64,15 @@ class Memory:
     def put(self, array: Array, lead: int = 0, pad: int = 0, order: Sequence[int] = ()) -> View:
         """A view of a copy: ``lead`` elements too late, its rows ``pad`` elements apart, its axes
         stored in an ``order`` (the last one innermost)."""
-        view = self.room(array.shape, array.dtype, lead, pad, order)
+        view = self.empty(array.shape, array.dtype, lead, pad, order)
         self.of(view)[...] = array
         return view
 
-    def room(
+    def empty(
         self, shape: Sequence[int], dtype: Any, lead: int = 0, pad: int = 0,
         order: Sequence[int] = (),
     ) -> View:  # fmt: skip
-        """A view of elements that are poisoned."""
+        """A view of new elements, which are poisoned."""
         strides, step = [0] * len(shape), 1
         for axis in reversed(order or range(len(shape))):
             strides[axis] = step

@@ -28,7 +28,7 @@ def run() -> Callable[..., np.ndarray]:
         text += f"const i32 t = thread(); float* s = (float*)arena();\n{body}\n}}\n}}\nEXPORT(k)\n"
         memory = Memory()
         x = memory.put(np.arange(64, dtype=np.float32))
-        y = memory.room((64,), np.float32)
+        y = memory.empty((64,), np.float32)
         launch = Launch("k", (1, 1, 1), 64, shared, tuple(pointer(v, DType.F32) for v in (x, y)))
         run_here(KernelSource("k", text, 64, shared), launch, memory, seed)
         return memory.of(y)

@@ -72,9 +72,9 @@ def _text(target: Target) -> Iterator[str]:
     for place, chain in enumerate(STEPS.values()):
         yield "{\n"
         for x in chains.operands(chain):
-            value = ("x[i]", "y[i]", "x[i] + y[i]")[x.place]
+            value = ("x[i]", "y[i]", "x[i] + y[i]")[x.index]
             value += " > 0.0f" if x.dtype is DType.BOOL else ""
-            yield f"const {x.held} x{x.place} = {value};\n"
+            yield f"const {x.held} x{x.index} = {value};\n"
         yield "\n".join(chain_source.statements(chain))
         (result,) = chain_source.results(chain)
         yield f"\nz[(i64){place} * n + i] = (float){result.expression};\n}}\n"
@@ -85,7 +85,7 @@ def launch(memory: Memory) -> tuple[Launch, Array]:
     """The launch of that kernel on a memory, and where its results come."""
     views = [memory.put(one) for one in grid()]
     n = grid()[0].size
-    z = memory.room((len(STEPS), n), np.float32)
+    z = memory.empty((len(STEPS), n), np.float32)
     made = tuple(pointer(v, DType.F32) for v in (*views, z))
     return Launch("tracea_words", (-(-n // 128), 1, 1), 128, 0, (*made, i32(n))), memory.of(z)
 
