@@ -47,7 +47,7 @@ class Doctor:
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:
         self._environment = environment or read_environment()
         self._refresh = refresh
-        self._figures = dict[str, Measurements]()
+        self._figures = dict[str, Measurements | None]()
 
     @cached_property
     def cpu(self) -> CpuProfile:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.hardware import Diagnostics
+from tracea_graph.hardware import Diagnostics, Tracing
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
 from tracea_graph.kernels.cpu.deployment import deployments_of, unmeasured
@@ -92,7 +92,12 @@ class Backend(Tunable, Protocol):
 
     @property
     def diagnostics(self) -> Diagnostics | None:
-        """Measurements for the doctor and the profiler; None if the backend has none."""
+        """Measurements for the doctor and the policy; None if the backend has none."""
+        ...
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Work of the calls that its libraries time; None if they time none."""
         ...
 
     def structure_rules(self, request: Request) -> tuple[Pass, ...]:

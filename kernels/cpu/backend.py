@@ -10,7 +10,7 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Diagnostics, profile_cpu
+from tracea_graph.hardware import Diagnostics, Tracing, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan
 from tracea_graph.kernels.cpu.catalog import CATALOG
@@ -27,7 +27,7 @@ from tracea_graph.kernels.cpu.levels import (
 from tracea_graph.kernels.cpu.library import build_ahead, build_library, compile_part
 from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.machine import DIAGNOSTICS, measured_machine
+from tracea_graph.kernels.cpu.machine import CALL_TRACING, DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.metadata import kernel_metadata
 from tracea_graph.kernels.cpu.names import TARGETS
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
@@ -88,6 +88,7 @@ class CpuBackend:
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG
     diagnostics: Diagnostics | None = DIAGNOSTICS
+    tracing: Tracing | None = CALL_TRACING
     bypass: Mapping[str, str] = MappingProxyType({})
     standalone_ops = tuple(STANDALONE)
 

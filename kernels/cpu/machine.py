@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
 
-__all__ = ["DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
+__all__ = ["CALL_TRACING", "DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
 
 
 def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
@@ -49,7 +49,7 @@ def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
 
 
 class CpuDiagnostics:
-    """Diagnostics of this machine and its kernels, for the doctor and the profiler."""
+    """Diagnostics of this machine, for the doctor and the policy."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -60,9 +60,14 @@ class CpuDiagnostics:
         """Figures of one core, from the cache, or measured (at most 5 s) if new or ``refresh``."""
         return measure(profile_cpu(), environment, refresh=refresh)
 
+
+class CallTracing:
+    """The work of traced calls, for the profiler."""
+
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
         """The work of an encoded program's calls.  Raises GraphError for a malformed plan."""
         return call_stats(words, symbols)
 
 
 DIAGNOSTICS = CpuDiagnostics()
+CALL_TRACING = CallTracing()

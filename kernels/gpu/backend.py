@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
-from tracea_graph.hardware import Diagnostics
-from tracea_graph.hardware.gpu import Gpu, nvidia
+from tracea_graph.hardware import Diagnostics, Tracing
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.gpu import plan
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -28,6 +26,7 @@ from tracea_graph.kernels.gpu.library import (
     sources_of,
 )
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
+from tracea_graph.kernels.gpu.machine import GpuDiagnostics, gpus, level_of, measured_machine
 from tracea_graph.kernels.gpu.metadata import kernel_metadata
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
@@ -52,17 +51,6 @@ _UNMEASURED = (
     "this machine has no NVIDIA GPU that can be used: what ONNX Runtime makes of the result was "
     "checked, its GPU kernels are unmeasured"
 )
-_MACHINE = Machine(
-    gflops=30e3, l2_gbytes=6e3, l3_gbytes=6e3, dram_gbytes=3e3, l2_bytes=40 << 20,
-    l3_bytes=50 << 20, node_us=30.0,
-)  # fmt: skip
-"""Cost model of one H100; ``node_us`` covers copies to and from the device and the final wait."""
-
-
-@cache
-def _gpus() -> tuple[Gpu, ...]:
-    """List this machine's GPUs; the driver is queried once per process, in a child process."""
-    return nvidia()[0]
 
 
 class GpuBackend:
@@ -76,7 +64,8 @@ class GpuBackend:
     most_guarded = MOST_GUARDED
     caps = ()
     schedule_space: ScheduleSpace | None = None
-    diagnostics: Diagnostics | None = None
+    diagnostics: Diagnostics | None = GpuDiagnostics()
+    tracing: Tracing | None = None
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
     standalone_ops: tuple[str, ...] = ()
 
@@ -90,7 +79,7 @@ class GpuBackend:
         """Return the named architecture; for "", this machine's architectures or two defaults."""
         if level:
             return (level if level in ARCHITECTURES else f"{level}a",)
-        found = {_level_of(gpu.capability) for gpu in _gpus()} - {""}
+        found = {level_of(gpu.capability) for gpu in gpus()} - {""}
         return tuple(name for name in ARCHITECTURES if name in found) or _DEFAULT
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
@@ -106,15 +95,15 @@ class GpuBackend:
 
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why GPU kernels cannot run on this machine, or "" if they can."""
-        return "" if self._dialect is not CUDA or _gpus() else _UNMEASURED
+        return "" if self._dialect is not CUDA or gpus() else _UNMEASURED
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """Return a fixed cost model; GPUs are not measured."""
-        return _MACHINE
+        """Return the cost model of this machine's GPU, or of an H100; see ``measured_machine``."""
+        return measured_machine(levels, environment if self._dialect is CUDA else None)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the properties of this machine's GPUs that results depend on, ready for JSON."""
-        found = _gpus()
+        found = gpus()
         model = found[0].name if found else "no GPU"
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
@@ -214,18 +203,6 @@ class GpuBackend:
             types, kernels, chains, levels, folder, environment, self._compiled, self._dialect,
             entry,
         )  # fmt: skip
-
-
-def _level_of(capability: str) -> str:
-    """Return the newest architecture whose kernels a device can run, or "" if there is none."""
-    major, _, minor = capability.partition(".")
-    number = 10 * int(major) + int(minor or 0)
-    fitting = [
-        a.name for a in ARCHITECTURES.values()
-        if (a.capability == number) or (a.capability // 10 == int(major) and
-                                        a.capability <= number and not a.name.endswith("a"))
-    ]  # fmt: skip
-    return fitting[-1] if fitting else ""
 
 
 GPU = GpuBackend()

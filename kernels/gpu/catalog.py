@@ -1,12 +1,12 @@
 """GPU kernels as the policy asks about them: topologies of calls, variants and why they fit.
 
-Modelled times use nominal figures of one device per architecture.  They rank; nothing is decided
-by them.
+Modelled times use the figures of this machine's GPU, or those of a typical device of another
+architecture.  They rank; nothing is decided by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_products,
 )
 from tracea_graph.kernels.gpu.kernels import permutes
+from tracea_graph.kernels.gpu.measure import EARLY, PLAIN, SMS, figures_for, peak_level
 from tracea_graph.kernels.gpu.selection import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.schema import CallSchema, Sizes
@@ -34,18 +35,6 @@ from tracea_graph.policy.topology import Kind
 
 __all__ = ["GpuCatalog", "shared_bytes", "tile_for", "variant_id"]
 
-_DEVICES: Mapping[str, tuple[int, float, int, int, int]] = MappingProxyType(
-    {
-        "sm_75": (40, 1.59, 1024, 128, 320),
-        "sm_80": (108, 1.41, 2048, 128, 1555),
-        "sm_86": (82, 1.70, 512, 256, 936),
-        "sm_89": (128, 2.52, 512, 256, 1008),
-        "sm_90a": (132, 1.76, 2048, 256, 3350),
-        "sm_100": (148, 1.85, 2048, 256, 8000),
-        "sm_120": (170, 2.41, 512, 256, 1792),
-    }
-)
-"""SMs, GHz, operations per cycle and SM in 16 bits and in float32, GB/s: nominal figures."""
 _PAD = 4
 _FOR_MANY = "instead of the chosen one in runs of many rows that tensor maps can copy"
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
@@ -114,6 +103,7 @@ class GpuCatalog(KernelCatalog):
     ) -> tuple[Candidate, ...]:
         """Return every variant of a call, the one for its sizes first, then by modelled time."""
         architecture = ARCHITECTURES[levels[-1]]
+        device = figures_for(architecture.name, figures)
         tile, why = tile_for(topology)
         made = list[tuple[bool, Candidate]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
@@ -121,7 +111,7 @@ class GpuCatalog(KernelCatalog):
             chosen = variant.tile == tile or (not tile and variant is known[0])
             needed = shared_bytes(variant, topology)
             refused = _refusal(variant, needed, [ARCHITECTURES[level] for level in levels])
-            us = _us(variant, topology, architecture)
+            us = _us(variant, topology, architecture.name, device)
             reason = why or "the only tile of this call"
             if needed:
                 reason += f"; {needed >> 10} of {architecture.block_shared >> 10} kB shared memory"
@@ -145,17 +135,26 @@ def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture
     return ""
 
 
-def _us(variant: Variant, t: OperatorTopology, architecture: Architecture) -> float:
-    """Return modelled µs: the longer of arithmetic, in waves of tiles, and of the traffic."""
-    sms, ghz, narrow, wide, bandwidth = _DEVICES[architecture.name]
-    moved = t.moved * _SIZES.get(variant.dtype, 4) / bandwidth * 1e-3
+def _us(variant: Variant, t: OperatorTopology, architecture: str, device: Measurements) -> float:
+    """Return modelled µs: a launch, and the longer of arithmetic and of the traffic."""
+    launch = device.figure(EARLY) or device.figure(PLAIN)
+    moved = t.moved * _SIZES.get(variant.dtype, 4) / device.bandwidth.dram * 1e-3
     if t.k == 1:
-        return moved
+        return launch + moved
     p = variant.params
     m, n = p.get("m", p.get("queries", 64)), p.get("n", 64)
     tiles = t.batch * ceil(t.m / m) * (1 if variant.op.startswith("attention") else ceil(t.n / n))
     share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
     columns = t.n if variant.op.startswith("attention") else n
     each = 2.0 * m * columns * t.k * share
-    peak = wide if variant.dtype in ("f32", "tf32", "tf32x3") else narrow
-    return max(ceil(tiles / sms) * each / (peak * ghz) * 1e-3, moved)
+    sms = device.figure(SMS)
+    waves = ceil(tiles / sms) * sms
+    return launch + max(waves * each / _peak(variant, architecture, device) * 1e-3, moved)
+
+
+def _peak(variant: Variant, architecture: str, device: Measurements) -> float:
+    """Return 1e9 operations per second of a device by the instructions of a variant."""
+    dtype, parts = ("tf32", 3) if variant.dtype == "tf32x3" else (variant.dtype, 1)
+    how = "wgmma" if variant.exact else "fma" if dtype == "f32" else "mma"
+    found = device.peak(dtype, peak_level(architecture, how)) / parts
+    return found or device.peak("f32", peak_level(architecture, "fma"))

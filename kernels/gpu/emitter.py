@@ -44,7 +44,7 @@ from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["emit", "launch_of", "symbol_of", "vocabulary"]
+__all__ = ["emit", "launch_of", "render", "symbol_of", "vocabulary"]
 
 
 class Family(Protocol):
@@ -113,13 +113,18 @@ def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
     """
     CALLS.of(call)
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
-    body = _environment().get_template(variant.template).render(
-        symbol=symbol, threads=variant.threads, dialect=target.dialect.name, **variant.params,
-        **family.parameters(call, variant),
+    body = render(
+        variant.template, symbol=symbol, threads=variant.threads, dialect=target.dialect.name,
+        **variant.params, **family.parameters(call, variant),
     )  # fmt: skip
     head = f"// {symbol}\n// From {variant.template}.  Generated, do not edit.\n"
     text = head + vocabulary(target) + body
     return KernelSource(symbol, text, variant.threads, family.shared(call, variant))
+
+
+def render(template: str, **parameters: Any) -> str:
+    """Render a template by its file name."""
+    return _environment().get_template(template).render(**parameters)
 
 
 def vocabulary(target: Target) -> str:

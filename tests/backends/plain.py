@@ -192,7 +192,7 @@ class PlainBackend:
     targets, caps = ("plain:c",), ()
     rules = RuleNames()
     most_guarded = 8
-    schedule_space = diagnostics = None
+    schedule_space = diagnostics = tracing = None
     catalog = KernelCatalog("plain")
     standalone_ops: tuple[str, ...] = ()
 

@@ -47,7 +47,7 @@ def test_the_median_run_of_the_longest_program_is_shown(tmp_path: Path) -> None:
     lines += [f"long\t4\t1000,{1000 + ns}\t0,7,10,{ns},0,9,5,{ns}" for ns in (900, 300, 500, 400)]
     file = tmp_path / "timeline"
     file.write_text("\n".join(lines) + "\n")
-    told = backend_named("cpu").diagnostics
+    told = backend_named("cpu").tracing
     assert told is not None
     found = read_timeline(file, "m.onnx", (), told, skip=1)
     assert found.us == pytest.approx(0.4) and found.title.startswith("m.onnx, long")

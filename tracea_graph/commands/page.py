@@ -30,7 +30,7 @@ def profiled(report: Report, options: Options, progress: Progress = lambda _: No
         before = profile(Path(report.input), bench, progress)
         if not report.improved:
             return Profiled(before)
-        if report.backend and backend_named(report.backend).diagnostics is None:
+        if report.backend and backend_named(report.backend).tracing is None:
             return Profiled(before, missing=f"kernels of {report.backend} are not traced")
         return Profiled(before, profile(Path(report.output), bench, progress))
     except TraceaError as error:

@@ -17,7 +17,7 @@ from tracea_graph.check.worker import NodeTime, Worker
 from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.hardware import Diagnostics
+from tracea_graph.hardware import Tracing
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.onnx_io.guards import BRANCHES
@@ -221,9 +221,9 @@ def time_calls(
 ) -> Traced:
     """Return median times of every kernel call, measured in a separate process.
 
-    Empty for a backend without diagnostics.
+    Empty for a backend that traces no calls.
     """
-    told = backend.diagnostics
+    told = backend.tracing
     if one.library is None or not calls or told is None:
         return {}
     with Scratch("calls") as folder:
@@ -234,9 +234,7 @@ def time_calls(
         return read_trace(trace, calls, told, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(
-    trace: Path, calls: Sequence[CustomOpNode], told: Diagnostics, skip: int = 0
-) -> Traced:
+def read_trace(trace: Path, calls: Sequence[CustomOpNode], told: Tracing, skip: int = 0) -> Traced:
     """Parse a trace of these nodes, without their first ``skip`` runs.
 
     Raises UsageError for a node whose plan another version of this tool wrote.

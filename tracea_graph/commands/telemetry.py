@@ -88,7 +88,7 @@ def works_of(model: Path, runs: Sequence[NodeRun]) -> Works:
     Raises ModelError and UsageError for a model that the runs are not of.
     """
     loaded = load(model)
-    told = backend_named(backend_of(loaded)).diagnostics
+    told = backend_named(backend_of(loaded)).tracing
     plans = {call.name: call.plan for call in calls_of(loaded)}
     if told is None:
         return {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from tracea_graph.check.worker import Worker
 from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Diagnostics
+from tracea_graph.hardware import Tracing
 from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
@@ -35,7 +35,7 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
     """
     one, result = subject(path), load(path)
     calls, backend = calls_of(result), backend_named(backend_of(result))
-    if one.library is None or not calls or backend.diagnostics is None:
+    if one.library is None or not calls or backend.tracing is None:
         raise UsageError(f"{path.name} has no programs of which a timeline can be drawn")
     _, feed = next(iter(inputs_to_run(load(path, inline=True), options.inputs).timing.items()))
     threads = (options.threads or (1,))[0]
@@ -46,11 +46,11 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
             worker.compare("model", "model", feed, pairs=_RUNS, warmup=_WARMUP // 2)
         if not file.is_file():
             raise UsageError(f"no program of {path.name} ran")
-        return read_timeline(file, path.name, calls, backend.diagnostics, skip=_WARMUP)
+        return read_timeline(file, path.name, calls, backend.tracing, skip=_WARMUP)
 
 
 def read_timeline(
-    file: Path, title: str, calls: Sequence[CustomOpNode], told: Diagnostics, skip: int = 0
+    file: Path, title: str, calls: Sequence[CustomOpNode], told: Tracing, skip: int = 0
 ) -> Timeline:
     """Parse a recording, without the first ``skip`` runs of every node, and pick what to show."""
     runs: dict[str, list[tuple[int, str, str]]] = {}

@@ -1,4 +1,4 @@
-"""Interface through which the doctor and the profiler query a backend."""
+"""Interfaces through which the doctor and the profiler query a backend."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.kernels.program import CallStats
 
-__all__ = ["Diagnostics"]
+__all__ = ["Diagnostics", "Tracing"]
 
 
 class Diagnostics(Protocol):
-    """Queries about the machine, and about the work of calls.
-
-    A backend that measures nothing has no diagnostics.
-    """
+    """Queries about the machine.  A backend that measures nothing has no diagnostics."""
 
     @property
     def features(self) -> tuple[str, ...]:
         """Return the machine's features beyond ISA levels that kernels can use."""
         ...
 
-    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
-        """Measure the machine; uses the cache unless ``refresh``."""
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements | None:
+        """Measure the machine; uses the cache unless ``refresh``.  None if nothing is there."""
         ...
+
+
+class Tracing(Protocol):
+    """Queries about the work of calls whose times the library writes down."""
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
         """The work of an encoded program's calls.  Raises GraphError for words that are none."""

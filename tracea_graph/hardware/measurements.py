@@ -1,4 +1,4 @@
-"""Measurements of a machine: peaks, bandwidths, clock and the cost of waking threads.
+"""Measurements of a machine: peaks, bandwidths, clock, and what starting work costs.
 
 Units: 1e9 operations/s (a multiply-add is two), GB/s of reads, GHz, µs.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Bandwidth", "Measurements", "Peak"]
+__all__ = ["Bandwidth", "Figure", "Measurements", "Peak"]
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Peak of one core in 1e9 operations per second, for one dtype and level."""
+    """Peak of what is measured in 1e9 operations per second, for one dtype and level."""
 
     dtype: str
     level: str
@@ -24,7 +24,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """GB/s one core reads from each level, ``dram_all`` of all cores together; 0 if unknown."""
+    """GB/s that is read from each level, ``dram_all`` by all cores together; 0 if unknown."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -34,11 +34,21 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A further figure that a backend measures, by a name in words."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
 class Measurements:
     """Measurements of one machine; ``measured`` is False if they are derived from its ISA levels.
 
-    ``wake_sleeping`` and ``wake_spinning`` are µs of an empty parallel region on all threads,
-    which must be woken or already spin; 0 with one thread.  ``notes`` say what is missing.
+    ``device`` is what peaks and bandwidths are of.  ``wake_sleeping`` and ``wake_spinning`` are µs
+    of an empty parallel region on all threads, which must be woken or already spin; 0 with one
+    thread.  ``notes`` say what is missing.
     """
 
     peaks: tuple[Peak, ...]
@@ -50,10 +60,16 @@ class Measurements:
     seconds: float = 0.0
     measured: bool = True
     notes: tuple[str, ...] = ()
+    device: str = "one core"
+    further: tuple[Figure, ...] = ()
 
     def peak(self, dtype: str, level: str) -> float:
         """Return 1e9 operations per second, 0 if unknown."""
         return next((p.gops for p in self.peaks if (p.dtype, p.level) == (dtype, level)), 0.0)
+
+    def figure(self, name: str) -> float:
+        """Return the value of a further figure, 0 if it is not there."""
+        return next((f.value for f in self.further if f.name == name), 0.0)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurements:
@@ -62,6 +78,7 @@ class Measurements:
         known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
         known["bandwidth"] = Bandwidth(**known["bandwidth"])
         known["notes"] = tuple(known["notes"])
+        known["further"] = tuple(Figure(**f) for f in known["further"])
         made = cls(**known)
         if not (made.ghz > 0 and made.peaks and all(p.gops > 0 for p in made.peaks)):
             raise ValueError("measurements must be positive")

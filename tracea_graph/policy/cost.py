@@ -96,7 +96,7 @@ class CostModel:
         """Predicted µs of a program: its steps as one node, and reorders at its borders."""
         subgraph = Subgraph(graph, region)
         total = sum(
-            self._step(subgraph, r) - self.machine.node_us
+            self._step(subgraph, r) - self.machine.node_us + self.machine.step_us
             for r in subgraph.steps
             if not reshapes(r.params)
         )

@@ -17,7 +17,9 @@ with weights and other data.
 
 @dataclass(frozen=True)
 class Machine:
-    """One core: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
+    """One core or device: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
+
+    ``step_us`` is what each further step of a program costs beside its work.
 
     ``tiles`` is true if it has a matrix unit for bf16, ``bf16`` if it multiplies bf16.
     The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
@@ -31,13 +33,14 @@ class Machine:
     l2_bytes: int = 1 << 20
     l3_bytes: int = 32 << 20
     node_us: float = 0.4
+    step_us: float = 0.0
     tiles: bool = False
     bf16: bool = True
 
     def __post_init__(self) -> None:
         """Raise ValueError unless speeds are positive and sizes are not negative."""
         speeds = (self.gflops, self.l2_gbytes, self.l3_gbytes, self.dram_gbytes)
-        if min(speeds) <= 0 or min(self.l2_bytes, self.l3_bytes, self.node_us) < 0:
+        if min(speeds) <= 0 or min(self.l2_bytes, self.l3_bytes, self.node_us, self.step_us) < 0:
             raise ValueError(f"speeds must be positive and sizes not negative: {self}")
 
     @property

@@ -86,16 +86,18 @@ def _levels(backend: BackendHealth) -> str:
 
 def _figures(figures: Measurements) -> FittedTable:
     how = f"measured in {figures.seconds:.1f} s" if figures.measured else "derived, not measured"
-    table = new_table(f"one core, {how}")
+    table = new_table(f"{escape(figures.device)}, {how}")
     table.add_column("figure")
     table.add_column("value", "right")
     for peak in figures.peaks:
-        table.add_row(f"{peak.dtype} multiply-add, {peak.level}", f"{peak.gops:.0f} Gop/s")
+        table.add_row(f"{peak.dtype} multiply-add, {peak.level}", _rate(peak.gops))
     for name, value in asdict(figures.bandwidth).items():
         if value:
             label = "DRAM, all cores" if name == "dram_all" else name.upper()
             table.add_row(f"read {label}", f"{value:.0f} GB/s")
     table.add_row("clock", f"{figures.ghz:.2f} GHz")
+    for further in figures.further:
+        table.add_row(cell(further.name), f"{three_digits(further.value)} {further.unit}")
     if figures.wake_sleeping:
         table.add_row("waking sleeping threads", _time(figures.wake_sleeping))
         table.add_row("starting spinning threads", _time(figures.wake_spinning))
@@ -133,6 +135,11 @@ def _bytes(count: int) -> str:
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return "?"
+
+
+def _rate(gops: float) -> str:
+    """Return 1e9 operations per second in words: Top/s from 10,000 on."""
+    return f"{gops:.0f} Gop/s" if gops < 1e4 else f"{gops / 1e3:.0f} Top/s"
 
 
 def _time(us: float) -> str:

@@ -1,0 +1,217 @@
+"""Run probes on the first GPU in a separate process: ``probe_main.py FOLDER``.
+
+A separate process contains what a driver does.  ``jobs.json`` in the folder lists the probes:
+kind, symbol, file of the cubin, work of a block in a round, threads, blocks per SM and shared
+memory.  The script prints JSON: ``rates`` (1e9 per second, by symbol), ``figures`` (name, value,
+unit), ``ghz``, and ``notes`` about what failed.  This file imports only the standard library and
+cuda-python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_REPEATS = 5
+_SECONDS = 2e-3
+"""Duration of one measurement of a rate."""
+_STEPS = 100
+"""Kernels of a graph, whose time is divided among them."""
+_SMALL, _LARGE = 16 << 10, 32 << 20
+"""Bytes of a copy that is bound by its start, and of one that is bound by the bus."""
+
+
+class ProbedGpu:
+    """The first GPU that CUDA lists.  Raises RuntimeError if the driver fails."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        self.do("cuInit", 0)
+        device = self.do("cuDeviceGet", 0)
+        self.do("cuCtxSetCurrent", self.do("cuDevicePrimaryCtxRetain", device))
+        self.sms, self.l2, major = (
+            int(self.do("cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, name), device))
+            for name in ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
+                         "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE",
+                         "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR")
+        )  # fmt: skip
+        self.early = major >= 9
+        self.free = int(self.do("cuMemGetInfo")[0])
+        self.stream = self.do("cuStreamCreate", 1)
+        self.out = self.do("cuMemAlloc", 1 << 20)
+
+    def do(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the driver.  Raises RuntimeError unless it succeeds."""
+        result, *values = getattr(self.driver, name)(*arguments)
+        if result != self.driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{name} answered {result.name}")
+        return values[0] if len(values) == 1 else values
+
+    def launch(self, job: dict[str, Any], blocks: int, words: Sequence[Any], early: bool) -> None:
+        """Launch a kernel; ``early`` lets it start before the one before it has ended."""
+        held = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        config = self.driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = job["threads"], 1, 1
+        config.sharedMemBytes, config.hStream = job["shared"], self.stream
+        if early:
+            one = self.driver.CUlaunchAttribute()
+            kinds = self.driver.CUlaunchAttributeID
+            one.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            one.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [one], 1
+        self.do("cuLaunchKernelEx", config, job["function"], ctypes.addressof(held), 0)
+
+    def timed(self, work: Callable[[], object]) -> float:
+        """Return the seconds that what ``work`` puts on the stream takes, by events."""
+        begin, end = (self.do("cuEventCreate", 0) for _ in "be")
+        self.do("cuEventRecord", begin, self.stream)
+        work()
+        self.do("cuEventRecord", end, self.stream)
+        self.do("cuEventSynchronize", end)
+        return float(self.do("cuEventElapsedTime", begin, end)) * 1e-3
+
+    def graph(self, work: Callable[[], object]) -> Any:
+        """Capture what ``work`` puts on the stream as a graph."""
+        mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self.do("cuStreamBeginCapture", self.stream, mode)
+        work()
+        return self.do("cuGraphInstantiate", self.do("cuStreamEndCapture", self.stream), 0)
+
+    def replay(self, graph: Any) -> None:
+        """Launch a graph."""
+        self.do("cuGraphLaunch", graph, self.stream)
+
+    def waited(self, graph: Any) -> float:
+        """Return the wall seconds of launching a graph and waiting for it."""
+        start = time.perf_counter()
+        self.replay(graph)
+        self.do("cuStreamSynchronize", self.stream)
+        return time.perf_counter() - start
+
+
+def rate(gpu: ProbedGpu, job: dict[str, Any], words: Sequence[Any], work: float) -> float:
+    """Return 1e9 of a probe's work per second; ``work`` is that of the grid in one round."""
+    blocks = gpu.sms * job["blocks"]
+
+    def run(rounds: int) -> float:
+        given = (ctypes.c_uint64(int(gpu.out)), ctypes.c_int(rounds), *words)
+        return gpu.timed(lambda: gpu.launch(job, blocks, given, early=False))
+
+    run(1)
+    rounds, seconds = 1, run(1)
+    while seconds < _SECONDS and rounds < 1 << 24:
+        rounds *= max(2, min(64, int(_SECONDS / max(seconds, 1e-6))))
+        seconds = run(rounds)
+    return rounds * work / median(run(rounds) for _ in range(_REPEATS)) * 1e-9
+
+
+def read(gpu: ProbedGpu, job: dict[str, Any], size: int) -> float:
+    """Return the GB/s of reading ``size`` bytes again and again."""
+    count = size // 16
+    place = gpu.do("cuMemAlloc", size)
+    gpu.do("cuMemsetD32", place, 0x3C003C00, size // 4)
+    try:
+        words = ctypes.c_uint64(int(place)), ctypes.c_int64(count)
+        return rate(gpu, job, words, count * 16)
+    finally:
+        gpu.do("cuMemFree", place)
+
+
+def clock(gpu: ProbedGpu) -> float:
+    """Return the GHz at which the last probe of instructions ran."""
+    held = (ctypes.c_uint64 * 2)()
+    gpu.do("cuMemcpyDtoH", ctypes.addressof(held), gpu.out, 16)
+    return held[0] / held[1] if held[1] else 0.0
+
+
+def steps(gpu: ProbedGpu, job: dict[str, Any]) -> list[tuple[str, float, str]]:
+    """Measure what it costs that one kernel follows another, and to run a graph and wait."""
+    half = 512 << 10
+    places = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
+
+    def chain(count: int, early: bool) -> None:
+        for i in range(count):
+            gpu.launch(job, gpu.sms, (places[i % 2], places[1 - i % 2]), early)
+
+    found = []
+    for early in (False, True)[: 1 + gpu.early]:
+        graph = gpu.graph(partial(chain, _STEPS, early))
+        gpu.replay(graph)
+        us = 1e6 * median(gpu.timed(partial(gpu.replay, graph)) for _ in range(20)) / _STEPS
+        found.append(("kernel after kernel in a graph" + ", started early" * early, us, "µs"))
+    start = time.perf_counter()
+    chain(_STEPS, early=False)
+    launched = time.perf_counter() - start
+    gpu.do("cuStreamSynchronize", gpu.stream)
+    found.append(("launch by the host", 1e6 * launched / _STEPS, "µs"))
+    host = gpu.do("cuMemHostAlloc", 2 * _LARGE, 0)
+    device = gpu.do("cuMemAlloc", _LARGE)
+
+    def whole() -> None:
+        gpu.do("cuMemcpyHtoDAsync", gpu.out, host, _SMALL, gpu.stream)
+        chain(1, early=False)
+        gpu.do("cuMemcpyDtoHAsync", int(host) + _LARGE, gpu.out, _SMALL, gpu.stream)
+
+    for name, work in (("graph of one kernel, waited for", partial(chain, 1, False)),
+                       ("the same with copies both ways", whole)):  # fmt: skip
+        graph = gpu.graph(work)
+        gpu.waited(graph)
+        found.append((name, 1e6 * median(gpu.waited(graph) for _ in range(50)), "µs"))
+    copies = (
+        ("copy to the device", "cuMemcpyHtoDAsync", (device, host)),
+        ("copy from the device", "cuMemcpyDtoHAsync", (host, device)),
+    )
+    for name, function, ends in copies:
+        seconds = median(
+            gpu.timed(partial(gpu.do, function, *ends, _LARGE, gpu.stream))
+            for _ in range(_REPEATS)
+        )
+        found.append((name, _LARGE / seconds * 1e-9, "GB/s"))
+    return found
+
+
+def measured(gpu: ProbedGpu, folder: Path) -> dict[str, Any]:
+    """Run all probes of a folder."""
+    rates, notes, ghz = dict[str, float](), list[str](), 0.0
+    figures: list[Any] = [("multiprocessors", gpu.sms, "")]
+    for job in json.loads((folder / "jobs.json").read_text()):
+        symbol = job["symbol"]
+        try:
+            module = gpu.do("cuModuleLoadData", (folder / job["file"]).read_bytes())
+            job["function"] = gpu.do("cuModuleGetFunction", module, symbol.encode())
+            if job["kind"] == "step":
+                figures += steps(gpu, job)
+            elif job["kind"] == "read" and not job["work"]:
+                for name, size in (("l2", gpu.l2 // 4), ("dram", max(8 * gpu.l2, 256 << 20))):
+                    if 0 < size < gpu.free // 4:
+                        rates[name] = read(gpu, job, size)
+            else:
+                rates[symbol] = rate(gpu, job, (), gpu.sms * job["blocks"] * job["work"])
+                ghz = clock(gpu) if job["kind"] == "multiply" and not ghz else ghz
+        except RuntimeError as error:
+            notes.append(f"{symbol} was not measured: {error}")
+    return {"rates": rates, "figures": figures, "ghz": ghz, "notes": notes}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script; the exit code is 1, with the reason on stderr, if there is no GPU."""
+    try:
+        from cuda.bindings import driver
+
+        sys.stdout.write(json.dumps(measured(ProbedGpu(driver), Path(arguments[0]))))
+    except (ImportError, RuntimeError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
