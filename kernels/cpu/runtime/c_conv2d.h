@@ -116,24 +116,6 @@ inline void pack_transformed(const PackedFilters& f, const PlainFilters& w) {
     }
 }
 
-inline bool conv_params(Failure& failure, const TraceaConv2dParams& p, const CTensor& w) {
-  bool ok = p.groups >= 1 && p.groups <= kMaxStep;
-  for (int i = 0; i < 2; ++i)
-    ok = ok && p.stride[i] >= 1 && p.stride[i] <= kMaxStep && p.dilation[i] >= 1 &&
-         p.dilation[i] <= kMaxStep;
-  for (int i = 0; i < 4; ++i) ok = ok && p.padding[i] >= 0 && p.padding[i] <= kMaxStep;
-  if (!ok)
-    return failure.refuse(TRACEA_INVALID_PARAMS,
-                          "Strides, dilations and groups are 1 to 65536, paddings 0 to 65536.");
-  if (p.algorithm < TRACEA_CONV_AUTO || p.algorithm > TRACEA_CONV_WINOGRAD4)
-    return failure.refuse(TRACEA_INVALID_PARAMS, "There is no algorithm %d.", p.algorithm);
-  if (w.empty() || w.dim(0) % p.groups)
-    return failure.refuse(TRACEA_INVALID_PARAMS,
-                          "w has %lld filters of %lld channels, which %d groups cannot share.",
-                          static_cast<long long>(w.dim(0)), static_cast<long long>(w.dim(1)), p.groups);
-  return true;
-}
-
 // Reads the filters and says how they will be packed; `keep`: for more than one call, which pays
 // for a transform.
 inline bool read_filters(Failure& failure, const TraceaTensorView* w, const TraceaTensorView* bias,
@@ -144,7 +126,7 @@ inline bool read_filters(Failure& failure, const TraceaTensorView* w, const Trac
   if (!read_params(failure, given, &out->params) ||
       !read_tensor(failure, "w", w, 4, 4, 0, weight) ||
       !read_vector(failure, "bias", bias, weight->dim(0), row) ||
-      !conv_params(failure, out->params, *weight))
+      !check_conv2d(failure, out->params, *w))
     return false;
   out->filters = weight->dim(0), out->channels = weight->dim(1);
   out->rows = weight->dim(2), out->cols = weight->dim(3);
@@ -299,34 +281,14 @@ inline void plan_conv(ConvPlan& c) {
   }
 }
 
-inline bool conv_shapes(Failure& failure, const PackedFilters& f, const CTensor& x, const CTensor& y) {
-  const TraceaConv2dParams& p = f.params;
-  int64_t channels;
-  if (__builtin_mul_overflow(f.channels, p.groups, &channels) || x.dim(1) != channels ||
-      y.dim(1) != f.filters || x.dim(0) != y.dim(0))
-    return failure.refuse(TRACEA_INVALID_PARAMS,
-                          "The shapes of x, w and y do not fit: x [N, %lld, H, W], y [N, %lld, H', W'].",
-                          static_cast<long long>(f.channels) * p.groups, static_cast<long long>(f.filters));
-  const int64_t kernel[] = {f.rows, f.cols};
-  for (int i = 0; i < 2; ++i) {
-    const int64_t padded = x.dim(2 + i) + p.padding[i] + p.padding[2 + i];
-    const int64_t window = p.dilation[i] * (kernel[i] - 1) + 1;
-    const int64_t size = padded < window ? 0 : (padded - window) / p.stride[i] + 1;
-    if (y.dim(2 + i) != size)
-      return failure.refuse(TRACEA_INVALID_PARAMS, "y has %lld %s, but must have %lld.",
-                            static_cast<long long>(y.dim(2 + i)), i ? "columns" : "rows",
-                            static_cast<long long>(size));
-  }
-  return true;
-}
-
 inline bool run_filters(Failure& failure, const PackedFilters& f, const TraceaTensorView* x,
                         const TraceaTensorView* y) {
   CTensor tx, ty;
+  const int64_t sizes[] = {f.filters, f.channels, f.rows, f.cols};
   const uint32_t columns = f.kind == kPlainFilters ? uint32_t{kUnitColumns} : 0;
   if (!read_tensor(failure, "x", x, 4, 4, 0, &tx) ||
       !read_tensor(failure, "y", y, 4, 4, kResult | columns, &ty) ||
-      !conv_shapes(failure, f, tx, ty) || !separate(failure, ty, tx, "x"))
+      !check_images(failure, f.params, sizes, *x, *y) || !separate(failure, ty, tx, "x"))
     return false;
   if (ty.empty()) return true;
   CRun run;

@@ -16,17 +16,6 @@ inline bool read_product(Failure& failure, const TraceaTensorView* a, const Trac
          read_tensor(failure, "c", c, 2, kMaxRank - 1, kResult | kUnitColumns, y);
 }
 
-inline bool product_shapes(Failure& failure, const CTensor& x, int64_t k, int64_t n,
-                           const CTensor& y) {
-  const int32_t last = x.view.rank - 1;
-  bool same = y.view.rank == x.view.rank && x.dim(last) == k && y.dim(last) == n;
-  for (int32_t i = 0; same && i < last; ++i) same = x.dim(i) == y.dim(i);
-  return same || failure.refuse(TRACEA_INVALID_PARAMS,
-                                "The shapes of a, b and c do not fit: a [.., M, %lld], b [.., %lld, "
-                                "%lld], c [.., M, N].", static_cast<long long>(x.dim(last)),
-                                static_cast<long long>(k), static_cast<long long>(n));
-}
-
 inline void plan_gemm(CRun& run, PlannedView x, PlannedView w, PlannedView bias, PlannedView y,
                       int64_t layout, int64_t chain) {
   const PlannedView views[] = {x, w, bias, y};
@@ -42,7 +31,7 @@ inline bool c_gemm(Failure& failure, const TraceaTensorView* a, const TraceaTens
   int64_t chain;
   if (!read_params(failure, given, &params) || !read_product(failure, a, c, &x, &y) ||
       !read_tensor(failure, "b", b, 2, kMaxRank - 1, 0, &w) ||
-      !product_shapes(failure, x, w.dim(w.view.rank - 2), w.dim(w.view.rank - 1), y) ||
+      !check_product(failure, *a, w.dim(w.view.rank - 2), w.dim(w.view.rank - 1), *c) ||
       !read_vector(failure, "bias", bias, y.dim(y.view.rank - 1), &row) ||
       !find_activation(failure, params.activation, &chain) || !separate(failure, y, x, "a") ||
       !separate(failure, y, w, "b") || !separate(failure, y, row, "bias"))
@@ -80,7 +69,7 @@ inline bool c_gemm_packed(Failure& failure, const PackedMatrix& packed, int32_t 
   CTensor x, y;
   int64_t chain;
   if (!read_product(failure, a, c, &x, &y) ||
-      !product_shapes(failure, x, packed.k, packed.n, y) ||
+      !check_product(failure, *a, packed.k, packed.n, *c) ||
       !find_activation(failure, activation, &chain) || !separate(failure, y, x, "a"))
     return false;
   const int32_t outer = x.view.rank - 2;

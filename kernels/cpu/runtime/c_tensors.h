@@ -5,8 +5,6 @@
 
 namespace tracea {
 
-enum TensorTraits : uint32_t { kResult = 1, kUnitColumns = 2, kAlsoBool = 4 };
-
 // Memory [low, low + bytes) that a tensor's elements take; `view` is in elements from `low` on.
 struct CTensor {
   char* low;
@@ -20,28 +18,6 @@ struct CTensor {
   LocalValue value() const { return {low, type, 1, {count}}; }
 };
 
-inline bool refuse_shape(Failure& failure, const char* name, const char* what) {
-  return failure.refuse(TRACEA_INVALID_PARAMS, "%s %s.", name, what);
-}
-
-// Whether no two indices name one element.
-inline bool one_each(const TraceaTensorView& t) {
-  int32_t order[kMaxRank], axes = 0;
-  const auto step = [&](int32_t axis) { return t.stride[axis] < 0 ? -t.stride[axis] : t.stride[axis]; };
-  for (int32_t i = 0; i < t.rank; ++i) {
-    if (t.shape[i] <= 1) continue;
-    int32_t at = axes++;
-    for (; at > 0 && step(order[at - 1]) > step(i); --at) order[at] = order[at - 1];
-    order[at] = i;
-  }
-  int64_t reach = 0;
-  for (int32_t i = 0; i < axes; ++i) {
-    if (step(order[i]) <= reach) return false;
-    reach += (t.shape[order[i]] - 1) * step(order[i]);
-  }
-  return true;
-}
-
 // Reads a tensor of float32 (or bool) with `least` to `most` axes.
 inline bool read_tensor(Failure& failure, const char* name, const TraceaTensorView* t,
                         int32_t least, int32_t most, uint32_t traits, CTensor* out) {
@@ -54,44 +30,17 @@ inline bool read_tensor(Failure& failure, const char* name, const TraceaTensorVi
     return failure.refuse(element_size(t->dtype) ? TRACEA_UNSUPPORTED_CONFIG : TRACEA_INVALID_PARAMS,
                           "%s has element type %d, but only float32 (1)%s is computed.", name,
                           t->dtype, traits & kAlsoBool ? " or bool (9)" : "");
-  if (t->rank < least || t->rank > most)
-    return failure.refuse(TRACEA_INVALID_PARAMS, "%s has %d axes, but must have %d to %d.", name,
-                          t->rank, least, most);
-  const int64_t size = element_size(t->dtype);
-  int64_t low = 0, high = 0, span;
-  bool none = false, fits = true;
-  for (int32_t i = 0; i < t->rank; ++i) {
-    if (t->shape[i] < 0)
-      return failure.refuse(TRACEA_INVALID_PARAMS, "%s has size %lld at axis %d.", name,
-                            static_cast<long long>(t->shape[i]), i);
-    none = none || t->shape[i] == 0;
-  }
-  for (int32_t i = 0; !none && i < t->rank; ++i) {
-    int64_t* edge = t->stride[i] < 0 ? &low : &high;
-    fits = fits && !__builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &span) &&
-           !__builtin_add_overflow(*edge, span, edge);
-  }
-  constexpr int64_t kMost = INT64_MAX / 16;
-  if (!fits || high > kMost || low < -kMost)
-    return refuse_shape(failure, name, "is larger than memory can be");
-  if (!none && !t->ptr) return refuse_shape(failure, name, "has elements, but no memory (ptr is null)");
-  if (reinterpret_cast<uintptr_t>(t->ptr) % static_cast<uintptr_t>(size))
-    return failure.refuse(TRACEA_INVALID_PARAMS,
-                          "%s begins at %p, which is no multiple of the %lld bytes of an element.",
-                          name, t->ptr, static_cast<long long>(size));
-  const int32_t last = t->rank - 1;
-  if (traits & kUnitColumns && !none && t->shape[last] > 1 && t->stride[last] != 1)
-    return failure.refuse(TRACEA_UNSUPPORTED_CONFIG,
-                          "%s has stride %lld along its last axis, but must have 1: copy it first.",
-                          name, static_cast<long long>(t->stride[last]));
-  if (traits & kResult && !none && !one_each(*t))
-    return refuse_shape(failure, name, "is a result whose strides put elements over each other");
-  out->low = none ? address_of(nullptr) : static_cast<char*>(t->ptr) + low * size;
-  out->count = none ? 0 : high - low + 1;
+  TensorSpan span;
+  if (!check_tensor(failure, name, *t, least, most, traits, &span)) return false;
+  const bool none = span.none;
+  out->low = none ? address_of(nullptr)
+                  : static_cast<char*>(t->ptr) + span.low * element_size(t->dtype);
+  out->count = span.count();
   out->type = t->dtype;
-  out->view = {traits & kResult ? kOutput : kInput, 0, t->rank, none ? 0 : -low, {}, {}};
+  out->view = {traits & kResult ? kOutput : kInput, 0, t->rank, none ? 0 : -span.low, {}, {}};
   for (int32_t i = 0; i < t->rank; ++i)
     out->view.dims[i] = t->shape[i], out->view.strides[i] = t->shape[i] == 1 ? 0 : t->stride[i];
+  const int32_t last = t->rank - 1;
   if (t->rank && t->shape[last] == 1 && !(traits & kAlsoBool)) out->view.strides[last] = 1;
   return true;
 }
@@ -116,13 +65,12 @@ inline bool read_vector(Failure& failure, const char* name, const TraceaTensorVi
 // Kernels write results while they read operands.
 inline bool separate(Failure& failure, const CTensor& result, const CTensor& operand,
                      const char* name) {
-  if (result.empty() || operand.empty()) return true;
   const auto begin = [](const CTensor& t) { return reinterpret_cast<uintptr_t>(t.low); };
   const auto end = [&](const CTensor& t) {
     return begin(t) + static_cast<uintptr_t>(t.count * element_size(t.type));
   };
-  return end(result) <= begin(operand) || end(operand) <= begin(result) ||
-         failure.refuse(TRACEA_INVALID_PARAMS, "The result shares memory with %s.", name);
+  return result.empty() || operand.empty() ||
+         check_separate(failure, begin(result), end(result), begin(operand), end(operand), name);
 }
 
 // Whether axes [0, axes) and the one behind them lie at one step, so that they count as one.
@@ -198,22 +146,6 @@ inline bool find_activation(Failure& failure, int32_t activation, int64_t* chain
   return find_chain(*chain) >= 0 ||
          failure.refuse(TRACEA_UNSUPPORTED_CONFIG,
                         "This library holds no code for activation %d.", activation);
-}
-
-// A caller's parameters over the defaults: as much of them as the caller knows.
-template <class Params>
-bool read_params(Failure& failure, const Params* given, Params* out) {
-  if (!given) return true;
-  const uint32_t own = sizeof(Params), size = given->struct_size;
-  if (size < 2 * sizeof(uint32_t) || size > 4096)
-    return failure.refuse(TRACEA_INVALID_PARAMS,
-                          "struct_size of the parameters is %u: begin with the _INIT macro.", size);
-  memcpy(static_cast<void*>(out), given, size < own ? size : own);
-  for (uint32_t i = own; i < size; ++i)
-    if (reinterpret_cast<const char*>(given)[i])
-      return failure.refuse(TRACEA_UNSUPPORTED_CONFIG,
-                            "The parameters use a field that this version of the library lacks.");
-  return true;
 }
 
 }  // namespace tracea

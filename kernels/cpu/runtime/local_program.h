@@ -1,27 +1,13 @@
 // Runs plans without ONNX Runtime.  Decoded programs stay for calls of equal sizes: each is taken
 // out while it runs, so threads never share one.
 #pragma once
+#include "runtime/c_checks.h"
 #include "runtime/isa.h"
 #include "runtime/local_host.h"
 #include "runtime/node.h"
-#include "runtime/tracea.h"
 #include "runtime/validate.h"
 
 namespace tracea {
-
-// A status with its sentence.
-struct Failure : Error {
-  TraceaStatus status = TRACEA_SUCCESS;
-
-  __attribute__((format(printf, 3, 4))) bool refuse(TraceaStatus code, const char* format, ...) {
-    if (set) return false;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return set = true, status = code, false;
-  }
-};
 
 struct LocalProgram {
   uint64_t hash;
