@@ -1,18 +1,21 @@
-"""Time the C interface against calls inside a program: ``python -m models.c_interface``.
+"""Time the C interface: ``python -m models.c_interface``.
 
 A program of one layer runs in ONNX Runtime, which times its kernel calls (``TRACEA_PROFILE``), in
-turn with the prepared call of a stand-alone library; both on one thread.  The table has the least
-of each, since other processes only ever add time, and the ratio of these.  Calls are timed from
-Python by the thread's processor time, which adds two microseconds.
+turn with the prepared call of a stand-alone library, with the call that packs its weights, and,
+where PyTorch is installed, with eager's.  All on one thread, by its processor time.  The table has
+the least of each, since other processes only ever add time; ratios are medians of turns.  Calls
+are timed from Python, which adds two microseconds to ours.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,45 +35,134 @@ from tracea_graph.onnx_io.reader import load
 __all__ = ["main"]
 
 Array = np.ndarray[Any, Any]
-GEMMS = ((128, 768, 768), (128, 3072, 768), (128, 768, 3072), (1, 1000, 2048), (32, 384, 384))
-"""M, N, K of BERT, MiniLM and the classifier of ResNet-50."""
+Run = Callable[[], Any]
+GEMMS = (
+    (128, 768, 768), (128, 3072, 768), (128, 768, 3072), (1, 768, 768), (1, 1000, 2048),
+    (128, 384, 384), (128, 1536, 384), (128, 384, 1536),
+)  # fmt: skip
+"""M, N, K of BERT-base and its pooler, of the classifier of ResNet-50, and of MiniLM."""
 CONVS = (
-    (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 56, 128, 1, 1),
-    (256, 28, 256, 3, 2), (512, 7, 512, 3, 1), (3, 224, 64, 7, 2),
+    (3, 224, 64, 7, 2),
+    (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1),
+    (256, 56, 128, 1, 1), (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2),
+    (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
+    (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2),
+    (1024, 14, 256, 1, 1), (256, 14, 256, 3, 1),
+    (1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2),
+    (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1),
 )  # fmt: skip
 """Channels, size, filters, kernel and stride of ResNet-50's layers."""
+_COUNTS = (1, 1, 3, 4, 2, 1, 1, 4, 1, 3, 3, 1, 1, 6, 1, 5, 5, 1, 1, 3, 1, 2, 2)
+"""How many layers of ResNet-50 each of :data:`CONVS` stands for."""
+_HEAD = (
+    "layer", "in a program, µs", "prepared, µs", "ratio", "packed in the call, µs", "eager, µs",
+    "prepared over eager", "packed in the call over eager",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What runs in turn; ``inside`` returns the µs that the program's kernel calls took."""
+
+    inside: Callable[[], float]
+    prepared: Run
+    packing: Run
+    eager: Run | None
+
+
+@dataclass(frozen=True)
+class Times:
+    """Least µs by contestant, and medians of the ratios of turns."""
+
+    least: Mapping[str, float]
+    ratios: Mapping[str, float]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Print the table, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=200)
-    pairs = parser.parse_args(argv).pairs
+    parser.add_argument("--only", default="", help="layers whose label has this text")
+    given = parser.parse_args(argv)
+    eager = _torch()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         library = NativeLibrary(build_kernels(("gemm", "conv2d"), folder).path)
         library.set_threads(1)
-        print(f"{library.isa}, one thread, {pairs} pairs")
-        print(f"{'layer':28} {'program µs':>11} {'call µs':>9} {'ratio':>7} {'one-shot µs':>12}")
-        for i, (m, n, k) in enumerate(GEMMS):
-            _print(f"gemm {m}x{n}x{k}", *_gemm(library, folder / f"g{i}", m, n, k, pairs))
-        for i, layer in enumerate(CONVS):
-            label = "conv {}x{} to {}, {}x{} / {}".format(*layer[:4], *layer[3:])
-            _print(label, *_conv(library, folder / f"c{i}", layer, pairs))
+        with_torch = f", PyTorch {eager.__version__}" if eager else ""
+        print(f"{library.isa}, one thread, {given.pairs} pairs{with_torch}")
+        print("| " + " | ".join(_HEAD) + " |\n|" + " --- |" * len(_HEAD))
+        whole = list[tuple[int, Times]]()
+        for i, size in enumerate(GEMMS):
+            label = "gemm {}×{}×{}".format(*size)
+            if given.only in label:
+                _print(label, _raced(_gemm(library, folder / f"g{i}", *size, eager), given.pairs))
+        for i, (layer, count) in enumerate(zip(CONVS, _COUNTS, strict=True)):
+            label = "conv {}×{}² to {}, {}×{} / {}".format(*layer[:4], *layer[3:])
+            if given.only in label:
+                times = _raced(_conv(library, folder / f"c{i}", layer, eager), given.pairs)
+                _print(label, times)
+                whole.append((count, times))
+        if whole:
+            _print("convolutions of ResNet-50", _sum(whole))
 
 
-def _print(label: str, program: list[float], call: list[float], once: float) -> None:
-    a, b = min(program), min(call)
-    print(f"{label:28} {a:11.1f} {b:9.1f} {b / a:7.3f} {once:12.1f}", flush=True)
+def _torch() -> Any:
+    """Return PyTorch on one thread, or None where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def _print(label: str, times: Times) -> None:
+    least, ratios = times.least, times.ratios
+    inside, prepared, packing = (f"{least[one]:.0f}" for one in ("inside", "prepared", "packing"))
+    cells = [label, inside, prepared, f"{ratios['program']:.3f}", packing]
+    if "eager" in least:
+        cells.append(f"{least['eager']:.0f}")
+        cells += [f"{ratios[one]:.2f}" for one in ("prepared", "packing")]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _sum(whole: Sequence[tuple[int, Times]]) -> Times:
+    """Return the times of all layers, each as often as it is there."""
+    least = {key: sum(n * t.least[key] for n, t in whole) for key in whole[0][1].least}
+    ratios = {"program": least["prepared"] / least["inside"]}
+    if "eager" in least:
+        ratios |= {one: least["eager"] / least[one] for one in ("prepared", "packing")}
+    return Times(least, ratios)
+
+
+def _raced(layer: Layer, pairs: int) -> Times:
+    """Run all contestants in turn."""
+    found: dict[str, list[float]] = {"inside": [], "prepared": [], "packing": []}
+    found |= {"eager": []} if layer.eager else {}
+    for turn in range(pairs + 3):
+        took = {"inside": layer.inside(), "prepared": _timed(layer.prepared)}
+        took["packing"] = _timed(layer.packing)
+        if layer.eager:
+            took["eager"] = _timed(layer.eager)
+        for key, us in took.items():
+            found[key] += [us] * (turn >= 3)
+
+    def ratio(a: str, b: str) -> float:
+        return statistics.median(x / y for x, y in zip(found[a], found[b], strict=True))
+
+    ratios = {"program": min(found["prepared"]) / min(found["inside"])}
+    if layer.eager:
+        ratios |= {one: ratio("eager", one) for one in ("prepared", "packing")}
+    return Times({key: min(times) for key, times in found.items()}, ratios)
 
 
 def _normal(*shape: int) -> Array:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def _gemm(
-    library: NativeLibrary, folder: Path, m: int, n: int, k: int, pairs: int
-) -> tuple[list[float], list[float], float]:
+def _gemm(library: NativeLibrary, folder: Path, m: int, n: int, k: int, torch: Any) -> Layer:
     x, w, bias = _normal(m, k), _normal(k, n), _normal(n)
     y = np.empty((m, n), np.float32)
     nodes = [
@@ -80,14 +172,20 @@ def _gemm(
     session = _session(folder, nodes, {"w": w, "b": bias}, x.shape, y.shape)
     prepared = library.prepare_gemm(view(w), view(bias))
     vx, vy, vw, vb = view(x), view(y), view(w), view(bias)
-    return _paired(
-        session, x, lambda: prepared(vx, vy), lambda: library.gemm(vx, vw, vb, vy), y, pairs
-    )
+    eager: Run | None = None
+    if torch:
+        tx, tw, tb = (torch.from_numpy(a) for a in (x, np.ascontiguousarray(w.T), bias))
+        eager = lambda: torch.nn.functional.linear(tx, tw, tb)  # noqa: E731
+    return _checked(
+        session, x, y,
+        Layer(session.last_us, lambda: prepared(vx, vy),
+              lambda: library.gemm(vx, vw, vb, vy), eager),
+    )  # fmt: skip
 
 
 def _conv(
-    library: NativeLibrary, folder: Path, layer: tuple[int, int, int, int, int], pairs: int
-) -> tuple[list[float], list[float], float]:
+    library: NativeLibrary, folder: Path, layer: tuple[int, int, int, int, int], torch: Any
+) -> Layer:
     channels, size, filters, kernel, stride = layer
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
@@ -101,10 +199,30 @@ def _conv(
     params = Conv2dParams.of((stride, stride), (pad,) * 4, algorithm=session.algorithm)
     prepared = library.prepare_conv2d(view(w), view(bias), params)
     vx, vy, vw, vb = view(x), view(y), view(w), view(bias)
-    return _paired(
-        session, x, lambda: prepared(vx, vy), lambda: library.conv2d(vx, vw, vb, vy, params), y,
-        pairs,
+    eager: Run | None = None
+    if torch:
+        tx, tw, tb = (torch.from_numpy(a) for a in (x, w, bias))
+        eager = lambda: torch.nn.functional.conv2d(tx, tw, tb, stride, pad)  # noqa: E731
+    return _checked(
+        session, x, y,
+        Layer(session.last_us, lambda: prepared(vx, vy),
+              lambda: library.conv2d(vx, vw, vb, vy, params), eager),
     )  # fmt: skip
+
+
+def _checked(session: _Session, x: Array, y: Array, layer: Layer) -> Layer:
+    """Compare results, and let ``inside`` run the session."""
+    expected = session.run(x)
+    made = [y.copy() for run in (layer.prepared, layer.packing) if run() is None]
+    made += [layer.eager().numpy()] if layer.eager else []
+    for one in made:
+        assert np.abs(one - expected).max() <= 1e-3 * np.abs(expected).max()
+
+    def inside() -> float:
+        session.run(x)
+        return session.last_us()
+
+    return Layer(inside, layer.prepared, layer.packing, layer.eager)
 
 
 class _Session:
@@ -148,32 +266,7 @@ def _session(
     return _Session(out, folder / "profile")
 
 
-def _paired(
-    session: _Session,
-    x: Array,
-    call: Callable[[], None],
-    once: Callable[[], None],
-    y: Array,
-    pairs: int,
-) -> tuple[list[float], list[float], float]:
-    """Return µs of the program's calls and of the prepared call, and a one-shot call's median."""
-    program, calls, onces = list[float](), list[float](), list[float]()
-    expected = session.run(x)
-    for turn in range(pairs + 3):
-        session.run(x)
-        inside = session.last_us()
-        own = _timed(call)
-        single = _timed(once)
-        if turn >= 3:
-            program.append(inside)
-            calls.append(own)
-            onces.append(single)
-    call()
-    assert np.abs(y - expected).max() <= 1e-3 * np.abs(expected).max()
-    return program, calls, min(onces)
-
-
-def _timed(call: Callable[[], None]) -> float:
+def _timed(call: Run) -> float:
     start = time.thread_time_ns()
     call()
     return (time.thread_time_ns() - start) / 1e3

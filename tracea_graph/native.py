@@ -165,7 +165,10 @@ def view_of(address: int, dtype: int, shape: Sequence[int], strides: Sequence[in
 
 
 def view(array: npt.NDArray[Any]) -> TensorView:
-    """Return a view of an array.  Raises ValueError for an element type that ONNX lacks."""
+    """Return a view of an array, which it keeps alive.
+
+    Raises ValueError for an element type that ONNX lacks.
+    """
     size = array.itemsize
     if any(step % size for step in array.strides):
         raise ValueError("strides are no multiples of the element size")
@@ -173,7 +176,9 @@ def view(array: npt.NDArray[Any]) -> TensorView:
     dtype = _DTYPES.get(array.dtype.name)
     if dtype is None:
         raise ValueError(f"there is no view of {array.dtype}")
-    return view_of(array.ctypes.data, dtype, array.shape, strides)
+    made = view_of(array.ctypes.data, dtype, array.shape, strides)
+    made.array = array
+    return made
 
 
 _View = ctypes.POINTER(TensorView)
