@@ -143,6 +143,13 @@ class Backend(Tunable, Protocol):
         """Return the kernels and chains that some of :attr:`standalone_ops` need."""
         ...
 
+    def device_runtime(self) -> Mapping[str, str]:
+        """Return sources and headers that give the runtime of the C interface the devices.
+
+        Empty where these are the host.
+        """
+        ...
+
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:

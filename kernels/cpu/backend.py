@@ -205,6 +205,10 @@ class CpuBackend:
         """The generated sources of a library, without its runtime."""
         return emitter.units(kernels, chains, levels)
 
+    def device_runtime(self) -> Mapping[str, str]:
+        """Return nothing: kernels run on the host."""
+        return {}
+
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from tracea_graph.kernels.cpu.activations import ACTIVATIONS
+from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.phases.conv_winograd import FEW_FILTERS
 from tracea_graph.kernels.cpu.phases.pack_filters import FEW_CHANNELS
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES

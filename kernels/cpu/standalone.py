@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from tracea_graph.kernels.cpu.activations import ACTIVATIONS
+from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.ops.chain import Chain
 

@@ -30,6 +30,7 @@ from tracea_graph.kernels.gpu.machine import GpuDiagnostics, gpus, level_of, mea
 from tracea_graph.kernels.gpu.metadata import kernel_metadata
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
+from tracea_graph.kernels.gpu.standalone import OPS, standalone
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
@@ -67,7 +68,7 @@ class GpuBackend:
     diagnostics: Diagnostics | None = GpuDiagnostics()
     tracing: Tracing | None = None
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
-    standalone_ops: tuple[str, ...] = ()
+    standalone_ops: tuple[str, ...] = OPS
 
     def __init__(
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
@@ -153,8 +154,14 @@ class GpuBackend:
         return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        """Return nothing: :attr:`standalone_ops` is empty."""
-        return (), ()
+        """Return the kernels and chains that some of :attr:`standalone_ops` need."""
+        return standalone(ops)
+
+    def device_runtime(self) -> Mapping[str, str]:
+        """Return streams, memory and copies for ``tsr.h``."""
+        folder = Path(__file__).parent / "runtime"
+        names = ("driver.h", "tsr_gpus.cpp")
+        return {f"runtime/{name}": (folder / name).read_text() for name in names}
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -46,10 +46,13 @@ from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
     "FEW_ROWS",
+    "Choice",
     "Kernel",
+    "kernel_of",
     "kernels_of",
     "key_of",
     "launches_for",
+    "launches_of",
     "permutes",
     "variant_of",
     "variants_of",
@@ -71,6 +74,10 @@ _LEAST_SIDE = 16
 """Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
+
+
+Choice = tuple[Call, Variant, Extent]
+"""A call, a variant that computes it, and a size that is positive where it should."""
 
 
 @dataclass(frozen=True)
@@ -227,10 +234,11 @@ def _rows(call: Call) -> int:
 
 def kernels_of(call: Call) -> list[str]:
     """Return the names of the kernels that compute a call, best first."""
-    return [_kernel_of(call, variant) for variant, _ in variants_of(call)]
+    return [kernel_of(call, variant) for variant, _ in variants_of(call)]
 
 
-def _kernel_of(call: Call, variant: Variant) -> str:
+def kernel_of(call: Call, variant: Variant) -> str:
+    """Return the name of the kernel by which a variant computes a call."""
     skeleton = _skeleton(_taken(call, variant))
     if variant.template == FEW_ROWS:
         skeleton = few_rows.with_depth(skeleton, call)
@@ -267,8 +275,13 @@ def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
 
 def launches_for(call: Call) -> list[tuple[Launch, str]]:
     """Return the launches that compute a call, best first, and the symbols of their kernels."""
+    return launches_of([(call, variant, when) for variant, when in variants_of(call)])
+
+
+def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
+    """Return the launches of choices that do the same, and the symbols of their kernels."""
     found = list[tuple[Launch, str]]()
-    for variant, when in variants_of(call):
+    for call, variant, when in choices:
         launch = replace(launch_of(_taken(call, variant), variant, _ANY), when=when)
         found.append((launch, launch.symbol.rpartition("__")[0]))
     return found

@@ -15,6 +15,7 @@ from tracea_graph.ir import DType, Extent, evaluate
 from tracea_graph.kernels.program import Buffer, View
 
 __all__ = [
+    "MOST",
     "Argument",
     "Launch",
     "TensorMap",

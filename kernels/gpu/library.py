@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from tracea_graph.config import Environment
@@ -22,6 +23,7 @@ from tracea_graph.kernels.gpu.emitter import emit
 from tracea_graph.kernels.gpu.kernels import Kernel, key_of, named
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.source import KernelSource
+from tracea_graph.kernels.gpu.standalone import DeviceFunction, functions_of
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
@@ -149,10 +151,11 @@ def compile_part(
     images = [_images(compiled, sources, level, environment) for level in levels]
     if dialect is CUDA:  # PTX for newer architectures
         images.append(_text(kernels, chains, levels[-1], environment))
+    held = () if types else functions_of(kernels)
     cache = ObjectCache(environment.cache / "objects")
     _compile_runtime(compiler, cache, folder, entry)
     (folder / "images.bin").write_bytes(_laid_out(images))
-    table = _table(domain, least, types, symbols, levels, images)
+    table = _table(domain, least, types, symbols, levels, images, held)
     (folder / "table.cpp").write_text(table)
     own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
     compiler.run(own, folder, COMPILE_SECONDS)
@@ -234,6 +237,7 @@ def _table(
     symbols: Sequence[str],
     levels: Sequence[str],
     images: Sequence[Sequence[Image]],
+    functions: Sequence[DeviceFunction],
 ) -> str:
     """Generate the source of the library's table."""
     lines = ['#include "runtime/table.h"', "namespace {"]
@@ -256,13 +260,20 @@ def _table(
         lines.append(f"const tracea_gpu_image images{i}[] = {{{held}}};")
     kernels = ", ".join((*(f"{{{key_of(symbols[i])}, images{i}}}" for i in order), "{}"))
     lines.append(f"const tracea_gpu_kernel kernels[] = {{{kernels}}};")
+    words = "".join(f"{word}, " for f in functions for word in f.words)
+    lines.append(f"const int64_t words[] = {{{words}0}};")
+    starts = accumulate((len(f.words) for f in functions), initial=0)
+    rows = [f"{{{', '.join(map(str, f.key))}, {len(f.words)}, words + {start}}}"
+            for f, start in zip(functions, starts, strict=False)]  # fmt: skip
+    lines.append(f"const tracea_gpu_function functions[] = {{{', '.join((*rows, '{}'))}}};")
     told = [(ARCHITECTURES[name], 0) for name in levels]
     told += [(ARCHITECTURES[levels[-1]], 1)] * (len(images) - len(levels))
     made = ", ".join(f"{{{a.capability}, {int(a.name.endswith('a'))}, {t}}}" for a, t in told)
     lines += [
         f"const tracea_gpu_level levels[] = {{{made}}};", "}",
         f'extern "C" const tracea_gpu_library tracea_gpu_table = {{"{domain}", {driver}, '
-        f"{len(told)}, {len(types)}, {len(symbols)}, levels, types, kernels}};",
+        f"{len(told)}, {len(types)}, {len(symbols)}, levels, types, kernels, "
+        f"{len(functions)}, functions}};",
         'asm(".section .rodata\\n.global tracea_gpu_images\\n.hidden tracea_gpu_images\\n"',
         '    ".balign 16\\ntracea_gpu_images:\\n.incbin \\"images.bin\\"\\n.previous\\n");', "",
     ]  # fmt: skip

@@ -30,7 +30,7 @@ argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -76,8 +76,10 @@ class _Sizes:
         return self.rows.setdefault(row, len(self.rows))
 
 
-def encode(program: Program) -> tuple[int, ...]:
-    """Encode a program as a plan.
+def encode(
+    program: Program, chosen: Sequence[Sequence[tuple[Launch, str]]] | None = None
+) -> tuple[int, ...]:
+    """Encode a program as a plan, with other launches of its calls if they are given.
 
     Raises GraphError if the program exceeds :data:`LIMITS` or uses an unbound size.
     """
@@ -91,7 +93,7 @@ def encode(program: Program) -> tuple[int, ...]:
         rank = _counted("rank", len(spec.shape))
         rank += sum(_LOOSE << axis for n, axis in program.loose if n == i)
         body += (spec.dtype.onnx, rank, *map(sizes.of, spec.shape))
-    launches = [launches_for(call) for call in program.calls]
+    launches = chosen or [launches_for(call) for call in program.calls]
     ends = list(accumulate(map(len, launches)))
     for temp in program.temps:
         first = ends[temp.first] - len(launches[temp.first])

@@ -8,11 +8,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["PUBLIC_HEADERS", "RUNTIME_SOURCE", "abi_version", "header", "public_header"]
+__all__ = [
+    "PUBLIC_HEADERS",
+    "RUNTIME_HEADER",
+    "RUNTIME_SOURCE",
+    "abi_version",
+    "header",
+    "public_header",
+]
 
 _SHARED = Path(__file__).parent
 PUBLIC_HEADERS = ("tracea.h", "tracea.hpp", "tsr.h")
 """Headers that a stand-alone library comes with."""
+RUNTIME_HEADER = "tsr_device.h"
+"""What that source asks of a kind of device."""
 RUNTIME_SOURCE = "tsr.cpp"
 """The source of the library with the functions of ``tsr.h``."""
 
@@ -24,7 +33,7 @@ def header(folder: Path, name: str) -> str:
 
 
 def public_header(name: str) -> str:
-    """Read one of :data:`PUBLIC_HEADERS`, or :data:`RUNTIME_SOURCE`."""
+    """Read one of :data:`PUBLIC_HEADERS`, :data:`RUNTIME_HEADER` or :data:`RUNTIME_SOURCE`."""
     return (_SHARED / name).read_text()
 
 

@@ -22,7 +22,7 @@ extern "C" {
 
 /* A library serves programs compiled against an equal major and an equal or lower minor version. */
 #define TRACEA_ABI_MAJOR 1
-#define TRACEA_ABI_MINOR 1 /* 1: tracea_observe */
+#define TRACEA_ABI_MINOR 2 /* 1: tracea_observe, 2: tracea_device */
 #define TRACEA_ABI_VERSION ((TRACEA_ABI_MAJOR << 16) | TRACEA_ABI_MINOR)
 
 #define TRACEA_MAX_RANK 8
@@ -203,6 +203,9 @@ TRACEA_EXPORT void tracea_clear_error(void);
 /* TRACEA_ABI_VERSION of the library, and the instruction set that its kernels run on here. */
 TRACEA_EXPORT uint32_t tracea_version(void);
 TRACEA_EXPORT const char* tracea_isa(void);
+/* device_id of the memory that kernels work on: TRACEA_CPU, or the GPU that TRACEA_CUDA_DEVICE names
+ * (0 by default).  Libraries for GPUs take tensors on any of them. */
+TRACEA_EXPORT int32_t tracea_device(void);
 
 /* Dense views. */
 static inline TraceaTensorView tracea_dense(void* ptr, int32_t dtype, int32_t rank,

@@ -79,7 +79,15 @@ class TensorView {
     return out;
   }
 
+  // The view of memory on a GPU (its number) or of the host (TRACEA_CPU, which views begin with).
+  TensorView on(std::int32_t device) const noexcept {
+    TensorView out = *this;
+    out.raw_.device_id = device;
+    return out;
+  }
+
   std::int32_t rank() const noexcept { return raw_.rank; }
+  std::int32_t device() const noexcept { return raw_.device_id; }
   std::int64_t size(std::int32_t axis) const noexcept { return raw_.shape[axis]; }
   const TraceaTensorView* raw() const noexcept { return given_ ? &raw_ : nullptr; }
 
@@ -179,6 +187,7 @@ class Context {
       throw Error(TRACEA_UNSUPPORTED_CONFIG, "The library is of another version than tracea.hpp.");
     check(tracea_set_threads(threads));
     isa_ = tracea_isa();
+    device_ = tracea_device();
     if (isa_.empty()) {
       char text[TRACEA_MAX_ERROR] = "";
       tracea_get_last_error(text, sizeof text);
@@ -187,7 +196,8 @@ class Context {
   }
 
   const std::string& isa() const noexcept { return isa_; }
-  std::int32_t device() const noexcept { return TRACEA_CPU; }
+  // Where tensors lie: TRACEA_CPU, or a GPU, whose views are view(...).on(context.device()).
+  std::int32_t device() const noexcept { return device_; }
   std::int32_t threads() const noexcept { return tracea_get_threads(); }
 
   void gemm(const TensorView& a, const TensorView& b, const TensorView& c,
@@ -237,6 +247,7 @@ class Context {
     check(tracea_norm(x.raw(), gamma.raw(), beta.raw(), out.raw(), &params, stream));
   }
   std::string isa_;
+  std::int32_t device_ = TRACEA_CPU;
 };
 
 // Free functions for programs with one context.

@@ -1,5 +1,6 @@
 // The functions of tsr.h.  Modules are loaded by the dynamic linker; their kernels are the functions
-// of tracea.h.  On the CPU a launch has run when it returns, so streams are in order by themselves.
+// of tracea.h.  Streams and memory are those of the context's device (tsr_device.h); on the CPU a
+// launch has run when it returns, so its streams are in order by themselves.
 #define TRACEA_BUILD
 #include "runtime/tsr.h"
 
@@ -9,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/tsr_device.h"
+
 struct TsrContext {
+  const TsrDevice* functions;
   int32_t device, objects;  // modules and streams that are left
 };
 
@@ -52,6 +56,11 @@ T* make() {
   return static_cast<T*>(calloc(1, sizeof(T)));
 }
 
+// The status of an operation of a context's device.
+TraceaStatus status_of(const TsrContext& context, bool ok, const TsrWhy& why) {
+  return ok ? TRACEA_SUCCESS : fail(context.functions->failed, "%s", why.text);
+}
+
 TraceaStatus no_memory() { return fail(TRACEA_CPU_ERROR, "There is no memory for an object."); }
 
 void count(TsrContext* context, int32_t by) {
@@ -70,9 +79,28 @@ struct TsrModule {
 
 struct TsrStream {
   TsrContext* context;
+  void* handle;  // of the device; null on the CPU
 };
 
 namespace {
+
+// ---- the CPU --------------------------------------------------------------------------------------
+
+bool nothing(int32_t, TsrWhy*) { return true; }
+bool make_nothing(int32_t, void** out, TsrWhy*) { return *out = nullptr, true; }
+bool await_nothing(int32_t, void*, TsrWhy*) { return true; }
+bool allocate(int32_t, size_t bytes, void** out, TsrWhy* why) {
+  return !posix_memalign(out, 64, bytes ? bytes : 1) ||
+         why->fail("There is no memory for %zu bytes.", bytes);
+}
+bool release(int32_t, void* memory, TsrWhy*) { return free(memory), true; }
+bool copy(int32_t, void*, void* to, const void* from, size_t bytes, TsrWhy*) {
+  return memcpy(to, from, bytes), true;
+}
+constexpr TsrDevice kHost = {TRACEA_CPU_ERROR, nothing, make_nothing, await_nothing, await_nothing,
+                             allocate, release, copy, copy};
+
+// ---- launches -------------------------------------------------------------------------------------
 
 // What a view of zeros stands for.
 const TraceaTensorView* given(const TraceaTensorView& view) {
@@ -80,7 +108,7 @@ const TraceaTensorView* given(const TraceaTensorView& view) {
 }
 
 TraceaStatus run(const TsrKernel& kernel, const TraceaTensorView* a, size_t count,
-                 const void* params) {
+                 const void* params, void* stream) {
   using View = const TraceaTensorView*;
   if (!strcmp(kernel.name, "program")) {
     using Program = TraceaStatus (*)(const int64_t*, size_t, View, size_t, View, size_t, void*);
@@ -90,16 +118,16 @@ TraceaStatus run(const TsrKernel& kernel, const TraceaTensorView* a, size_t coun
                                          "no more than the arguments.");
     return reinterpret_cast<Program>(kernel.function)(program->plan, program->words, a,
                                                       program->inputs, a + program->inputs,
-                                                      count - program->inputs, nullptr);
+                                                      count - program->inputs, stream);
   }
   if (kernel.most == 5) {
     using Five = TraceaStatus (*)(View, View, View, View, View, const void*, void*);
     return reinterpret_cast<Five>(kernel.function)(given(a[0]), given(a[1]), given(a[2]),
-                                                   given(a[3]), given(a[4]), params, nullptr);
+                                                   given(a[3]), given(a[4]), params, stream);
   }
   using Four = TraceaStatus (*)(View, View, View, View, const void*, void*);
   return reinterpret_cast<Four>(kernel.function)(given(a[0]), given(a[1]), given(a[2]), given(a[3]),
-                                                 params, nullptr);
+                                                 params, stream);
 }
 
 }  // namespace
@@ -113,12 +141,16 @@ TraceaStatus tsrCreateContext(uint32_t abi_version, int32_t device, TsrContext**
   if (major != TSR_ABI_MAJOR || minor > TSR_ABI_MINOR)
     return fail(TRACEA_UNSUPPORTED_CONFIG, "The program needs version %u.%u of tsr.h, this is %d.%d.",
                 major, minor, TSR_ABI_MAJOR, TSR_ABI_MINOR);
-  if (device != TRACEA_CPU)
+  const TsrDevice* functions = device == TRACEA_CPU ? &kHost : device >= 0 && tsr_gpus ? tsr_gpus() : nullptr;
+  if (!functions)
     return fail(TRACEA_UNSUPPORTED_CONFIG,
-                "There is no backend for device %d: modules run on the CPU (device -1).", device);
+                "There is no backend for device %d: this library is for the CPU (device -1); one that "
+                "tracea kernels build --target cuda writes is for GPUs as well.", device);
+  TsrWhy why;
+  if (!functions->open(device, &why)) return fail(TRACEA_UNSUPPORTED_CONFIG, "%s", why.text);
   TsrContext* made = make<TsrContext>();
   if (!made) return no_memory();
-  made->device = device;
+  made->functions = functions, made->device = device;
   return *out = made, TRACEA_SUCCESS;
 }
 
@@ -184,44 +216,62 @@ TraceaStatus tsrCreateStream(TsrContext* context, TsrStream** out) {
   TsrStream* made = make<TsrStream>();
   *out = made;
   if (!made) return no_memory();
+  TsrWhy why;
+  if (!context->functions->create_stream(context->device, &made->handle, &why)) {
+    free(made);
+    return *out = nullptr, status_of(*context, false, why);
+  }
   made->context = context;
   count(context, 1);
   return TRACEA_SUCCESS;
 }
 
 TraceaStatus tsrSynchronize(TsrStream* stream) {
-  return stream ? TRACEA_SUCCESS : missing("The stream");
+  if (!stream) return missing("The stream");
+  const TsrContext& context = *stream->context;
+  TsrWhy why;
+  return status_of(context, context.functions->synchronize(context.device, stream->handle, &why), why);
 }
 
 TraceaStatus tsrDestroyStream(TsrStream* stream) {
   if (!stream) return TRACEA_SUCCESS;
-  count(stream->context, -1);
+  TsrContext* const context = stream->context;
+  TsrWhy why;
+  const bool ok = context->functions->destroy_stream(context->device, stream->handle, &why);
+  count(context, -1);
   free(stream);
-  return TRACEA_SUCCESS;
+  return status_of(*context, ok, why);
 }
+
+void* tsrStreamHandle(const TsrStream* stream) { return stream ? stream->handle : nullptr; }
 
 TraceaStatus tsrAlloc(TsrContext* context, size_t bytes, void** out) {
   if (!context || !out) return missing("The context or the place for the memory");
   *out = nullptr;
-  if (posix_memalign(out, 64, bytes ? bytes : 1))
-    return fail(TRACEA_CPU_ERROR, "There is no memory for %zu bytes.", bytes);
-  return TRACEA_SUCCESS;
+  TsrWhy why;
+  return status_of(*context, context->functions->allocate(context->device, bytes, out, &why), why);
 }
 
 TraceaStatus tsrFree(TsrContext* context, void* memory) {
   if (!context) return missing("The context");
-  free(memory);
-  return TRACEA_SUCCESS;
+  TsrWhy why;
+  return status_of(*context, context->functions->release(context->device, memory, &why), why);
 }
 
 TraceaStatus tsrCopyToDevice(TsrStream* stream, void* to, const void* from, size_t bytes) {
   if (!stream || (bytes && (!to || !from))) return missing("The stream or the memory");
-  if (bytes) memcpy(to, from, bytes);
-  return TRACEA_SUCCESS;
+  const TsrContext& context = *stream->context;
+  TsrWhy why;
+  const bool ok = !bytes || context.functions->to_device(context.device, stream->handle, to, from, bytes, &why);
+  return status_of(context, ok, why);
 }
 
 TraceaStatus tsrCopyToHost(TsrStream* stream, void* to, const void* from, size_t bytes) {
-  return tsrCopyToDevice(stream, to, from, bytes);
+  if (!stream || (bytes && (!to || !from))) return missing("The stream or the memory");
+  const TsrContext& context = *stream->context;
+  TsrWhy why;
+  const bool ok = !bytes || context.functions->to_host(context.device, stream->handle, to, from, bytes, &why);
+  return status_of(context, ok, why);
 }
 
 TraceaStatus tsrLaunch(TsrKernel* kernel, TsrStream* stream, const TraceaTensorView* arguments,
@@ -231,7 +281,7 @@ TraceaStatus tsrLaunch(TsrKernel* kernel, TsrStream* stream, const TraceaTensorV
     return fail(TRACEA_INVALID_PARAMS, "%s takes %zu arguments, not %zu.", kernel->name,
                 kernel->least, count);
   last_error[0] = 0;
-  const TraceaStatus status = run(*kernel, arguments, count, params);
+  const TraceaStatus status = run(*kernel, arguments, count, params, stream->handle);
   if (status != TRACEA_SUCCESS && !last_error[0])
     kernel->module->get_last_error(last_error, sizeof last_error);
   return status;

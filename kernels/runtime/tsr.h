@@ -9,7 +9,8 @@
  *   tsrLaunch(gemm, stream, arguments, 4, NULL);
  *   tsrSynchronize(stream);
  *
- * A module is any library with tracea.h: a stand-alone one, or that of a model.  Objects of a context
+ * A module is any library with tracea.h: a stand-alone one, or that of a model, for the context's
+ * device.  Objects of a context
  * are destroyed before it; several threads may use one context, and each stream one thread at a time.
  */
 #ifndef TSR_H
@@ -23,7 +24,7 @@ extern "C" {
 
 /* The library serves programs of an equal major and an equal or lower minor version. */
 #define TSR_ABI_MAJOR 1
-#define TSR_ABI_MINOR 0
+#define TSR_ABI_MINOR 1 /* 1: GPUs, tsrStreamHandle */
 #define TSR_ABI_VERSION ((TSR_ABI_MAJOR << 16) | TSR_ABI_MINOR)
 
 typedef struct TsrContext TsrContext;
@@ -31,8 +32,9 @@ typedef struct TsrModule TsrModule;
 typedef struct TsrKernel TsrKernel;
 typedef struct TsrStream TsrStream;
 
-/* Fails with TRACEA_UNSUPPORTED_CONFIG for another version than this library's, and for a device
- * that it has no backend for. */
+/* device: TRACEA_CPU, or the number of a GPU, if the library was built for GPUs.  Fails with
+ * TRACEA_UNSUPPORTED_CONFIG for another version than this library's, and for a device that it has no
+ * backend for or that is not there. */
 TRACEA_EXPORT TraceaStatus tsrCreateContext(uint32_t abi_version, int32_t device, TsrContext** out);
 TRACEA_EXPORT TraceaStatus tsrDestroyContext(TsrContext* context);
 
@@ -45,10 +47,13 @@ TRACEA_EXPORT const char* tsrModuleIsa(const TsrModule* module);
  * beta, y), or program (inputs, then outputs).  Kernels live as long as their module. */
 TRACEA_EXPORT TraceaStatus tsrGetKernel(TsrModule* module, const char* name, TsrKernel** out);
 
-/* Launches of a stream run in order. */
+/* Launches and copies of a stream run in order.  On a GPU they are not awaited: synchronize before the
+ * host reads what was copied, or changes what is being copied. */
 TRACEA_EXPORT TraceaStatus tsrCreateStream(TsrContext* context, TsrStream** out);
 TRACEA_EXPORT TraceaStatus tsrSynchronize(TsrStream* stream);
 TRACEA_EXPORT TraceaStatus tsrDestroyStream(TsrStream* stream);
+/* The CUstream of a stream on a GPU; null on the CPU. */
+TRACEA_EXPORT void* tsrStreamHandle(const TsrStream* stream);
 
 /* Memory of the context's device, aligned for its vectors, and copies between it and the host. */
 TRACEA_EXPORT TraceaStatus tsrAlloc(TsrContext* context, size_t bytes, void** out);

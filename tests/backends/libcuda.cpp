@@ -156,6 +156,7 @@ API int cuCtxSetCurrent(void* c) {
   if (device < 0 || device >= kDevices) return INVALID;
   return current = (int)device, 0;
 }
+API int cuCtxGetCurrent(void** c) { return *c = current < 0 ? nullptr : &contexts[current], 0; }
 API int cuModuleLoadData(void** m, const void* image) {
   const Elf64_Ehdr* head = (const Elf64_Ehdr*)image;
   if (memcmp(head->e_ident, ELFMAG, SELFMAG)) return INVALID;
@@ -200,6 +201,8 @@ API int cuMemFree_v2(uint64_t p) {
   free((void*)p);
   return 0;
 }
+API int cuMemAllocAsync(uint64_t* p, size_t n, void*) { return cuMemAlloc_v2(p, n); }
+API int cuMemFreeAsync(uint64_t p, void*) { return cuMemFree_v2(p); }
 API int cuMemHostAlloc(void** p, size_t n, unsigned) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!(*p = malloc(n))) return OUT_OF_MEMORY;

@@ -206,6 +206,10 @@ class PlainBackend:
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
         return Machine(gflops=8.0)
 
+    def device_runtime(self) -> Mapping[str, str]:
+        """Return nothing: kernels run on the host."""
+        return {}
+
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tracea_graph.commands.kernels import KernelLibrary
 
 HOSTS = Path(__file__).with_name("hosts")
+LIBRARIES = {"launch.c": ("runtime",), "device.cpp": ("kernels", "runtime")}
+"""What programs link, if not the kernels alone."""
 STRICT = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 
 
@@ -22,7 +24,7 @@ def compiled(built: KernelLibrary, compiler: str, source: str, out: Path, *flags
     library = built.path.parent
     command = [
         compiler, *STRICT, *flags, f"-I{built.include}", str(HOSTS / source), "-o", str(out),
-        f"-L{library}", "-ltracea_runtime" if source == "launch.c" else "-ltracea_kernels",
+        f"-L{library}", *(f"-ltracea_{name}" for name in LIBRARIES.get(source, ("kernels",))),
         f"-Wl,-rpath,{library}", "-lm", "-pthread",
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=300)
@@ -64,11 +66,14 @@ def test_modules_are_loaded_and_their_kernels_launched(
     built: KernelLibrary, compiler: str, tmp_path: Path
 ) -> None:
     program = compiled(built, compiler, "launch.c", tmp_path / "host", "-std=c99")
-    newer, shapes, used, isa = output_of(program, built.path).splitlines()
-    assert newer == "newer: The program needs version 1.1 of tsr.h, this is 1.0."
+    newer, shapes, used, isa, none = output_of(program, built.path).splitlines()
+    assert newer == "newer: The program needs version 1.2 of tsr.h, this is 1.1."
     assert shapes.startswith("shapes: The shapes of a, b and c do not fit")
     assert used == "in use: The context still has 2 modules and streams."
     assert isa in built.levels
+    assert none.startswith(
+        "device: There is no backend for device 99: this library is for the CPU"
+    )
     refused = subprocess.run([program, "/dev/null"], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "module: /dev/null: file too short" in refused.stdout
@@ -97,4 +102,4 @@ def test_what_a_library_holds_is_written_beside_it(built: KernelLibrary) -> None
     facts = json.loads(built.path.with_suffix(".json").read_text())
     assert facts["ops"] == ["gemm", "conv2d", "attention", "norm"]
     assert facts["levels"] == list(built.levels)
-    assert facts["abi"] == "1.1"
+    assert facts["abi"] == "1.2"

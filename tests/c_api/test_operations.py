@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.activations import ACTIVATIONS
+from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.native import Conv2dParams, KernelError, NativeLibrary, view
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracea_graph.kernels.cpu
-from tracea_graph.kernels.cpu.activations import ACTIVATIONS
+from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.policy_header import policy_header
 from tracea_graph.native import ACTIVATIONS as NATIVE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -13,6 +13,7 @@ from tracea_graph.errors import UsageError, close_match
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.runtime import (
     PUBLIC_HEADERS,
+    RUNTIME_HEADER,
     RUNTIME_SOURCE,
     abi_version,
     public_header,
@@ -113,7 +114,8 @@ def build_kernels(
         (), kernels, chains, levels or found.levels, path, environment or Environment()
     )
     made = KernelLibrary(path, held, built.levels, built.seconds)
-    _build_runtime(path.with_name(_RUNTIME), environment or Environment())
+    runtime = path.with_name(_RUNTIME)
+    _build_runtime(runtime, environment or Environment(), found.backend.device_runtime())
     facts = found.backend.metadata(built.levels, kernels, environment or Environment())
     _write_headers(made)
     _write_package(made, facts)
@@ -143,17 +145,25 @@ def show_kernel(
     return shown
 
 
-def _build_runtime(out: Path, environment: Environment) -> None:
-    """Compile the library with the functions of ``tsr.h``, which loads others as modules."""
+def _build_runtime(out: Path, environment: Environment, devices: Mapping[str, str]) -> None:
+    """Compile the library with the functions of ``tsr.h``, which loads others as modules.
+
+    ``devices`` are the sources and headers of a backend's devices.
+    """
     compiler = find_compiler(environment)
     with Scratch("build") as name:
         folder = Path(name)
         (folder / "runtime").mkdir()
-        for header in PUBLIC_HEADERS:
+        for header in (*PUBLIC_HEADERS, RUNTIME_HEADER):
             (folder / "runtime" / header).write_text(public_header(header))
+        for name, text in devices.items():
+            (folder / name).write_text(text)
+        sources = (RUNTIME_SOURCE, *(name for name in devices if name.endswith(".cpp")))
         (folder / RUNTIME_SOURCE).write_text(public_header(RUNTIME_SOURCE))
         own = OWN_LINK_FLAGS[compiler.family]
-        compiler.run((*_RUNTIME_FLAGS, *LINK_FLAGS, RUNTIME_SOURCE, "-o", _RUNTIME, *own), folder)
+        libraries = ("-ldl", "-lpthread") if devices else ()
+        flags = (*_RUNTIME_FLAGS, *LINK_FLAGS)
+        compiler.run((*flags, *sources, "-o", _RUNTIME, *own, *libraries), folder)
         write_whole(out, read_output(compiler, folder / _RUNTIME, "library"), mode=0o755)
 
 

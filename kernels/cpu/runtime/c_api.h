@@ -221,6 +221,8 @@ void tracea_clear_error(void) { tracea::last_error[0] = 0; }
 
 uint32_t tracea_version(void) { return TRACEA_ABI_VERSION; }
 
+int32_t tracea_device(void) { return TRACEA_CPU; }
+
 const char* tracea_isa(void) {
   tracea::Failure failure;
   const tracea_isa_table* isa = tracea::local_isa(failure);

@@ -80,11 +80,14 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(device_attribute, "cuDeviceGetAttribute", (int*, int, Device))                              \
   X(retain_context, "cuDevicePrimaryCtxRetain", (Context*, Device))                             \
   X(use_context, "cuCtxSetCurrent", (Context))                                                  \
+  X(current_context, "cuCtxGetCurrent", (Context*))                                             \
   X(load_module, "cuModuleLoadData", (Module*, const void*))                                    \
   X(function, "cuModuleGetFunction", (Function*, Module, const char*))                          \
   X(set_function, "cuFuncSetAttribute", (Function, int, int))                                   \
   X(allocate, "cuMemAlloc_v2", (Address*, size_t))                                              \
   X(free_device, "cuMemFree_v2", (Address))                                                     \
+  X(allocate_async, "cuMemAllocAsync", (Address*, size_t, Stream))                              \
+  X(free_async, "cuMemFreeAsync", (Address, Stream))                                            \
   X(allocate_host, "cuMemHostAlloc", (void**, size_t, unsigned))                                \
   X(free_host, "cuMemFreeHost", (void*))                                                        \
   X(upload, "cuMemcpyHtoD_v2", (Address, const void*, size_t))                                  \

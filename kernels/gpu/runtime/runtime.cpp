@@ -1,6 +1,8 @@
 // The library's entry point.  With a usable GPU it registers a domain with every op type of the
 // generated table; otherwise it registers nothing and the model's function bodies run.  No C++
 // standard library, no exceptions: a failure is a status with one sentence.
+#define TRACEA_BUILD
+#include "runtime/c_api.h"
 #include "runtime/custom_ops.h"
 #include "runtime/node.h"
 #include "runtime/shape_inference.h"

@@ -22,6 +22,14 @@ struct tracea_gpu_level {
   int32_t text;        // PTX
 };
 
+// A function of tracea.h for an element type, form of its operands and activation: its plan, see
+// kernels/gpu/standalone.py.
+struct tracea_gpu_function {
+  int32_t op, type, form, activation;
+  int64_t count;
+  const int64_t* words;
+};
+
 struct tracea_gpu_library {
   const char* domain;
   int32_t driver;  // least driver version in CUDA's encoding, such as 13000
@@ -29,6 +37,8 @@ struct tracea_gpu_library {
   const tracea_gpu_level* levels;    // in ascending order; the last one that a device can run is used
   const tracea_op_type* types;
   const tracea_gpu_kernel* kernels;  // sorted by key
+  int32_t function_count;
+  const tracea_gpu_function* functions;
 };
 
 extern "C" const tracea_gpu_library tracea_gpu_table;

@@ -1,6 +1,8 @@
-/* The host flow of tsr.h: context, module, kernel, stream, memory, launch. */
+/* The host flow of tsr.h: context, module, kernel, stream, memory, launch.
+ * launch LIBRARY [DEVICE]: on the CPU, or the GPU of that number. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tsr.h>
 
@@ -22,11 +24,12 @@ int main(int argc, char** argv) {
   TsrStream* stream;
   TraceaTensorView views[4];
   TraceaGemmParams params = TRACEA_GEMM_PARAMS_INIT;
-  int i, j, k;
+  int i, j, k, device;
   if (argc < 2) return 2;
-  if (tsrCreateContext(TSR_ABI_VERSION + 1, TRACEA_CPU, &context) != TRACEA_UNSUPPORTED_CONFIG) return 3;
+  device = argc > 2 ? atoi(argv[2]) : TRACEA_CPU;
+  if (tsrCreateContext(TSR_ABI_VERSION + 1, device, &context) != TRACEA_UNSUPPORTED_CONFIG) return 3;
   failed("newer");
-  if (tsrCreateContext(TSR_ABI_VERSION, TRACEA_CPU, &context)) return failed("context");
+  if (tsrCreateContext(TSR_ABI_VERSION, device, &context)) return failed("context");
   if (tsrLoadModule(context, argv[1], &module)) return failed("module");
   if (tsrGetKernel(module, "gemm", &gemm)) return failed("kernel");
   if (tsrCreateStream(context, &stream)) return failed("stream");
@@ -40,6 +43,7 @@ int main(int argc, char** argv) {
   memset(views, 0, sizeof views); /* no bias */
   views[0] = tracea_matrix(da, M, K), views[1] = tracea_matrix(db, K, N);
   views[3] = tracea_matrix(dc, M, N);
+  views[0].device_id = views[1].device_id = views[3].device_id = device;
   params.activation = TRACEA_RELU;
   if (tsrLaunch(gemm, stream, views, 4, &params) || tsrSynchronize(stream)) return failed("launch");
   if (tsrCopyToHost(stream, c, dc, sizeof c) || tsrSynchronize(stream)) return failed("copy back");
@@ -58,6 +62,7 @@ int main(int argc, char** argv) {
   printf("%s\n", tsrModuleIsa(module));
   if (tsrFree(context, da) || tsrFree(context, db) || tsrFree(context, dc)) return 8;
   if (tsrDestroyStream(stream) || tsrUnloadModule(module) || tsrDestroyContext(context)) return 9;
-  if (tsrCreateContext(TSR_ABI_VERSION, 0, &context) != TRACEA_UNSUPPORTED_CONFIG) return 10;
+  if (tsrCreateContext(TSR_ABI_VERSION, 99, &context) != TRACEA_UNSUPPORTED_CONFIG) return 10;
+  failed("device");
   return 0;
 }
