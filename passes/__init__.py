@@ -41,10 +41,12 @@ from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv import CONV_INTEGER, QuantizedConv
+from tracea_graph.passes.quantized.conv_int8 import READ_ROUNDED, ConvInt8
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.tables import QuantizedEmbedding
 from tracea_graph.passes.quantized.views import (
     DEQUANTIZE_EACH,
+    QUANTIZE_FIRST,
     CancelQuantize,
     DequantizeFirst,
     GatherFirst,
@@ -71,6 +73,7 @@ __all__ = [
     "WEIGHT_DEPENDENT",
     "Request",
     "phases",
+    "write_convolutions",
 ]
 
 STRUCTURE = "structure"
@@ -125,9 +128,22 @@ _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
 """Run before fusing anything: remove rows nobody reads."""
 
 _DEQUANTIZE = Phase(
-    "dequantize", (DequantizeFirst(), GatherFirst(), PoolFirst(), CancelQuantize())
+    "dequantize",
+    (DequantizeFirst(), GatherFirst(), PoolFirst(), RulePass(QUANTIZE_FIRST), CancelQuantize()),
 )
 """Run before matching idioms, which see through views of numbers, not of integers."""
+
+
+def write_convolutions(request: Request) -> tuple[Phase, ...]:
+    """Round what convolutions read to bytes, on request.
+
+    Run before ``dequantize``: what follows is as in a model that comes in integers.
+    """
+    if request.precision != "int8" or not request.prepack:
+        return ()
+    rounds = Phase("conv-int8", (ConvInt8(request.calibrated),))
+    return rounds, Phase("read-rounded", (RulePass(READ_ROUNDED),))
+
 
 _QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(), RulePass(CONV_INTEGER)))
 """Run before ``transposes``: convolutions of integers read channels last."""
@@ -269,6 +285,7 @@ def phases(
         _DECOMPOSE,
         _UNFLATTEN_HEADS,
         _HOIST,
+        *write_convolutions(request),
         _DEQUANTIZE,
         _MATCH,
         *((_QUANTIZED_CONV,) if request.prepack else ()),

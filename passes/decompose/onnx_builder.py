@@ -22,10 +22,13 @@ class CannotDecompose(Exception):
 
 
 class OnnxBuilder:
-    """Builder of nodes over values of a graph; the last node's result is the operator's."""
+    """Builder of nodes over values of a graph; the last node's result is the operator's.
 
-    def __init__(self, graph: TileGraph, region: Region) -> None:
-        self.graph, self.region = graph, region
+    Names of new values begin with that of the result, and ``mark``.
+    """
+
+    def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:
+        self.graph, self.region, self.stem = graph, region, f"{region.results[0]}{mark}"
         self.nodes: list[Node] = []
         self.specs: dict[str, TensorSpec] = {}
         self.weights: dict[str, Weight] = {}
@@ -111,7 +114,7 @@ class OnnxBuilder:
 
     def entered(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
         """Return a constant of any type."""
-        name = f"{self.region.results[0]}_c{len(self.weights)}"
+        name = f"{self.stem}_c{len(self.weights)}"
         self.weights[name] = Weight(name, dtype, shape, load)
         return name
 
@@ -125,7 +128,7 @@ class OnnxBuilder:
         if spec is None:
             shape = broadcast([self.spec(v).shape or () for v in names])
             spec = TensorSpec(DType.F32, shape)
-        name = result or f"{self.region.results[0]}_s{len(self.nodes)}"
+        name = result or f"{self.stem}_s{len(self.nodes)}"
         self.nodes.append(Node(op, names, (name,), attrs, "", self.region.node.name))
         self.specs[name] = spec
         return name

@@ -1,4 +1,4 @@
-"""How the operands of a product are rounded, as chosen from the values that a model computes."""
+"""How operands of products and convolutions are rounded, as chosen from what a model computes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``.
+    """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``, or for one value.
 
     ``factors`` ``[K]`` multiply x, and divide the rows of the matrix, before both are rounded.
     ``scale`` and ``zero`` are those of x in uint8, fixed; without a scale, every row has its own.
     ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]``, and the ``scales`` and
     ``zeros`` ``[blocks, N]`` of blocks of ``block`` steps, are the matrix in 4 bits.  ``error`` is
     that of the product on calibration data, relative to its norm.
+
+    Of a value, ``scale`` and ``zero`` are what convolutions read it with; ``correction`` and
+    ``error`` are those of the convolution that writes it.
     """
 
     error: float
@@ -37,4 +40,4 @@ class Calibrated:
 
 
 UNCALIBRATED: Mapping[str, Calibrated] = MappingProxyType({})
-"""Choices for no products."""
+"""No choices; others are by the name of a stored matrix, or of a value."""

@@ -1,6 +1,7 @@
 """Move conversions from integers past what only selects or rearranges elements.
 
 MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so that integers stay
+QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))          the same
 QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
 DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
 Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
@@ -22,7 +23,10 @@ from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["DEQUANTIZE_EACH", "CancelQuantize", "DequantizeFirst", "GatherFirst", "PoolFirst"]
+__all__ = [
+    "DEQUANTIZE_EACH", "QUANTIZE_FIRST", "CancelQuantize", "DequantizeFirst", "GatherFirst",
+    "PoolFirst",
+]  # fmt: skip
 
 _SCALES = unsuited("it has several scales, or one that is not constant")
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -121,6 +125,36 @@ class PoolFirst:
         old = (source, region) if alone else (region,)
         yield Proposal(self.name, old, new, specs, step=True)
 
+
+def _quantized_pool(op: Any, x: Any) -> Any:
+    return op.QuantizeLinear(op.MaxPool(x, label="pool"), ...)
+
+
+def _quantize_first_check(m: Match) -> str | None:
+    graph, scale = m.graph, m.graph.weight(m.root.operands[1])
+    if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
+        return _SCALES
+    if len(m.labels["pool"].results) != 1 or graph.opset < _BYTES_SINCE:
+        return unsuited("its pool writes places too, or takes no integers")
+    bytes_of_rank = graph.spec(m.root.results[0]).dtype in (DType.U8, DType.I8)
+    if not bytes_of_rank or m.spec("x").shape is None:
+        return unsuited("it is not to 8-bit integers, or of a rank")
+    return None
+
+
+def _quantize_first(m: Match) -> Rewrite:
+    pool, quantized = m.labels["pool"], m.root.results[0]
+    name = f"{quantized}_first"
+    new = (
+        _made(m.root, (m.values["x"], *m.root.operands[1:]), name),
+        _made(pool, (name, *pool.operands[1:]), quantized),
+    )
+    specs = {name: TensorSpec(m.graph.spec(quantized).dtype, m.spec("x").shape)}
+    return Rewrite(new, specs=specs, step=True)
+
+
+QUANTIZE_FIRST = Rule("quantize-first", (_quantized_pool,), _quantize_first, _quantize_first_check)
+"""Quantize and take the maximum of integers: a positive scale keeps the order of numbers."""
 
 _BYTES_SINCE = 12
 """First opset whose MaxPool takes 8-bit integers."""

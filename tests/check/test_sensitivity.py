@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,12 @@ def test_larger_inputs_show_an_error_hidden_by_a_bias(tmp_path):
     right = outcome(tmp_path, 1e-3)
     assert right.status == "passed" and not right.insensitive
     assert {o.feed for o in right.outputs} > {"one", "other values"}
+
+
+def test_no_larger_inputs_where_scales_were_chosen_for_these(tmp_path):
+    """Integers would cut them off."""
+    found = outcome(tmp_path, 1e-3, sensitivity=replace(CHECKED, scales=False))
+    assert {o.feed for o in found.outputs} == {"one", "other values"}
 
 
 def test_inner_values_show_what_no_input_does(tmp_path):

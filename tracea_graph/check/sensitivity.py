@@ -97,13 +97,15 @@ class Sensitivity:
     """How much which outputs must change with the inputs, and feeds to try if they do not.
 
     ``outputs`` are checked (:func:`input_dependent`) and must change by ``wanted``, a share of
-    ``max|y|``.  ``feeds`` are tried first, then the feed called ``label`` at larger scales.
+    ``max|y|``.  ``feeds`` are tried first, then, if ``scales``, the feed called ``label`` at
+    larger scales.
     """
 
     outputs: frozenset[str] = frozenset()
     wanted: float = 0.0
     feeds: Mapping[str, Feed] = field(default_factory=dict)
     label: str = ""
+    scales: bool = True
 
     def changes(self, runs: Iterable[Outputs]) -> dict[str, float]:
         """Return :func:`changes` of the outputs that are checked."""
@@ -126,7 +128,8 @@ class Sensitivity:
             return found, {}
         label = self.label if self.label in known else next(iter(known))
         so_far = self.changes(known.values())
-        for name, feed in chain(self.feeds.items(), scaled_feeds(label, feeds[label])):
+        scaled = scaled_feeds(label, feeds[label]) if self.scales else ()
+        for name, feed in chain(self.feeds.items(), scaled):
             lacking = [o for o in self.outputs if so_far.get(o, 0.0) < self.wanted]
             if not lacking:
                 break

@@ -18,7 +18,7 @@ from tracea_graph.ops.int8 import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated import Calibrated
 
-__all__ = ["choose_int8", "migration_factors", "range_candidates", "round_static"]
+__all__ = ["byte_grid", "choose_int8", "migration_factors", "range_candidates", "round_static"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _STRENGTHS = (0.25, 0.5, 0.75)
@@ -54,7 +54,7 @@ def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
     matrix = _rounded(w, best.factors)
     fixed, fixed_off = Calibrated(np.inf), exact
     for low, high in range_candidates(moved):
-        step, zero = _grid(low, high)
+        step, zero = byte_grid(low, high)
         lost = exact - round_static(moved, step, zero) @ matrix
         error = float(np.linalg.norm(lost)) / norm
         if error < fixed.error:
@@ -101,14 +101,14 @@ def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
     some = x.ravel()[:: max(1, x.size // 100_000)]
 
     def squares(ratio: float) -> float:
-        step, zero = _grid(low * ratio, high * ratio)
+        step, zero = byte_grid(low * ratio, high * ratio)
         return float(np.square(round_static(some, step, zero) - some).sum())
 
     ratio = min(_RATIOS, key=squares)
     yield low * ratio, high * ratio
 
 
-def _grid(low: float, high: float) -> tuple[float, int]:
+def byte_grid(low: float, high: float) -> tuple[float, int]:
     """Return scale and zero point of bytes from ``low`` to ``high``, which enclose 0."""
     step = max((high - low) / _MOST, 1e-12)
     return float(np.float32(step)), int(np.clip(np.rint(-low / step), 0, _MOST))

@@ -15,10 +15,10 @@ from tracea_graph.compress.calibrate import ObservedValue, output_names
 from tracea_graph.compress.samples import Samples
 from tracea_graph.errors import UsageError, WorkerError
 
-__all__ = ["sample_rows"]
+__all__ = ["SAMPLED_SETS", "sample_rows"]
 
 Floats = npt.NDArray[np.float32]
-_SETS, _ROWS = 32, 64
+SAMPLED_SETS, _ROWS = 32, 64
 """Input sets that are read, and rows of a value that are kept of each."""
 
 
@@ -36,7 +36,7 @@ def sample_rows(
     """
     kept: dict[str, list[Floats]] = {seen.key: [] for seen in values}
     with Worker(limit=600.0) as worker:
-        for at, (label, feed) in enumerate(itertools.islice(samples, _SETS)):
+        for at, (label, feed) in enumerate(itertools.islice(samples, SAMPLED_SETS)):
             if not at:
                 worker.open("sample", model, threads=threads, extra=output_names(values))
             progress(f"reading activations, {label}")

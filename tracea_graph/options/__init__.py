@@ -86,7 +86,8 @@ class Options:
         "times as fast as fp32 and nearly as exact. `int16`: 16-bit integers with a scale for "
         "each row, column, image and filter; as fast as bf16 without matrix tiles, and about "
         "eight times as exact. `int8`: 8-bit integers with a scale for each row and column of "
-        "matmuls, attention in bf16; int16, bf16 or fp32 where that is above `--max-error`. "
+        "matmuls, each filter and what each convolution reads, attention in bf16; int16, bf16 or "
+        "fp32 where that is above `--max-error`. "
         "`int4-weights`: matrices in 4 bits with a scale and a zero point for each block of 32 or "
         "128 rows; bf16 or fp32 weights where that is above `--max-error`",
         also={

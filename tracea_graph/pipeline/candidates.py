@@ -422,12 +422,11 @@ class CandidateBuilder:
 
         Regions where another rule takes precedence count too.
         """
-        graph = self.planner.plan(unclustered=True).graph
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
         rules = {rule, *names.replaced(rule), *further}
         keys, values = [], frozenset[str]()
-        for region in graph.in_order(r for r in graph.regions() if r.rule in rules):
+        for region in self.planner.plan(unclustered=True).made_by(rules):
             values |= {v for n in region.nodes for v in n.outputs if v}
             keys.append(f"{rule} up to {region.results[0]}")
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)

@@ -38,7 +38,8 @@ class Inputs:
     Of the feeds to verify with, the ``spare`` ones are used only if the model runs quickly, and
     ``real`` ones are the caller's (there may be hundreds).  ``trouble`` says why the model must
     not be run with these inputs; empty if it may.  ``others`` are more feeds, for models whose
-    outputs hardly change with these.
+    outputs hardly change with these.  ``calibrated``: scales of integers were chosen for these
+    inputs, and larger ones would be cut off.
     """
 
     timed: tuple[Binding, ...]
@@ -48,6 +49,7 @@ class Inputs:
     real: bool = False
     trouble: str = ""
     others: Mapping[str, Feed] = field(default_factory=dict, repr=False)
+    calibrated: bool = False
 
     @property
     def brief(self) -> tuple[str, ...]:
@@ -67,7 +69,10 @@ class Inputs:
 
     def sensitivity(self, graph: TileGraph, tolerance: float) -> Sensitivity:
         """Return how much the model's outputs must change for errors to show."""
-        return Sensitivity(input_dependent(graph), FACTOR * tolerance, self.others, self.foremost)
+        return Sensitivity(
+            input_dependent(graph), FACTOR * tolerance, self.others, self.foremost,
+            not self.calibrated,
+        )  # fmt: skip
 
     def bytes_of(self, label: str) -> int:
         """Return the size in bytes of a feed to verify with, or of one like the foremost."""

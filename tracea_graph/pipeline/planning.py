@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -32,8 +32,10 @@ from tracea_graph.passes import (
     UNMEASURED,
     Request,
     phases,
+    write_convolutions,
 )
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.conv_int8 import CONV_INT8
 from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -63,7 +65,10 @@ __all__ = [
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 WRITE_INTEGERS = WriteIntegers("int8").name
-STANDARD_RULES = RuleNames((WRITE_INTEGERS,), precision_fallbacks=((WRITE_INTEGERS,),))
+_STANDARD = (WRITE_INTEGERS, CONV_INT8)
+STANDARD_RULES = RuleNames(
+    _STANDARD, precision_fallbacks=(_STANDARD[:1], _STANDARD[1:], _STANDARD)
+)
 """Names of the rules for models without custom ops."""
 Exclusions = Mapping[str, Mapping[str, str]]
 NO_EXCLUSIONS: Exclusions = MappingProxyType({})
@@ -91,6 +96,14 @@ class ScheduledGraph:
     graph: TileGraph
     trace: Trace
     constraints: Constraints
+
+    def made_by(self, rules: Container[str]) -> list[Region]:
+        """Return the regions of some rules in order, whatever was fused into them later."""
+        made = self.trace.sites(rules)
+        return self.graph.in_order(
+            r for r in self.graph.regions()
+            if r.rule in rules or any(not made.isdisjoint(n.outputs) for n in r.nodes)
+        )  # fmt: skip
 
 
 class Planner:
@@ -317,7 +330,8 @@ def _standard_phases(request: Request) -> tuple[Phase, ...]:
     """Phases of a model that gets no custom ops."""
     if request.precision not in INTEGER_PRECISIONS:
         return ()
-    return (Phase("integers", (WriteIntegers(request.precision, request.calibrated),)),)
+    products = Phase("integers", (WriteIntegers(request.precision, request.calibrated),))
+    return products, *write_convolutions(request)
 
 
 def _of(regions: Sequence[Region], program: Region) -> list[Region]:

@@ -1,34 +1,44 @@
-"""Choose how products round their operands, from real inputs, before planning."""
+"""Choose how products and convolutions round their operands, from real inputs, before planning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tracea_graph.compress import split_data
+from tracea_graph.compress import Samples, split_data
+from tracea_graph.compress.conv_rounding import (
+    ConvLayer,
+    choose_conv_int8,
+    sample_convolutions,
+    summary,
+)
 from tracea_graph.compress.rounding import choose_int8
 from tracea_graph.compress.row_samples import sample_rows
 from tracea_graph.compress.weight_rounding import choose_int4
+from tracea_graph.onnx_io import Model
+from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.conv_int8 import why_no_integers
+from tracea_graph.passes.regions import attribute
 from tracea_graph.pipeline.compression import CompressionContext, observable_layers
 
-__all__ = ["Quantization", "calibrate_products"]
+__all__ = ["Quantization", "calibrate_rounding"]
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """The choices by stored matrix, and sentences for the report."""
+    """The choices by stored matrix or value, and sentences for the report."""
 
-    products: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    choices: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
     notes: tuple[str, ...] = ()
 
 
-def calibrate_products(context: CompressionContext) -> Quantization:
-    """Choose for every product that reads a named value; none without ``--data``.
+def calibrate_rounding(context: CompressionContext) -> Quantization:
+    """Choose for every product and convolution that reads a named value; none without ``--data``.
 
     Raises UsageError for data that does not fit the model.
     """
@@ -36,23 +46,58 @@ def calibrate_products(context: CompressionContext) -> Quantization:
     if options.precision not in CALIBRATED or options.data is None:
         return Quantization()
     samples = split_data(options.data, None, model, inputs.verification).calibrate
+    if samples is None:
+        return Quantization()
+    context.timer.step("calibrating")
+    with threadpool_limits(max(options.thread_counts), user_api="blas"):
+        products = _products(context, samples)
+        images = _convolutions(context, samples) if options.precision == "int8" else Quantization()
+    return Quantization({**products.choices, **images.choices}, products.notes + images.notes)
+
+
+def _products(context: CompressionContext, samples: Samples) -> Quantization:
+    options, threads = context.options, max(context.options.thread_counts)
     fixed = not options.custom_ops  # QuantizeLinear needs scales
     if fixed:  # products keep their own matrices
         options = replace(options, custom_ops=True, skip=(*options.skip, *_MERGING))
-    layers, _ = observable_layers(context, options, inputs)
+    layers, _ = observable_layers(context, options, context.inputs)
     layers = tuple(layer for layer in layers if not layer.written and layer.observed)
-    if samples is None or not layers:
+    if not layers:
         return Quantization()
-    context.timer.step("calibrating")
     values = list({seen.key: seen for layer in layers for seen in layer.observed}.values())
-    threads, found = max(options.thread_counts), dict[str, Calibrated]()
-    rows = sample_rows(model.in_float32, values, samples, context.progress, threads)
-    with threadpool_limits(threads, user_api="blas"):
-        for i, layer in enumerate(layers):
-            context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
-            x, matrix = rows[layer.observed[0].key], layer.matrix()
-            found[layer.name] = CALIBRATED[options.precision](x, matrix, fixed)
+    found = dict[str, Calibrated]()
+    rows = sample_rows(context.model.in_float32, values, samples, context.progress, threads)
+    for i, layer in enumerate(layers):
+        context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
+        x, matrix = rows[layer.observed[0].key], layer.matrix()
+        found[layer.name] = CALIBRATED[options.precision](x, matrix, fixed)
     return Quantization(found, (_note(found),))
+
+
+def _convolutions(context: CompressionContext, samples: Samples) -> Quantization:
+    layers = tuple(_conv_layers(context.model))
+    if not layers:
+        return Quantization()
+    found = sample_convolutions(
+        context.model.in_float32, layers, samples, context.progress,
+        max(context.options.thread_counts),
+    )  # fmt: skip
+    choices = choose_conv_int8(layers, found, context.progress)
+    return Quantization(choices, (summary(choices, layers),) if choices else ())
+
+
+def _conv_layers(model: Model) -> Iterator[ConvLayer]:
+    """Yield the convolutions of named values that integers can compute."""
+    graph, skeleton = model.graph, model.skeleton.graph
+    named = {*model.inputs, *(v for n in skeleton.node for v in n.output)}
+    for region in graph.regions():
+        if region.op != "Conv" or region.fused or why_no_integers(graph, region) is not None:
+            continue
+        x, weight = region.operands[0], graph.weights[region.operands[1]]
+        window = read_window(region, weight.shape[2:], (graph.spec(x).shape or ())[2:])
+        if x in named and not isinstance(window, str):
+            groups = int(str(attribute(region, "group", 1)))
+            yield ConvLayer(x, region.results[0], window, groups, weight.load)
 
 
 CALIBRATED = MappingProxyType({"int8": choose_int8, "int4-weights": choose_int4})

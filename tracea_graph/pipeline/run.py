@@ -39,7 +39,7 @@ from tracea_graph.pipeline.planning import (
     guarded_if_it_pays,
     with_override_feed,
 )
-from tracea_graph.pipeline.quantization import calibrate_products
+from tracea_graph.pipeline.quantization import calibrate_rounding
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.timer import Deadline, StepTimer
 from tracea_graph.toolchain import uncounted
@@ -194,11 +194,12 @@ def choose(run: PipelineRun) -> None:
         model, options, run.inputs, planner, run.libraries, run.scratch, run.timer
     )
     with deadline.suspended():  # the budget must not decide how much is compressed
-        rounding = calibrate_products(context)
-        if rounding.products:
+        rounding = calibrate_rounding(context)
+        if rounding.choices:
+            context = replace(context, inputs=replace(context.inputs, calibrated=True))
             planner = Planner(
                 model.graph, options, symbols, target, planner.cost, scan=planner.scan,
-                deadline=deadline, ranges=ranges, calibrated=rounding.products,
+                deadline=deadline, ranges=ranges, calibrated=rounding.choices,
             )  # fmt: skip
         smaller = choose_smaller(replace(context, planner=planner))
         smaller = replace(smaller, notes=(*rounding.notes, *smaller.notes))

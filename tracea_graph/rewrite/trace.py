@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.errors import RuleError
@@ -60,6 +60,10 @@ class Trace:
         out = [entry for entry in self.entries if entry.code is Code.OUT_OF_RANGE]
         count = f"{len(out)} regions are" if len(out) > 1 else "one region is"
         return (f"{count} not computed in 16 bits: {out[0].reason}",) if out else ()
+
+    def sites(self, rules: Container[str]) -> set[str]:
+        """Return the values that identify where some rules were applied."""
+        return {e.where for e in self.entries if e.verdict == "applied" and e.rule in rules}
 
     def applied(self) -> dict[str, int]:
         """Return how often each rule was applied."""

@@ -51,7 +51,7 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
             always=True,
         ),
         *((Phase("filters", (PackFilters(at_load),)),) if request.prepack else ()),
-        *_lower_convolutions(precision, tiles),
+        *_lower_convolutions(precision, tiles, bf16),
         Phase("transform", (ConvWinograd(),)),
         # forms the programs of convolutions; values between their steps are stored blocked
         Phase(PARTITION, (partition.ClusterConv(),)),
@@ -121,21 +121,23 @@ def _lower(precision: str, tiles: bool, bf16: bool) -> tuple[Phase, ...]:
     }.get(precision, ())
 
 
-def _lower_convolutions(precision: str, tiles: bool) -> tuple[Phase, ...]:
+def _lower_convolutions(precision: str, tiles: bool, bf16: bool) -> tuple[Phase, ...]:
     """Phases that lower the precision of convolutions, before partitioning.
 
     They run first because a program stores its values in the layouts that its steps read.  With
     bf16, convolutions that must not use it fall back to int16.  Matrix ``tiles`` have no int16
     instruction: there only Winograd convolutions fall back to int16, all others to bf16x2.
     Depthwise filters stay in float32 on such processors, which convert them faster than they
-    multiply bf16 pairs.
+    multiply bf16 pairs.  What int8 leaves is lowered as products are, see :func:`_lower`.
     """
     rounds = Phase("conv-precision", (ConvBf16(nchw32c=tiles),))
     integers = Phase("conv-int16", (ConvInt16(transformed=tiles and precision == "bf16"),))
     further = Phase("depthwise-precision", (DepthwiseBf16(),))
     halves = Phase("conv-bf16x2", (ConvBf16x2(),))
+    on_tiles = (rounds, integers, halves)
     return {
-        "bf16": (rounds, integers, halves) if tiles else (rounds, further, integers),
+        "int8": (on_tiles if tiles else (integers,)) if bf16 else (),
+        "bf16": on_tiles if tiles else (rounds, further, integers),
         "int16": (integers,),
         "bf16x2": (halves,),
     }.get(precision, ())

@@ -92,8 +92,8 @@ INT16_ERROR = PRODUCT_ERROR / 8
 BF16X2_ERROR = PRODUCT_ERROR / 256
 """PRODUCT_ERROR of a product in bf16x2."""
 LOWERING = (
-    "gemm-int4", "gemm-int8", "gemm-bf16", "attention-bf16", "conv-bf16", "depthwise-bf16",
-    "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2",
+    "gemm-int4", "gemm-int8", "gemm-bf16", "attention-bf16", "conv-int8", "conv-bf16",
+    "depthwise-bf16", "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2",
 )  # fmt: skip
 """Rules that change only the precision of a region."""
 FALLBACK = MappingProxyType(
@@ -102,6 +102,7 @@ FALLBACK = MappingProxyType(
         "gemm-bf16": "gemm-int8",
         "gemm-int16": "gemm-bf16",
         "gemm-bf16x2": "gemm-bf16",
+        "conv-bf16": "conv-int8",
         "conv-int16": "conv-bf16",
         "conv-bf16x2": "conv-bf16",
     }
@@ -109,13 +110,15 @@ FALLBACK = MappingProxyType(
 """Rules that apply where another rule, their value here, was not applied."""
 FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
 """Rules that apply on top of another rule, their value here."""
-_LOWEST = ("gemm-int8", "gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16")
+_INTEGERS = ("gemm-int8", "conv-int8")
+_LOWEST = (*_INTEGERS, "gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16")
 PRECISION_FALLBACKS = (
     ("gemm-int4",), ("gemm-int4", "gemm-bf16"),
-    ("depthwise-bf16",), ("gemm-int8",), ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
+    ("depthwise-bf16",), ("gemm-int8",), ("conv-int8",), _INTEGERS,
+    ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
     ("depthwise-bf16", "conv-bf16"), ("gemm-int8", "attention-bf16"),
     ("gemm-bf16", "attention-bf16"), ("gemm-bf16", "depthwise-bf16", "conv-bf16"),
-    ("gemm-int8", "gemm-bf16", "attention-bf16"),
+    ("gemm-int8", "gemm-bf16", "attention-bf16"), (*_INTEGERS, "conv-bf16"),
     _LOWEST,
     (*_LOWEST, "gemm-int16"), (*_LOWEST, "gemm-int16", "conv-int16"),
     (*_LOWEST, "gemm-int4", "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2"),

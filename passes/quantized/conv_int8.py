@@ -1,0 +1,228 @@
+"""Write convolutions in integer operators, on request.
+
+Conv(x, W)    ->    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(W))  x has a scale
+Conv(x, W)    ->    ConvInteger(DynamicQuantizeLinear(x), W), rescaled              it has none
+x + y         ->    DequantizeLinear(QuantizeLinear(x)) + y                         x is rounded
+
+Every filter has a scale from its own values, x has one that calibration chose or one from its
+range in each run.  What is read in bytes by a convolution is read so by sums too, and need not be
+stored in float32.  Rules for models that come in such operators do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.int8 import MAX_DEPTH, fit_columns
+from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
+from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.region import region_of
+
+__all__ = ["CONV_INT8", "READ_ROUNDED", "ConvInt8", "why_no_integers"]
+
+CONV_INT8 = "conv-int8"
+"""The rule's name."""
+CONV_INT8_ERROR = 2.0**-8 / 6
+"""Error of the outputs, as a share of max|y|, that plans predict for one convolution."""
+_AXIS_SINCE = 13
+"""First opset with a scale for each filter."""
+_RANKS = (3, 4)
+_FEWEST, _MOST = 1e-16, 1e16
+"""Between these, the largest number of a filter has an ordinary scale."""
+
+
+def why_no_integers(graph: TileGraph, region: Region) -> str | None:
+    """Return why a convolution stays in float32, or None."""
+    x, w = region.operands[:2]
+    bias = region.operands[2] if len(region.operands) > 2 else ""
+    weight, spec = graph.weight(w), graph.spec(x)
+    if weight is None:
+        return not_constant(w)
+    if bias and graph.weight(bias) is None:
+        return not_constant(bias)
+    if not is_f32(graph, *filter(None, (x, w, bias))) or graph.weight(x) is not None:
+        return unsuited("its operands are not a float32 value and float32 filters")
+    shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
+    if shape is None or len(shape) not in _RANKS or len(shape) != len(weight.shape):
+        return unsuited("its input is no image or line of known rank")
+    if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        return "the number of input channels is not known, or not that of the filters"
+    if prod(weight.shape[1:]) > MAX_DEPTH:
+        return "its sums may not fit 32 bits"
+    if isinstance(window := read_window(region, weight.shape[2:], shape[2:]), str):
+        return window
+    if graph.opset < _AXIS_SINCE:
+        return "its opset has no scale for each filter"
+    high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
+    fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
+    return None if fits.all() else "a filter is not finite, or out of range"
+
+
+@dataclass(frozen=True)
+class ConvInt8:
+    """Write convolutions with constant filters in integers, as ``calibrated`` says."""
+
+    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    name: str = CONV_INT8
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Conv" or region.fused or region.rule == self.name:
+            return
+        if (why := why_no_integers(graph, region)) is not None:
+            yield Miss(self.name, region.id, why)
+            return
+        s, x = OnnxBuilder(graph, region, "_int8"), region.operands[0]
+        chosen, own = (self.calibrated.get(v, Calibrated(0.0)) for v in (x, region.results[0]))
+        bytes_of = _Bytes(x, graph.spec(x))
+        shared = bytes_of.fixed(chosen) if chosen.scale else bytes_of.dynamic()
+        (_fixed if chosen.scale else _dynamic)(s, bytes_of, own)
+        *before, last = (replace(r, rule=self.name) for r in s.regions())
+        yield Proposal(
+            self.name, (region,), (last, *before), s.specs | bytes_of.specs,
+            s.weights | bytes_of.weights, CONV_INT8_ERROR, step=True, shared=shared,
+        )  # fmt: skip
+
+
+def _sum(op: Any, x: Any, y: Any) -> Any:
+    return op.Add(x, y)
+
+
+def _sum_check(m: Match) -> str | None:
+    rounds = any(_rounded(m.graph, v) != v for v in m.root.operands)
+    return None if rounds else unsuited("no convolution rounds what it adds")
+
+
+def _read_rounded(m: Match) -> Rewrite:
+    operands = tuple(_rounded(m.graph, v) for v in m.root.operands)
+    node = replace(m.root.node, inputs=operands, source=None)
+    return Rewrite((replace(m.root, operands=operands, nodes=(node,)),), step=True)
+
+
+READ_ROUNDED = Rule("read-rounded", (_sum,), _read_rounded, _sum_check)
+"""Let a sum read the rounded form of an operand that convolutions read rounded."""
+
+
+def _rounded(graph: TileGraph, value: str) -> str:
+    """Return the rounded form of a value; the value itself if nothing rounds it."""
+    name = _Bytes(value, graph.spec(value)).rounded
+    source = graph.producer(name) if value else None
+    return name if source is not None and source.rule == CONV_INT8 else value
+
+
+@dataclass
+class _Bytes:
+    """What rounds a value to bytes, for all its readers."""
+
+    value: str
+    spec: TensorSpec
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> str:
+        return f"{self.value}_bytes"
+
+    @property
+    def rounded(self) -> str:
+        return f"{self.value}_rounded"
+
+    @property
+    def scale(self) -> str:
+        return f"{self.value}_bytes_scale"
+
+    @property
+    def zero(self) -> str:
+        return f"{self.value}_bytes_zero"
+
+    def fixed(self, chosen: Calibrated) -> tuple[Region, ...]:
+        """Return what rounds with one scale, and dequantizes."""
+        scale, zero = np.asarray(chosen.scale, np.float32), np.asarray(chosen.zero, np.uint8)
+        self.weights[self.scale] = Weight(self.scale, DType.F32, (), lambda: scale)
+        self.weights[self.zero] = Weight(self.zero, DType.U8, (), lambda: zero)
+        self.specs[self.numbers] = TensorSpec(DType.U8, self.spec.shape)
+        self.specs[self.rounded] = TensorSpec(DType.F32, self.spec.shape)
+        beside = (self.scale, self.zero)
+        return (
+            _region("QuantizeLinear", (self.value, *beside), (self.numbers,)),
+            _region("DequantizeLinear", (self.numbers, *beside), (self.rounded,)),
+        )
+
+    def dynamic(self) -> tuple[Region, ...]:
+        """Return what rounds with a scale from the range in each run."""
+        results = (self.numbers, self.scale, self.zero)
+        types = (DType.U8, DType.F32, DType.U8)
+        shapes = (self.spec.shape, (), ())
+        self.specs |= {v: TensorSpec(t, s) for v, t, s in zip(results, types, shapes, strict=True)}
+        return (_region("DynamicQuantizeLinear", (self.value,), results),)
+
+
+def _region(op: str, operands: tuple[str, ...], results: tuple[str, ...]) -> Region:
+    made = region_of(Node(op, operands, results), 0)
+    return replace(made, id=f"{CONV_INT8}:{results[0]}", rule=CONV_INT8)
+
+
+def _filters(s: OnnxBuilder) -> tuple[str, str]:
+    """Enter the filters in int8, and the scale of each."""
+    weight = s.graph.weights[s.region.operands[1]]
+    count = weight.shape[0]
+
+    def fitted() -> tuple[Array, Array]:
+        rows = np.asarray(weight.load(), np.float32).reshape(count, -1)
+        whole, scales = fit_columns(rows.T)
+        return whole.T.reshape(weight.shape), np.where(scales > 0, scales, 1).astype(np.float32)
+
+    return (
+        s.entered(DType.I8, weight.shape, lambda: np.ascontiguousarray(fitted()[0])),
+        s.entered(DType.F32, (count,), lambda: fitted()[1]),
+    )
+
+
+def _bias(s: OnnxBuilder, own: Calibrated) -> Weight | None:
+    """Return the bias and what the rounding loses on average; None without both."""
+    name = s.operands[2]
+    given, lost = s.graph.weight(name) if name else None, own.correction
+    if given is None and lost is None:
+        return None
+    count = s.graph.weights[s.region.operands[1]].shape[0]
+
+    def load() -> Array:
+        total = np.zeros(count, np.float32) if lost is None else np.asarray(lost, np.float32)
+        return total if given is None else total + np.asarray(given.load(), np.float32)
+
+    return Weight("", DType.F32, (count,), load)
+
+
+def _fixed(s: OnnxBuilder, x: _Bytes, own: Calibrated) -> None:
+    matrix, scales = _filters(s)
+    shape = s.spec(matrix).shape
+    w = s("DequantizeLinear", matrix, scales, spec=TensorSpec(DType.F32, shape), axis=0)
+    bias = _bias(s, own)
+    added = () if bias is None else (s.entered(DType.F32, bias.shape, bias.load),)
+    spec = s.graph.spec(s.region.results[0])
+    s("Conv", x.rounded, w, *added, spec=spec, **dict[str, Any](s.region.node.attrs))
+
+
+def _dynamic(s: OnnxBuilder, x: _Bytes, own: Calibrated) -> None:
+    matrix, scales = _filters(s)
+    (count, _, *kernel), spec = s.weights[matrix].shape, s.graph.spec(s.region.results[0])
+    wide = (1, count, *(1,) * len(kernel))
+    sums = s(
+        "ConvInteger", x.numbers, matrix, x.zero, spec=TensorSpec(DType.I32, spec.shape),
+        **dict[str, Any](s.region.node.attrs),
+    )  # fmt: skip
+    y = s("Cast", sums, spec=spec, to=DType.F32.onnx)
+    y = s("Mul", y, x.scale, spec=spec)
+    y = s("Mul", y, s.derived(s.weights.pop(scales), wide), spec=spec)
+    if (bias := _bias(s, own)) is not None:
+        s("Add", y, s.derived(bias, wide), spec=spec)

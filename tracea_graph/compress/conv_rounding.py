@@ -1,0 +1,182 @@
+"""Choose how to round what convolutions read to 8-bit integers, by the error on real inputs.
+
+All convolutions that read a value share its scale: that of its range, of percentiles of it, or of
+least squared error, whichever gives the least error of their sampled results.  What a filter's
+results lose on average is added to them (Nagel et al. 2019, arXiv:1906.04721).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.check.worker import Worker
+from tracea_graph.compress.rounding import byte_grid, range_candidates, round_static
+from tracea_graph.compress.row_samples import SAMPLED_SETS
+from tracea_graph.compress.samples import Samples
+from tracea_graph.errors import UsageError, WorkerError
+from tracea_graph.ops.int8 import fit_columns
+from tracea_graph.ops.windows import ConvWindow, sliding_windows
+from tracea_graph.passes.quantized.calibrated import Calibrated
+
+__all__ = ["ConvLayer", "ConvSamples", "choose_conv_int8", "sample_convolutions", "summary"]
+
+Floats = npt.NDArray[np.floating[Any]]
+_PATCH_ELEMENTS, _LEAST, _MOST = 1 << 15, 2, 64
+"""Elements of the patches of one set of inputs, and how many patches there are of each."""
+_ELEMENTS = 4096
+"""Elements of a value that are kept of each set."""
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A convolution of ``x``, that writes ``result``; ``load`` returns filters ``[O, I, …]``."""
+
+    x: str
+    result: str
+    window: ConvWindow
+    groups: int
+    load: Callable[[], npt.NDArray[Any]]
+
+    def patches(self, image: Floats, random: np.random.Generator) -> Floats:
+        """Return what filters see at some positions: ``[patches, groups, I · taps]``."""
+        seen = sliding_windows(image.astype(np.float32), self.window, 0.0)
+        rank = self.window.rank
+        places = (seen.shape[0], *seen.shape[2 : 2 + rank])
+        each = int(np.prod(seen.shape)) // max(int(np.prod(places)), 1)
+        count = min(max(_PATCH_ELEMENTS // max(each, 1), _LEAST), _MOST, int(np.prod(places)))
+        flat = random.choice(int(np.prod(places)), count, replace=False)
+        first, *rest = np.unravel_index(np.sort(flat), places)
+        made: Floats = np.moveaxis(seen, 1, 1 + rank)[(first, *rest)]
+        return made.reshape(count, self.groups, -1)
+
+    def filters(self) -> Floats:
+        """Return the filters as ``[groups, I · taps, O / groups]``."""
+        whole = np.asarray(self.load(), np.float32)
+        return whole.reshape(self.groups, len(whole) // self.groups, -1).transpose(0, 2, 1)
+
+
+@dataclass
+class ConvSamples:
+    """Some elements and both ends of each value, and patches by the result of a convolution."""
+
+    elements: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
+    patches: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, value: str, array: Floats, random: np.random.Generator) -> None:
+        """Keep some elements of a value, and its least and largest one."""
+        flat = np.asarray(array, np.float32).reshape(-1)
+        some = flat[random.integers(0, len(flat), min(len(flat), _ELEMENTS))]
+        self.elements[value].append(np.append(some, (flat.min(), flat.max())))
+
+
+def sample_convolutions(
+    model: Path,
+    layers: Sequence[ConvLayer],
+    samples: Samples,
+    progress: Callable[[str], None] = lambda step: None,
+    threads: int = 1,
+) -> ConvSamples:
+    """Return samples of what convolutions read, from a pass over calibration data.
+
+    Raises UsageError for sets that do not fit, inputs the model rejects, values that are not
+    finite, and data without any set.
+    """
+    found, random, values = ConvSamples(), np.random.default_rng(0), {at.x for at in layers}
+    with Worker(limit=600.0) as worker:
+        for at, (label, feed) in enumerate(itertools.islice(samples, SAMPLED_SETS)):
+            if not at:
+                worker.open("sample", model, threads=threads, extra=sorted(values))
+            progress(f"reading images, {label}")
+            try:
+                outputs = {**feed, **worker.run("sample", feed)}
+            except WorkerError as error:
+                raise UsageError(f"the model rejects {label} of --data: {error}") from error
+            for value in sorted(values):
+                if not np.isfinite(outputs[value]).all():
+                    why = f"{value!r} is not finite in the model"
+                    raise UsageError(f"with {label} of --data, {why}")
+                if outputs[value].size:
+                    found.add(value, outputs[value], random)
+            for layer in layers:
+                if outputs[layer.x].size:
+                    patches = layer.patches(outputs[layer.x], random)
+                    found.patches[layer.result].append(patches)
+    if not found.elements:
+        raise UsageError("--data holds no set of inputs to calibrate with")
+    return found
+
+
+def choose_conv_int8(
+    layers: Sequence[ConvLayer], samples: ConvSamples, progress: Callable[[str], None]
+) -> dict[str, Calibrated]:
+    """Return by value the scale that convolutions read it with, and by result what is added.
+
+    The error of a result is that of its convolution, relative to its norm.
+    """
+    readers, found = defaultdict(list), dict[str, Calibrated]()
+    for layer in layers:
+        if samples.patches.get(layer.result):
+            readers[layer.x].append(layer)
+    for value, own in readers.items():
+        progress(f"choosing the scale of {value}")
+        elements = np.concatenate(samples.elements[value])
+        grids = [byte_grid(low, high) for low, high in range_candidates(elements)]
+        lost = [_Lost.of(layer, samples) for layer in own]
+        scale, zero = min(grids, key=lambda grid: sum(each.error(*grid) ** 2 for each in lost))
+        found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
+        for layer, each in zip(own, lost, strict=True):
+            error, correction = each.corrected(scale, zero)
+            before = found.get(layer.result, Calibrated(0.0))
+            found[layer.result] = replace(before, error=error, correction=correction)
+    return found
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """What a convolution's results lose on sampled patches."""
+
+    patches: Floats
+    rounded: Floats
+    exact: Floats
+
+    @classmethod
+    def of(cls, layer: ConvLayer, samples: ConvSamples) -> _Lost:
+        patches = np.concatenate(samples.patches[layer.result]).transpose(1, 0, 2)
+        filters = layer.filters()
+        fitted = [fit_columns(group) for group in filters]
+        rounded = np.stack([whole.astype(np.float32) * scale for whole, scale in fitted])
+        return cls(patches, rounded, patches @ filters)
+
+    def _results(self, scale: float, zero: int) -> Floats:
+        lost: Floats = self.exact - round_static(self.patches, scale, zero) @ self.rounded
+        return lost
+
+    def _relative(self, lost: Floats) -> float:
+        return float(np.linalg.norm(lost)) / (float(np.linalg.norm(self.exact)) or 1.0)
+
+    def error(self, scale: float, zero: int) -> float:
+        return self._relative(self._results(scale, zero))
+
+    def corrected(self, scale: float, zero: int) -> tuple[float, Floats | None]:
+        """Return the error and the mean of what is lost; None where that does not lower it."""
+        lost = self._results(scale, zero)
+        mean = lost.mean(1, keepdims=True)
+        plain, less = self._relative(lost), self._relative(lost - mean)
+        return (less, mean.reshape(-1).astype(np.float32)) if less < plain else (plain, None)
+
+
+def summary(found: Mapping[str, Calibrated], layers: Sequence[ConvLayer]) -> str:
+    """Return a sentence about the errors of calibrated convolutions."""
+    errors = [found[layer.result].error for layer in layers if layer.result in found]
+    return (
+        f"{len(errors)} convolutions were calibrated, their own errors are "
+        f"{float(np.mean(errors)):.2g} on average and up to {max(errors):.2g}"
+    )
