@@ -60,10 +60,55 @@ class Environment:
 
 
 def usable_processors() -> int:
-    """Return the number of logical processors this process may run on."""
+    """Return how many logical processors this process may use at a time.
+
+    A container may have some of them, or a quota of their time.
+    """
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return min(count, read_quota() or count)
+
+
+def read_quota(
+    groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return the processors' worth of time that control groups allow, rounded up; None: any.
+
+    ``groups`` lists those of this process, as Linux does; they are mounted in ``mounts``.  A group
+    around another limits it too.  ``kernels/runtime/quota.h`` reads the same at run time.
+    """
+    least: int | None = None
+    for line in _text(groups).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, found, path = rest.partition(":")
+        if not found or (controllers and "cpu" not in controllers.split(",")):
+            continue
+        root = mounts / "cpu" if controllers else mounts
+        own = root / path.lstrip("/")
+        for group in (own, *(p for p in own.parents if p.is_relative_to(root))):
+            allowed = _quota_of(group, unified=not controllers)
+            least = min(filter(None, (least, allowed)), default=None)
+    return least
+
+
+def _quota_of(group: Path, unified: bool) -> int | None:
+    if unified:
+        words = _text(group / "cpu.max").split()
+    else:
+        words = [_text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):
+        return None
+    quota, period = map(int, words)
+    return -(-quota // period)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def _cache_root() -> Path:

@@ -1,4 +1,4 @@
-// What TRACEA_DEBUG and TRACEA_TIMEOUT ask of every run.
+// What TRACEA_DEBUG, TRACEA_PROCESSORS and TRACEA_TIMEOUT ask of every run.
 #pragma once
 #include <time.h>
 
@@ -9,7 +9,10 @@ namespace tracea {
 struct DebugOptions {
   bool guard;       // runtime/guard.h
   int64_t timeout;  // nanoseconds of a run, 0: any
+  int32_t processors;  // among which work is divided, 0: those that are usable
 };
+
+constexpr int64_t kMostProcessors = 4096;
 
 inline int64_t nanoseconds() {
   timespec now;
@@ -24,6 +27,16 @@ inline bool read_debug(DebugOptions* out, Error& error) {
   if (mode && *mode) {
     if (strcmp(mode, "guard")) return error.fail("TRACEA_DEBUG is '%.40s', but must be guard.", mode);
     out->guard = true;
+  }
+  const char* count = getenv("TRACEA_PROCESSORS");
+  if (count && *count) {
+    int64_t number = 0;
+    for (const char* digit = count; number >= 0 && *digit; ++digit)
+      number = *digit >= '0' && *digit <= '9' ? min(number * 10 + (*digit - '0'), kMostProcessors + 1) : -1;
+    if (number < 1 || number > kMostProcessors)
+      return error.fail("TRACEA_PROCESSORS is '%.40s', but must be a number from 1 to %d.", count,
+                        static_cast<int>(kMostProcessors));
+    out->processors = static_cast<int32_t>(number);
   }
   const char* limit = getenv("TRACEA_TIMEOUT");
   if (!limit || !*limit) return true;

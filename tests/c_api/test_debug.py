@@ -94,6 +94,8 @@ def test_a_run_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("name", "value", "words"),
     [
         ("TRACEA_DEBUG", "all", "TRACEA_DEBUG is 'all', but must be guard."),
+        ("TRACEA_PROCESSORS", "0", "TRACEA_PROCESSORS is '0', but must be a number from 1 to"),
+        ("TRACEA_PROCESSORS", "two", "TRACEA_PROCESSORS is 'two', but must be"),
         ("TRACEA_TIMEOUT", "-1", "TRACEA_TIMEOUT is '-1', but must be a number"),
         ("TRACEA_TIMEOUT", "1s", "TRACEA_TIMEOUT is '1s'"),
     ],
