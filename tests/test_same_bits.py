@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,14 @@ PRECISIONS = ["fp32", *(["bf16", "int16"] if WIDE else []), *(["bf16x2"] if TILE
 BATCH, LENGTH = 8, 67
 COUNTS = (1, 2, 5, 16)
 MORE_COUNTS = (*COUNTS, 3, 8, 32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_processors() -> Iterator[None]:
+    """Let programs divide work among all threads, on machines with few processors too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEA_PROCESSORS", str(max(MORE_COUNTS)))
+        yield
 
 
 @pytest.fixture(scope="module", params=PRECISIONS)

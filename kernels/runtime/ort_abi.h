@@ -17,6 +17,7 @@ struct OrtMemoryInfo;
 struct OrtAllocator;
 struct OrtOpAttr;
 struct OrtShapeInferContext;
+struct OrtKeyValuePairs;
 
 struct OrtApiBase {
   const OrtApi* (*GetApi)(uint32_t version);  // null when the runtime is older
@@ -84,6 +85,12 @@ ORT_SLOT(101, ReleaseCustomOpDomain, void, OrtCustomOpDomain*)
 ORT_SLOT(163, KernelInfoGetAttributeArray_int64, S, const OrtKernelInfo*, const char* name,
          int64_t* out, size_t* count)
 ORT_SLOT(244, KernelInfo_GetNodeName, S, const OrtKernelInfo*, char* out, size_t* size)
+ORT_SLOT(237, HasSessionConfigEntry, S, const OrtSessionOptions*, const char* key, int* found)
+ORT_SLOT(238, GetSessionConfigEntry, S, const OrtSessionOptions*, const char* key, char* out,
+         size_t* size)
+ORT_SLOT(391, KernelInfo_GetConfigEntries, S, const OrtKernelInfo*, OrtKeyValuePairs**)  // in tables
+ORT_SLOT(297, GetKeyValue, const char*, const OrtKeyValuePairs*, const char* key)  // of version 24
+ORT_SLOT(300, ReleaseKeyValuePairs, void, OrtKeyValuePairs*)                       // and later
 ORT_SLOT(249, KernelInfoGetConstantInput_tensor, S, const OrtKernelInfo*, size_t, int* constant,
          const OrtValue**)  // borrowed; lies where it lies for as long as the session lives
 ORT_SLOT(90, KernelContext_GetInput, S, const OrtKernelContext*, size_t, const OrtValue**)

@@ -1,6 +1,8 @@
-// Reads lines of numbers: followers, calls, tasks of a call, milliseconds that the lead rests
-// before each call, milliseconds that followers come late.  Prints for each how many tasks were
-// run other than once, or were not over when their call was, and whether somebody had gone.
+// Reads lines of numbers: followers, calls, tasks of a call, microseconds that the lead rests before
+// each call, microseconds that followers come late, microseconds that task 0 takes, whether threads
+// may spin.  Prints for each how many tasks were run other than once, or were not over when their
+// call was, whether somebody had gone, and the microseconds of processor time that the followers
+// and the lead took.
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -11,43 +13,64 @@
 
 namespace {
 
-void rest(int milliseconds) {
-  const timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
-  nanosleep(&time, nullptr);
+void rest(int microseconds) {
+  const timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000L};
+  if (microseconds) nanosleep(&time, nullptr);
+}
+
+// Microseconds of processor time that this thread has taken.
+long taken() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 struct Follower {
   tracea::Team* team;
   int late;
+  long took;
 };
 
 void* follow(void* usr) {
-  const Follower& self = *static_cast<Follower*>(usr);
-  if (self.late) rest(self.late);
+  Follower& self = *static_cast<Follower*>(usr);
+  rest(self.late);
   self.team->follow();
+  self.took = taken();
   return nullptr;
+}
+
+struct Tasks {
+  std::vector<int> times;  // plain: a race is the sanitizer's to find
+  int first;
+};
+
+void task(void* usr, size_t i) {
+  Tasks& all = *static_cast<Tasks*>(usr);
+  if (!i) rest(all.first);
+  ++all.times[i];
 }
 
 }  // namespace
 
 int main() {
-  int followers, calls, tasks, rests, late;
-  while (scanf("%d %d %d %d %d", &followers, &calls, &tasks, &rests, &late) == 5) {
-    tracea::Team team(followers + 1);
-    Follower self = {&team, late};
+  int followers, calls, tasks, rests, late, first, spins;
+  while (scanf("%d %d %d %d %d %d %d", &followers, &calls, &tasks, &rests, &late, &first, &spins) == 7) {
+    tracea::Team team(followers + 1, spins);
+    std::vector<Follower> selves(static_cast<size_t>(followers), {&team, late, 0});
     std::vector<pthread_t> threads(static_cast<size_t>(followers));
-    for (pthread_t& thread : threads) pthread_create(&thread, nullptr, follow, &self);
-    std::vector<int> times(static_cast<size_t>(tasks));  // plain: a race is the sanitizer's to find
-    const auto task = [](void* usr, size_t i) { ++(*static_cast<std::vector<int>*>(usr))[i]; };
-    long wrong = 0;
+    for (int i = 0; i < followers; ++i) pthread_create(&threads[i], nullptr, follow, &selves[i]);
+    Tasks all = {std::vector<int>(static_cast<size_t>(tasks)), first};
+    long wrong = 0, before = taken(), took = 0;
     for (int call = 1; call <= calls; ++call) {
-      if (rests) rest(rests);
-      team.share(tasks, task, &times);
-      for (const int n : times) wrong += n != call;
+      rest(rests);
+      team.share(tasks, task, &all);
+      for (const int n : all.times) wrong += n != call;
     }
     const bool thinned = team.thinned();
+    const long lead = taken() - before;
     team.end();
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
-    printf("%ld %d\n", wrong, thinned);
+    for (const Follower& self : selves) took += self.took;
+    printf("%ld %d %ld %ld\n", wrong, thinned, took, lead);
   }
 }

@@ -3,20 +3,38 @@
 Threads are programs of atomic steps, written as ``team.h`` has them; all orders of the steps of
 one lead and some followers are tried, under sequential consistency.  In each, every task of a
 call must run once, and before the call is over.  A follower may come at any time, and leave
-whenever it waits.
+whenever it waits.  Where nobody leaves or wakes up unasked, no sleeper may be forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 ENDED = -1
-Shared = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
-"""The call, words of two announcements, taken and finished words, completed runs, who came."""
+
+
+class Shared(NamedTuple):
+    """Memory: announcements, taken and finished words are pairs; ``runs`` counts a task's runs.
+
+    ``woken`` and ``lead_woken`` count the wake-ups of those who sleep.
+    """
+
+    call: int
+    said: tuple[int, ...]
+    taken: tuple[int, ...]
+    finished: tuple[int, ...]
+    runs: tuple[int, ...]
+    came: int = 1
+    sleepers: int = 0
+    lead_sleeps: bool = False
+    woken: int = 0
+    lead_woken: int = 0
+
+
 Local = tuple[Any, ...]
 """A thread's program counter and variables."""
 
@@ -26,13 +44,18 @@ class Protocol:
     """A lead that hands out ``calls`` (numbers of tasks) to some followers.
 
     ``looks_twice`` and ``numbered`` are what protects followers that are delayed: the second look
-    at the call, and the refusal of words that a later call has written.
+    at the call, and the refusal of words that a later call has written.  Who is about to sleep
+    says so, then ``looks_before_sleep``; who changes something ``asks_for_sleepers`` after that.
+    Followers that are ``patient`` come and stay, and sleep until they are woken.
     """
 
     calls: tuple[int, ...]
     followers: int
     looks_twice: bool = True
     numbered: bool = True
+    looks_before_sleep: bool = True
+    asks_for_sleepers: bool = True
+    patient: bool = False
 
     @property
     def members(self) -> int:
@@ -42,7 +65,7 @@ class Protocol:
     def first(self) -> tuple[Shared, tuple[Local, ...]]:
         runs = (0,) * sum(self.calls)
         words = ((0, 0),) * self.members
-        memory: Shared = (0, (0, 1, 0, 1), sum(words, ()), sum(words, ()), runs, 1)
+        memory = Shared(0, (0, 1, 0, 1), sum(words, ()), sum(words, ()), runs)
         return memory, (("announce", 1), *[("come",)] * self.followers)
 
     def span(self, tasks: int, shares: int, share: int) -> range:
@@ -58,12 +81,11 @@ class Protocol:
 
     def steps(self, memory: Shared, thread: Local) -> Iterator[tuple[Shared, Local]]:
         """Yield what one step of a thread may lead to."""
-        call, said, taken, finished, runs, came = memory
         name = thread[0]
         if name == "announce":  # the lead, word by word
             (number,) = thread[1:]
             if number > len(self.calls):
-                yield (ENDED, said, taken, finished, runs, came), ("over",)
+                yield memory._replace(call=ENDED), ("ask", ("over",))
                 return
             tasks = self.calls[number - 1]
             yield memory, ("tasks", number, tasks, min(self.members, tasks))
@@ -71,46 +93,100 @@ class Protocol:
             number, tasks, shares = thread[1:]
             at = 2 * (number % 2) + (name == "shares")
             value = tasks if name == "tasks" else shares
-            said = (*said[:at], value, *said[at + 1 :])
             after = "shares" if name == "tasks" else "publish"
-            yield (call, said, taken, finished, runs, came), (after, number, tasks, shares)
+            said = _with(memory.said, at, value)
+            yield memory._replace(said=said), (after, number, tasks, shares)
         elif name == "publish":
             number, tasks, shares = thread[1:]
             work = ("load", 0, number, tasks, shares, 0, tuple(range(shares)), 0)
-            yield (number, said, taken, finished, runs, came), work
-        elif name == "sum":
-            number, tasks, done, member, found = thread[1:]
-            if member < came:
-                last, count = finished[2 * member : 2 * member + 2]
+            yield memory._replace(call=number), ("ask", work)
+        elif name == "ask":  # for followers that sleep
+            (then,) = thread[1:]
+            asleep = memory.sleepers and self.asks_for_sleepers
+            yield memory, ("wake", then) if asleep else then
+        elif name == "wake":
+            yield memory._replace(woken=memory.woken + 1), thread[1]
+        else:
+            yield from self._waits(memory, thread)
+            yield from self._works(memory, thread)
+
+    def _waits(self, memory: Shared, thread: Local) -> Iterator[tuple[Shared, Local]]:
+        name = thread[0]
+        if name == "sum":  # the lead; `sleepy` once it has said that it is about to sleep
+            number, tasks, done, member, found, sleepy = thread[1:]
+            again = ("sum", number, tasks, done, 1, done)
+            if member < memory.came:
+                last, count = memory.finished[2 * member : 2 * member + 2]
                 found += count if last == number else 0
-                yield memory, ("sum", number, tasks, done, member + 1, found)
+                yield memory, ("sum", number, tasks, done, member + 1, found, sleepy)
             elif found == tasks:
                 begin = sum(self.calls[: number - 1])
-                assert all(runs[begin : begin + tasks]), "a call ends before its tasks"
-                yield memory, ("announce", number + 1)
+                assert all(memory.runs[begin : begin + tasks]), "a call ends before its tasks"
+                yield memory._replace(lead_sleeps=False), ("announce", number + 1)
+            elif sleepy:
+                yield memory, ("sleep", again)
             else:
-                yield memory, ("sum", number, tasks, done, 1, done)
+                yield memory, (*again, False)
+                said = memory._replace(lead_sleeps=True)
+                looks = self.looks_before_sleep
+                yield said, (*again, True) if looks else ("sleep", again)
+        elif name == "sleep":  # while it still says so
+            (again,) = thread[1:]
+            if not memory.lead_sleeps:
+                yield memory, (*again, False)
+            else:
+                yield memory, ("asleep", again, memory.lead_woken)
+        elif name == "asleep":
+            again, woken = thread[1:]
+            if memory.lead_woken > woken or not self.patient:
+                yield memory._replace(lead_sleeps=False), (*again, False)
+        elif name == "tell":  # a follower, once it has finished tasks
+            (then,) = thread[1:]
+            yield memory, ("swap sleep", then) if memory.lead_sleeps else then
+        elif name == "swap sleep":
+            (then,) = thread[1:]
+            told = memory._replace(lead_sleeps=False)
+            yield told, ("wake lead", then) if memory.lead_sleeps else then
+        elif name == "wake lead":
+            yield memory._replace(lead_woken=memory.lead_woken + 1), thread[1]
         elif name == "come":
-            yield (call, said, taken, finished, runs, came + 1), ("look", came, 0)
-            yield memory, ("gone",)
+            yield memory._replace(came=memory.came + 1), ("look", memory.came, 0)
+            if not self.patient:
+                yield memory, ("gone",)
         elif name == "look":
             self_, seen = thread[1:]
-            yield memory, ("gone",)
-            if call not in (ENDED, seen):
-                yield memory, ("read", self_, seen, call)
-        elif name == "read":
+            if memory.call == ENDED or not self.patient:
+                yield memory, ("gone",)
+            if memory.call not in (ENDED, seen):
+                yield memory, ("read", self_, seen, memory.call)
+            if memory.call == seen:
+                yield memory._replace(sleepers=memory.sleepers + 1), ("doze", self_, seen)
+        elif name == "doze":  # while it is the same call
+            self_, seen = thread[1:]
+            if memory.call == seen:
+                yield memory, ("dream", self_, seen, memory.woken)
+            else:
+                yield memory._replace(sleepers=memory.sleepers - 1), ("look", self_, seen)
+        elif name == "dream":
+            self_, seen, woken = thread[1:]
+            if memory.woken > woken or not self.patient:
+                yield memory._replace(sleepers=memory.sleepers - 1), ("look", self_, seen)
+
+    def _works(self, memory: Shared, thread: Local) -> Iterator[tuple[Shared, Local]]:
+        name = thread[0]
+        if name == "read":
             self_, seen, number = thread[1:]
-            yield memory, ("read more", self_, seen, number, said[2 * (number % 2)])
+            yield memory, ("read more", self_, seen, number, memory.said[2 * (number % 2)])
         elif name == "read more":
             self_, seen, number, tasks = thread[1:]
-            shares = said[2 * (number % 2) + 1]
+            shares = memory.said[2 * (number % 2) + 1]
             yield memory, ("look again", self_, seen, number, tasks, shares)
         elif name == "look again":
             self_, seen, number, tasks, shares = thread[1:]
-            if self.looks_twice and call != number:
+            if self.looks_twice and memory.call != number:
                 yield memory, ("look", self_, seen)
                 return
-            single = tasks == shares and came >= self.members
+            single = tasks == shares and memory.came >= self.members
             order = tuple((self_ + i) % shares for i in range(shares))
             if single:
                 order = order[:1] if self_ < shares else ()
@@ -120,37 +196,35 @@ class Protocol:
             if not order:
                 then: Local = ("look", self_, number)
                 if not self_:
-                    then = ("sum", number, tasks, done, 1, done)
+                    then = ("sum", number, tasks, done, 1, done, False)
                 yield memory, then
                 return
-            was = taken[2 * order[0] : 2 * order[0] + 2]
+            was = memory.taken[2 * order[0] : 2 * order[0] + 2]
             yield memory, ("swap", self_, number, tasks, shares, done, order, more, was)
         elif name == "swap":
             self_, number, tasks, shares, done, order, more, was = thread[1:]
             span = self.span(tasks, shares, order[0])
             last, count = was if was[0] == number else (was[0], 0)
             if (self.numbered and last > number) or count >= len(span):
+                then = ("load", self_, number, tasks, shares, done, order[1:], 0)
                 if self_ and more:
-                    word = (number, done)
-                    at = 2 * self_
-                    finished = (*finished[:at], *word, *finished[at + 2 :])
-                memory = (call, said, taken, finished, runs, came)
-                yield memory, ("load", self_, number, tasks, shares, done, order[1:], 0)
+                    finished = _with(memory.finished, 2 * self_, number, done)
+                    memory, then = memory._replace(finished=finished), ("tell", then)
+                yield memory, then
                 return
             at = 2 * order[0]
-            if taken[at : at + 2] != was:
+            if memory.taken[at : at + 2] != was:
                 yield memory, ("load", self_, number, tasks, shares, done, order, more)
                 return
-            taken = (*taken[:at], number, count + 1, *taken[at + 2 :])
             yield (
-                (call, said, taken, finished, runs, came),
+                memory._replace(taken=_with(memory.taken, at, number, count + 1)),
                 ("run", self_, number, tasks, shares, done, order, more, span[count]),
             )
         elif name == "run":
             self_, number, tasks, shares, done, order, more, task = thread[1:]
-            runs = self.ran(runs, number, task, call)
+            runs = self.ran(memory.runs, number, task, memory.call)
             yield (
-                (call, said, taken, finished, runs, came),
+                memory._replace(runs=runs),
                 ("load", self_, number, tasks, shares, done + 1, order, 1),
             )
 
@@ -168,11 +242,16 @@ class Protocol:
                         known.add(state)
                         left.append(state)
             assert moved or threads[0] == ("over",), "the lead waits for nobody"
+            assert moved or {*threads[1:]} <= {("gone",)}, "nobody wakes a follower"
         return len(known)
 
 
+def _with(words: tuple[int, ...], at: int, *values: int) -> tuple[int, ...]:
+    return (*words[:at], *values, *words[at + len(values) :])
+
+
 @pytest.mark.parametrize(
-    ("calls", "followers"), [((2, 3, 1), 1), ((2, 1, 4), 1), ((2, 2), 2), ((3,), 2)]
+    ("calls", "followers"), [((2, 3, 1), 1), ((2, 1, 4), 1), ((1, 2), 2), ((3,), 2)]
 )
 def test_every_task_runs_once_in_every_order(calls: tuple[int, ...], followers: int) -> None:
     assert Protocol(calls, followers).explore() > 100
@@ -186,3 +265,18 @@ def test_the_second_look_is_needed() -> None:
 def test_the_numbers_of_calls_are_needed() -> None:
     with pytest.raises(AssertionError, match="task"):
         Protocol((2, 2), 1, numbered=False).explore()
+
+
+@pytest.mark.parametrize(("calls", "followers"), [((2, 3, 1), 1), ((1, 2, 2), 1), ((1, 2), 2)])
+def test_nobody_sleeps_forever(calls: tuple[int, ...], followers: int) -> None:
+    assert Protocol(calls, followers, patient=True).explore() > 100
+
+
+def test_the_lead_must_look_once_it_has_said_that_it_sleeps() -> None:
+    with pytest.raises(AssertionError, match="waits"):
+        Protocol((2, 2), 1, looks_before_sleep=False, patient=True).explore()
+
+
+def test_whoever_sleeps_must_be_asked_for() -> None:
+    with pytest.raises(AssertionError, match="wakes"):
+        Protocol((2, 2), 1, asks_for_sleepers=False, patient=True).explore()

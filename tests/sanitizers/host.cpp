@@ -168,6 +168,9 @@ void fill_table() {
     return options->domain = domain, nullptr;
   });
   set(101, [](OrtCustomOpDomain* domain) { delete domain; });
+  set(237, [](const OrtSessionOptions*, const char*, int* found) -> S {
+    return *found = 0, nullptr;
+  });
   set(163, get_plan);
   set(249, get_constant);
   set(244, [](const OrtKernelInfo*, char* out, size_t* size) -> S {

@@ -33,9 +33,8 @@ void region_task(void* usr, size_t) {
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
-  const int64_t members = threads_of(*run.host.registry);
-  ParallelRegion<Calls> region = {Team(members), run, calls, run.timeline, 0, true};
-  const int64_t threads = min(max(run.host.processors, members), kMaxTeam);
+  ParallelRegion<Calls> region = {Team(run.threads(), run.host.spins), run, calls, run.timeline, 0, true};
+  const int64_t threads = min(run.host.processors, kMaxTeam);  // more would wait for each other
   run.timeline = nullptr;
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
   run.timeline = region.timeline;
@@ -61,7 +60,7 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
   bool ok = true;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
-    const bool together = run.shared && threads_of(*run.host.registry) > 1;
+    const bool together = run.shared && run.threads() > 1;
     ok = together && at.call + 1 < program.call_count ? run_with_team(run, region) : step();
   }
   return ok;

@@ -153,7 +153,7 @@ inline bool run_words(const int64_t* words, int64_t count, LocalValue* inputs, s
   }
   if (ok) {
     LocalContext context = {inputs, outputs, {}};
-    const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, local_state.trace,
+    const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, true, local_state.trace,
                        local_state.timeline, local_state.nvtx, local_state.debug, label, &own->registry,
                        &own->view_cache, own->constants};
     Run run(host, reinterpret_cast<OrtKernelContext*>(&context));

@@ -33,8 +33,9 @@ struct Host {
   const OrtApi* api;
   const OrtMemoryInfo* memory;
   const tracea_isa_table* isa;
-  int32_t processors;
+  int32_t processors;  // that it may use
   bool dims_by_reference;  // the runtime can lend a tensor's dimensions without allocating
+  bool spins;              // threads may spin while they wait for each other
   int trace;               // where calls' times go, or kNoTrace
   int timeline;            // where tasks' times go, or kNoTrace
   const Nvtx* nvtx;        // ranges around its calls, or null

@@ -7,6 +7,7 @@
 #include "runtime/custom_ops.h"
 #include "runtime/isa.h"
 #include "runtime/node.h"
+#include "runtime/session_config.h"
 #include "runtime/shape_inference.h"
 #include "runtime/validate.h"
 
@@ -22,12 +23,13 @@ struct State {
   Registration registration;
   const tracea_isa_table* isa;
   bool dims_by_reference;
+  SessionConfig config;
   int trace, timeline;
   const Nvtx* nvtx;
   DebugOptions debug;
 };
 State state = {{ORT_INVALID_ARGUMENT, nullptr, nullptr, nullptr, false, false}, nullptr, false,
-               kNoTrace, kNoTrace, nullptr, {}};
+               {}, kNoTrace, kNoTrace, nullptr, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -81,9 +83,10 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
   if (!error.set && !status)
     status = ort::CreateCpuMemoryInfo(api, kOrtAllocatorArena, kOrtMemDefault, &memory);
   if (!error.set && !status) {
-    const int32_t processors = tracea::processors();
+    const int32_t given = state.debug.processors, processors = given ? given : usable_processors();
     node->type = type.name;
-    node->host = {api, memory, state.isa, processors, state.dims_by_reference, state.trace,
+    node->host = {api, memory, state.isa, processors, state.dims_by_reference,
+                  may_spin(api, info, state.config), state.trace,
                   state.timeline, state.nvtx, state.debug, node->label, &node->registry, &node->view_cache,
                   nullptr};
     status = name_node(api, info, node->label);
@@ -127,6 +130,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   const int timeline = error.set ? kNoTrace : open_trace("TRACEA_TIMELINE", error);
   if (error.set) return nullptr;
   state.dims_by_reference = lends_dims(version);
+  state.config.by_node = tells_config(version);
   const KernelFunctions kernels = {create, compute, destroy, infer, nullptr};
   OrtStatus* status = state.registration.create(api, library.domain, library.type, library.types,
                                                 &kernels, 1, error);
@@ -154,5 +158,7 @@ __attribute__((destructor)) void leave() {
 extern "C" TRACEA_EXPORT OrtStatus* TRACEA_ENTRY(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace tracea;
-  return register_custom_ops(state.registration, options, base, prepare, library_name);
+  OrtStatus* status = register_custom_ops(state.registration, options, base, prepare, library_name);
+  if (!status && state.registration.ready) note_spinning(state.registration.api, options, state.config);
+  return status;
 }

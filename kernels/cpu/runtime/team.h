@@ -6,6 +6,11 @@
 // Nobody is waited for that has not taken a task: a thread that comes late, or never, is only help
 // that is missing, and one that has long had nothing to do goes back to the runtime.
 //
+// Who waits spins for a while, then sleeps: the processor may be what is waited for, because the
+// thread with the last task has none, and time that is spun away counts against a container's
+// quota.  Sleepers say so before they look once more, and who changes what they look at then asks
+// whether anybody sleeps; these four accesses are in one total order, so no wake-up is lost.
+//
 // A cache line that another core has written takes about a tenth of a microsecond to fetch, so the
 // hand-over is a matter of counting such lines.  One line announces a call; one line of each member
 // says which tasks of its stretch are taken, and how many it has finished:
@@ -25,11 +30,13 @@
 #include <string.h>
 
 #include "runtime/debug.h"
+#include "runtime/system.h"
 
 namespace tracea {
 
 constexpr int32_t kMaxTeam = 64;
-constexpr int32_t kPauses = 2000;        // 30 to 100 microseconds; who waits longer, yields
+constexpr int32_t kPauses = 2000;       // 30 to 100 microseconds; who waits longer, sleeps
+constexpr int32_t kBriefPauses = 50;    // where threads must not spin: about what falling asleep takes
 constexpr int64_t kPatience = 300'000;  // nanoseconds without a task after which a follower leaves
 
 inline void pause() {
@@ -61,9 +68,10 @@ struct TeamCall {
 class Team {
  public:
   // `members` are expected; more may come, or fewer.
-  explicit Team(int64_t members) {
+  Team(int64_t members, bool spins) {
     memset(static_cast<void*>(this), 0, sizeof *this);
     expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
+    pauses_ = spins ? kPauses : kBriefPauses;
   }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
@@ -76,43 +84,37 @@ class Team {
                            static_cast<uint32_t>(min(min(members, kMaxTeam), tasks))};
     const uint32_t number = call_ + 1;
     announce(announced_[number % 2], call);
-    __atomic_store_n(&call_, number, __ATOMIC_RELEASE);
+    publish(number);
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
-    for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited)
-      waited < kPauses ? pause() : static_cast<void>(sched_yield());
+    for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited) {
+      if (waited < pauses_) {
+        pause();
+        continue;
+      }
+      __atomic_store_n(&lead_sleeps_, 1, __ATOMIC_SEQ_CST);
+      if (finished + finished_by_others(number) < call.tasks) sleep_while(&lead_sleeps_, 1, kPatience);
+      __atomic_store_n(&lead_sleeps_, 0, __ATOMIC_RELAXED);
+    }
   }
 
   // Works for the lead until it has ended, or has long had nothing to do.
   void follow() {
     const int32_t self = __atomic_fetch_add(&came_, 1, __ATOMIC_SEQ_CST);
     if (self >= kMaxTeam) return;
-    uint32_t seen = 0;
-    int64_t left = 0;  // when this thread leaves, once it has paused long
-    for (int32_t waited = 0;; ++waited) {
-      const uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
+    for (uint32_t seen = 0;;) {
+      const uint32_t number = await_call(seen);
       if (number == kEnded) return;
-      if (number == seen) {
-        if (waited < kPauses) {
-          pause();
-          continue;
-        }
-        const int64_t now = nanoseconds();
-        if (waited == kPauses) left = now + kPatience;
-        else if (now > left) break;
-        sched_yield();
-        continue;
-      }
+      if (number == seen) break;
       const TeamCall call = announcement(announced_[number % 2]);
       if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
       help(number, call, static_cast<uint32_t>(self));
-      waited = -1;
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
 
-  void end() { __atomic_store_n(&call_, kEnded, __ATOMIC_RELEASE); }
+  void end() { publish(kEnded); }
 
   // True when somebody has gone.
   bool thinned() const { return __atomic_load_n(&thinned_, __ATOMIC_RELAXED); }
@@ -133,6 +135,38 @@ class Team {
             __atomic_load_n(&from.job, __ATOMIC_ACQUIRE),
             __atomic_load_n(&from.tasks, __ATOMIC_ACQUIRE),
             __atomic_load_n(&from.shares, __ATOMIC_ACQUIRE)};
+  }
+
+  // Announces that a call has begun, or the end of all.
+  void publish(uint32_t number) {
+    __atomic_store_n(&call_, number, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) wake(&call_, INT32_MAX);
+  }
+
+  // The call after `seen`, or `seen` if there has long been none.
+  uint32_t await_call(uint32_t seen) {
+    uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
+    for (int32_t waited = 0; number == seen && waited < pauses_; ++waited) {
+      pause();
+      number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
+    }
+    if (number != seen) return number;
+    const int64_t end = nanoseconds() + kPatience;
+    __atomic_fetch_add(&sleepers_, 1, __ATOMIC_SEQ_CST);
+    for (int64_t left = kPatience; number == seen && left > 0; left = end - nanoseconds()) {
+      sleep_while(&call_, seen, left);
+      number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
+    }
+    __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_RELAXED);
+    return number;
+  }
+
+  // Adds to the finished tasks of a member, for which the lead may wait.
+  void finish(uint32_t self, uint64_t word) {
+    __atomic_store_n(&member_[self].finished, word, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&lead_sleeps_, __ATOMIC_SEQ_CST) &&
+        __atomic_exchange_n(&lead_sleeps_, 0, __ATOMIC_SEQ_CST))
+      wake(&lead_sleeps_, 1);
   }
 
   // Takes the next task of a share, whoever owns it; false if none is left in this call.
@@ -168,7 +202,7 @@ class Team {
       const uint32_t more = run_share(number, call, (self + i) % call.shares);
       if (!more) continue;
       done += more;
-      __atomic_store_n(&member_[self].finished, uint64_t{number} << 32 | done, __ATOMIC_RELEASE);
+      finish(self, uint64_t{number} << 32 | done);
     }
   }
 
@@ -176,17 +210,20 @@ class Team {
     uint32_t sum = 0;
     const int64_t members = min(__atomic_load_n(&came_, __ATOMIC_SEQ_CST), kMaxTeam);
     for (int64_t i = 1; i < members; ++i) {
-      const uint64_t word = __atomic_load_n(&member_[i].finished, __ATOMIC_ACQUIRE);
+      const uint64_t word = __atomic_load_n(&member_[i].finished, __ATOMIC_SEQ_CST);
       sum += word >> 32 == number ? static_cast<uint32_t>(word) : 0;
     }
     return sum;
   }
 
   alignas(64) uint32_t call_;  // the last that was announced; announcements in the same line
+  int32_t sleepers_;           // followers that sleep until it changes, or are about to
   TeamCall announced_[2];
   alignas(64) int32_t came_;  // the lead and all who ever followed
   int32_t expected_;
   int32_t thinned_;
+  int32_t pauses_;         // before a thread that waits sleeps
+  uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
   Member member_[kMaxTeam];
 };
 
