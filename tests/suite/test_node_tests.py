@@ -30,8 +30,8 @@ class Least:
     rewritten: int
 
 
-SAMPLE, ALL = slice(0, None, 8), slice(None)
-LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(170, 50), "all": Least(1500, 600)})
+SAMPLE, ALL = slice(0, None, 12), slice(None)
+LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(112, 33), "all": Least(1500, 600)})
 
 EXCUSES = {
     "": 1.00,
