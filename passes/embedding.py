@@ -30,7 +30,7 @@ def _rows_of(op: Any, table: Any, ids: Any) -> Any:
 def _table_check(m: Match) -> str | None:
     weight, spec = m.graph.weight(m.values["table"]), m.spec("ids")
     if weight is None or weight.dtype is not DType.F32 or len(weight.shape) != 2:
-        return unsuited(f"{m.values['table']!r} is no constant matrix of float32")
+        return unsuited(f"{m.values['table']!r} is not a constant float32 matrix")
     if attribute(m.root, "axis", 0) != 0 or weight.shape[1] < _MIN_COLUMNS:
         return unsuited(f"it takes no rows of at least {_MIN_COLUMNS} numbers")
     if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:

@@ -82,7 +82,7 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
         Code.OUT_OF_BUDGET: "dropped: the budget ran out",
         Code.OUT_OF_TOLERANCE: "dropped: out of tolerance",
         Code.NEEDS_DROPPED: "dropped: it needs others that were",
-        Code.ORIGINAL_KEPT: "dropped with all others",
+        Code.ORIGINAL_KEPT: "dropped with all other rewrites",
         Code.FAILED_TO_RUN: "dropped: it could not be timed",
     }
 )

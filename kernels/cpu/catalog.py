@@ -100,10 +100,10 @@ class CpuCatalog(KernelCatalog):
         """Every variant of a call: the one of the highest level first, the others by level."""
         kernel, also = _kernel(topology)
         if not kernel:
-            own = Candidate(host_loop(topology.op), levels[-1], "the runtime computes it itself")
+            own = Candidate(host_loop(topology.op), levels[-1], "computed by a runtime loop")
             return (own,)
         chosen = find(kernel, levels[-1])
-        why = f"{chosen.isa} is the highest level with this kernel that the machine may use"
+        why = f"{chosen.isa} is the highest allowed level with this kernel"
         if also:
             why += f"; {variant_id(find(also, levels[-1]))} {_TOGETHER[topology.op]}"
         usable, related = _usable(tuple(levels)), _relation(levels[-1])

@@ -65,7 +65,7 @@ class MixedPrecision:
             yield Miss(self.name, region.id, unsuited("it writes no float32"))
             return
         if not any(_multiplies(r.params) for r in graph.regions()):
-            yield Miss(self.name, region.id, unsuited("no matmul reads or makes its values"))
+            yield Miss(self.name, region.id, unsuited("no matmul reads or computes its values"))
             return
         if why := self._outside(graph, region):
             yield Miss(self.name, region.id, why)
@@ -84,9 +84,9 @@ class MixedPrecision:
         for value in dict.fromkeys((*factors, *region.writes)):
             largest = self.ranges.get(value, 0.0)
             if largest > _MASK:
-                return unsuited(f"{value!r} holds masks of numbers that fp16 does not have")
+                return unsuited(f"{value!r} holds mask values outside the range of fp16")
             if largest > most:
-                why = f"{value!r} reaches {largest:.1e}, and {self.dtype} ends at {most:.1e}"
+                why = f"{value!r} reaches {largest:.1e}, above {self.dtype}'s {most:.1e}"
                 return Reason(why, Code.OUT_OF_RANGE)
             if 0.0 < largest < least:
                 why = f"{value!r} stays below {largest:.1e}, where {self.dtype} is coarse"

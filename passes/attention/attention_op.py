@@ -194,7 +194,7 @@ def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:
     if not ordered or lowered > LOWEST:
         return Term(key_padding_bias(masks, mask, lowered))
     if lowered != LOWEST:
-        raise NoMatch("keys out of order outweigh its padding")
+        raise NoMatch("its mask of padding is weaker than that of causality")
     return Term(key_padding_bias(masks, mask, None), LOWEST)
 
 

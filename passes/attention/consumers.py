@@ -56,7 +56,7 @@ def match_value_matmul(
     if not split_heads:
         product = reader(graph, weights, "MatMul")
         if product is None or product.operands[0] != weights:
-            raise NoMatch("the Softmax does not feed one product with v")
+            raise NoMatch("the Softmax is not read by a single product with v")
         matcher.covered.append(product)
         return matrices_operand(graph, product.operands[1], keys=False), product.results[0]
     again = reader(graph, weights, "Reshape")
@@ -65,7 +65,7 @@ def match_value_matmul(
         weights = again.results[0]
     product = reader(graph, weights, "MatMul")
     if product is None or product.operands[0] != weights:
-        raise NoMatch("the Softmax does not feed one product with v")
+        raise NoMatch("the Softmax is not read by a single product with v")
     matcher.covered.append(product)
     v = split_heads_operand(graph, product.operands[1], keys=False)
     if v.scale != 1.0:

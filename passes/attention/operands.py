@@ -88,7 +88,7 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
     if keys:
         region = operand_producer(graph, value, "Transpose")
         if region is None or attribute(region, "perm", ()) != _SWAP_MATRICES:
-            raise NoMatch("the keys of a matrix do not lie by rows")
+            raise NoMatch("the keys of a matrix are not stored by rows")
         value, more = unscale(graph, region.operands[0])
         scale *= more
     shape = graph.spec(value).shape

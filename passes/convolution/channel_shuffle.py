@@ -83,7 +83,7 @@ class DeinterleaveChannels:
             yield Miss(self.name, region.id, why)
             return
         if attribute(transpose, "perm", ()) != (1, 0, 2):
-            why = unsuited("the transpose before it does not deal channels")
+            why = unsuited("the transpose before it does not interleave channels")
             yield Miss(self.name, region.id, why)
             return
         value, piles = split.operands[0], region.operands[0]
@@ -95,18 +95,18 @@ class DeinterleaveChannels:
             return
         count, channels = parts[1], before[1]
         if not isinstance(count, int) or not isinstance(channels, int) or channels % count:
-            why = unsuited("its channels are not known to divide into piles")
+            why = unsuited("its channels are not known to divide into groups")
             yield Miss(self.name, region.id, why)
             return
         each = channels // count
         if after != (count, before[0], each, *before[2:]) or graph.is_output(piles):
-            why = unsuited("its piles are not the channels of an image")
+            why = unsuited("its groups are not the channels of an image")
             yield Miss(self.name, region.id, why)
             return
         readers = graph.in_order(u.region for u in graph.uses(piles))
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
-            why = unsuited("not every pile is picked once, or another pick proposes")
+            why = unsuited("not every group is picked once, or it is proposed at another pick")
             yield Miss(self.name, region.id, why)
             return
         between = (transpose.operands[0], stack.operands[0])

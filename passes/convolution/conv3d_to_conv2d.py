@@ -36,7 +36,7 @@ class Conv3dToConv2d:
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
-            why = unsuited("another convolution of the same volume proposes")
+            why = unsuited("proposed at another convolution of the same volume")
             yield Miss(self.name, region.id, why)
             return
         turned = DepthUnfolder(graph)

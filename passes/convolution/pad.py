@@ -45,7 +45,7 @@ def _pad(m: Match) -> Rewrite | str:
     if not zero or any(rest[1:]):
         return "the padding is not zero, or names its axes"
     if graph.spec(x).rank != 4 or not is_f32(graph, x):
-        return "it is not over float32 images"
+        return "its input is not a float32 image"
     sizes = ShapeValues(graph)
     found = sizes.read(pads)
     if found is None or found.shape != (8,):

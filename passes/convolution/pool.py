@@ -158,7 +158,7 @@ def _line(op: Any, x: Any) -> Any:
 def _line_check(m: Match) -> str | None:
     before, after = m.spec("x").shape, m.graph.spec(m.root.results[0]).shape
     if m.labels["pool"].params.window or before is None or len(before) != 3:
-        return unsuited("it is no pool over the whole of one axis")
+        return unsuited("it is not a pool over the whole of one axis")
     lifted = m.graph.spec(m.labels["lift"].results[0]).shape
     lines = lifted in ((*before[:2], 1, before[2]), (*before, 1))
     fits = lines and after == (*before[:2], 1)

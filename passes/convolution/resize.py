@@ -54,7 +54,7 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
     if not is_f32(graph, value):
         return Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE)
     if attribute(region, "axes", None) is not None or attribute(region, "antialias", 0):
-        return "it names axes, or smooths"
+        return "it sets axes or antialias"
     if attribute(region, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "it keeps the aspect ratio"
     how = _way(graph, region, mode)

@@ -212,7 +212,7 @@ def _number(
     if counts not in ((), (1,)):
         other = len(spec.shape) != 2 and not every_rank
         if s.graph.opset < _AXIS_SINCE or len(counts) != 1 or other:
-            raise CannotDecompose("an operand that is no matrix has several scales")
+            raise CannotDecompose("an operand that is not a matrix has several scales")
         attrs = {"axis": axis}
     operands = (value, scale, *([zero] if zero else []))
     return s("DequantizeLinear", *operands, spec=_float(spec), **attrs)

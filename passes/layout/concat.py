@@ -74,7 +74,7 @@ class Concat:
             yield Miss(
                 self.name,
                 region.id,
-                Reason("its parts do not provably fit together", Code.UNKNOWN_SHAPE),
+                Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE),
             )
             return
         covered = with_feeders(graph, [region, *expands], names)
@@ -138,7 +138,7 @@ class FuseIntoConcat:
             if made == whole:
                 continue
             if not fits(graph, made.params, made.names, wanted):
-                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
                 continue
             covered = (first, region) if alone else (region,)
             new = fused(self.name, made.params, made.names, region.results, covered)
@@ -226,7 +226,7 @@ class SinkConcat:
             start = end
         params, names = _assembled(inner.axis, pieces)
         if not fits(graph, params, names, [graph.spec(region.results[0])]):
-            return Reason("its parts do not provably fit together", Code.UNKNOWN_SHAPE)
+            return Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE)
         covered = (first, region) if alone else (region,)
         new = fused(self.name, params, names, region.results, covered)
         return Proposal(self.name, covered, (new,))

@@ -110,7 +110,7 @@ class FuseView:
                 )
                 continue
             if not fits(graph, joined.params, joined.names, wanted):
-                yield Miss(self.name, region.id, f"no strides describe how it reads {value!r}")
+                yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
                 continue
             covered = (first, region) if alone else (region,)
             new = fused(self.name, joined.params, joined.names, region.results, covered)
@@ -142,7 +142,7 @@ class FuseReshape:
         ):
             params, names = inner.params, inner.names
         else:
-            why = unsuited(f"nothing elementwise and no concatenation makes {value!r}")
+            why = unsuited(f"{value!r} comes from neither an elementwise op nor a concatenation")
             yield Miss(self.name, region.id, why)
             return
         common = params.common([graph.spec(n).shape or () for n in names])
@@ -150,7 +150,7 @@ class FuseReshape:
             yield Miss(
                 self.name,
                 region.id,
-                Reason(f"symbols leave the shape of {value!r} open", Code.UNKNOWN_SHAPE),
+                Reason(f"the shape of {value!r} is not determined", Code.UNKNOWN_SHAPE),
             )
             return
         params = replace(params, target=target)
@@ -158,7 +158,7 @@ class FuseReshape:
             yield Miss(
                 self.name,
                 region.id,
-                Reason(f"symbols leave the shape of {value!r} open", Code.UNKNOWN_SHAPE),
+                Reason(f"the shape of {value!r} is not determined", Code.UNKNOWN_SHAPE),
             )
             return
         new = fused(self.name, params, names, region.results, (first, region))
@@ -183,7 +183,7 @@ class StridedCopy:
             yield Miss(
                 self.name,
                 region.id,
-                Reason("symbols leave the shape of its result open", Code.UNKNOWN_SHAPE),
+                Reason("the shape of its result is not determined", Code.UNKNOWN_SHAPE),
             )
             return
         new = fused(self.name, op.params, op.names, region.results, [region])

@@ -265,7 +265,7 @@ class Iota:
             return
         grid = reader.read(value)
         if grid is None or all(isinstance(s, int) for s in grid.sizes):
-            why = unsuited(f"{value!r} is no range over sizes known when the model runs")
+            why = unsuited(f"{value!r} is not a range over sizes known at run time")
             yield Miss(self.name, region.id, why)
             return
         values = list[str]()

@@ -75,7 +75,7 @@ def why_kept(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
     if graph.weight(value) is None:
         return not_constant(value)
     if not twice and must_stay_plain(graph, value):
-        return Reason(f"others need {value!r} as it is", Code.OTHER_READERS)
+        return Reason(f"other readers need {value!r} unchanged", Code.OTHER_READERS)
     return Reason(f"the tiles of {value!r} were set by hand", Code.EXCLUDED)
 
 

@@ -65,7 +65,7 @@ class Gemm:
             return
         shape = constant_matrix(graph, region)
         if shape is None:
-            why = unsuited(f"{region.operands[1]!r} is no constant matrix of float32")
+            why = unsuited(f"{region.operands[1]!r} is not a constant float32 matrix")
             yield Miss(self.name, region.id, why)
             return
         if (reason := self._check(graph, region, shape)) is not None:
@@ -194,7 +194,7 @@ def _bias_check(m: Match) -> str | None:
     if not open_ or gemm.params.bias or gemm.params.epilogue or gemm.params.integers:
         return unsuited("the product has a bias or an epilogue already, or sums integers")
     vector = spec.shape == (gemm.params.n,) and spec.dtype is DType.F32
-    return None if vector else unsuited(f"{m.values['bias']!r} is no vector over the columns")
+    return None if vector else unsuited(f"{m.values['bias']!r} is not a vector over the columns")
 
 
 def _take_bias(m: Match) -> Region:

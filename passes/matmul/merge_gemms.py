@@ -92,7 +92,7 @@ class MergeGemms:
         found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
         parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
-            why = unsuited("no other product reads this, or another proposes")
+            why = unsuited("no other product reads this, or it is proposed at another product")
             yield Miss(self.name, region.id, why)
             return
         widths = tuple(r.params.n for r in parts)

@@ -45,7 +45,7 @@ class NormPrologue:
         first = graph.producer(value)
         bound_chain = read_chain(graph, first) if first is not None else None
         if first is None or bound_chain is None or len(first.results) != 1:
-            why = unsuited("nothing elementwise makes what it normalises")
+            why = unsuited("its input is not computed elementwise")
             yield Miss(self.name, region.id, why)
             return
         chain, names = bound_chain

@@ -51,7 +51,7 @@ class GemmEpilogue:
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the product {value!r} is broadcast")
         if len(graph.convex((product, region))) > 2:
-            why = Reason(f"another operand needs the product {value!r} too", Code.CYCLE)
+            why = Reason(f"another operand also depends on the product {value!r}", Code.CYCLE)
             return Miss(self.name, region.id, why)
         if _widens(graph, product, value, region):
             return Miss(self.name, region.id, f"{value!r} is stored in 8 bits, its reader is not")

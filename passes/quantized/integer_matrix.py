@@ -45,7 +45,7 @@ def integer_gemm(
     if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
-        return Reason("the operands are no matrices of known rank", Code.UNKNOWN_SHAPE)
+        return Reason("the operands are not matrices of known rank", Code.UNKNOWN_SHAPE)
     k, n = weight.shape[::-1] if transposed else weight.shape
     if k > MAX_DEPTH:
         return f"sums of {k} products may not fit 32 bits"

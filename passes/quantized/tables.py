@@ -55,7 +55,7 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
         return stored
     data, scales, zeros = stored
     if ids.dtype not in (DType.I64, DType.I32) or ids.shape is None:
-        return Reason("the ids are no integers of known rank", Code.UNSUPPORTED_DTYPE)
+        return Reason("the ids are not integers of known rank", Code.UNSUPPORTED_DTYPE)
     if len(scales.shape) != 2 or gathered != 0 or along % 2 != 1:
         return "it gathers no rows of a matrix with blocks along them"
     if (why := unsupported_blocks(bits, block)) is not None:
@@ -65,7 +65,7 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
         return Reason("its table does not hold codes in bytes", Code.UNSUPPORTED_DTYPE)
     k = data.count // n * 8 // bits
     if -(-k // block) != blocks or k % block:
-        return "its rows are no whole blocks"
+        return "its rows are not whole blocks"
     return byte_codes(data, scales, zeros, (k, n), bits, block)
 
 

@@ -42,7 +42,7 @@ class DequantizeFirst:
             return
         view = graph.producer(region.operands[0])
         if view is None or view.op not in _VIEWS or view.fused or len(view.results) != 1:
-            yield Miss(self.name, region.id, unsuited("what it dequantizes is no view"))
+            yield Miss(self.name, region.id, unsuited("what it dequantizes is not a view"))
             return
         if not _one_scale(graph, region):
             yield Miss(self.name, region.id, _SCALES)

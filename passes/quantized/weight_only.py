@@ -76,7 +76,7 @@ class MatmulNbits:
             return
         bias = _operand(region, 5)
         if bias and (not is_f32(graph, bias) or graph.spec(bias).shape != (made.n,)):
-            yield Miss(self.name, region.id, "its bias is no float32 vector")
+            yield Miss(self.name, region.id, "its bias is not a float32 vector")
             return
         params = GemmParams(made.k, made.n, made.layout, bool(bias))
         operands = [region.operands[0], made.codes, made.scales, *([bias] if bias else [])]
@@ -191,7 +191,7 @@ def byte_codes(
     k, n = sizes
     blocks = -(-k // block)
     if codes.dtype is not DType.U8 or codes.count != n * blocks * block * bits // 8:
-        return "its codes are no bytes of the sizes it names"
+        return "its codes are not bytes of the declared sizes"
     if scales.dtype is not DType.F32 or scales.count != n * blocks:
         return "it does not have a float32 scale for each block"
     kind = "middle"
@@ -251,7 +251,7 @@ def _dequantized(
     if bits is None or scales.dtype is not DType.F32:
         return Reason("its matrix or scales have another type", Code.UNSUPPORTED_DTYPE)
     if len(stored.shape) != 2 or 0 in stored.shape or attribute(region, "transA", 0):
-        return "its operands are no matrices in order"
+        return "its operands are not matrices in order"
     k, n = stored.shape[::-1] if transposed else stored.shape
     if (why := _left(graph, region.operands[0], k)) is not None:
         return why

@@ -44,7 +44,7 @@ def pruned_for(
 
 def not_chosen(value: str) -> Reason:
     """Return the reason that compression replaces a matrix in no or another way."""
-    return Reason(f"{value!r} was not chosen for this", Code.NOT_APPLICABLE)
+    return Reason(f"the search did not choose {value!r} for this", Code.NOT_APPLICABLE)
 
 
 def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:

@@ -83,7 +83,7 @@ class DeadChannels:
             constant &= values == 0  # padding is 0, whatever the channel's constant
         kept = whole_vectors(~(constant | unused))
         if kept.all():
-            reason = f"{makers[0].results[0]!r} has too few dead channels to store fewer of them"
+            reason = f"{makers[0].results[0]!r} has too few dead channels for a narrower product"
             yield Miss(self.name, region.id, reason)
             return
         gone = ~kept & ~unused
@@ -256,7 +256,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     if isinstance(params, GemmParams) and (params.norm or params.splits):
         return f"{value!r} is normalised over its channels"
     if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
-        return f"what makes {value!r} of the product differs from row to row"
+        return f"the epilogue that computes {value!r} differs from row to row"
     if any(graph.weight(v) is None for v in maker.operands[1:]):
         return Reason(
             f"an operand of the product that makes {value!r} is not constant", Code.NOT_CONSTANT

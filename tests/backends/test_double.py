@@ -412,7 +412,7 @@ def test_what_leaves_the_range_of_fp16_stays_float32(tmp_path: Path) -> None:
     """One program computes in both: the other products read and write halves."""
     _, report = improved_in_fp16(wide, tmp_path)
     assert report.nodes_after == report.kernels == 1
-    assert any("f16 ends at 6.6e+04" in warning for warning in report.warnings)
+    assert any("above f16's 6.6e+04" in warning for warning in report.warnings)
     calls = {row.call for row in report.kernel_calls}
     assert {"gemm_f16", "gemm_tf32x3"} <= calls, calls
 

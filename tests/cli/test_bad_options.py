@@ -125,7 +125,7 @@ def test_data_that_does_not_fit(
 
 def test_data_that_is_no_npz(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "good.onnx", "--data", "good.onnx")
-    assert "from good.onnx: it is no .npz file" in said
+    assert "from good.onnx: it is not an .npz file" in said
 
 
 def test_a_bug_is_one_line_and_how_to_report_it(

@@ -170,7 +170,7 @@ def test_what_stays_beside_a_program_says_why(
     ("rows", "dtype", "reason"),
     [
         ("n", DType.F16, "'sum' is f16, and kernels take and give float32"),
-        ("m", DType.F32, "the sizes of 'x' and 'y' do not provably fit together"),
+        ("m", DType.F32, "the sizes of 'x' and 'y' cannot be proven compatible"),
     ],
 )
 def test_what_is_said_of_operators_no_rule_came_near(

@@ -663,7 +663,7 @@ OPEN = TensorSpec(DType.F32, None)
         (
             MatMulParams(),
             [TensorSpec(DType.F32, ("a", "k")), TensorSpec(DType.F32, ("j", 4))],
-            "do not provably fit",
+            "cannot be proven compatible",
         ),
         (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
         (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
@@ -673,7 +673,7 @@ OPEN = TensorSpec(DType.F32, None)
         (
             BESIDE,
             [TensorSpec(DType.F32, ("a", 4)), TensorSpec(DType.F32, ("b", 4))],
-            "do not provably fit",
+            "cannot be proven compatible",
         ),
     ],
 )

@@ -167,8 +167,8 @@ def test_the_cost_of_a_chain_is_its_steps() -> None:
         (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
         (lambda: Chain(("full",), (Step("relu", (1,)),), (1,)), "reads a later value"),
         (lambda: Chain(("full",), (Step("relu", (-1,)),), (1,)), "reads a later value"),
-        (lambda: Chain(("full",), (), (1,)), "a result is no value of the chain"),
-        (lambda: Chain(("full",), (), cast("Any", (0.0,))), "a result is no value of the chain"),
+        (lambda: Chain(("full",), (), (1,)), "a result is not a value of the chain"),
+        (lambda: Chain(("full",), (), cast("Any", (0.0,))), "not a value of the chain"),
     ],
 )
 def test_impossible_chains_are_refused(make: object, reason: str) -> None:

@@ -37,7 +37,7 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
     ("topology", "tiling", "reason"),
     [
         (gemm(128), "grid", "dense: 128x768 results in tiles"),
-        (gemm(1), "stream", "1 row: time goes into reading the 768x768 operand once"),
+        (gemm(1), "stream", "1 row: bound by reading the 768x768 operand"),
         (gemm(128, LowRank(64)), "two-products", "rank 64: both take 17% of the dense"),
         (
             OperatorTopology("gemm_block_sparse", 128, 768, 768, BlockSparse(32, 16, 0.2)), "map",
@@ -51,7 +51,7 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
         (OperatorTopology("winograd", 3136, 64, 576, Transformed(4)), "transformed", "4x4"),
         (
             OperatorTopology("depthwise", 3136, 1, 9, Channelwise(), batch=96), "grid",
-            "one product for each of 96 channels",
+            "a separate filter for each of 96 channels",
         ),
         (OperatorTopology("norm", 128, 768, 1, Rowwise()), "rows", "128 rows of 768 numbers"),
         (OperatorTopology("copy", 8, 9, 1, Pointwise()), "elements", "72 numbers"),

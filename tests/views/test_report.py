@@ -101,7 +101,7 @@ def test_the_files_of_a_result_are_listed() -> None:
         (replace(KEPT, code=Code.UNMEASURED, gains=()), "kept, not timed", ""),
         (
             replace(DROPPED, code=Code.ORIGINAL_KEPT),
-            "dropped with all others",
+            "dropped with all other rewrites",
             "1.00×",
         ),
         (

@@ -248,13 +248,13 @@ def from_file(
 def _arrays_of(path: Path) -> dict[str, Array]:
     with open_regular(path) as file:
         if not is_zipfile(file):
-            raise ValueError("it is no .npz file; numpy.savez writes one")
+            raise ValueError("it is not an .npz file; numpy.savez writes one")
         file.seek(0)
         with np.load(file, allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name!r} is no array")
+            raise ValueError(f"{name!r} is not an array")
     return arrays
 
 

@@ -417,7 +417,7 @@ def _limit_clause(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     if any(limits.of(o.output) != limits.tolerance for o in outputs):
         return "within each output's own tolerance"
     excused = not all(o.relative <= limits.of(o.output) for o in outputs if o.floor)
-    more = ", and twice ONNX Runtime's own distance" if excused else ""
+    more = ", and twice the difference between ONNX Runtime's own levels" if excused else ""
     return f"{limits.tolerance:.1e} is allowed{more}"
 
 

@@ -259,7 +259,7 @@ def _why_sizes(graph: TileGraph, region: Region) -> str:
     sizes = any(graph.spec(v).dtype is DType.I64 for v in region.reads)  # e.g. Expand
     alike = region.op in COSTS and read and not sizes
     if alike and broadcast(read) != shapes[region.results[0]]:
-        return f"the sizes of {' and '.join(map(repr, region.reads))} do not provably fit together"
+        return f"the sizes of {' and '.join(map(repr, region.reads))} cannot be proven compatible"
     return ""
 
 
@@ -271,7 +271,7 @@ def _inside(made: Stages, region: Region) -> str:
     try:
         return plan_subgraph(steps, made.graph.bindings, made.levels).describe()
     except GraphError:
-        return "some of its sizes are known only when it runs"
+        return "some of its sizes are known only at run time"
 
 
 def _note(made: Stages) -> str:

@@ -56,7 +56,7 @@ class Samples:
             if not file.is_file():
                 raise UsageError(f"{option} {file} does not exist")
             if not is_zipfile(file):
-                raise UsageError(f"{option} {file} is no .npz file; numpy.savez writes one")
+                raise UsageError(f"{option} {file} is not an .npz file; numpy.savez writes one")
         return cls(model, found, option)
 
     def __iter__(self) -> Iterator[tuple[str, Feed]]:

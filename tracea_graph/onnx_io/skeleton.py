@@ -37,7 +37,7 @@ def write_skeleton(source: Path, out: Path, *, weights: bool = False) -> dict[st
     try:
         model = onnx.load(source, load_external_data=weights)
     except Exception as error:  # protobuf's exceptions have no common public base
-        raise ModelError(f"{source} is no ONNX model that can be read: {error}") from error
+        raise ModelError(f"{source} is not a readable ONNX model: {error}") from error
     _drop_texts(model)
     facts: dict[str, Any] = {}
     if not weights:

@@ -158,7 +158,7 @@ def _tensor(buf: Buffer, tensor: Field, spans: dict[int, Span], index: int) -> b
 
 def _within(buf: Buffer, outer: Field) -> Iterator[Field]:
     if outer.kind != _BYTES:
-        raise WireError(f"field {outer.number} at byte {outer.start} is no message")
+        raise WireError(f"field {outer.number} at byte {outer.start} is not a message")
     return fields(buf, outer.body, outer.end)
 
 

@@ -115,7 +115,7 @@ class Chain:
                 raise ValueError(f"step {i} reads a later value")
         last = count + len(self.steps)
         if any(isinstance(r, float) or not 0 <= r < last for r in self.results):
-            raise ValueError("a result is no value of the chain")
+            raise ValueError("a result is not a value of the chain")
         if self.dtypes and len(self.dtypes) != count:
             raise ValueError("a chain reads every one of its operands, in a type for each")
         if all(d is DType.F32 for d in self.dtypes):

@@ -94,13 +94,13 @@ class ConcatParams:
                  for p, s in zip(self.parts, own, strict=True)]  # fmt: skip
         around = {(len(s), s[: self.axis], s[self.axis + 1 :]) for s in found}
         if len(around) != 1 or self.axis >= len(found[0]):
-            raise ValueError("the parts do not provably fit together")
+            raise ValueError("the shapes of the parts cannot be proven compatible")
         return found
 
     def _expanded(self, shape: Shape, like: Shape) -> Shape:
         """Return a shape with the sizes of another where it has a size of 1, but on the axis."""
         if len(shape) != len(like):
-            raise ValueError("the parts do not provably fit together")
+            raise ValueError("the shapes of the parts cannot be proven compatible")
         pairs = enumerate(zip(shape, like, strict=True))
         return tuple(w if d == 1 and a != self.axis else d for a, (d, w) in pairs)
 

@@ -327,7 +327,7 @@ def factors(extents: Sequence[Extent]) -> Factors:
 def _quotient(a: Factors, b: Factors) -> Extent:
     """Return a / b; raises ValueError unless the division is provably exact."""
     if b[0] == 0 or a[0] % b[0] or not b[1] <= a[1]:
-        raise ValueError("symbols leave a dimension open")
+        raise ValueError("a dimension is not determined by the symbols")
     rest = tuple((a[1] - b[1]).elements())
     return combine("mul", product(rest), a[0] // b[0])
 

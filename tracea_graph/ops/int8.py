@@ -38,7 +38,7 @@ class Integers:
 
     def __post_init__(self) -> None:
         if self.dtype not in _NUMPY:
-            raise ValueError(f"{self.dtype.short} is no 8-bit integer type")
+            raise ValueError(f"{self.dtype.short} is not an 8-bit integer type")
         bounds = np.iinfo(_NUMPY[self.dtype])
         if self.zero is not None and not bounds.min <= self.zero <= bounds.max:
             raise ValueError(f"the zero point {self.zero} is no {self.dtype.short}")

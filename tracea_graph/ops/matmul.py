@@ -114,7 +114,7 @@ class MatMulParams:
         a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
         outer = broadcast([a[:-2], b[:-2]])
         if a[-1] != b[-2] or outer is None:
-            raise ValueError("operand shapes do not provably fit together")
+            raise ValueError("operand shapes cannot be proven compatible")
         return a, b, (*outer, a[-2], b[-1])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -81,9 +81,9 @@ def _scores(node: Node, graph: TileGraph) -> tuple[Extent, Extent]:
     shape = graph.spec(node.inputs[0]).shape
     default = -1 if graph.opset >= 13 else 1
     if shape is None or len(shape) < 2:
-        raise GraphError(f"the scores {node.inputs[0]!r} are no matrices of queries by keys")
+        raise GraphError(f"the scores {node.inputs[0]!r} are not matrices of queries by keys")
     if node.attrs.get("axis", default) not in (-1, len(shape) - 1):
-        raise GraphError(f"{node.outputs[0]!r} is no Softmax over the last axis, that of keys")
+        raise GraphError(f"{node.outputs[0]!r} is not a Softmax over the last axis, that of keys")
     return shape[-2], shape[-1]
 
 

@@ -108,13 +108,17 @@ class Assembly:
         """The policy's decisions about all kernel calls, in graph order."""
         return (one for item in self.placed for one in item.decisions)
 
-    def kernels_said(self, cost: CostModel) -> str:
-        """Say how many nodes are kernels, and their share of the predicted time, after a count."""
+    def nodes_said(self, nodes: int, cost: CostModel) -> str:
+        """Say how many of ``nodes`` are kernels, and their share of the predicted time."""
         times = [(region.fused, cost(self.graph, region)) for region in self.graph.regions()]
         share = sum(us for fused, us in times if fused) / (sum(us for _, us in times) or 1.0)
         kernels = len(self.placed)
+        if not kernels:
+            return str(nodes)
+        if nodes == kernels:
+            return f"{nodes} kernel{'s' * (nodes > 1)}"
         kind = "kernels" if kernels > 1 else "a kernel"
-        return f", {kernels} of them {kind} with {share:.0%} of the time" if kernels else ""
+        return f"{nodes}, {kernels} of them {kind} with {share:.0%} of the time"
 
     def within(self, other: Assembly) -> bool:
         """Return True if ``other`` contains every group, kernel and chain of this assembly."""

@@ -260,9 +260,9 @@ class Reporter:
                 return Reason(next(iter(self.deadline.cut)), Code.OUT_OF_BUDGET)
             return Reason("no rewrite applies", Code.NO_REWRITE)
         before, after = self.model.node_count, count_nodes(kept.assembly.graph)
-        which = kept.assembly.kernels_said(self.compression.planner.cost)
+        left = kept.assembly.nodes_said(after, self.compression.planner.cost)
         why = self.lock.because if self.lock else gain_of(_timings(evaluator))
-        return Reason(f"{before} nodes became {after}{which}, {why}", Code.IMPROVED)
+        return Reason(f"{before} nodes became {left}, {why}", Code.IMPROVED)
 
     @property
     def _is_float32(self) -> bool:
@@ -323,7 +323,7 @@ def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> Re
     if error:
         return Reason(f"dropped: with it, {error}", Code.OUT_OF_TOLERANCE)
     if nothing_stays:
-        return Reason("dropped with all others", Code.ORIGINAL_KEPT)
+        return Reason("dropped with all other rewrites", Code.ORIGINAL_KEPT)
     return Reason("dropped: it needs others that were", Code.NEEDS_DROPPED)
 
 

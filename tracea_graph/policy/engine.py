@@ -196,7 +196,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
             share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
             return "two-products", f"a factor of rank {rank}: both take {share:.0%} of the dense"
         case BlockSparse(rows, columns, density):
-            return "map", f"a map visits the {density:.0%} of {rows}x{columns} blocks stored"
+            return "map", f"visits the stored {density:.0%} of {rows}x{columns} blocks only"
         case Unstructured(density):
             return "bitmap", f"a bitmap says which {density:.0%} of the elements are stored"
         case Windowed(window):
@@ -204,7 +204,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
         case Transformed(side):
             return "transformed", f"{side}x{side} results at a time by Winograd's transform"
         case Channelwise():
-            return "grid", f"one product for each of {t.batch} channels"
+            return "grid", f"a separate filter for each of {t.batch} channels"
         case Rowwise():
             return (
                 "rows",
@@ -220,7 +220,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
     if t.m <= _STREAM_ROWS:
         return (
             "stream",
-            f"{_count(t.m, 'row')}: time goes into reading the {t.k}x{t.n} operand once",
+            f"{_count(t.m, 'row')}: bound by reading the {t.k}x{t.n} operand",
         )
     return "grid", f"dense: {t.m}x{t.n} results in tiles"
 

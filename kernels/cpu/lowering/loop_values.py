@@ -110,7 +110,7 @@ def rows_needed(
     if not found:
         return None
     if len({a for a, _ in found}) > 1:
-        raise NotTileable("readers of a value go through it at different speeds")
+        raise NotTileable("readers of a value advance at different rates")
     first = reduce(minimum, firsts)
     if granularity > 1:
         first = times(combine("floordiv", combine("max", 0, first), granularity), granularity)
@@ -215,7 +215,7 @@ def row_of(view: View) -> int:
     """
     if len(view.dims) != 5:
         if not isinstance(view.offset, int):
-            raise NotTileable("a matrix begins somewhere unknown")
+            raise NotTileable("the start of a matrix is not known")
         return 0
     block, line = view.strides[1], view.strides[LINES]
     if not isinstance(view.offset, int) or not isinstance(block, int) or not isinstance(line, int):

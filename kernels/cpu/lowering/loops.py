@@ -141,7 +141,7 @@ class _LoopBuilder:
         halos = {c.views[-1].buffer: c for c in calls if c.op == "zero_pad" and c.views[-1]}
         inside = [as_rows(c) for c in calls if c.op != "zero_pad"]
         if len(inside) < 2:
-            raise NotTileable("there is one call only")
+            raise NotTileable("there is only one call")
         if len({len(v.dims) for c in inside for v in results(c)}) > 1:
             raise NotTileable("rows of matrices and lines of images cannot share a loop")
         builder = cls(inside, [], {}, step, (f"start{number}", f"end{number}"))
@@ -199,7 +199,7 @@ class _LoopBuilder:
                 else rows_needed(call, rows, top, readers)
             )
             if need is None:
-                raise NotTileable("a call makes nothing the loop needs")
+                raise NotTileable("a call computes nothing the loop needs")
             if need.a * self.step % granularity_of(call):
                 raise NotTileable("a tile would split rows that a kernel makes at once")
             needs.append(need)
@@ -228,7 +228,7 @@ class _LoopBuilder:
                 v for c in self.inside for v in c.views if v and v.buffer == value.view.buffer
             ):
                 if row_stride(view) != value.step or len(view.dims) != len(value.view.dims):
-                    raise NotTileable("calls see a buffer in different ways")
+                    raise NotTileable("calls use different views of a buffer")
 
     def _rows_in_all(self, need: RowsNeeded) -> int:
         """Rows computed in total by iterations that recompute all they need."""

@@ -69,7 +69,7 @@ class ConvBf16(PatternPass):
         if weight is None:
             return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if params.channels % BLOCK % 2:
-            return f"{params.channels} channels are no pairs"
+            return f"{params.channels} channels do not form pairs"
         made, nchw32c = (
             list[Rewrite](),
             self.nchw32c and _reads_nchw32c(graph, m.values["x"], params),
@@ -92,7 +92,7 @@ class DepthwiseBf16(PatternPass):
     def check(self, m: Match) -> str | None:
         layout = m.root.params.layout
         fits = isinstance(layout, DepthwiseFilters) and layout.in_bf16 and not layout.rounded
-        return None if fits else unsuited("it is no depthwise convolution of bf16 values")
+        return None if fits else unsuited("it is not a depthwise convolution of bf16 values")
 
     def rewrite(self, m: Match) -> Rewrite:
         # saves at most a quarter of the cycles, which the cost model does not resolve

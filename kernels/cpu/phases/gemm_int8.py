@@ -49,7 +49,7 @@ class GemmInt8:
         if not isinstance(params, GemmParams):
             return
         if params.integers or not isinstance(params.layout, Plain):
-            yield Miss(self.name, region.id, unsuited("its matrix is no plain float32 one"))
+            yield Miss(self.name, region.id, unsuited("its matrix is not plain float32"))
             return
         weight = replaceable_matrix(graph, region, twice=True)
         why = str(why_kept(graph, region, twice=True)) if weight is None else _unfit(graph, region)

@@ -83,7 +83,7 @@ class PackMatrices:
         if weight is None:
             return not_constant(value)
         if not (self.twice or self.at_load) and must_stay_plain(graph, value):
-            return f"others need {value!r} as it is"
+            return f"other readers need {value!r} unchanged"
         layout, k, n = params.layout, params.k, params.n
 
         def load() -> Array:

@@ -28,7 +28,7 @@ TILE_AND_FUSE = "tile-and-fuse"
 TILE_SIZES = (TILE_AND_FUSE, *(f"{TILE_AND_FUSE}-{i}" for i in range(2, len(CACHE_FRACTIONS) + 1)))
 """Names of its proposals, those with the largest tiles first."""
 
-_OPEN = "sizes of what {!r} is made of are known only when it runs"
+_OPEN = "{!r} has inputs whose sizes are known only at run time"
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def lower_take(
 ) -> list[Value]:
     x, ids = operands
     if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:
-        raise LackingError("GPU kernels take elements of floats of up to four axes")
+        raise LackingError("GPU kernels of GatherElements take floats of up to four axes")
     shape = (*x.shape[:-1], ids.shape[-1])
     target = targets[0]
     y = target if target and target.dtype is x.dtype else w.temp(x.dtype, shape)
@@ -220,7 +220,7 @@ def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Value], targets: Targe
         w.chain(chain, seen, [x])
         seen = [x]
     if seen[0].dtype not in FLOATS:
-        raise LackingError("GPU kernels look for extremes among floats")
+        raise LackingError("GPU kernels of ArgMin and ArgMax take floats only")
     w.call(
         "arg", seen[0].dtype.short, x=seen[0].view, y=y.flat(len(kept)).view, kind=p.kind,
         last=p.select_last,
@@ -281,7 +281,7 @@ def lower_top_k(
 ) -> list[Value]:
     x = operands[0]
     if x.dtype not in FLOATS:
-        raise LackingError("GPU kernels choose among floats")
+        raise LackingError("GPU kernels of TopK take floats only")
     shape = (*x.shape[:-1], p.k)
     y, index = (w.temp(dtype, shape) for dtype in (x.dtype, DType.I64))
     w.call(

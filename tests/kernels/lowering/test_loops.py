@@ -140,7 +140,7 @@ def test_parallel_iterations_make_whole_winograd_tiles(count: int, rows: int) ->
 
 def test_what_cannot_be_cut_is_said() -> None:
     _, graph = bottleneck(17)
-    with pytest.raises(NotTileable, match="there is one call only"):
+    with pytest.raises(NotTileable, match="there is only one call"):
         program(graph, RowTile(3, 3, 4))
     net = Net()
     x = net("Relu", conv(net, net.input("x", "n", 16, "h", "w"), 16, 16, 1))

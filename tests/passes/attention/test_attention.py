@@ -397,7 +397,7 @@ def test_weights_read_elsewhere_are_a_reason() -> None:
     y = PLAIN.build(net)
     graph = net.graph(y, net("Exp", "p"))
     assert reasons(schedule_only(graph, Attention()), "attention") == {
-        "the Softmax does not feed one product with v"
+        "the Softmax is not read by a single product with v"
     }
 
 
