@@ -90,7 +90,8 @@ class Attention:
         terms, pattern = split_tiles(graph, scores.terms)
         for term in reversed(terms):
             if term.flat and split_heads:
-                raise NoMatch(f"the mask {graph.spec(term.value)} covers matrices, not heads")
+                why = f"the mask {graph.spec(term.value)} varies by matrix, not by head"
+                raise NoMatch(why)
             masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
         scale = matcher.scale * q.scale * k.scale

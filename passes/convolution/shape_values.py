@@ -69,7 +69,7 @@ class ShapeValues:
 def _truncated(a: Extent, b: Extent) -> Extent:
     """Return ``a / b`` truncated towards zero as in ONNX; ``b`` must be a positive number."""
     if not isinstance(b, int) or b < 1:
-        raise ValueError("a size divided by what is not known")
+        raise ValueError("a size is divided by an unknown number")
     above = combine("floordiv", combine("max", a, 0), b)
     below = combine("floordiv", combine("max", combine("sub", 0, a), 0), b)
     return combine("sub", above, below)

@@ -196,7 +196,7 @@ def _dequantise(s: OnnxBuilder) -> OnnxBuilder:
     if weight is None or weight.count == 1 or s.graph.weight(x) is not None:
         raise CannotDecompose("")
     if s.attribute("block_size", 0) or len(weight.shape) != 1 or weight.dtype is not DType.F32:
-        raise CannotDecompose("its scale is not one float32 number per place of an axis")
+        raise CannotDecompose("its scale is not a float32 vector along an axis")
     offsets = s.graph.weight(zero) if zero else None
     if shape is None or (zero and offsets is None):
         raise CannotDecompose("its rank or its zero point is not known")

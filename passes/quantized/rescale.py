@@ -50,7 +50,7 @@ def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) 
     if weight is None:
         return not_constant(scales)
     if weight.dtype is not DType.F32 or w.node.attrs.get("block_size", 0):
-        return "the scale of its matrix is not float32, or one for each block"
+        return "the scale of its matrix is not float32, or differs by block"
     if weight.count == 1:
         return None
     stored = graph.weight(w.operands[0])

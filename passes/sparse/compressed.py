@@ -43,7 +43,7 @@ def pruned_for(
 
 
 def not_chosen(value: str) -> Reason:
-    """Return the reason that compression replaces a matrix in no or another way."""
+    """Return the reason to leave a matrix that compression did not choose for a rule."""
     return Reason(f"the search did not choose {value!r} for this", Code.NOT_APPLICABLE)
 
 

@@ -36,7 +36,7 @@ def precision_notes(improved: bool, model: Model) -> Iterator[str]:
     for dtype, name in _HALF_NAMES.items():
         if dtype in model.widened and (improved or dtype is DType.BF16):
             yield (
-                f"what the model computes in {name} is computed in float32; inputs, outputs and "
+                f"{name} arithmetic is done in float32; inputs, outputs and "
                 "stored weights keep their type"
             )
     if DType.BF16 in model.widened:

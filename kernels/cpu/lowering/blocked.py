@@ -93,7 +93,7 @@ class BlockedValue:
         return self.view(self.halo)
 
     def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
-        """The value with ``pads`` of its halo."""
+        """Return the view that includes ``pads`` of the value's halo."""
         strides = dense_strides(self.shape)
         dims = (
             self.batch, -(-self.channels // self.block),
