@@ -51,7 +51,7 @@ def test_halves_are_computed_in_float32(make: object, form: str, tmp_path: Path)
     report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
     assert report.status == "passed", report.status_reason
     assert report.kernels == 1
-    assert any(f"computes in {form} is computed in float32" in note for note in report.notes)
+    assert any(f"{form} arithmetic is done in float32" in note for note in report.notes)
     half, result = onnx.load(tmp_path / "half.onnx"), onnx.load(report.output)
     assert [*result.graph.input, *result.graph.output] == [*half.graph.input, *half.graph.output]
     x = normal(3, *_sizes(net))
