@@ -203,6 +203,12 @@ class Program:
     loops: tuple[Loop, ...] = ()
     loose: frozenset[tuple[int, int]] = frozenset()
 
+    def dtype_of(self, buffer: Buffer) -> DType | None:
+        """The element type of a buffer; None if the signature leaves it open."""
+        if buffer.kind == "temp":
+            return self.temps[buffer.index].dtype
+        return (self.inputs if buffer.kind == "input" else self.outputs)[buffer.index].dtype
+
 
 @dataclass(frozen=True)
 class OpType:

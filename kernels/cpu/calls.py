@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.product_calls import (
     gemm,
     round_rows,
 )
-from tracea_graph.kernels.cpu.schedule import ConvSchedule
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, TaskSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -80,6 +80,7 @@ _ELEMENTWISE = CallSchema(
     "elementwise",
     (_op("x", "...", "chain", many="operands"), _out("y", "...", "chain", many="results")),
     chain="required",
+    schedule=TaskSchedule,
     row_tiled=True,
 )
 _COPY = CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), kernels=("copy",))
@@ -182,6 +183,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
             *map(real, ("scale", "fill", "softcap", "beyond")),
         ),
         dtype,
+        schedule=TaskSchedule,
         kernels=kernels,
         problem=_attention_problem,
         multiplies=multiplies,

@@ -7,7 +7,7 @@ from math import prod
 from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
 from tracea_graph.kernels.cpu.operands import operand as _op
 from tracea_graph.kernels.cpu.operands import result as _out
-from tracea_graph.kernels.cpu.schedule import GemmSchedule
+from tracea_graph.kernels.cpu.schedule import GemmSchedule, TaskSchedule
 from tracea_graph.kernels.schema import (
     CallSchema,
     Operand,
@@ -131,6 +131,7 @@ NBITS = CallSchema(
         flag("int8_rows"),
     ),
     chain="epilogue",
+    schedule=TaskSchedule,
     kernels=(("gemm", "f32"), "gemm_nbits"),
     problem=gemm_problem,
 )
@@ -198,6 +199,7 @@ def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -
         (number("parts", 1, LIMITS["kMaxParts"], default=1),),
         dtype,
         chain="epilogue",
+        schedule=TaskSchedule if op == "gemm_block_sparse" else None,
         kernels=(("gemm", "f32"), op) if op == "gemm_block_sparse" else (op,),
         problem=problem,
         row_tiled=op == "gemm_block_sparse" and dtype == "f32",

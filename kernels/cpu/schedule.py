@@ -1,4 +1,4 @@
-"""Schedules of the CPU backend: tiling and tasks of one matrix product or one convolution."""
+"""Schedules of the CPU backend: tiling and tasks of one kernel call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracea_graph.kernels.program import Schedule
 
-__all__ = ["GEMM_SCHEDULES", "ConvSchedule", "GemmSchedule"]
+__all__ = ["GEMM_SCHEDULES", "TASK_SCHEDULES", "ConvSchedule", "GemmSchedule", "TaskSchedule"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,20 @@ class ConvSchedule(Schedule):
     oc_chunk: int = 0
 
 
+@dataclass(frozen=True)
+class TaskSchedule(Schedule):
+    """Size of one task of a call of up to ``max_rows`` rows; pure data, 0 means automatic.
+
+    ``rows`` and ``columns`` of a task are queries, and heads that share keys, of attention; rows
+    that are packed together, and columns, of products with sparse or few-bit weights.  Elementwise
+    expressions have ``rows`` only, of as many elements as the last axis.
+    """
+
+    max_rows: int = 2**31 - 1
+    rows: int = 0
+    columns: int = 0
+
+
 GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
     GemmSchedule(max_rows=4, prefetch=0),
     GemmSchedule(max_rows=32),
@@ -61,3 +75,8 @@ GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
 Up to four rows time goes into reading the weights, which prefetching would slow down; many rows
 share a pass over them.
 """
+
+TASK_SCHEDULES: tuple[TaskSchedule, ...] = tuple(
+    TaskSchedule(schedule.max_rows) for schedule in GEMM_SCHEDULES
+)
+"""The library's own choice, by the same ranges of row counts."""

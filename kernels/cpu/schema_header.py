@@ -15,7 +15,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
@@ -25,6 +25,7 @@ _SCHEDULES: Mapping[type[Schedule] | None, str] = {
     None: "kNoSchedule",
     GemmSchedule: "kGemmSchedule",
     ConvSchedule: "kConvSchedule",
+    TaskSchedule: "kTaskSchedule",
 }
 _CHAINS = {
     "none": "kNoChain", "required": "kChainRequired", "epilogue": "kEpilogue",
@@ -47,7 +48,7 @@ namespace tracea {
 """
 _TYPES = """\
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
-enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule };
+enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule, kTaskSchedule };
 
 // How many views an operand stands for, where that is not an attribute's value.
 enum Many : int32_t {

@@ -22,6 +22,7 @@ from tests.runtime.recurrences import recurrent_cases
 from tests.runtime.reductions import REDUCED_CHAINS, reduction_cases
 from tests.runtime.sparse_cases import SPARSE_CHAIN, sparse_cases
 from tests.runtime.support import Case, dense, operator_case, single, spec, strided
+from tests.runtime.task_cases import task_cases
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
@@ -542,6 +543,11 @@ def empty(case: Case, axis: int = 0) -> Case:
 
 @cache
 def all_cases() -> tuple[Case, ...]:
+    cases = _uncut_cases()
+    return (*cases, *task_cases(cases))
+
+
+def _uncut_cases() -> tuple[Case, ...]:
     small = GemmSchedule(8, nr_panels=1, mc=4, nc=2, prefetch=0)
     large = GemmSchedule(1000, nr_panels=2, mc=50)
     ids = np.array([[0, 49, -1, 7, -50], [3, 3, 3, 20, 21]])

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tracea_graph.check.timing import PairedTimes
+from tracea_graph.ir import Array
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import (
@@ -72,6 +73,9 @@ class Sum:
     def key(self) -> dict[str, Any]:
         return asdict(self)
 
+    def rows_of(self, dims: Sequence[int]) -> int:
+        return dims[0]
+
     def flops(self, rows: int) -> float:
         return float(rows * self.n)
 
@@ -122,6 +126,9 @@ class Sums:
 
     def text_of(self, problem: Problem, level: str) -> str:
         return "v1"
+
+    def contents(self, problem: Problem) -> Mapping[int, Array]:
+        return {}
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         raise AssertionError("nothing is built here")

@@ -12,6 +12,7 @@ from tracea_graph.ir import DType, Extent, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.onnx_io.call_names import encode_calls
+from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
@@ -30,6 +31,7 @@ __all__ = [
 
 FALLBACK_DOMAIN = "tracea.fallback"
 """Domain of kernels that function bodies call, until the library is built."""
+_TUNED = (GemmParams, ConvParams, AttentionParams)
 MakeBody = Callable[[TileGraph, Region, "Assembly"], Body]
 """Function that returns a region's body, and adds to an assembly what the body calls."""
 
@@ -283,7 +285,7 @@ def assemble(
 
 
 def unscheduled_us(graph: TileGraph, cost: CostModel) -> float:
-    """Return the predicted µs of all that takes no schedule: not a matmul, not a convolution."""
+    """Return the predicted µs of all but matmuls, convolutions and attention, which are tuned."""
     return sum(_unscheduled_us(cost, graph, region) for region in graph.regions())
 
 
@@ -291,7 +293,7 @@ def _unscheduled_us(cost: CostModel, graph: TileGraph, region: Region) -> float:
     if isinstance(region.params, RegionParams):
         inside = Subgraph(graph, region)
         return sum(_unscheduled_us(cost, inside, step) for step in inside.steps)
-    return 0.0 if isinstance(region.params, GemmParams | ConvParams) else cost(graph, region)
+    return 0.0 if isinstance(region.params, _TUNED) else cost(graph, region)
 
 
 def _rank(graph: TileGraph, region: Region) -> int | None:

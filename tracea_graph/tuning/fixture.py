@@ -49,11 +49,14 @@ def _bound(spec: TensorSpec, rows: int) -> TensorSpec:
 
 
 def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
-    """Draw from N(0, 1); booleans and integers if the operand has them."""
+    """Draw from N(0, 1); booleans and integers if the operand has them, any byte for bytes."""
     dims = [d for d in spec.shape or () if isinstance(d, int)]
     numbers = random.standard_normal(dims, dtype=np.float32)
     if spec.dtype is DType.BOOL:
         return numbers > 0
+    if spec.dtype in (DType.U8, DType.I8):
+        unsigned = random.integers(0, 256, dims, np.uint8)
+        return unsigned if spec.dtype is DType.U8 else unsigned.view(np.int8)
     integers = {DType.I32: np.int32, DType.I64: np.int64}
     return numbers.astype(integers[spec.dtype]) if spec.dtype in integers else numbers
 
@@ -177,8 +180,10 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
 
     def feeds(self, case: Case) -> dict[str, Array]:
         """Return synthetic inputs of a case's model."""
-        random = np.random.default_rng(0)
-        return {name: _draw(random, spec) for name, spec in self.model(case).inputs.items()}
+        random, contents = np.random.default_rng(0), self._schedule_space.contents(case.problem)
+        drawn = {name: _draw(random, spec) for name, spec in self.model(case).inputs.items()}
+        names = list(drawn)  # those of the program's inputs but the weights, which are second
+        return drawn | {names[i - 1]: held for i, held in contents.items()}
 
     def _opened(self, worker: Worker, case: Case, schedule: Schedule, threads: int) -> str:
         key = (schedule, threads)

@@ -89,6 +89,10 @@ class Problem(Protocol):
         """Return JSON-ready values that identify a problem in the cache."""
         ...
 
+    def rows_of(self, dims: Sequence[int]) -> int:
+        """Return the rows of a call from its first view's dims; 0 if it is another problem."""
+        ...
+
     def flops(self, rows: int) -> float:
         """Return the FLOPs for ``rows`` rows."""
         ...
@@ -160,14 +164,15 @@ def problems_of(
                 continue
             counts[problem] = counts.get(problem, 0) + 1
             found = rows.setdefault(problem, set())
-            found.update(r for b in bindings if (r := _rows(program, call, specs, b)))
+            dims = (_dims(program, call, specs, b) for b in bindings)
+            found.update(r for known in dims if known and (r := problem.rows_of(known)))
     return tuple(Workload(p, n, tuple(sorted(rows[p]))) for p, n in counts.items())
 
 
-def _rows(
+def _dims(
     program: Program, call: Call, specs: Sequence[TensorSpec], binding: Mapping[str, int]
-) -> int:
-    """Return the rows of a call's first operand under a binding; 0 if unknown."""
+) -> tuple[int, ...]:
+    """Return the dims of a call's first operand under a binding; empty if unknown."""
     x = call.views[0]
     assert x is not None
     try:
@@ -177,9 +182,9 @@ def _rows(
         }
         for loop in program.loops:
             local |= next(iter(loop.iterations(evaluate(loop.extent, local))), {})
-        return evaluate(x.dims[0], local)
+        return tuple(evaluate(dim, local) for dim in x.dims)
     except (KeyError, IndexError):
-        return 0
+        return ()
 
 
 def with_schedules(program: Program, problem_of: ProblemOf, schedules: ScheduleTables) -> Program:

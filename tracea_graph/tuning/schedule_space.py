@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracea_graph.config import Environment
+from tracea_graph.ir import Array
 from tracea_graph.kernels.program import Call, OpType, Program, Schedule
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import (
@@ -99,11 +100,15 @@ class ScheduleSpace(Protocol):
         """Return a digest of all sources of the measured code."""
         ...
 
+    def contents(self, problem: Problem) -> Mapping[int, Array]:
+        """Return what some inputs of :meth:`bench` must contain, by index."""
+        ...
+
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         """Return a program of the problem alone.
 
         Its inputs are x, the weights, further operands, and the previous node's result, which is
-        not read; its rows are the symbol ``m``.
+        not read; its rows are the symbol ``m``.  Where a call has no weights, nothing reads those.
         """
         ...
 

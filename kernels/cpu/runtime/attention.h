@@ -305,9 +305,12 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   job.groups = views[1].dims[1];
   const int64_t shared = q.dims[1] / job.groups, all = q.dims[0] * job.groups;
   const int64_t wanted = max(8, host.processors);
+  const TaskSchedule schedule = call.task_schedule(queries);
   job.chunks = max(1, min(ceil_div(queries, kQueryChunk), wanted / all));
+  if (schedule.rows) job.chunks = ceil_div(queries, schedule.rows);
   // Heads that share keys are split only if threads would be idle otherwise.
   job.parts = max(1, min(shared, host.processors / (all * job.chunks)));
+  if (schedule.columns) job.parts = ceil_div(shared, schedule.columns);
   job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
   const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;

@@ -29,6 +29,7 @@ struct ElementwiseJob {
   int64_t strides[kMaxRank][kMaxChainViews];   // by axis, then view
   int64_t rows, cols, row_stride[kMaxChainViews], col_stride[kMaxChainViews];
   bool staged[kMaxChainViews], stages;         // by view; any
+  int64_t grain;  // elements of a task, 0: the library's choice
   int64_t outer, outer_chunk, mc, col_chunk;
   int64_t outer_tasks, row_tasks, col_tasks;
   bool by_lines;  // tasks of the same rows and columns are neighbours
@@ -100,10 +101,10 @@ inline void choose_rows(ElementwiseJob& job) {
 inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
-  const int64_t grain = run.worth(kGrain);
+  const int64_t grain = job.grain ? job.grain : run.worth(kGrain), most = max(kGrain, job.grain);
   job.by_lines = job.outer > 1 && own_lines(run, 1, job.rows * job.cols / 16);
   const bool inside = job.by_lines || job.outer == 1;
-  job.col_chunk = job.cols > 2 * kGrain ? kGrain : job.cols;
+  job.col_chunk = job.cols > 2 * most ? most : job.cols;
   if (inside && job.rows == 1) {
     const int64_t parts = run.even(ceil_div(job.cols, min(job.col_chunk, grain)), job.cols);
     job.col_chunk = min(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
@@ -190,8 +191,10 @@ inline void elementwise_task(void* usr, size_t index) {
 }
 
 // The chain over boxes of `rank` axes and equal sizes, operands first.
-inline bool apply_chain(Run& run, int32_t chain, const TensorView* boxes, int32_t rank) {
+inline bool apply_chain(Run& run, int32_t chain, const TensorView* boxes, int32_t rank,
+                        int64_t grain = 0) {
   ElementwiseJob job = {};
+  job.grain = grain;
   job.type = &tracea_chain_types[chain];
   job.chain = run.host.isa->chain[chain];
   job.views = job.type->operands + job.type->results;
@@ -210,13 +213,17 @@ inline bool apply_chain(Run& run, int32_t chain, const TensorView* boxes, int32_
 inline bool run_elementwise(Run& run, const Call& call, const TensorView* views) {
   const int32_t rank = call.views[0].rank;
   bool empty = false;
+  int64_t rows = 1;
+  for (int32_t axis = 0; axis + 1 < rank; ++axis) rows *= views[0].dims[axis];
   for (int32_t v = 0; v < call.view_count; ++v)
     for (int32_t axis = 0; axis < rank; ++axis) {
       if (views[v].dims[axis] != views[0].dims[axis])
         return run.error.fail("The views of an elementwise call differ in size at axis %d.", axis);
       empty = empty || views[v].dims[axis] == 0;
     }
-  return empty || apply_chain(run, call.chain, views, rank);
+  const int64_t columns = rank > 0 ? views[0].dims[rank - 1] : 1;
+  const int64_t grain = call.task_schedule(rows).rows * min(columns, int64_t{1} << 32);
+  return empty || apply_chain(run, call.chain, views, rank, grain);
 }
 
 }  // namespace tracea

@@ -243,10 +243,13 @@ inline bool run_gemm_block_sparse(Run& run, const Call& call, const TensorView* 
   gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
   job.groups_per_chunk = max(1, min(job.groups, near / max(job.depth, 1)));
+  const TaskSchedule schedule = call.task_schedule(gemm.m);
+  if (schedule.rows) job.groups_per_chunk = min(job.groups, ceil_div(schedule.rows, kGroup));
   job.chunks = ceil_div(job.groups, job.groups_per_chunk);
   const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
   const int64_t share = ceil_div(panels, ceil_div(wanted, job.chunks));
   job.panels_per_task = ceil_div(share, kTogether) * kTogether;
+  if (schedule.columns) job.panels_per_task = ceil_div(schedule.columns, TRACEA_PANEL);
   job.tasks_per_chunk = ceil_div(panels, job.panels_per_task);
   const bool as_it_lies = gemm.m == 1 && job.depth == gemm.k && gemm.x_step == 1;
   if (as_it_lies) job.packed_floats = 0;

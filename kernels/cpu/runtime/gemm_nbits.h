@@ -175,18 +175,19 @@ inline bool round_nbits_rows(Run& run, Scratch& scratch, NBitsJob& job) {
   return run.parallel(ceil_div(job.gemm.m, job.rows_per_round), round_nbits_task, &job);
 }
 
-inline bool run_nbits_tiles(Run& run, NBitsJob& job) {
+inline bool run_nbits_tiles(Run& run, NBitsJob& job, const TaskSchedule& schedule) {
   GemmJob& gemm = job.gemm;
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL);
   job.mr = max(1, gemm.isa->nbits_mr / job.terms);
   job.nv = gemm.isa->nbits_nv;
-  job.chunks = ceil_div(gemm.m, kRowsOfTask);
+  job.chunks = ceil_div(gemm.m, schedule.rows ? schedule.rows : kRowsOfTask);
   job.rows_per_chunk = ceil_div(ceil_div(gemm.m, job.chunks), job.mr) * job.mr;
   job.chunks = ceil_div(gemm.m, job.rows_per_chunk);
   const int64_t wanted = run.host.processors > 1 ? 4 * run.host.processors : 1;
   const int64_t even = ceil_div(panels * job.chunks, wanted);
   const int64_t least = ceil_div(kCodeWork, TRACEA_PANEL * max(gemm.k, 1) * job.rows_per_chunk);
   job.panels_per_task = ceil_div(min(panels, max(even, least)), job.nv) * job.nv;
+  if (schedule.columns) job.panels_per_task = ceil_div(schedule.columns, TRACEA_PANEL);
   job.groups = ceil_div(panels, job.panels_per_task);
   return run.parallel(job.groups * job.chunks, nbits_task, &job);
 }
@@ -212,7 +213,7 @@ inline bool run_gemm_nbits(Run& run, const Call& call, const TensorView* views) 
     job.row_bytes = job.w.blocks * job.w.block;
     Scratch scratch(run);
     if (!round_nbits_rows(run, scratch, job)) return false;
-    if (bytes || !job.odd) return run_nbits_tiles(run, job);
+    if (bytes || !job.odd) return run_nbits_tiles(run, job, call.task_schedule(gemm.m));
   }
   gemm.kernel = gemm.isa->gemm;
   gemm.mr = gemm.isa->gemm_mr, gemm.nv = gemm.isa->gemm_nv;

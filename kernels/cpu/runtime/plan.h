@@ -51,6 +51,9 @@ struct GemmSchedule {
 struct ConvSchedule {  // of a convolution of up to `max_images` images; 0 where the library chooses
   int32_t max_images, ow_tile, oh_tile, ic_block, h_tasks, oc_chunk;
 };
+struct TaskSchedule {  // of a call of up to `max_rows` rows; 0 where the library chooses
+  int32_t max_rows, rows, columns;
+};
 struct Call {
   int32_t opcode, int_count, float_count, view_count, schedule_count;
   int32_t result_count;  // views it writes
@@ -59,10 +62,18 @@ struct Call {
   const double* floats;
   View* views;
   const GemmSchedule* gemm_schedules;  // of products; null for
-  const ConvSchedule* conv_schedules;  // convolutions, which have these
+  const ConvSchedule* conv_schedules;  // convolutions, which have these, and for
+  const TaskSchedule* task_schedules;  // other calls that are cut into tasks
 
   const tracea_chain_type* chain_type() const {
     return chain < 0 ? nullptr : &tracea_chain_types[chain];
+  }
+
+  // How a call of so many rows is cut into tasks.
+  TaskSchedule task_schedule(int64_t rows) const {
+    for (int32_t i = 0; task_schedules && i < schedule_count; ++i)
+      if (rows <= task_schedules[i].max_rows) return task_schedules[i];
+    return {};
   }
 };
 
@@ -99,6 +110,7 @@ class Reader : PlanWords {
   void call(Call* out, int32_t index);
   const GemmSchedule* gemm_schedules(int32_t count);
   const ConvSchedule* conv_schedules(int32_t count);
+  const TaskSchedule* task_schedules(int32_t count);
   void loops(Loop* out);
 
   void share(Expr* out);
@@ -253,6 +265,16 @@ inline const ConvSchedule* Reader::conv_schedules(int32_t count) {
   return items;
 }
 
+inline const TaskSchedule* Reader::task_schedules(int32_t count) {
+  TaskSchedule* items = array<TaskSchedule>(count);
+  for (int32_t i = 0; items && i < count; ++i) {
+    items[i].max_rows = small(0, INT32_MAX, "schedule's rows");
+    items[i].rows = small(0, 1 << 24, "schedule's rows of a task");
+    items[i].columns = small(0, 1 << 24, "schedule's columns of a task");
+  }
+  return items;
+}
+
 inline void Reader::call(Call* out, int32_t index) {
   out->opcode = small(1, kLastOpcode, "opcode");
   out->int_count = small(0, kMaxParams, "number of ints");
@@ -278,7 +300,9 @@ inline void Reader::call(Call* out, int32_t index) {
   out->ints = ints;
   out->floats = floats;
   out->views = views;
-  if (kCalls[out->opcode - 1].schedule == kConvSchedule) out->conv_schedules = conv_schedules(out->schedule_count);
+  const CallSchedule kind = kCalls[out->opcode - 1].schedule;
+  if (kind == kConvSchedule) out->conv_schedules = conv_schedules(out->schedule_count);
+  else if (kind == kTaskSchedule) out->task_schedules = task_schedules(out->schedule_count);
   else out->gemm_schedules = gemm_schedules(out->schedule_count);
   if (!error_.set) check_call(*out, error_);
 }

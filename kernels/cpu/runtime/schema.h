@@ -230,7 +230,7 @@ enum Zeros : int32_t { kZerosMiddle, kZerosInteger, kZerosFloat };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
-enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule };
+enum CallSchedule : uint8_t { kNoSchedule, kGemmSchedule, kConvSchedule, kTaskSchedule };
 
 // How many views an operand stands for, where that is not an attribute's value.
 enum Many : int32_t {
@@ -821,11 +821,11 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
     {"norm", kNormOp, kNoChain, kNoSchedule,
      1, 1, 5, -1, false, kNormInts, kNormOperands},
-    {"elementwise", kElementwiseOp, kChainRequired, kNoSchedule,
+    {"elementwise", kElementwiseOp, kChainRequired, kTaskSchedule,
      0, 0, 2, -1, false, nullptr, kElementwiseOperands},
     {"embedding", kEmbeddingOp, kNoChain, kNoSchedule,
      2, 0, 3, -1, false, kEmbeddingInts, kEmbeddingOperands},
-    {"attention", kAttentionOp, kNoChain, kNoSchedule,
+    {"attention", kAttentionOp, kNoChain, kTaskSchedule,
      8, 4, 6, -1, false, kAttentionInts, kAttentionOperands},
     {"conv", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvOperands},
@@ -861,9 +861,9 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      0, 0, 2, -1, false, nullptr, kCopyOperands},
     {"recurrent", kRecurrentOp, kNoChain, kNoSchedule,
      2, 0, 8, -1, false, kRecurrentInts, kRecurrentOperands},
-    {"gemm_block_sparse", kGemmBlockSparseOp, kEpilogue, kNoSchedule,
+    {"gemm_block_sparse", kGemmBlockSparseOp, kEpilogue, kTaskSchedule,
      1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBlockSparseOperands},
-    {"attention_bf16", kAttentionOp, kNoChain, kNoSchedule,
+    {"attention_bf16", kAttentionOp, kNoChain, kTaskSchedule,
      8, 4, 6, -1, false, kAttentionInts, kAttentionBf16Operands},
     {"conv_bf16", kConvOp, kEpilogue, kConvSchedule,
      7, 2, 6, -1, false, kConvInts, kConvBf16Operands},
@@ -877,7 +877,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      2, 2, 2, -1, false, kResizeInts, kPoolOperands},
     {"channel_shuffle", kChannelShuffleOp, kNoChain, kNoSchedule,
      5, 0, 2, -1, false, kChannelShuffleInts, kChannelShuffleOperands},
-    {"gemm_block_sparse_bf16", kGemmBlockSparseOp, kEpilogue, kNoSchedule,
+    {"gemm_block_sparse_bf16", kGemmBlockSparseOp, kEpilogue, kTaskSchedule,
      1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBlockSparseBf16Operands},
     {"gemm_bitmap", kGemmBitmapOp, kEpilogue, kNoSchedule,
      1, 0, 6, 0, false, kGemmBlockSparseInts, kGemmBitmapOperands},
@@ -907,7 +907,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      4, 2, 7, -1, false, kWinogradInts, kConvDispatchOperands},
     {"top_k", kTopKOp, kNoChain, kNoSchedule,
      1, 0, 3, -1, false, kTopKInts, kTopKOperands},
-    {"attention_f32_as_bf16", kAttentionOp, kNoChain, kNoSchedule,
+    {"attention_f32_as_bf16", kAttentionOp, kNoChain, kTaskSchedule,
      8, 4, 6, -1, false, kAttentionInts, kAttentionOperands},
     {"conv_dispatch_bf16", kConvDispatchOp, kEpilogue, kNoSchedule,
      4, 2, 7, -1, false, kWinogradInts, kConvDispatchBf16Operands},
@@ -927,7 +927,7 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      3, 0, 7, 1, false, kGemmInt8Ints, kGemmInt8Operands},
     {"sum_rows", kSumRowsOp, kNoChain, kNoSchedule,
      0, 0, 3, -1, false, nullptr, kSumRowsOperands},
-    {"gemm_nbits", kGemmNbitsOp, kEpilogue, kNoSchedule,
+    {"gemm_nbits", kGemmNbitsOp, kEpilogue, kTaskSchedule,
      5, 0, 6, 0, false, kGemmNbitsInts, kGemmNbitsOperands},
     {"conv_nhwc_int8", kConvNhwcOp, kEpilogue, kNoSchedule,
      6, 0, 5, -1, false, kConvNhwcInt8Ints, kConvNhwcInt8Operands},

@@ -1,22 +1,33 @@
-"""How the CPU backend's products and convolutions can be scheduled: what its tuner is told."""
+"""How the calls of the CPU backend can be scheduled: what its tuner is told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from math import prod
 from typing import Any
 
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.ir import Array
 from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.catalog import CATALOG
 from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
-from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
-from tracea_graph.kernels.cpu.schedules import conv, conv_space, gemm, gemm_space, serialization
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
+from tracea_graph.kernels.cpu.schedules import (
+    conv,
+    conv_space,
+    gemm,
+    gemm_space,
+    serialization,
+    task_space,
+)
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.task import TaskProblem, tasks_of_call
+from tracea_graph.kernels.cpu.schedules.task_bench import contents_of, task_program
 from tracea_graph.kernels.cpu.schedules.text import text_of
 from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.policy import (
@@ -37,7 +48,9 @@ _UNKNOWN_CACHE = 32 << 20
 
 
 class CpuScheduleSpace:
-    """Schedules of products (:class:`GemmSchedule`) and convolutions (:class:`ConvSchedule`)."""
+    """Schedules of products (:class:`GemmSchedule`), convolutions (:class:`ConvSchedule`) and what
+    is cut into tasks of rows and columns (:class:`TaskSchedule`).
+    """
 
     tile = tuple(dict.fromkeys((*gemm.TILE, *conv.TILE)))
 
@@ -58,8 +71,10 @@ class CpuScheduleSpace:
         return CATALOG
 
     def topology(self, case: Case) -> OperatorTopology:
-        """The topology of a case's product or convolution, of a direct one if transformed."""
+        """The topology of a case's call, of a direct convolution if it is transformed."""
         problem, rows = case.problem, case.rows
+        if isinstance(problem, TaskProblem):
+            return problem.topology(rows)
         if isinstance(problem, ConvProblem):
             kind = Transformed(problem.winograd) if problem.winograd else Dense()
             depth = problem.channels // problem.groups * prod(problem.window)
@@ -81,6 +96,8 @@ class CpuScheduleSpace:
         schedule = CALLS.of(call).schedule
         if schedule is ConvSchedule:
             return conv.convolution_of(program, call)
+        if schedule is TaskSchedule:
+            return tasks_of_call(program, call)
         return gemm.product_of(call) if schedule is GemmSchedule else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
@@ -93,25 +110,35 @@ class CpuScheduleSpace:
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         """Decode a schedule from its fields by name.  Raises KeyError, TypeError or ValueError."""
-        kind = GemmSchedule if "max_rows" in data else ConvSchedule
+        held = {str(name) for name in data}
+        kinds = (GemmSchedule, ConvSchedule, TaskSchedule)
+        kind = next((k for k in kinds if held == {f.name for f in fields(k)}), None)
+        if kind is None:
+            raise ValueError(f"no schedule has {', '.join(sorted(held))}")
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
         """All distinct schedules of a case; the default's value comes first on every axis."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level, on)
+        if isinstance(case.problem, TaskProblem):
+            return task_space.space_of(case, level)
         return gemm_space.space_of(case, level, on)
 
     def schedule(self, case: Case, config: Config) -> Schedule:
         """Convert a configuration of the space to a schedule."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.schedule_of(case, config)
+        if isinstance(case.problem, TaskProblem):
+            return task_space.schedule_of(case, config)
         return gemm_space.schedule_of(case, config)
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
         """Predicted µs of one call on ``threads`` cores, weights cold."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.modelled_us(case, schedule, level, threads)
+        if isinstance(case.problem, TaskProblem):
+            return task_space.modelled_us(case, schedule, level, threads)
         return gemm_space.modelled_us(case, schedule, level, threads)
 
     def read_us(self, size: float) -> float:
@@ -122,13 +149,21 @@ class CpuScheduleSpace:
         """Digest of all source text of the measured code."""
         return text_of(_own(problem), level)
 
+    def contents(self, problem: Problem) -> Mapping[int, Array]:
+        """Contents of the bench's inputs that cannot be arbitrary, by index."""
+        return contents_of(problem) if isinstance(problem, TaskProblem) else {}
+
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         """Build a program of the problem alone with these schedules; see ``bench_program``."""
-        return bench_program(_own(problem), schedules)
+        if isinstance(problem, TaskProblem):
+            return task_program(problem, schedules)
+        product = _own(problem)
+        assert not isinstance(product, TaskProblem)
+        return bench_program(product, schedules)
 
 
-def _own(problem: Problem) -> GemmProblem | ConvProblem:
-    assert isinstance(problem, GemmProblem | ConvProblem)
+def _own(problem: Problem) -> GemmProblem | ConvProblem | TaskProblem:
+    assert isinstance(problem, GemmProblem | ConvProblem | TaskProblem)
     return problem
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -122,6 +122,10 @@ class ConvProblem:
     def stages(self) -> str:
         return ""
 
+    def rows_of(self, dims: Sequence[int]) -> int:
+        """The images of a call whose image has these dims."""
+        return dims[0]
+
     @property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of y without its halo."""
@@ -224,21 +228,14 @@ def _box(program: Program, view: Any) -> Box | None:
     dims, strides = _numbers(view.dims[1:]), _numbers(view.strides)
     if len(dims) != 4 or len(strides) != 5 or strides[-1] not in (0, 1):
         return None
+    dtype = program.dtype_of(view.buffer)
+    assert dtype is not None
     return Box(
         (dims[0], dims[1], dims[2], dims[3]),
         (strides[0], strides[1], strides[2], strides[3], strides[4]),
-        _dtype(program, view).name,
+        dtype.name,
     )
 
 
 def _numbers(extents: tuple[Extent, ...]) -> tuple[int, ...]:
     return tuple(extent for extent in extents if isinstance(extent, int))
-
-
-def _dtype(program: Program, view: View) -> DType:
-    index = view.buffer.index
-    if view.buffer.kind == "temp":
-        return program.temps[index].dtype
-    spec = (program.inputs if view.buffer.kind == "input" else program.outputs)[index]
-    assert spec.dtype is not None
-    return spec.dtype

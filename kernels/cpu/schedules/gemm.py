@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -91,6 +91,10 @@ class GemmProblem:
     def stages(self) -> str:
         """Name of the schedule field that prefetches the next weights."""
         return "prefetch"
+
+    def rows_of(self, dims: Sequence[int]) -> int:
+        """The rows of a call whose x has these dims."""
+        return dims[0]
 
     def flops(self, rows: int) -> float:
         """Operations for ``rows`` rows."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.schedule import ConvSchedule
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.task import TaskProblem
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.toolchain.cache import digest
 
 __all__ = ["text_of"]
@@ -31,10 +35,17 @@ _CONVOLUTIONS = (
     "runtime/winograd.h",
     "micro/conv_*.h",
 )
+_TASKS = (
+    *_PRODUCTS, "runtime/attention.h", "runtime/elementwise.h", "runtime/gemm_block_sparse.h",
+    "runtime/gemm_nbits.h", "runtime/partition.h", "micro/attention_*.h",
+)  # fmt: skip
+_FILES: Mapping[type[Schedule] | None, tuple[str, ...]] = MappingProxyType(
+    {GemmSchedule: _PRODUCTS, ConvSchedule: _CONVOLUTIONS, TaskSchedule: _TASKS}
+)
 """Files other than kernels that a measurement depends on, as globs."""
 
 
-def text_of(problem: GemmProblem | ConvProblem, level: str) -> str:
+def text_of(problem: GemmProblem | ConvProblem | TaskProblem, level: str) -> str:
     """Digest of all source text of the measured code."""
     chain = emitter.emit("chain", level, problem.epilogue).text if problem.epilogue else ""
     return digest(_sources(problem.kernel, level), chain)[:16]
@@ -44,7 +55,7 @@ def text_of(problem: GemmProblem | ConvProblem, level: str) -> str:
 def _sources(kernel: str, level: str) -> str:
     """Digest of a kernel's text and of the runtime around it."""
     folder = Path(emitter.__file__).resolve().parent
-    globs = (*_RUNTIME, *(_CONVOLUTIONS if CALLS[kernel].schedule is ConvSchedule else _PRODUCTS))
+    globs = (*_RUNTIME, *_FILES[CALLS[kernel].schedule])
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
     sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].needs)]
     words = (word for source in sources for word in (source.text, *source.flags))
