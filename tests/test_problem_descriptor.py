@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from tracea_graph import ProblemDescriptor
+from tracea_graph import Options, ProblemDescriptor
+from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.errors import UsageError
+from tracea_graph.tuning import Case, TuningResult, Workload
+from tracea_graph.tuning.problem import default_of
 
 
 def test_sizes_and_settings_have_names() -> None:
@@ -23,7 +28,7 @@ def test_sizes_and_settings_have_names() -> None:
     ("text", "said"),
     [
         ("gem:1x2x3", "no kind of problem 'gem'; did you mean gemm?"),
-        ("pool:1x2", "the kinds are gemm, conv"),
+        ("pool:1x2", "the kinds are gemm, sparse"),
         ("gemm", "no problem such as gemm:128x768x3072"),
         ("gemm:128x768", "gemm:MxNxK takes 3 sizes, not 2"),
         ("gemm:128x768xK", "'K' in 'gemm:128x768xK' is no size"),
@@ -33,6 +38,7 @@ def test_sizes_and_settings_have_names() -> None:
         ("gemm:1x2x3,bias", "'bias' in 'gemm:1x2x3,bias' is not NAME=VALUE"),
         ("gemm:1x2x3,epilogue=rleu", "no epilogue 'rleu'; did you mean relu?"),
         ("conv:1x2x3x4x5x6,stride=0", "stride of conv is a number of at least 1, not 0"),
+        ("sparse:1x2x3,zeros=100", "zeros of sparse is a number between 1 and 99, not 100"),
         ("conv:1x2x3x4x5x6,stride=two", "stride of conv is a number of at least 1, not 'two'"),
     ],
 )
@@ -40,3 +46,27 @@ def test_errors_name_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
         ProblemDescriptor.parse(text)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("gemm:16x64x128", {"gemm"}),
+        ("sparse:16x256x256,zeros=90", {"gemm_block_sparse"}),
+        ("int8:64x128x256", {"gemm_int8"}),
+        ("int4:4x256x256,block=64", {"gemm_nbits"}),
+        ("attention:1x5x64x64x32,causal=1", {"attention"}),
+        ("chain:256x512,operands=3", {"elementwise"}),
+        ("depthwise:1x64x28x28x3", {"depthwise"}),
+    ],
+)
+def test_every_kind_is_a_call_that_takes_a_schedule(
+    text: str, calls: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untuned(loads: Iterable[Workload], *_: object, **more: object) -> list[TuningResult]:
+        cases = (Case(load.problem, rows) for load in loads for rows in load.rows)
+        return [TuningResult(case, default_of(case), 1.0, "default") for case in cases]
+
+    monkeypatch.setattr("tracea_graph.commands.tune.tune", untuned)
+    found = tune_problem(ProblemDescriptor.parse(text), Options())
+    assert {str(t.case.problem).split()[0] for t in found.tuned.tuned} == calls

@@ -30,12 +30,22 @@ class Kind:
     sizes: tuple[str, ...]
     settings: Mapping[str, int | str] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
 
 
+_PRODUCT: Mapping[str, int | str] = {"bias": 1, "epilogue": "none"}
 _CONV: Mapping[str, int | str] = {"stride": 1, "pad": -1, "bias": 1, "epilogue": "none"}
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "gemm": Kind(("M", "N", "K"), {"bias": 1, "epilogue": "none"}),
+        "gemm": Kind(("M", "N", "K"), _PRODUCT),
+        "sparse": Kind(
+            ("M", "N", "K"),
+            {"zeros": 80, "block": 16, **_PRODUCT},
+            {"zeros": 1, "block": 1},
+            {"zeros": 99},
+        ),
+        "int8": Kind(("M", "N", "K")),
+        "int4": Kind(("M", "N", "K"), {"block": 32}, {"block": 16}, {"block": 256}),
         "conv": Kind(
             ("batch", "channels", "height", "width", "filters", "kernel"),
             {**_CONV, "groups": 1},
@@ -45,13 +55,15 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             ("batch", "channels", "height", "width", "kernel"), _CONV, {"stride": 1}
         ),
         "attention": Kind(("batch", "heads", "queries", "keys", "head"), {"causal": 0}),
+        "chain": Kind(("rows", "columns"), {"operands": 2}, {"operands": 1}, {"operands": 4}),
     }
 )
 GRAMMAR = "; ".join(
     f"{name}:{'x'.join(kind.sizes)}" + "".join(f"[,{s}={v}]" for s, v in kind.settings.items())
     for name, kind in KINDS.items()
 )
-"""All kinds as text, with the defaults of their settings; ``pad`` -1 is half the kernel."""
+"""All kinds as text, with the defaults of their settings; ``pad`` -1 is half the kernel, ``zeros``
+the percentage of zero blocks, of ``block`` steps of K by 16 columns."""
 
 
 @dataclass(frozen=True)
@@ -133,5 +145,7 @@ def _check(name: str, kind: Kind, setting: str, value: int | str) -> None:
             raise UsageError(f"there is no {setting} {value!r}{which}")
         return
     least = kind.least.get(setting, -1 if setting == "pad" else 0)
-    if not isinstance(value, int) or not least <= value <= _MOST:
-        raise UsageError(f"{setting} of {name} is a number of at least {least}, not {value!r}")
+    most = kind.most.get(setting, _MOST)
+    if not isinstance(value, int) or not least <= value <= most:
+        bounds = f"between {least} and {most}" if most < _MOST else f"of at least {least}"
+        raise UsageError(f"{setting} of {name} is a number {bounds}, not {value!r}")

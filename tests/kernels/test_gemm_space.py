@@ -69,9 +69,11 @@ def test_narrow_numbers_have_a_space_of_their_own(layout: str, level: str) -> No
 
 def test_integers_are_summed_in_one_go_however_deep() -> None:
     """Columns are taken together only where sums are cut up along k."""
-    deep = {w: Case(GemmProblem(16384, 3072, w), 512) for w in ("panels", "vnni2", "int16")}
+    deep = {
+        w: Case(GemmProblem(16384, 3072, w), 512) for w in ("panels", "vnni2", "int16", "int8")
+    }
     taken = {w: divide(c, default_of(c), "avx512bf16", 1).per_group for w, c in deep.items()}
-    assert taken == {"panels": 8, "vnni2": 8, "int16": 1}
+    assert taken == {"panels": 8, "vnni2": 8, "int16": 1, "int8": 1}
 
 
 def test_what_is_too_small_to_share_keeps_wide_tiles() -> None:

@@ -42,6 +42,7 @@ MASKED = GemmProblem(
         (DType.F32, DType.BOOL, DType.I64),
     ),
 )
+IN_BYTES = GemmProblem(48, 40, "int8", False, x_type="I8", given_zero=True, own_zeros=True)
 IN_BF16 = Chain(
     ("full", "full"),
     (Step("add", (0, 1)),),
@@ -56,7 +57,7 @@ CACHE = 1 << 18
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelFixture]:
     folder = tmp_path_factory.mktemp("fixture")
     with ModelFixture(
-        [PROBLEM, MASKED], CPU, "scalar", folder, environment=Environment(), cache=CACHE
+        [PROBLEM, MASKED, IN_BYTES], CPU, "scalar", folder, environment=Environment(), cache=CACHE
     ) as made:
         yield made
 
@@ -82,6 +83,13 @@ def test_the_product_is_right_on_weights_of_the_shared_file(fixture: ModelFixtur
     operands = [feeds["x"] @ weight + feeds["e0"], *(feeds[f"e{i}"] for i in range(1, 5))]
     operands[3] = operands[3][:, None]
     np.testing.assert_allclose(y, CHAIN.reference(operands)[0], atol=1e-4)
+
+
+def test_bytes_are_fed_as_such(fixture: ModelFixture) -> None:
+    case = Case(IN_BYTES, 5)
+    feeds = fixture.feeds(case)
+    assert [feeds[name].dtype for name in ("x", "e0", "e1")] == [np.int8, np.int8, np.int32]
+    assert min(fixture.compare(case, SCHEDULE, SCHEDULE, 1, 2, 300.0).a_ms) > 0
 
 
 def test_weights_exceed_the_cache_within_bounds(fixture: ModelFixture) -> None:

@@ -41,7 +41,9 @@ def placed(*problems: Problem) -> list[tuple[object, object]]:
 
 
 def test_a_program_poses_the_problem_it_was_made_of() -> None:
-    for problem in (WIDE, NARROW, GemmProblem(64, 48, "bf16x2"), GemmProblem(64, 48, "int16")):
+    bytes_ = GemmProblem(64, 48, "int8", False, x_type="U8", given_zero=True, own_zeros=True)
+    others = (GemmProblem(64, 48, "bf16x2"), GemmProblem(64, 48, "int16"), bytes_)
+    for problem in (WIDE, NARROW, *others):
         program = bench_program(problem, ())
         assert SCHEDULE_SPACE.problem_of(program, program.calls[-1]) == problem
         for level in ("avx512", "avx512vnni", "avx512bf16", "amxbf16"):

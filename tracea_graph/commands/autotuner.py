@@ -101,10 +101,23 @@ def _write(problem: ProblemDescriptor, path: Path) -> None:
         batch, heads, queries, keys, head = problem.sizes
         causal = bool(number("causal"))
         return SingleOp().attention(batch, heads, queries, keys, head, causal, path)
+    if kind == "chain":
+        rows, columns = problem.sizes
+        return SingleOp().chain(rows, columns, number("operands"), path)
+    if kind == "int8":
+        m, n, k = problem.sizes
+        return SingleOp().integers(m, n, k, path)
+    if kind == "int4":
+        m, n, k = problem.sizes
+        return SingleOp().codes(m, n, k, number("block"), path)
     made, bias = SingleOp(str(problem["epilogue"])), bool(number("bias"))
     if kind == "gemm":
         m, n, k = problem.sizes
         return made.gemm(m, n, k, bias, path)
+    if kind == "sparse":
+        m, n, k = problem.sizes
+        zeros = number("zeros") / 100
+        return made.gemm(m, n, k, bias, path, zeros=zeros, block=number("block"))
     x, kernel, stride = problem.sizes[:4], number("kernel"), number("stride")
     groups = x[1] if kind == "depthwise" else number("groups")
     out = x[1] if kind == "depthwise" else number("filters")

@@ -11,28 +11,75 @@ from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["SingleOp"]
 
-_OPSET, _IR = 23, 10
+_OPSET, _IR, _CONTRIB = 23, 10, "com.microsoft"
+_WIDTH = 16
+"""Columns of a zero block."""
 _EPILOGUES = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "gelu": "Gelu"}
 
 
 class SingleOp:
     """Writes a model of one operator, with an optional elementwise operator behind it.
 
-    The model has the inputs ``x0``, ``x1`` … and the output ``y``, all of float32.
+    The model has the inputs ``x0``, ``x1`` … and the output ``y``, of float32 unless stated.
     """
 
     def __init__(self, epilogue: str = "none") -> None:
         self._epilogue = _EPILOGUES.get(epilogue)
         self._random = np.random.default_rng(0)
 
-    def gemm(self, m: int, n: int, k: int, bias: bool, path: Path) -> None:
-        """Write ``[m, k] · [k, n]``, with a bias of ``n`` numbers if asked for."""
-        weights = {"w": self._weight((k, n), k)}
+    def gemm(
+        self, m: int, n: int, k: int, bias: bool, path: Path, *, zeros: float = 0, block: int = 1
+    ) -> None:
+        """Write ``[m, k] · [k, n]``, with a bias of ``n`` numbers if asked for.
+
+        ``zeros`` is the share of the weights' blocks of ``block`` steps of k by 16 columns that
+        are zero.
+        """
+        kept = self._random.random((-(-k // block), -(-n // _WIDTH))) >= zeros
+        mask = np.kron(kept, np.ones((block, _WIDTH), np.float32))[:k, :n]
+        weights = {"w": self._weight((k, n), k) * mask if zeros else self._weight((k, n), k)}
         nodes = [helper.make_node("MatMul", ["x0", "w"], ["z" if bias else "r"])]
         if bias:
             weights["b"] = self._weight((n,), 1)
             nodes.append(helper.make_node("Add", ["z", "b"], ["r"]))
         self._write(nodes, [(m, k)], (m, n), weights, path)
+
+    def integers(self, m: int, n: int, k: int, path: Path) -> None:
+        """Write ``[m, k]`` in uint8 by ``[k, n]`` in int8, their sums as float32 times a scale."""
+        weights = {
+            "w": self._random.integers(-127, 128, (k, n), np.int8),
+            "zero": np.array(128, np.uint8),
+            "scale": np.array(1 / (127 * 127 * k), np.float32),
+        }
+        nodes = [
+            helper.make_node("MatMulInteger", ["x0", "w", "zero"], ["sums"]),
+            helper.make_node("Cast", ["sums"], ["numbers"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["numbers", "scale"], ["r"]),
+        ]
+        self._write(nodes, [(m, k)], (m, n), weights, path, TensorProto.UINT8)
+
+    def codes(self, m: int, n: int, k: int, block: int, path: Path) -> None:
+        """Write ``[m, k]`` by ``[k, n]`` in 4 bits, with a scale for ``block`` steps of k each."""
+        blocks = -(-k // block)
+        weights = {
+            "w": self._random.integers(0, 256, (n, blocks, block // 2), np.uint8),
+            "scale": self._weight((n * blocks,), k) / np.float32(8),
+        }
+        node = helper.make_node(
+            "MatMulNBits", ["x0", "w", "scale"], ["r"], domain=_CONTRIB, K=k, N=n, bits=4,
+            block_size=block,
+        )  # fmt: skip
+        self._write([node], [(m, k)], (m, n), weights, path)
+
+    def chain(self, rows: int, columns: int, operands: int, path: Path) -> None:
+        """Write a sum of products of ``operands`` tensors ``[rows, columns]``, and its sigmoid."""
+        nodes = [helper.make_node("Mul", ["x0", "x0"], ["s0"])]
+        for i in range(1, operands):
+            nodes.append(helper.make_node("Mul", [f"x{i}", "x0"], [f"p{i}"]))
+            nodes.append(helper.make_node("Add", [f"s{i - 1}", f"p{i}"], [f"s{i}"]))
+        nodes.append(helper.make_node("Sigmoid", [f"s{operands - 1}"], ["r"]))
+        shape = (rows, columns)
+        self._write(nodes, [shape] * operands, shape, {}, path)
 
     def conv(
         self, x: Sequence[int], filters: Sequence[int], stride: int, pad: int, bias: bool,
@@ -65,14 +112,14 @@ class SingleOp:
     def _write(
         self, nodes: list[onnx.NodeProto], inputs: Sequence[tuple[int, ...]],
         output: tuple[int, ...], weights: dict[str, np.ndarray], path: Path,
+        x_type: int = TensorProto.FLOAT,
     ) -> None:  # fmt: skip
         nodes.append(helper.make_node(self._epilogue or "Identity", ["r"], ["y"]))
         named = [
-            helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, shape)
-            for i, shape in enumerate(inputs)
+            helper.make_tensor_value_info(f"x{i}", x_type, shape) for i, shape in enumerate(inputs)
         ]
         result = helper.make_tensor_value_info("y", TensorProto.FLOAT, output)
         tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
         graph = helper.make_graph(nodes, "problem", named, [result], tensors)
-        opsets = [helper.make_opsetid("", _OPSET)]
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIB, 1)]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=_IR), path)

@@ -98,7 +98,7 @@ class CpuScheduleSpace:
             return conv.convolution_of(program, call)
         if schedule is TaskSchedule:
             return tasks_of_call(program, call)
-        return gemm.product_of(call) if schedule is GemmSchedule else None
+        return gemm.product_of(program, call) if schedule is GemmSchedule else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """Encode a problem as JSON-ready values."""

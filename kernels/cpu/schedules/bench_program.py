@@ -8,12 +8,13 @@ by the program first, as in programs of models.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL, SPLIT_STEPS
 from tracea_graph.kernels.cpu.schedules.conv import BLOCK, Box, ConvProblem
-from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, SPLIT, GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
 __all__ = ["bench_program", "weight_of"]
@@ -34,6 +35,8 @@ def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
     if isinstance(problem, ConvProblem):
         return TensorSpec(problem.weight_type, problem.weights)
     k, n = problem.k, problem.n
+    if problem.layout == BYTES:
+        return TensorSpec(DType.I8, (-(-n // PANEL), k // 4 + 1 + problem.own_zeros, PANEL, 4))
     if problem.layout == SPLIT:
         return TensorSpec(DType.BF16, (-(-n // PANEL), k, PANEL, 2))
     if problem.layout in IN_PAIRS:
@@ -63,13 +66,16 @@ def _results(problem: GemmProblem, rows: Extent) -> tuple[TensorSpec, ...]:
 
 def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     k, n = problem.k, problem.n
-    inputs = [TensorSpec(DType.F32, ("m", k)), weight_of(problem)]
+    x_type = DType[problem.x_type] if problem.x_type else DType.F32
+    inputs = [TensorSpec(x_type, ("m", k)), weight_of(problem)]
     views: list[View | None] = [_dense(i, s.shape or ()) for i, s in enumerate(inputs)]
     views.append(_dense(2, (n,)) if problem.bias else None)
     if problem.bias:
         inputs.append(TensorSpec(DType.F32, (n,)))
     temps, calls = list[Temp](), list[Call]()
-    scales = _round(problem, views, inputs, temps, calls)
+    more: dict[str, Any] = dict(_round(problem, views, inputs, temps, calls))
+    if problem.layout == BYTES:
+        more = {**_zero_points(problem, inputs), "zero": 0}
     epilogue_inputs, results = list[View](), list[View]()
     steps: Mapping[str, tuple[Extent, ...]] = {
         "full": (n, 1), "row": (0, 1), "col": (1, 0), "scalar": (0, 0)
@@ -91,12 +97,24 @@ def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     x, weight, bias, *_ = views
     calls.append(
         CALLS.make(
-            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **scales, inputs=epilogue_inputs,
+            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **more, inputs=epilogue_inputs,
             y=results, layout=problem.layout, parts=len(problem.parts) or 1,
             chain=problem.epilogue, schedules=schedules,
         )
     )  # fmt: skip
     return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, tuple(temps), tuple(calls))
+
+
+def _zero_points(problem: GemmProblem, inputs: list[TensorSpec]) -> dict[str, View]:
+    """Add the zero point of x, and the sums of its rows, as inputs."""
+    made = dict[str, View]()
+    if problem.given_zero:
+        made["x_zero"] = View(Buffer("input", len(inputs)), (1,), (1,))
+        inputs.append(TensorSpec(DType[problem.x_type], (1,)))
+    if problem.own_zeros:
+        made["row_sums"] = View(Buffer("input", len(inputs)), ("m",), (1,))
+        inputs.append(TensorSpec(DType.I32, ("m",)))
+    return made
 
 
 def _round(

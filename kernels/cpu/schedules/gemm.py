@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.kernels.cpu.calls import CALLS, GEMM_DTYPES
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
-from tracea_graph.kernels.program import Call, Schedule, View
+from tracea_graph.kernels.program import Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["IN_PAIRS", "PRODUCTS", "SPLIT", "TILE", "TYPICAL_ROWS", "GemmProblem", "product_of"]
+__all__ = [
+    "BYTES",
+    "IN_PAIRS",
+    "PRODUCTS",
+    "SPLIT",
+    "TILE",
+    "TYPICAL_ROWS",
+    "GemmProblem",
+    "product_of",
+]
 
 IN_PAIRS = tuple(w for w, dtype in GEMM_DTYPES.items() if dtype in ("bf16", "int16"))
 """Layouts with interleaved pairs of k."""
-PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16", "gemm_bf16x2")
+PRODUCTS = ("gemm", "gemm_bf16", "gemm_int16", "gemm_bf16x2", "gemm_int8")
 """Kernels that take schedules."""
 TYPICAL_ROWS = (1, 16, 128, 1024)
 """Row count that represents each row class if none was requested."""
@@ -25,7 +34,9 @@ TILE: Mapping[str, str] = MappingProxyType({"panels": "nr_panels", "rows": "mc",
 """Keys of a hint's tile, and the schedule fields they set."""
 SPLIT = "bf16x2"
 """The layout of which each number is two, a high and a low term."""
-_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT)
+BYTES = "int8"
+"""The layout of which four neighbouring numbers are multiplied together."""
+_TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT, BYTES)
 """Layouts that schedules apply to; weights ``[N, K]`` are read by rows instead."""
 
 
@@ -35,7 +46,8 @@ class GemmProblem:
 
     ``layout`` is the weight layout, as in the call's attribute, other than ``nk``; of bf16x2,
     ``k`` counts padding.  ``parts`` are the widths of the results if the columns are split over
-    several; their sum is ``n``.
+    several; their sum is ``n``.  Of int8, ``x_type`` is the element type of x, whose zero point is
+    an operand if ``given_zero``; ``own_zeros`` says that the columns have some.
     """
 
     k: int
@@ -44,6 +56,9 @@ class GemmProblem:
     bias: bool = True
     epilogue: Chain | None = None
     parts: tuple[int, ...] = ()
+    x_type: str = ""
+    given_zero: bool = False
+    own_zeros: bool = False
 
     @property
     def multiplies(self) -> str:
@@ -56,13 +71,15 @@ class GemmProblem:
 
     @property
     def dtype(self) -> str:
-        """Type of the operands: f32, bf16, i16, bf16x2, or weight_only_bf16 (x in f32)."""
+        """Type of the operands: f32, bf16, i16, i8, bf16x2, or weight_only_bf16 (x in f32)."""
         own = {"vnni2": "bf16", "weight_only_bf16": "weight_only_bf16", "int16": "i16"}
-        return {**own, SPLIT: SPLIT}.get(self.layout, "f32")
+        return {**own, BYTES: "i8", SPLIT: SPLIT}.get(self.layout, "f32")
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the stored weights, padding included."""
+        if self.layout == BYTES:
+            return 4 * PANEL * -(-self.n // PANEL) * (self.k // 4 + 1 + self.own_zeros)
         width = self.n if self.layout == "kn" else -(-self.n // PANEL) * PANEL
         return (2 if self.layout in IN_PAIRS else 4) * self.k * width
 
@@ -102,7 +119,8 @@ class GemmProblem:
 
     def moved(self, rows: int) -> float:
         """Bytes of the weights, x and the results for ``rows`` rows, each counted once."""
-        return self.weight_bytes + 4.0 * rows * (self.k + self.n)
+        x = 1.0 if self.layout == BYTES else 4.0
+        return self.weight_bytes + rows * (x * self.k + 4.0 * self.n)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -112,6 +130,7 @@ class GemmProblem:
     @property
     def key(self) -> dict[str, Any]:
         """JSON-ready values that identify the problem in the cache."""
+        integers = {"x": self.x_type, "zeros": [self.given_zero, self.own_zeros]}
         return {
             "kernel": self.kernel,
             "k": self.k,
@@ -120,6 +139,7 @@ class GemmProblem:
             "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "",
             "parts": "+".join(map(str, self.parts)),
+            **(integers if self.x_type else {}),
         }
 
     def __str__(self) -> str:
@@ -127,7 +147,7 @@ class GemmProblem:
         return f"{self.kernel} {self.k}x{width}" + (" + epilogue" if self.epilogue else "")
 
 
-def product_of(call: Call) -> GemmProblem | None:
+def product_of(program: Program, call: Call) -> GemmProblem | None:
     """The product of a call, or None if schedules do not apply to it.
 
     They do not apply to weights ``[N, K]``, batches, transposed operands and computed weights.
@@ -149,4 +169,12 @@ def product_of(call: Call) -> GemmProblem | None:
         return None
     k = k // 2 if layout == SPLIT else k
     several = tuple(parts) if len(parts) > 1 else ()
-    return GemmProblem(k, sum(parts), layout, named["bias"] is not None, call.chain, several)
+    found = GemmProblem(k, sum(parts), layout, named["bias"] is not None, call.chain, several)
+    if layout != BYTES:
+        return found
+    x_type = program.dtype_of(x.buffer)
+    assert x_type is not None
+    return replace(
+        found, x_type=x_type.name, given_zero=named["x_zero"] is not None,
+        own_zeros=named["row_sums"] is not None,
+    )  # fmt: skip

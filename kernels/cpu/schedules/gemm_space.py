@@ -21,8 +21,8 @@ from tracea_graph.kernels.cpu.schedules.core import (
     units_of,
     vectors_of,
 )
-from tracea_graph.kernels.cpu.schedules.gemm import IN_PAIRS, SPLIT, GemmProblem
-from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
+from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, GemmProblem
+from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_int8_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of, row_class
@@ -103,7 +103,7 @@ def _together(case: Case, columns: int, width: int) -> int:
         packed = _PACK_FLOATS // (width * PANEL * min(-(-k // PANEL) * PANEL, _THIN_BLOCK))
         return max(1, packed) if rows > _IN_PLACE_ROWS else 16
     if rows >= _LEAST_ROWS:
-        cut = layout != "int16" and k > _DEPTH and k * width * PANEL > _NEAR_FLOATS
+        cut = layout not in ("int16", BYTES) and k > _DEPTH and k * width * PANEL > _NEAR_FLOATS
         return 8 if cut else 1
     return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
 
@@ -199,11 +199,15 @@ def _compute_us(case: Case, work: Division, isa: str) -> float:
 
 def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
     """Rows and panels of the largest register tile that multiplies these weights."""
+    if problem.layout == BYTES:
+        return gemm_int8_tile(isa)
     return gemm_bf16_tile(isa) if problem.layout in ("vnni2", SPLIT) else gemm_tile(isa)
 
 
 def _steps(problem: GemmProblem) -> int:
-    """Steps of k; 16-bit elements are multiplied in pairs."""
+    """Steps of k; 16-bit elements are multiplied in pairs, bytes in fours."""
+    if problem.layout == BYTES:
+        return problem.k // 4
     return problem.k // 2 if problem.layout in IN_PAIRS else problem.k
 
 

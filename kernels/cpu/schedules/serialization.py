@@ -45,7 +45,8 @@ def problem_to_json(p: GemmProblem | ConvProblem | TaskProblem) -> dict[str, Any
         }
     return {
         "k": p.k, "n": p.n, "layout": p.layout, "bias": p.bias, "parts": list(p.parts),
-        "epilogue": epilogue,
+        "epilogue": epilogue, "x_type": p.x_type, "given_zero": p.given_zero,
+        "own_zeros": p.own_zeros,
     }  # fmt: skip
 
 
@@ -89,7 +90,8 @@ def _extent_of(data: int | str | list[Any]) -> Extent:
 def _product(data: Mapping[str, Any], chain: Chain | None) -> GemmProblem:
     return GemmProblem(
         int(data["k"]), int(data["n"]), str(data["layout"]), bool(data["bias"]), chain,
-        tuple(map(int, data["parts"])),
+        tuple(map(int, data["parts"])), str(data.get("x_type", "")),
+        bool(data.get("given_zero")), bool(data.get("own_zeros")),
     )  # fmt: skip
 
 
