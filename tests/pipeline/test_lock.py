@@ -15,7 +15,7 @@ from tests.tiny import product, transformer
 from tracea_graph import Options, api
 from tracea_graph.check.selection import Group, GroupSelection, Verdict
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.pipeline import candidates, evaluator
 from tracea_graph.tuning import Problem, Workload
 
@@ -40,8 +40,11 @@ def all_but_the_first(
 def other_schedules(
     workloads: Sequence[Workload], *given: Any, **named: Any
 ) -> Mapping[Problem, Any]:
-    table = tuple(replace(schedule, nc=2) for schedule in GEMM_SCHEDULES)
-    return {workload.problem: table for workload in workloads}
+    def other(schedule: Schedule) -> Schedule:
+        return schedule.having(**({"rows": 16} if hasattr(schedule, "rows") else {"nc": 2}))
+
+    problems = (workload.problem for workload in workloads)
+    return {problem: tuple(map(other, problem.defaults)) for problem in problems}
 
 
 @pytest.fixture(scope="module")
