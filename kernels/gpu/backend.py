@@ -30,6 +30,7 @@ from tracea_graph.kernels.gpu.machine import GpuDiagnostics, gpus, level_of, mea
 from tracea_graph.kernels.gpu.metadata import kernel_metadata
 from tracea_graph.kernels.gpu.names import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
+from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone import OPS, standalone
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, OpType, Program
@@ -64,7 +65,6 @@ class GpuBackend:
     rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
     most_guarded = MOST_GUARDED
     caps = ()
-    schedule_space: ScheduleSpace | None = None
     diagnostics: Diagnostics | None = GpuDiagnostics()
     tracing: Tracing | None = None
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
@@ -74,7 +74,9 @@ class GpuBackend:
         self, name: str = "cuda", dialect: Dialect = CUDA, compiled: Compile = cubins
     ) -> None:
         self.name, self._dialect, self._compiled = name, dialect, compiled
-        self.catalog: KernelCatalog = GpuCatalog(name, CALLS)
+        self.catalog: KernelCatalog = (catalog := GpuCatalog(name, CALLS))
+        timed = GpuScheduleSpace(catalog) if dialect is CUDA else None
+        self.schedule_space: ScheduleSpace | None = timed
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
         """Return the named architecture; for "", this machine's architectures or two defaults."""

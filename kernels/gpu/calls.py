@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -122,6 +123,7 @@ def _gemm(dtype: str) -> CallSchema:
         dtype,
         chain="epilogue",
         problem=_product_size,
+        schedule=TileSchedule,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from tracea_graph.policy import (
 )
 from tracea_graph.policy.topology import Kind
 
-__all__ = ["GpuCatalog", "shared_bytes", "tile_for", "variant_id"]
+__all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"]
 
 _PAD = 4
 _FOR_MANY = "instead of the chosen one in runs of many rows that tensor maps can copy"
@@ -111,7 +111,7 @@ class GpuCatalog(KernelCatalog):
             chosen = variant.tile == tile or (not tile and variant is known[0])
             needed = shared_bytes(variant, topology)
             refused = _refusal(variant, needed, [ARCHITECTURES[level] for level in levels])
-            us = _us(variant, topology, architecture.name, device)
+            us = modelled_us(variant, topology, architecture.name, device)
             reason = why or "the only tile of this call"
             if needed:
                 reason += f"; {needed >> 10} of {architecture.block_shared >> 10} kB shared memory"
@@ -135,7 +135,9 @@ def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture
     return ""
 
 
-def _us(variant: Variant, t: OperatorTopology, architecture: str, device: Measurements) -> float:
+def modelled_us(
+    variant: Variant, t: OperatorTopology, architecture: str, device: Measurements
+) -> float:
     """Return modelled µs: a launch, and the longer of arithmetic and of the traffic."""
     launch = device.figure(EARLY) or device.figure(PLAIN)
     moved = t.moved * _SIZES.get(variant.dtype, 4) / device.bandwidth.dram * 1e-3
@@ -146,9 +148,10 @@ def _us(variant: Variant, t: OperatorTopology, architecture: str, device: Measur
     tiles = t.batch * ceil(t.m / m) * (1 if variant.op.startswith("attention") else ceil(t.n / n))
     share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
     columns = t.n if variant.op.startswith("attention") else n
-    each = 2.0 * m * columns * t.k * share
+    split = p.get("split", 1)
+    each = 2.0 * m * columns * t.k * share / split
     sms = device.figure(SMS)
-    waves = ceil(tiles / sms) * sms
+    waves = ceil(tiles * split / sms) * sms
     return launch + max(waves * each / _peak(variant, architecture, device) * 1e-3, moved)
 
 

@@ -29,7 +29,8 @@ from tracea_graph.kernels.gpu.families import (
     windows,
 )
 from tracea_graph.kernels.gpu.families.moves import lies
-from tracea_graph.kernels.gpu.launch import Launch
+from tracea_graph.kernels.gpu.launch import MOST, Launch
+from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.selection import (
     MOST_FEW,
     TYPICAL_FEW,
@@ -48,12 +49,15 @@ __all__ = [
     "FEW_ROWS",
     "Choice",
     "Kernel",
+    "for_variant",
     "kernel_of",
     "kernels_of",
     "key_of",
     "launches_for",
     "launches_of",
     "permutes",
+    "refusal_of",
+    "tile_numbers",
     "variant_of",
     "variants_of",
 ]
@@ -102,14 +106,52 @@ def variant_of(call: Call) -> Variant:
 def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     """Return the variants that compute a call, best first, each for sizes that make a positive.
 
-    The last one computes the call on every architecture and at all sizes.
+    The call's schedules come first.  The last one computes the call on every architecture and at
+    all sizes.
     """
     choices = {
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
-    return (*found, (variant_of(call), 1))
+    return (*_scheduled(call), *found, (variant_of(call), 1))
+
+
+def tile_numbers(variant: Variant) -> tuple[int, ...]:
+    """Return a matmul's tile as a schedule names it: see :class:`TileSchedule`."""
+    p = variant.params
+    if variant.template == FEW_ROWS:
+        return 64, p["n"], 0, 0, p["split"], 0
+    if variant.template == _WARPGROUPS:
+        return p["m"], p["n"], 64, p["stages"], 0, p["pingpong"]
+    size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
+    return p["m"], p["n"], p.get("k", p.get("k_bytes", 0) // size), p.get("stages", 0), 0, 0
+
+
+def refusal_of(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a matmul, or "" if it can at some sizes."""
+    own = {FEW_ROWS: few_rows.refusal, _WARPGROUPS: warpgroup_products.refusal}
+    refuse = own.get(variant.template)
+    return refuse(call, variant) if refuse else ""
+
+
+def _scheduled(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the variants that a call's schedules name, each for its range of rows."""
+    found, after = list[tuple[Variant, Extent]](), 0
+    for schedule in call.schedules:
+        assert isinstance(schedule, TileSchedule)
+        before, after = after, schedule.max_rows
+        named = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+                 and tile_numbers(v) == schedule.tile and not refusal_of(call, v)]  # fmt: skip
+        if not named:  # the rule's
+            continue
+        rows = product(CALLS.of(call).named(call)["y"][0].dims[:-1])  # type: ignore[index, union-attr]
+        when = combine("sub", rows, before)
+        if schedule.max_rows < MOST:
+            when = combine("min", when, combine("sub", schedule.max_rows + 1, rows))
+        if not isinstance(when, int) or when > 0:
+            found.append((named[0], when))
+    return found
 
 
 def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -239,7 +281,7 @@ def kernels_of(call: Call) -> list[str]:
 
 def kernel_of(call: Call, variant: Variant) -> str:
     """Return the name of the kernel by which a variant computes a call."""
-    skeleton = _skeleton(_taken(call, variant))
+    skeleton = _skeleton(for_variant(call, variant))
     if variant.template == FEW_ROWS:
         skeleton = few_rows.with_depth(skeleton, call)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
@@ -282,12 +324,12 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
     """Return the launches of choices that do the same, and the symbols of their kernels."""
     found = list[tuple[Launch, str]]()
     for call, variant, when in choices:
-        launch = replace(launch_of(_taken(call, variant), variant, _ANY), when=when)
+        launch = replace(launch_of(for_variant(call, variant), variant, _ANY), when=when)
         found.append((launch, launch.symbol.rpartition("__")[0]))
     return found
 
 
-def _taken(call: Call, variant: Variant) -> Call:
+def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without the operands that a variant has no use for."""
     own = variant.template in (_WARPGROUPS, _WINDOWS, FEW_ROWS)
     return products.without_parts(call) if own else call

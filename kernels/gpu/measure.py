@@ -21,7 +21,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.hardware import Measurements, memo
 from tracea_graph.hardware.gpu import Gpu
 from tracea_graph.hardware.measurements import Bandwidth, Figure, Peak
-from tracea_graph.kernels.gpu import probe_main
+from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.probe import GpuProbe, probe_source, probes
@@ -122,7 +122,7 @@ def measure(
     except BuildError as error:
         return replace(nominal(level), notes=(f"nothing was measured: {error}",))
     texts = [probe_source(probe, architecture).text for probe in found]
-    worker = Path(probe_main.__file__).read_text()
+    worker = Path(device_main.__file__).read_text()
     key = memo.key_of(asdict(gpu), nvrtc, texts, worker)
     try:
         if not refresh and (known := memo.recall(folder, "gpu", key)) is not None:
@@ -156,7 +156,7 @@ def _measured(
                          "work": probe.work, "threads": probe.threads, "blocks": probe.blocks,
                          "shared": probe.shared})  # fmt: skip
         (folder / "jobs.json").write_text(json.dumps(jobs))
-        command = (sys.executable, "-P", probe_main.__file__, str(folder))
+        command = (sys.executable, "-P", device_main.__file__, str(folder))
         answer = json.loads(run_command(command, folder, _RUN_SECONDS))
     symbols = {one.source.symbol: probe for one, probe in zip(built, found, strict=True)}
     return _read(answer, symbols, architecture.name)

@@ -24,6 +24,7 @@ from tracea_graph.policy import (
 )
 from tracea_graph.tuning import (
     Case,
+    HostTimed,
     Problem,
     ScheduleSpace,
     Tuner,
@@ -86,7 +87,7 @@ class Sum:
         return f"sum of {self.n}"
 
 
-class Sums:
+class Sums(HostTimed):
     """ScheduleSpace of sums: wider is faster, says the model."""
 
     cache_bytes = 1 << 20

@@ -289,11 +289,15 @@ def unscheduled_us(graph: TileGraph, cost: CostModel) -> float:
     return sum(_unscheduled_us(cost, graph, region) for region in graph.regions())
 
 
-def _unscheduled_us(cost: CostModel, graph: TileGraph, region: Region) -> float:
+def _unscheduled_us(
+    cost: CostModel, graph: TileGraph, region: Region, inside: bool = False
+) -> float:
     if isinstance(region.params, RegionParams):
-        inside = Subgraph(graph, region)
-        return sum(_unscheduled_us(cost, inside, step) for step in inside.steps)
-    return 0.0 if isinstance(region.params, _TUNED) else cost(graph, region)
+        steps = Subgraph(graph, region)
+        return sum(_unscheduled_us(cost, steps, step, inside=True) for step in steps.steps)
+    if isinstance(region.params, _TUNED):
+        return 0.0
+    return cost.within(graph, region) if inside else cost(graph, region)
 
 
 def _rank(graph: TileGraph, region: Region) -> int | None:

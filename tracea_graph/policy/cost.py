@@ -81,6 +81,10 @@ class CostModel:
         busy = max(arithmetic, traffic) if cost.one_pass else arithmetic + traffic
         return self.machine.node_us + busy
 
+    def within(self, graph: TileGraph, region: Region) -> float:
+        """Return the predicted µs of a region as one step of a program."""
+        return self._step(graph, region) - self.machine.node_us + self.machine.step_us
+
     def bound(self, graph: TileGraph, region: Region) -> str:
         """Return what dominates the predicted time: ``compute``, ``memory`` or ``overhead``."""
         parts = {
@@ -95,11 +99,7 @@ class CostModel:
     def _region(self, graph: TileGraph, region: Region) -> float:
         """Predicted µs of a program: its steps as one node, and reorders at its borders."""
         subgraph = Subgraph(graph, region)
-        total = sum(
-            self._step(subgraph, r) - self.machine.node_us + self.machine.step_us
-            for r in subgraph.steps
-            if not reshapes(r.params)
-        )
+        total = sum(self.within(subgraph, r) for r in subgraph.steps if not reshapes(r.params))
         edges = dict.fromkeys(v for r in subgraph.steps for v in reordered(r))
         moved = [v for v in edges if v in region.operands or subgraph.is_output(v)]
         copies = sum(self._warm_us(subgraph.spec(v)) * _COPY for v in moved)

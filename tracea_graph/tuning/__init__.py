@@ -21,7 +21,7 @@ from tracea_graph.tuning.problem import (
     problems_of,
     with_schedules,
 )
-from tracea_graph.tuning.schedule_space import Builder, ScheduleSpace, Tunable
+from tracea_graph.tuning.schedule_space import Builder, HostTimed, ScheduleSpace, Tunable
 from tracea_graph.tuning.tables import tables
 from tracea_graph.tuning.tune import tune
 from tracea_graph.tuning.tuner import Propose, Tuner
@@ -33,6 +33,7 @@ __all__ = [
     "Case",
     "CaseFinished",
     "Event",
+    "HostTimed",
     "Listener",
     "Problem",
     "Propose",

@@ -20,9 +20,13 @@ from tracea_graph.tuning.problem import Case, Problem, default_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.version import VERSION
 
-__all__ = ["about_case", "difference", "key_of", "machine_facts"]
+__all__ = [
+    "about_case", "difference", "differs_in_machine_only", "key_of", "machine_facts",
+]  # fmt: skip
 
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
+_MACHINE = ("machine", "compiler", "onnxruntime")
+"""Facts about where a result was measured."""
 _WORDS = {
     "machine": "on another machine",
     "compiler": "with another compiler",
@@ -76,6 +80,11 @@ def about_case(
         "dtype": problem.dtype,
         "default": str(default_of(case)),
     }
+
+
+def differs_in_machine_only(about: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether two results are of one case and kernel, from machines that may differ."""
+    return {**other, **{n: about[n] for n in _MACHINE}} == dict(about)
 
 
 def key_of(about: Mapping[str, str]) -> str:

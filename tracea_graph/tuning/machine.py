@@ -15,7 +15,7 @@ from tracea_graph.tuning.events import Listener, ignore
 from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.identity import machine_facts
 from tracea_graph.tuning.problem import Problem
-from tracea_graph.tuning.schedule_space import Tunable
+from tracea_graph.tuning.schedule_space import Fixture, Tunable
 from tracea_graph.tuning.tasks import MIN_GAIN
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
 
@@ -88,16 +88,18 @@ def tuner(
         Scratch("tune") as folder,
     ):
 
-        def fixture(problems: Sequence[Problem]) -> ModelFixture:
+        def fixture(problems: Sequence[Problem]) -> AbstractContextManager[Fixture]:
+            level = options.levels[-1]
             with building():
-                return ModelFixture(
-                    problems, backend, options.levels[-1], Path(folder),
+                own = schedule_space.fixture(problems, level, environment, resident)
+                return own or ModelFixture(
+                    problems, backend, level, Path(folder),
                     environment=environment, cache=resident,
                 )  # fmt: skip
 
         yield Tuner(
             cache, fixture, schedule_space=schedule_space, level=options.levels[-1],
-            threads=options.threads, facts=facts, run_bytes=resident,
+            threads=schedule_space.threads(options.threads), facts=facts, run_bytes=resident,
             architecture=schedule_space.architecture, seed=options.seed, min_gain=options.min_gain,
             selective=options.selective, within=options.within, listen=listen, propose=propose,
             pin=pin, backend=backend.name,

@@ -6,9 +6,11 @@ A backend without choices has no :class:`ScheduleSpace`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from tracea_graph.check.timing import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.ir import Array
 from tracea_graph.kernels.program import Call, OpType, Program, Schedule
@@ -23,7 +25,33 @@ from tracea_graph.policy import (
 from tracea_graph.toolchain import Counted, Library, uncounted
 from tracea_graph.tuning.problem import Case, Problem
 
-__all__ = ["Builder", "ScheduleSpace", "Tunable"]
+__all__ = ["Builder", "Fixture", "HostTimed", "ScheduleSpace", "Tunable"]
+
+
+class Fixture(Protocol):
+    """The part of a benchmark fixture that the tuner uses."""
+
+    def compare(
+        self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
+    ) -> PairedTimes: ...
+
+
+class HostTimed:
+    """Defaults of a :class:`ScheduleSpace` whose schedules are timed as models in ONNX Runtime."""
+
+    can_measure = True
+    least_us = 3.0
+    """Faster calls are dominated by the overhead of a call."""
+
+    def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return all thread counts."""
+        return tuple(counts)
+
+    def fixture(
+        self, problems: Sequence[Problem], level: str, environment: Environment, cache: int | None
+    ) -> AbstractContextManager[Fixture] | None:
+        """Return None."""
+        return None
 
 
 class ScheduleSpace(Protocol):
@@ -36,6 +64,30 @@ class ScheduleSpace(Protocol):
     @property
     def cache_bytes(self) -> int:
         """Bytes that stay cached between two runs; weights beyond them are cold."""
+        ...
+
+    @property
+    def can_measure(self) -> bool:
+        """Whether schedules can be timed on this machine."""
+        ...
+
+    @property
+    def least_us(self) -> float:
+        """Predicted µs below which calls are not tuned."""
+        ...
+
+    def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return those of the thread counts at which schedules must be timed, at least one."""
+        ...
+
+    def fixture(
+        self, problems: Sequence[Problem], level: str, environment: Environment, cache: int | None
+    ) -> AbstractContextManager[Fixture] | None:
+        """Return a fixture of its own; None if schedules are timed as models in ONNX Runtime.
+
+        ``cache`` are the bytes of weights that stay cached between runs; None: weights are cold.
+        Raises BuildError.
+        """
         ...
 
     @property

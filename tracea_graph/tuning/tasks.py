@@ -19,8 +19,6 @@ from tracea_graph.tuning.space import candidates
 
 __all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
 
-_MIN_CALL_US = 3.0
-"""Kernel calls faster than this are not tuned, because the call overhead dominates."""
 _PRIOR_GAIN = 0.03
 """Expected gain of a case before any was measured, if the cost model predicts less."""
 MIN_GAIN = 0.01
@@ -73,7 +71,7 @@ def tasks_of(
             task = TuningTask(Case(load.problem, rows), rows in load.rows, 0.0)
             us = schedule_space.modelled_us(task.case, default_of(task.case), level, threads[0])
             spent[task.run] = spent.get(task.run, 0.0) + us * load.count
-            if us >= _MIN_CALL_US:
+            if us >= schedule_space.least_us:
                 found.append((task, us * load.count))
     return [TuningTask(j.case, j.asked, us / spent[j.run]) for j, us in found]
 

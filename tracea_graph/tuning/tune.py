@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from tracea_graph.config import Environment
 from tracea_graph.tuning.events import Listener, TuningResult, ignore
@@ -30,10 +31,13 @@ def tune(
 
     The budget does not include compiling, which happens inside ``building()``.  Raises BuildError
     if there is no working compiler, UsageError for a storage that cannot be used.  After
-    KeyboardInterrupt, everything measured is in the cache.
+    KeyboardInterrupt, everything measured is in the cache.  Where the backend cannot measure,
+    results that other machines exported are used.
     """
     if backend.schedule_space is None:
         return []
+    if not backend.schedule_space.can_measure:
+        options = replace(options, budget=0.0)
     with tuner(
         options, backend, environment, listen=listen, propose=propose, pin=pin, building=building
     ) as made:

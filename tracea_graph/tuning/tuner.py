@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Protocol
 
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.kernels.program import Schedule
@@ -29,9 +28,9 @@ from tracea_graph.tuning.events import (
     TuningStarted,
     ignore,
 )
-from tracea_graph.tuning.identity import about_case, difference, key_of
+from tracea_graph.tuning.identity import about_case, difference, differs_in_machine_only, key_of
 from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
-from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.schedule_space import Fixture, ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.tuning.space import candidates
 from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
@@ -61,14 +60,6 @@ Pin = Callable[[Case], Schedule | None]
 """Returns the prescribed schedule of a case, if there is one."""
 KNOWN = ("cache", "hint")
 """Sources of cases that need no measuring."""
-
-
-class Fixture(Protocol):
-    """The part of a benchmark fixture that the tuner uses."""
-
-    def compare(
-        self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
-    ) -> PairedTimes: ...
 
 
 OpenFixture = Callable[[Sequence[Problem]], AbstractContextManager[Fixture]]
@@ -190,7 +181,7 @@ class Tuner:
     def cached_result(self, task: TuningTask) -> TuningResult:
         """Return a case's cached result; if there is none, the default and the reason."""
         case, about = task.case, self.about(task.case)
-        entry = self._cache.get(key_of(about))
+        entry = self._cache.get(key_of(about)) or self._elsewhere(about)
         try:
             if entry is not None:
                 schedule = self.schedule_space.schedule_from_json(entry.value["schedule"])
@@ -202,6 +193,13 @@ class Tuner:
             pass
         why = difference(about, self._abouts)
         return TuningResult(case, default_of(case), 1.0, "default", why, task.share)
+
+    def _elsewhere(self, about: Mapping[str, str]) -> CacheEntry | None:
+        """Return another machine's result of a case that cannot be measured here, if imported."""
+        if self.schedule_space.can_measure:
+            return None
+        same = (o for o in self._abouts if differs_in_machine_only(about, o))
+        return next((e for o in same if (e := self._cache.get(key_of(o))) and e.final), None)
 
     @cached_property
     def _abouts(self) -> list[dict[str, str]]:

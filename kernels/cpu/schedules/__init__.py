@@ -40,6 +40,7 @@ from tracea_graph.policy import (
     Transformed,
 )
 from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.schedule_space import HostTimed
 
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
 
@@ -47,7 +48,7 @@ _UNKNOWN_CACHE = 32 << 20
 """Bytes assumed if the machine does not report its cache size."""
 
 
-class CpuScheduleSpace:
+class CpuScheduleSpace(HostTimed):
     """Schedules of products (:class:`GemmSchedule`), convolutions (:class:`ConvSchedule`) and what
     is cut into tasks of rows and columns (:class:`TaskSchedule`).
     """

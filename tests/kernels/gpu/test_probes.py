@@ -20,7 +20,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import Measurements, memo
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.kernels.gpu import backend, machine, probe_main
+from tracea_graph.kernels.gpu import backend, device_main, machine
 from tracea_graph.kernels.gpu import measure as measuring
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
@@ -63,10 +63,18 @@ class TimedDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9,
     )
     CUlaunchConfig = SimpleNamespace
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUtensorMapDataType = SimpleNamespace(CU_TENSOR_MAP_DATA_TYPE_FLOAT16=6)
+    CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
+    CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B=3)
+    CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=3)
+    CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE=0)
+    cuuint32_t = cuuint64_t = int
 
     def __init__(self, broken: str = "") -> None:
         self.broken, self.now, self.graph = broken, 0.0, list[float]()
         self.capturing = False
+        self.seconds_of = dict[str, float]()
 
     def CUlaunchAttribute(self) -> Any:
         return SimpleNamespace(value=SimpleNamespace())
@@ -91,6 +99,7 @@ class TimedDriver:
             "cuDeviceGetAttribute": lambda: arguments[:1],
             "cuMemGetInfo": lambda: (64 << 30, 80 << 30),
             "cuModuleGetFunction": lambda: (arguments[1].decode(),),
+            "cuTensorMapEncodeTiled": lambda: (SimpleNamespace(opaque=range(16)),),
             "cuMemAlloc": lambda: (4096,), "cuMemHostAlloc": lambda: (8192,),
         }.get(name, lambda: (0,))()  # fmt: skip
         if name == "cuLaunchKernelEx":
@@ -117,6 +126,8 @@ class TimedDriver:
         return (good, *values)
 
     def _seconds(self, symbol: str, parameters: int) -> float:
+        if "probe" not in symbol:
+            return self.seconds_of.get(symbol, 1e-6)
         kind = "wgmma" if "wgmma" in symbol else "step" if "step" in symbol else "multiply"
         kind = "read" if "shared" in symbol or "memory" in symbol else kind
         places = (ctypes.c_void_p * 2).from_address(parameters)
@@ -141,8 +152,8 @@ def jobs_in(folder: Path, found: tuple[GpuProbe, ...]) -> dict[str, GpuProbe]:
 def answered(tmp_path: Path) -> Measurements:
     """The figures of the stand-in, through the worker's answer."""
     named = jobs_in(tmp_path, probes(ARCHITECTURES["sm_90a"]))
-    gpu = probe_main.ProbedGpu(TimedDriver())
-    answer = json.loads(json.dumps(probe_main.measured(gpu, tmp_path)))
+    gpu = device_main.DeviceDriver(TimedDriver())
+    answer = json.loads(json.dumps(device_main.measured(gpu, tmp_path)))
     return measuring._read(answer, named, "sm_90a")
 
 
@@ -164,12 +175,12 @@ def test_rates_are_work_over_time(answered: Measurements) -> None:
 
 def test_a_probe_that_fails_is_told(tmp_path: Path) -> None:
     jobs_in(tmp_path, probes(ARCHITECTURES["sm_90a"]))
-    gpu = probe_main.ProbedGpu(TimedDriver(broken="cuModuleLoadData"))
-    answer = probe_main.measured(gpu, tmp_path)
+    gpu = device_main.DeviceDriver(TimedDriver(broken="cuModuleLoadData"))
+    answer = device_main.measured(gpu, tmp_path)
     assert len(answer["notes"]) == len(probes(ARCHITECTURES["sm_90a"])) and not answer["rates"]
     assert "cuModuleLoadData answered CUDA_ERROR_UNKNOWN" in answer["notes"][0]
     with pytest.raises(RuntimeError, match="cuInit answered"):
-        probe_main.ProbedGpu(TimedDriver(broken="cuInit"))
+        device_main.DeviceDriver(TimedDriver(broken="cuInit"))
 
 
 # ---- what is kept, and who reads it ---------------------------------------------------------

@@ -1,18 +1,23 @@
-"""Run probes on the first GPU in a separate process: ``probe_main.py FOLDER``.
+"""Run kernels on the first GPU in a separate process, which contains what a driver does.
 
-A separate process contains what a driver does.  ``jobs.json`` in the folder lists the probes:
-kind, symbol, file of the cubin, work of a block in a round, threads, blocks per SM and shared
-memory.  The script prints JSON: ``rates`` (1e9 per second, by symbol), ``figures`` (name, value,
-unit), ``ghz``, and ``notes`` about what failed.  This file imports only the standard library and
-cuda-python.
+``device_main.py FOLDER`` runs probes.  ``jobs.json`` in the folder lists them: kind, symbol, file
+of the cubin, work of a block in a round, threads, blocks per SM and shared memory.  The script
+prints JSON: ``rates`` (1e9 per second, by symbol), ``figures`` (name, value, unit), ``ghz``, and
+``notes`` about what failed.
+
+``device_main.py`` without a folder times kernels.  Each line of its input is a JSON request, each
+line of its output the answer; see :func:`compared`.  This file imports only the standard library
+and cuda-python.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import random
 import sys
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,11 +29,15 @@ _SECONDS = 2e-3
 """Duration of one measurement of a rate."""
 _STEPS = 100
 """Kernels of a graph, whose time is divided among them."""
+_LINE = 256
+"""Alignment of buffers."""
+_HALVES = (0x2800, 0xA800)
+"""Upper bits of fp16 numbers from 1/32 to 1/16; as bf16 and fp32 they are small too."""
 _SMALL, _LARGE = 16 << 10, 32 << 20
 """Bytes of a copy that is bound by its start, and of one that is bound by the bus."""
 
 
-class ProbedGpu:
+class DeviceDriver:
     """The first GPU that CUDA lists.  Raises RuntimeError if the driver fails."""
 
     def __init__(self, driver: Any) -> None:
@@ -46,6 +55,7 @@ class ProbedGpu:
         self.free = int(self.do("cuMemGetInfo")[0])
         self.stream = self.do("cuStreamCreate", 1)
         self.out = self.do("cuMemAlloc", 1 << 20)
+        self.loaded = dict[str, Any]()
 
     def do(self, name: str, *arguments: Any) -> Any:
         """Call a function of the driver.  Raises RuntimeError unless it succeeds."""
@@ -97,7 +107,7 @@ class ProbedGpu:
         return time.perf_counter() - start
 
 
-def rate(gpu: ProbedGpu, job: dict[str, Any], words: Sequence[Any], work: float) -> float:
+def rate(gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: float) -> float:
     """Return 1e9 of a probe's work per second; ``work`` is that of the grid in one round."""
     blocks = gpu.sms * job["blocks"]
 
@@ -113,7 +123,7 @@ def rate(gpu: ProbedGpu, job: dict[str, Any], words: Sequence[Any], work: float)
     return rounds * work / median(run(rounds) for _ in range(_REPEATS)) * 1e-9
 
 
-def read(gpu: ProbedGpu, job: dict[str, Any], size: int) -> float:
+def read(gpu: DeviceDriver, job: dict[str, Any], size: int) -> float:
     """Return the GB/s of reading ``size`` bytes again and again."""
     count = size // 16
     place = gpu.do("cuMemAlloc", size)
@@ -125,14 +135,14 @@ def read(gpu: ProbedGpu, job: dict[str, Any], size: int) -> float:
         gpu.do("cuMemFree", place)
 
 
-def clock(gpu: ProbedGpu) -> float:
+def clock(gpu: DeviceDriver) -> float:
     """Return the GHz at which the last probe of instructions ran."""
     held = (ctypes.c_uint64 * 2)()
     gpu.do("cuMemcpyDtoH", ctypes.addressof(held), gpu.out, 16)
     return held[0] / held[1] if held[1] else 0.0
 
 
-def steps(gpu: ProbedGpu, job: dict[str, Any]) -> list[tuple[str, float, str]]:
+def steps(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
     """Measure what it costs that one kernel follows another, and to run a graph and wait."""
     half = 512 << 10
     places = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
@@ -178,7 +188,7 @@ def steps(gpu: ProbedGpu, job: dict[str, Any]) -> list[tuple[str, float, str]]:
     return found
 
 
-def measured(gpu: ProbedGpu, folder: Path) -> dict[str, Any]:
+def measured(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
     """Run all probes of a folder."""
     rates, notes, ghz = dict[str, float](), list[str](), 0.0
     figures: list[Any] = [("multiprocessors", gpu.sms, "")]
@@ -201,12 +211,135 @@ def measured(gpu: ProbedGpu, folder: Path) -> dict[str, Any]:
     return {"rates": rates, "figures": figures, "ghz": ghz, "notes": notes}
 
 
+# ---- comparing kernels ----------------------------------------------------------------------
+
+
+class Comparison:
+    """Two kernels that compute the same, in graphs that are replayed in turn."""
+
+    def __init__(self, gpu: DeviceDriver, request: dict[str, Any]) -> None:
+        self.gpu = gpu
+        self.arena, places = self._placed(request["buffers"], request["copies"])
+        self.count = max(request["launches"], len(places))
+        self.graphs = []
+        try:
+            for kernel in request["kernels"]:
+                job = self._loaded(kernel)
+                words = [[self._word(a, held) for a in kernel["arguments"]] for held in places]
+                gpu.launch(job, kernel["grid"], words[0], early=gpu.early)
+                gpu.do("cuStreamSynchronize", gpu.stream)
+                self.graphs.append(gpu.graph(partial(self._chain, job, kernel["grid"], words)))
+        except RuntimeError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self.gpu.do("cuMemFree", self.arena)
+
+    def _chain(self, job: dict[str, Any], grid: int, words: Sequence[Sequence[Any]]) -> None:
+        for i in range(self.count):
+            self.gpu.launch(job, grid, words[i % len(words)], early=self.gpu.early)
+
+    def _loaded(self, kernel: dict[str, Any]) -> dict[str, Any]:
+        gpu = self.gpu
+        if kernel["file"] not in gpu.loaded:
+            module = gpu.do("cuModuleLoadData", Path(kernel["file"]).read_bytes())
+            function = gpu.do("cuModuleGetFunction", module, kernel["symbol"].encode())
+            attribute = gpu.driver.CUfunction_attribute
+            gpu.do("cuFuncSetAttribute", function,
+                   attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                   kernel["shared"])  # fmt: skip
+            gpu.loaded[kernel["file"]] = function
+        return {**kernel, "function": gpu.loaded[kernel["file"]]}
+
+    def _placed(self, sizes: Sequence[int], copies: int) -> tuple[Any, list[list[int]]]:
+        """Allocate copies of the buffers and fill them with numbers."""
+        steps = [-(-size // _LINE) * _LINE for size in sizes]
+        whole = sum(steps)
+        arena = self.gpu.do("cuMemAlloc", whole * copies)
+        drawn = random.Random(0)
+        block = array("H", (drawn.choice(_HALVES) | drawn.getrandbits(9) for _ in range(1 << 16)))
+        tile = block.tobytes()
+        for at in range(0, whole, len(tile)):
+            size = min(len(tile), whole - at)
+            self.gpu.do("cuMemcpyHtoD", int(arena) + at, tile[:size], size)
+        for i in range(1, copies):
+            self.gpu.do("cuMemcpyDtoD", int(arena) + i * whole, arena, whole)
+        offsets = [sum(steps[:i]) for i in range(len(steps))]
+        return arena, [[int(arena) + i * whole + o for o in offsets] for i in range(copies)]
+
+    def _word(self, argument: dict[str, Any], places: Sequence[int]) -> Any:
+        """Return a kernel's parameter for one copy of the buffers."""
+        if "bytes" in argument:
+            raw = bytes.fromhex(argument["bytes"])
+            return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
+        at = places[argument["buffer"]] + argument["offset"]
+        if "map" not in argument:
+            return ctypes.c_uint64(at)
+        raw = self._encoded(argument["map"], at)
+        return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
+
+    def _encoded(self, told: dict[str, Any], at: int) -> bytes:
+        """Return a tensor map with swizzled rows of 128 bytes, as the runtime makes it."""
+        d = self.gpu.driver
+        kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{told['type']}")
+        dims, strides = ([d.cuuint64_t(n) for n in told[key]] for key in ("dims", "strides"))
+        box = [d.cuuint32_t(n) for n in told["box"]]
+        made = self.gpu.do(
+            "cuTensorMapEncodeTiled", kind, d.cuuint32_t(len(dims)), at, dims, strides, box,
+            [d.cuuint32_t(1)] * len(dims), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )  # fmt: skip
+        return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+
+    def times(self, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
+        """Return milliseconds of a launch of both kernels, one replay of each a pair."""
+        found: tuple[list[float], list[float]] = [], []
+        end = time.perf_counter() + seconds
+        for i in range(pairs):
+            if i and time.perf_counter() > end:
+                break
+            for k in (0, 1) if i % 2 == 0 else (1, 0):
+                taken = self.gpu.timed(partial(self.gpu.replay, self.graphs[k]))
+                found[k].append(1e3 * taken / self.count)
+        return found
+
+
+def compared(gpu: DeviceDriver, request: dict[str, Any]) -> dict[str, Any]:
+    """Time two kernels in turn; return milliseconds of a launch, ``a`` and ``b``, or ``error``.
+
+    A request has ``kernels`` (file, symbol, grid, threads, shared, arguments), the bytes of their
+    ``buffers``, how many ``copies`` of these a graph goes through (more than the cache holds: they
+    are cold), at least how many ``launches`` a graph has, ``pairs`` and ``seconds``.
+    """
+    try:
+        both = Comparison(gpu, request)
+        try:
+            for graph in both.graphs:
+                gpu.replay(graph)
+            a, b = both.times(request["pairs"], request["seconds"])
+        finally:
+            both.close()
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"a": a, "b": b}
+
+
 def main(arguments: list[str]) -> int:
     """Run the script; the exit code is 1, with the reason on stderr, if there is no GPU."""
     try:
         from cuda.bindings import driver
 
-        sys.stdout.write(json.dumps(measured(ProbedGpu(driver), Path(arguments[0]))))
+        gpu = DeviceDriver(driver)
+        if arguments:
+            sys.stdout.write(json.dumps(measured(gpu, Path(arguments[0]))))
+            return 0
+        for line in sys.stdin:
+            sys.stdout.write(f"{json.dumps(compared(gpu, json.loads(line)))}\n")
+            sys.stdout.flush()
     except (ImportError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

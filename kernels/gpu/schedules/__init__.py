@@ -1,0 +1,175 @@
+"""How the GPU backend's matrix multiplications can be scheduled: what its tuner is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tracea_graph.config import Environment
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.catalog import GpuCatalog, modelled_us
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.machine import gpus, level_of
+from tracea_graph.kernels.gpu.measure import NOMINAL, nominal
+from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.schedules.event_fixture import EventFixture
+from tracea_graph.kernels.gpu.schedules.matmul import (
+    MatmulProblem,
+    config_of,
+    matmul_of,
+    runs,
+    tiles_of,
+)
+from tracea_graph.kernels.program import Call, Program, Schedule
+from tracea_graph.policy import (
+    Config,
+    KernelCatalog,
+    OperatorTopology,
+    Processor,
+    SearchSpace,
+)
+from tracea_graph.toolchain.cache import digest
+from tracea_graph.tuning.problem import Case, Problem, default_of, row_class
+from tracea_graph.tuning.schedule_space import Fixture
+from tracea_graph.tuning.serialization import chain_from_json, chain_to_json
+
+__all__ = ["GpuScheduleSpace"]
+
+_AXES = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong")
+_OLD = ({"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 3},)
+_OLD_MANY = ({"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4},)
+_FEW = (
+    {"tile_m": 64, "tile_n": 48, "split_k": 1}, {"tile_m": 64, "tile_n": 64, "split_k": 2},
+)  # fmt: skip
+_MANY = (
+    {"tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4},
+    {"tile_m": 128, "tile_n": 192, "tile_k": 64, "stages": 5, "pingpong": 1},
+)
+_OLDER = (_OLD, _OLD, _OLD, _OLD_MANY, _OLD_MANY)
+SEEDS: Mapping[str, tuple[tuple[Config, ...], ...]] = {
+    **dict.fromkeys(("sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"), _OLDER),
+    "sm_90a": (_FEW, _FEW, (*_OLD, *_MANY), _MANY, _MANY),
+}
+"""Tiles to measure first, by architecture and range of rows."""
+
+
+class GpuScheduleSpace:
+    """Tiles of matrix multiplications, timed by events on this machine's first GPU."""
+
+    tile = ("m", "n", "k", "buffers", "split", "pingpong")
+    least_us = 0.9
+    """Less is the hand-over from one kernel to the next alone."""
+    architecture: Processor | None = None
+
+    def __init__(self, catalog: GpuCatalog) -> None:
+        self.catalog: KernelCatalog = catalog
+
+    @property
+    def can_measure(self) -> bool:
+        """Whether there is a GPU that kernels are built for."""
+        return bool(gpus()) and bool(level_of(gpus()[0].capability))
+
+    def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return 1: what a kernel takes does not depend on the host's threads."""
+        return (1,)
+
+    def fixture(
+        self, problems: Sequence[Problem], level: str, environment: Environment, cache: int | None
+    ) -> AbstractContextManager[Fixture] | None:
+        """Compile all tiles of the problems and return a fixture that times them by events."""
+        own, sms = [_own(p) for p in problems], gpus()[0].units
+        return EventFixture(own, level, environment, self._copied(cache), sms)
+
+    def _copied(self, cache: int | None) -> int:
+        """Return the bytes that buffers together must exceed: 0 if weights stay in L2."""
+        return 2 * self.cache_bytes if cache is None else 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of L2, of an H100 if there is no GPU."""
+        found = gpus()
+        return (found[0].l2 if found else 0) or NOMINAL["sm_90a"].l2
+
+    def topology(self, case: Case) -> OperatorTopology:
+        """Return the topology of a case's call."""
+        p = _own(case.problem)
+        return OperatorTopology("gemm", case.rows, p.n, p.k, dtype=p.multiplies)
+
+    def levels(self, level: str) -> tuple[str, ...]:
+        """Return the architecture alone: tiles of others are timed there."""
+        return (level,)
+
+    def problem_of(self, program: Program, call: Call) -> Problem | None:
+        """Return the problem of a call; None if it is no matrix multiplication of fixed sizes."""
+        return matmul_of(call)
+
+    def problem_to_json(self, problem: Problem) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        p = _own(problem)
+        return {
+            **p.key,
+            "dtype": p.multiplies,
+            "epilogue": p.epilogue and chain_to_json(p.epilogue),
+        }
+
+    def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
+        """Parse what :meth:`problem_to_json` returned.  Raises KeyError, TypeError, ValueError."""
+        return MatmulProblem(
+            int(data["k"]), int(data["n"]), str(data["dtype"]), str(data["layout"]),
+            str(data["norm"]), bool(data["bias"]),
+            data["epilogue"] and chain_from_json(data["epilogue"]), bool(data["static"]),
+        )  # fmt: skip
+
+    def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
+        """Parse a schedule from its numbers by name."""
+        return TileSchedule(**{str(name): int(value) for name, value in dict(data).items()})
+
+    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
+        """Return the tiles that an architecture has for a case; all 0 is the rule's."""
+        problem = _own(case.problem)
+        known = [config_of(variant) for variant in tiles_of(problem, level, case.rows)]
+        legal = {tuple(config[axis] for axis in _AXES) for config in known}
+        legal.add((0,) * len(_AXES))
+        space = SearchSpace()
+        for axis in _AXES:
+            space = space.axis(axis, (0, *sorted({config[axis] for config in known})))
+        space = space.require(
+            "there is a kernel of this tile", lambda c: tuple(c[axis] for axis in _AXES) in legal
+        ).once(lambda c: runs(problem, case.rows, self._schedule(case, c), level).tile)
+        for seed in SEEDS[level][row_class(problem, case.rows)]:
+            space = space.seed(**seed)
+        return space
+
+    def schedule(self, case: Case, config: Config) -> Schedule:
+        """Convert a configuration of the space to a schedule."""
+        return self._schedule(case, config)
+
+    def _schedule(self, case: Case, config: Config) -> TileSchedule:
+        return TileSchedule(default_of(case).limit, *(config[axis] for axis in _AXES))
+
+    def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
+        """Return the predicted µs of one call."""
+        assert isinstance(schedule, TileSchedule)
+        variant = runs(_own(case.problem), case.rows, schedule, level)
+        return modelled_us(variant, self.topology(case), level, nominal(level))
+
+    def read_us(self, size: float) -> float:
+        """Return the predicted µs to read ``size`` cold bytes."""
+        return size / NOMINAL["sm_90a"].gbytes * 1e-3
+
+    def text_of(self, problem: Problem, level: str) -> str:
+        """Return a digest of the sources of all tiles."""
+        own, target = _own(problem), Target(CUDA, ARCHITECTURES[level])
+        call = own.call(1)
+        return digest(*(emit(call, v, target).text for v in tiles_of(own, level)))[:16]
+
+    def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
+        """Return a program of the problem alone."""
+        return _own(problem).program(schedules)
+
+
+def _own(problem: Problem) -> MatmulProblem:
+    assert isinstance(problem, MatmulProblem)
+    return problem

@@ -1,0 +1,272 @@
+"""Tiles of GPU matmuls as schedules: what plans make of them, and how the tuner times them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernels.gpu.test_probes import H100, TimedDriver
+from tracea_graph.config import Environment
+from tracea_graph.errors import WorkerError
+from tracea_graph.ir import evaluate
+from tracea_graph.kernels.gpu import device_main, machine, plan
+from tracea_graph.kernels.gpu import schedules as spaces
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.backend import GPU
+from tracea_graph.kernels.gpu.kernels import kernels_of, tile_numbers, variants_of
+from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
+from tracea_graph.kernels.gpu.schedules import SEEDS, event_fixture
+from tracea_graph.kernels.gpu.schedules.event_fixture import (
+    DeviceWorker,
+    EventFixture,
+    request_for,
+    sources_of,
+)
+from tracea_graph.kernels.gpu.schedules.matmul import MatmulProblem, matmul_of, runs, tiles_of
+from tracea_graph.kernels.gpu.variants import VARIANTS
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.tuning import (
+    CacheEntry,
+    Case,
+    Tuner,
+    TuningCache,
+    TuningOptions,
+    Workload,
+    tune,
+    with_schedules,
+)
+from tracea_graph.tuning.identity import key_of
+from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.serialization import case_from_json, case_to_json, schedule_to_json
+from tracea_graph.tuning.space import candidates
+
+SPACE = GPU.schedule_space
+assert SPACE is not None
+GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
+PLAIN = MatmulProblem(768, 3072, "f16")
+PROBLEMS = (
+    PLAIN,
+    MatmulProblem(384, 1152, "f16", norm="layer"),
+    MatmulProblem(384, 1536, "bf16", norm="rms", bias=False),
+    MatmulProblem(256, 64, "f16", layout="kn", epilogue=GELU, static=True),
+    MatmulProblem(100, 72, "tf32x3"),
+    MatmulProblem(64, 64, "f32", epilogue=GELU),
+)
+FEW, WIDE = (64, 48, 0, 0, 2, 0), (128, 256, 64, 4, 0, 0)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_problem_is_that_of_its_own_program(problem: MatmulProblem) -> None:
+    """What the tuner times is what plans hold."""
+    program = problem.program(rows=5 if problem.static else "m")
+    found = matmul_of(program.calls[0])
+    assert found == problem
+    assert plan.encode(program)[0] == plan.MAGIC
+    case = Case(problem, 128)
+    assert case_from_json(json.loads(json.dumps(case_to_json(case, SPACE))), SPACE) == case
+
+
+def test_batches_and_sums_in_memory_have_no_schedule() -> None:
+    call = PLAIN.program().calls[0]
+    x = call.views[0]
+    assert x is not None
+    batched = replace(x, dims=(2, "m", 768), strides=(0, 768, 1))
+    assert matmul_of(replace(call, views=(batched, *call.views[1:]))) is None
+    symbolic = replace(x, dims=("m", "d"))
+    assert matmul_of(replace(call, views=(symbolic, *call.views[1:]))) is None
+
+
+# ---- what a plan makes of a schedule --------------------------------------------------------
+
+
+def test_schedules_come_before_the_rule_in_their_range() -> None:
+    table = (TileSchedule(64), TileSchedule(256, *FEW), *TILE_SCHEDULES[2:4],
+             TileSchedule(2**31 - 1, *WIDE))  # fmt: skip
+    program = with_schedules(PLAIN.program(), SPACE.problem_of, {PLAIN: table})
+    (call,) = program.calls
+    assert call.schedules == table
+    by_rule = variants_of(PLAIN.program().calls[0])
+
+    def first(rows: int) -> tuple[int, ...]:
+        found = next(v for v, when in variants_of(call) if evaluate(when, {"m": rows}) > 0)
+        return tile_numbers(found)
+
+    def ruled(rows: int) -> tuple[int, ...]:
+        found = next(v for v, when in by_rule if evaluate(when, {"m": rows}) > 0)
+        return tile_numbers(found)
+
+    assert first(65) == first(256) == FEW
+    assert first(4097) == first(100_000) == WIDE
+    for rows in (1, 64, 257, 1024, 4096):
+        assert first(rows) == ruled(rows)
+    assert variants_of(call)[-1] == by_rule[-1]
+    assert set(kernels_of(call)) >= set(kernels_of(PLAIN.program().calls[0]))
+    assert plan.encode(program) != plan.encode(PLAIN.program())
+
+
+def test_fixed_rows_keep_only_what_they_run() -> None:
+    fixed = replace(PLAIN, static=True)
+    table = (TileSchedule(64, *WIDE), TileSchedule(256, *FEW), TileSchedule(2**31 - 1, *WIDE))
+    found = [tile_numbers(v) for v, _ in variants_of(fixed.call(128, table))]
+    assert found[0] == FEW and WIDE not in found[:1] and len(found) <= 3
+
+
+def test_a_tile_that_cannot_compute_a_call_is_left_to_the_rule() -> None:
+    odd = MatmulProblem(100, 72, "f16")  # no multiple of what tensor maps need
+    own = variants_of(odd.call(8, (TileSchedule(2**31 - 1, *WIDE),)))
+    assert own == variants_of(odd.call(8))
+
+
+# ---- spaces ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ARCHITECTURES)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_space_has_the_tiles_of_an_architecture(problem: MatmulProblem, level: str) -> None:
+    for rows in (16, 2048):
+        case = Case(problem, rows)
+        able = {v.tile for v in tiles_of(problem, level, rows)}
+        if (problem.multiplies, level) == ("bf16", "sm_75"):
+            assert not able  # such a target computes in fp32
+            return
+        legal = [SPACE.schedule(case, c) for c in SPACE.space(case, level, None).legal()]
+        assert legal[0] == default_of(case) and len(set(legal)) == len(legal)
+        run = [runs(problem, rows, s, level).tile for s in legal if isinstance(s, TileSchedule)]
+        assert set(run) == able and len(run) == len(able)
+        for one in candidates(case, SPACE, level, (1,)):
+            assert one != default_of(case) and one.text.startswith("tiles of")
+
+
+def test_seeds_are_tiles_that_exist() -> None:
+    for level, by_range in SEEDS.items():
+        assert len(by_range) == len(TILE_SCHEDULES)
+        known = {tile_numbers(v) for v in VARIANTS
+                 if v.op == "gemm" and not v.refusal(ARCHITECTURES[level])}  # fmt: skip
+        for seed in (s for seeds in by_range for s in seeds):
+            axes = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong")
+            assert tuple(seed.get(axis, 0) for axis in axes) in known, (level, seed)
+
+
+# ---- timing ---------------------------------------------------------------------------------
+
+
+def requested(exceeded: int) -> dict[str, Any]:
+    """A request to compare the rule's tile with another."""
+    case, symbols = Case(PLAIN, 200), [s.symbol for s in sources_of(PLAIN, "sm_90a").values()]
+    files = {symbol: Path(f"{i}.cubin") for i, symbol in enumerate(symbols)}
+    schedules = (default_of(case), TileSchedule(256, *WIDE))
+    return request_for(case, schedules, "sm_90a", files, exceeded, 132)
+
+
+def test_a_request_tells_all_parameters() -> None:
+    request = json.loads(json.dumps(requested(0)))
+    weights, x = 768 * 3072 * 2, 200 * 768 * 2
+    assert request["buffers"][:2] == [x, weights] and request["copies"] == 1
+    for kernel in request["kernels"]:
+        maps = [a["map"] for a in kernel["arguments"] if "map" in a]
+        assert len(maps) == 2 and kernel["grid"] > 0
+        places = {a["buffer"] for a in kernel["arguments"] if "buffer" in a}
+        assert places == set(range(len(request["buffers"])))
+    cold = requested(100 << 20)
+    assert cold["copies"] * sum(cold["buffers"]) > 100 << 20
+
+
+def test_kernels_are_timed_in_turn(tmp_path: Path) -> None:
+    request = {**requested(20 << 20), "pairs": 3, "seconds": 5.0}
+    for kernel in request["kernels"]:
+        kernel["file"] = str(tmp_path / Path(kernel["file"]).name)
+        Path(kernel["file"]).write_bytes(b"")
+    driver = TimedDriver()
+    driver.seconds_of = {request["kernels"][1]["symbol"]: 5e-6}
+    answer = device_main.compared(device_main.DeviceDriver(driver), request)
+    assert answer["a"] == pytest.approx([1e-3] * 3) and answer["b"] == pytest.approx([5e-3] * 3)
+    broken = device_main.DeviceDriver(TimedDriver(broken="cuGraphInstantiate"))
+    assert "cuGraphInstantiate answered" in device_main.compared(broken, request)["error"]
+
+
+def test_a_worker_that_dies_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import sys; sys.exit('no GPU here')")
+    monkeypatch.setattr(event_fixture.device_main, "__file__", str(script))
+    with pytest.raises(WorkerError, match="no GPU here"):
+        DeviceWorker().ask({}, 5.0)
+    script.write_text('print(\'{"error": "a fault"}\', flush=True); input()')
+    with pytest.raises(WorkerError, match="a fault"):
+        DeviceWorker().ask({}, 5.0)
+
+
+def test_a_fixture_compiles_every_tile_and_asks_its_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = list[dict[str, Any]]()
+
+    class Told:
+        def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+            asked.append(request)
+            return {"a": [2.0, 2.0], "b": [1.0, 1.0]}
+
+        def stop(self) -> None:
+            asked.clear()
+
+    small = MatmulProblem(64, 64, "f32")
+    monkeypatch.setattr(event_fixture, "DeviceWorker", Told)
+    with EventFixture([small], "sm_80", Environment(), 0, 108) as fixture:
+        case = Case(small, 64)
+        legal = [SPACE.schedule(case, c) for c in SPACE.space(case, "sm_80", None).legal()]
+        (other,) = [s for s in legal if s != default_of(case)]
+        times = fixture.compare(case, default_of(case), other, 1, 2, 1.0)
+        assert times.a_ms == (2.0, 2.0) and times.b_ms == (1.0, 1.0)
+        assert all(Path(k["file"]).stat().st_size for k in asked[0]["kernels"])
+    assert not asked
+
+
+# ---- results of another machine -------------------------------------------------------------
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment, TileSchedule]:
+    """A cache with the result of a machine that has a GPU; here there is none."""
+    monkeypatch.setattr(machine, "gpus", tuple)
+    monkeypatch.setattr(spaces, "gpus", tuple)
+    environment = Environment(cache=tmp_path / "cache")
+    best = TileSchedule(256, *WIDE)
+    options = TuningOptions(("sm_90a",), threads=(1, 16), budget=5.0)
+    abouts = list[dict[str, str]]()
+    about = Tuner.about
+
+    def spied(self: Tuner, case: Case) -> dict[str, str]:
+        abouts.append(about(self, case))
+        return abouts[-1]
+
+    monkeypatch.setattr(Tuner, "about", spied)
+    tune((Workload(PLAIN, 1, (200,)),), options, GPU, environment)
+    monkeypatch.setattr(Tuner, "about", about)
+    there = {
+        **abouts[0],
+        "machine": "NVIDIA H100 [abc]",
+        "compiler": "another",
+        "onnxruntime": "1",
+    }
+    with TuningCache(environment.cache / "tuning.sqlite") as cache:
+        entry = CacheEntry({"schedule": schedule_to_json(best), "gain": 1.2}, [], True, "", there)
+        cache.put(key_of(there), entry)
+    return environment, best
+
+
+def test_a_machine_without_a_gpu_uses_imported_results(
+    imported: tuple[Environment, TileSchedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, best = imported
+    work = (Workload(PLAIN, 1, (200,)),)
+    options = TuningOptions(("sm_80", "sm_90a"), threads=(2,), budget=5.0)
+    (found,) = tune(work, options, GPU, environment)
+    assert (found.schedule, found.source, found.gain) == (best, "cache", 1.2)
+    (other,) = tune(work, replace(options, levels=("sm_80",)), GPU, environment)
+    assert other.source == "default"
+    monkeypatch.setattr(spaces, "gpus", lambda: (H100,))
+    (own,) = tune(work, replace(options, budget=0.0), GPU, environment)
+    assert own.source == "default", "a machine with a GPU measures for itself"
