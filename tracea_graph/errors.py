@@ -105,6 +105,10 @@ class WorkerError(TraceaError):
     exit_code = 4
 
 
+class WorkerCrash(WorkerError):
+    """A worker process died while it ran a model."""
+
+
 class OutOfTime(TraceaError):
     """The budget ran out before a step was finished; its partial result is dropped."""
 

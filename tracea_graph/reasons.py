@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.errors import WorkerCrash
 
 __all__ = [
-    "EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "not_constant", "other_readers",
-    "unsuited",
+    "EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "failed_to_run", "not_constant",
+    "other_readers", "unsuited",
 ]  # fmt: skip
 
 
@@ -33,6 +36,7 @@ class Code(StrEnum):
     NEEDS_DROPPED = "needs-dropped"
     ORIGINAL_KEPT = "original-kept"
     FAILED_TO_RUN = "failed-to-run"
+    CRASHED = "crashed"
     # a rule's outcome
     APPLIED = "applied"
     RAISED = "raised"
@@ -84,6 +88,7 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
         Code.NEEDS_DROPPED: "dropped: it needs others that were",
         Code.ORIGINAL_KEPT: "dropped with all other rewrites",
         Code.FAILED_TO_RUN: "dropped: it could not be timed",
+        Code.CRASHED: "dropped: it crashed",
     }
 )
 """Short descriptions of verdicts on groups."""
@@ -100,8 +105,17 @@ class Reason(str):
         made.code = code
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reason, ("".join(self), self.code)
+
     def __str__(self) -> str:
         return self  # keeps the code of an exception's message
+
+
+def failed_to_run(text: str, error: Exception) -> Reason:
+    """Return the reason that a model could not be run: it crashed, or anything else."""
+    code = Code.CRASHED if isinstance(error, WorkerCrash) else Code.FAILED_TO_RUN
+    return Reason(f"{text}: {error}", code)
 
 
 def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:

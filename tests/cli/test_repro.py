@@ -108,6 +108,58 @@ def test_a_wrong_result_is_packed_where_it_happens(
     with zipfile.ZipFile(pack) as held:
         about = json.loads(held.read("repro.json"))
     assert about["outcome"] == {
-        "exit_code": 3, "error": "VerifyError: y is off by 1", "improved": None
+        "exit_code": 3, "error": "VerifyError: y is off by 1", "improved": None, "crashed": False
     }  # fmt: skip
     assert about["options"] == ["--threads", "1"]
+
+
+CRASHING = """
+import re
+from tracea_graph.kernels.cpu import emitter
+
+render = emitter.render
+
+def crashing(template, **parameters):
+    text = render(template, **parameters)
+    if template.startswith("gemm.cpp"):
+        text = re.sub(r"TRACEA_API [^\\n;]*{\\n", lambda m: m[0] + "__builtin_trap();", text)
+    return text
+
+emitter.render = crashing
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.compiler
+def test_a_crash_of_a_worker_is_packed_and_its_replay_crashes(tmp_path: Path) -> None:
+    """Every process of this environment compiles products that end it."""
+    (tmp_path / "sitecustomize.py").write_text(CRASHING)
+    source = secret(tmp_path)
+    environment = {
+        **os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TRACEA_CACHE": str(tmp_path / "cache")
+    }  # fmt: skip
+
+    def run(*command: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment,
+            check=False, timeout=300,
+        )  # fmt: skip
+
+    optimized = run("-m", "tracea_graph", "optimize", source, "--target", "cpu:scalar")
+    assert optimized.returncode == 0, optimized.stderr
+    assert "kept original: every rewrite crashed" in optimized.stdout
+    assert "dropped: it crashed" in optimized.stdout
+    pack = tmp_path / "cache" / "repro" / "model.repro.zip"
+    assert f"to report this: {pack}, without weights" in optimized.stderr
+    with zipfile.ZipFile(pack) as held:
+        held.extractall(tmp_path / "pack")
+    about = json.loads((tmp_path / "pack" / "repro.json").read_text())
+    assert about["outcome"]["crashed"] and "the worker died (SIG" in about["outcome"]["error"]
+    replayed = run(tmp_path / "pack" / "replay.py", tmp_path / "again")
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    assert "exit code 0, a worker crashed, expected 0, a worker crashed: reproduced" in (
+        replayed.stdout
+    )
+    (tmp_path / "sitecustomize.py").unlink()
+    mended = run(tmp_path / "pack" / "replay.py", tmp_path / "mended")
+    assert mended.returncode == 1 and "not reproduced" in mended.stdout

@@ -40,7 +40,7 @@ from tracea_graph.check.feeds import Feeds
 from tracea_graph.check.timing import Ratio, busy_cores
 from tracea_graph.check.worker import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
-from tracea_graph.reasons import Code, Reason, code_of
+from tracea_graph.reasons import Code, Reason, code_of, failed_to_run
 
 __all__ = ["Group", "GroupSelection", "ModelWithLibrary", "Verdict", "clear_gain", "select_faster"]
 
@@ -200,7 +200,7 @@ class _Selector:
             total = self._compare_whole()
         except WorkerError as error:
             lost = [Verdict(group, True, "") for group in groups]
-            why = Reason(f"the whole does not run: {error}", Code.FAILED_TO_RUN)
+            why = failed_to_run("the whole does not run", error)
             return self._nothing(lost, {}, why)
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
         if len(units) == 1:
@@ -268,7 +268,7 @@ class _Selector:
             try:
                 longer = self.bench.compare_all(self.original, self.full, self.bench.left)
             except WorkerError as error:
-                why = Reason(f"it could not be timed: {error}", Code.FAILED_TO_RUN)
+                why = failed_to_run("it could not be timed", error)
                 return self._nothing(unit.verdicts(()), {}, why)
             total = {**total, **longer}
             unit.comparisons = _compared(total)
@@ -287,7 +287,7 @@ class _Selector:
             why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
             return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, Reason(f"{_UNTIMED}: {error}", Code.FAILED_TO_RUN))
+            return self._nothing(verdicts, {}, failed_to_run(_UNTIMED, error))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
@@ -301,7 +301,7 @@ class _Selector:
             why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
             return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, Reason(f"{_UNTIMED}: {error}", Code.FAILED_TO_RUN))
+            return self._nothing(verdicts, {}, failed_to_run(_UNTIMED, error))
         if clear_gain(total, self.bench.keys):
             return GroupSelection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"

@@ -39,6 +39,7 @@ from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.documents import Figure
 from tracea_graph.errors import WorkerError
+from tracea_graph.reasons import failed_to_run
 
 __all__ = ["OutputError", "Verification", "compare", "verify"]
 
@@ -198,7 +199,7 @@ def compare(
             if _insensitive(known, limits, found):
                 inner = _compare_inner(worker, known, candidate, library, feeds, limits)
     except WorkerError as error:
-        sentence = f"the candidate does not run: {error}"
+        sentence = failed_to_run("the candidate does not run", error)
         return Verification("failed", sentence, tuple(found), known.rejected, limits)
     return _verdict(known, _worst_of(found), limits, _worst_of(inner))
 
@@ -209,7 +210,7 @@ def _refusal(worker: Worker, library: Path | None) -> str:
         if library is not None:
             worker.load(library)
     except WorkerError as error:
-        return f"the library cannot be loaded: {error}"
+        return failed_to_run("the library cannot be loaded", error)
     return ""
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tracea_graph.check.custom_ops import registered
 from tracea_graph.check.timing import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
-from tracea_graph.errors import OutOfTime, WorkerError
+from tracea_graph.errors import OutOfTime, WorkerCrash, WorkerError
 from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.resources import Scratch, kill_group
 
@@ -412,7 +412,8 @@ class Worker(AbstractContextManager["Worker"]):
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         tail = self._stderr.read_text(encoding="utf-8", errors="replace").strip()[-400:]
         said = f"; it said: {tail}" if tail else ""
-        return self._fail(f"the worker died ({cause}) when asked to {what}{said}")
+        self._fail(why := f"the worker died ({cause}) when asked to {what}{said}")
+        return WorkerCrash(why)
 
     def _fail(self, why: str) -> WorkerError:
         self._why = why

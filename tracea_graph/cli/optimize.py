@@ -15,11 +15,12 @@ from tracea_graph.cli.arguments import options_of, wants_folder
 from tracea_graph.cli.complaints import complain, failed
 from tracea_graph.cli.console import list_written, made_console
 from tracea_graph.cli.progress import Steps
-from tracea_graph.cli.repro import pack_failure
+from tracea_graph.cli.repro import failure_of, pack_failure
 from tracea_graph.cli.stopping import interrupt_exit_code
 from tracea_graph.commands.inspect import explain
 from tracea_graph.commands.page import profiled
-from tracea_graph.errors import TraceaError, VerifyError, WorkerError
+from tracea_graph.commands.repro import RunOutcome
+from tracea_graph.errors import TraceaError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file, check_folder, write_text
 from tracea_graph.target import target_of
@@ -54,9 +55,14 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
             error = outcome.error or AssertionError("an outcome has a report or an error")
             model = outcome.source if len(args.models) > 1 else None
             codes.append(failed(error, args.verbose, model))
-            _pack(outcome.source, error, options, args)
+            if (failure := failure_of(error)) is not None:
+                _pack(outcome.source, failure, options, args)
             continue
         reports.append(outcome.report)
+        if crash := outcome.report.crash:
+            complain(crash)
+            improved = outcome.report.improved
+            _pack(outcome.source, RunOutcome(0, crash, improved, True), options, args)
         if not args.json:
             console.print(render_report(reports[-1], args.verbose))
         if args.explain and not (args.json or args.quiet):
@@ -70,16 +76,13 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
     return codes[0] if codes else 0
 
 
-def _pack(model: Path, error: BaseException, options: Options, args: argparse.Namespace) -> None:
-    """Pack what a wrong result, a worker that died or a bug left, and say where."""
-    expected = isinstance(error, TraceaError) and not isinstance(error, VerifyError | WorkerError)
-    if expected or isinstance(error, MemoryError | OSError) or not isinstance(error, Exception):
-        return
+def _pack(model: Path, outcome: RunOutcome, options: Options, args: argparse.Namespace) -> None:
+    """Pack a failure, and say where."""
     models = {str(path) for path in args.models}
     words = [word for word in args.words if word not in models and word != "optimize"]
     folder = options.environment.cache / "repro"
     try:
-        complain(f"to report this: {pack_failure(model, words, error, folder)}, without weights")
+        complain(f"to report this: {pack_failure(model, words, outcome, folder)}, without weights")
     except (TraceaError, OSError) as why:
         complain(f"no repro pack was written: {why}")
 

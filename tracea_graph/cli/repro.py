@@ -14,12 +14,12 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of
 from tracea_graph.cli.complaints import INTERNAL
 from tracea_graph.commands.repro import RunOutcome, replayable, write_repro
-from tracea_graph.errors import TraceaError, UsageError
+from tracea_graph.errors import TraceaError, UsageError, VerifyError, WorkerError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output import check_file
 from tracea_graph.resources import Scratch
 
-__all__ = ["pack_failure", "run_repro"]
+__all__ = ["failure_of", "pack_failure", "run_repro"]
 
 
 def run_repro(args: argparse.Namespace, console: Console) -> int:
@@ -76,16 +76,26 @@ def _outcome(model: Path, options: Options) -> RunOutcome:
         return RunOutcome(error.exit_code, str(error))
     except Exception as error:  # a bug: what the pack is for
         return RunOutcome(INTERNAL, f"{type(error).__name__}: {error}")
-    return RunOutcome(0, improved=report.improved)
+    return RunOutcome(0, report.crash, report.improved, bool(report.crash))
 
 
-def pack_failure(model: Path, words: list[str], error: Exception, folder: Path) -> Path:
+def failure_of(error: Exception) -> RunOutcome | None:
+    """Return a wrong result, a worker that died or a bug as an outcome; None for other errors."""
+    if isinstance(error, TraceaError):
+        ours = isinstance(error, VerifyError | WorkerError)
+        said = f"{type(error).__name__}: {error}"
+        return RunOutcome(error.exit_code, said) if ours else None
+    if isinstance(error, MemoryError | OSError):
+        return None
+    return RunOutcome(INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def pack_failure(model: Path, words: list[str], outcome: RunOutcome, folder: Path) -> Path:
     """Pack a failure without running anything again; return where the pack is.
 
     Raises ModelError and OSError if that is not possible.
     """
-    code = error.exit_code if isinstance(error, TraceaError) else INTERNAL
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     out = folder / f"{model.stem}.repro.zip"
-    write_repro(out, model, words, RunOutcome(code, f"{type(error).__name__}: {error}"))
+    write_repro(out, model, words, outcome)
     return out

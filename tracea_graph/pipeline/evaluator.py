@@ -31,7 +31,7 @@ from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
 from tracea_graph.pipeline.size_search import check_sizes
 from tracea_graph.pipeline.timer import Deadline
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reasons import Code, Reason, code_of
 from tracea_graph.toolchain import Counted, uncounted
 
 __all__ = ["Evaluator"]
@@ -260,7 +260,8 @@ class Evaluator:
         rest, first = full, self.verification.sentence
         while self.verification.status == "failed":
             if not self.verification.loads:
-                self.reason = Reason(self.verification.sentence, Code.FAILED_TO_RUN)
+                why = self.verification.sentence
+                self.reason = Reason(why, code_of(why, Code.FAILED_TO_RUN))
                 return None
             with self._bisection():
                 culprits = self._precision_culprits()
@@ -270,7 +271,7 @@ class Evaluator:
             if not culprits:
                 self.reason = Reason(
                     f"no rewrite is the culprit: the model without rewrites is wrong too: {first}",
-                    Code.OUT_OF_TOLERANCE,
+                    code_of(first, Code.OUT_OF_TOLERANCE),
                 )
                 return None
             error = self.verification.sentence
@@ -280,9 +281,9 @@ class Evaluator:
             rest = self.build(self.dropped)
             self.verification = self.check(rest)
         if rest.library is None and self.culprits and self.options.custom_ops:
-            self.reason = Reason(
-                f"every rewrite was out of tolerance: {first}", Code.OUT_OF_TOLERANCE
-            )
+            code = code_of(first, Code.OUT_OF_TOLERANCE)
+            said = "crashed" if code is Code.CRASHED else "was out of tolerance"
+            self.reason = Reason(f"every rewrite {said}: {first}", code)
             return None
         self._right = rest
         return rest

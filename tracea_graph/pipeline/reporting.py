@@ -321,7 +321,7 @@ def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> Re
             return Reason("kept, not timed", Code.UNMEASURED)
         return Reason("kept: formed when others were dropped", Code.FORMED_LATER)
     if error:
-        return Reason(f"dropped: with it, {error}", Code.OUT_OF_TOLERANCE)
+        return Reason(f"dropped: with it, {error}", code_of(error, Code.OUT_OF_TOLERANCE))
     if nothing_stays:
         return Reason("dropped with all other rewrites", Code.ORIGINAL_KEPT)
     return Reason("dropped: it needs others that were", Code.NEEDS_DROPPED)

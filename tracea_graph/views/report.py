@@ -285,6 +285,12 @@ class ReportRecord:
         return self.outcome == "improved"
 
     @property
+    def crash(self) -> str:
+        """Why a worker process died with this model's kernels; empty if none did."""
+        told = ((self.reason, self.code), *((group.reason, group.code) for group in self.groups))
+        return next((reason for reason, code in told if code is Code.CRASHED), "")
+
+    @property
     def gain(self) -> str:
         """The measured speed-up of the result, in words."""
         return gain_of(self.timings)
