@@ -10,7 +10,7 @@ import functools
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
 __all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
 
 _WORKER = Path(nvrtc_main.__file__)
+_MOST_OF_A_PROCESS = 16
+"""Kernels that one process compiles, within the time limit."""
 _START_SECONDS = 60.0
 
 
@@ -90,9 +92,10 @@ def compile_sources(
     missing = {
         key: job for key, job in zip(keys, jobs, strict=True) if found[key] is None
     }  # compile equal texts once
-    for key, data in _compile(missing, seconds).items():
-        cache.put(key, data)
-        found[key] = data
+    for share in _compile(missing, seconds):
+        for key, data in share.items():
+            cache.put(key, data)
+        found |= share
     pairs = zip(keys, jobs, strict=True)
     return [_built(source, target, found[key] or b"") for key, (source, target) in pairs]
 
@@ -106,16 +109,19 @@ def _built(source: KernelSource, target: str, stored: bytes) -> Built:
     return Built(source, target, data, log, facts, reason)
 
 
-def _compile(jobs: dict[str, tuple[KernelSource, str]], seconds: float) -> dict[str, bytes]:
-    """Compile in one process per processor and return objects by key.
+def _compile(
+    jobs: dict[str, tuple[KernelSource, str]], seconds: float
+) -> Iterator[dict[str, bytes]]:
+    """Compile in as many processes as there are processors; yield objects by key as they come.
 
-    Each process compiles many kernels, because starting NVRTC takes longer than a small kernel.
+    Each process compiles several kernels, because starting NVRTC takes longer than a small kernel,
+    within ``seconds``.
     """
-    parts = max(1, min(usable_processors(), len(jobs) // 4))
+    processes = max(1, min(usable_processors(), len(jobs) // 4))
+    parts = max(processes, -(-len(jobs) // _MOST_OF_A_PROCESS))
     shares = [list(jobs.items())[i::parts] for i in range(parts)]
-    with ThreadPoolExecutor(parts) as pool:
-        done = pool.map(lambda share: _compile_share(share, seconds), shares)
-        return {key: data for share in done for key, data in share.items()}
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(lambda share: _compile_share(share, seconds), shares)
 
 
 def _compile_share(
