@@ -141,13 +141,14 @@ def _raced(layer: Layer, pairs: int) -> Times:
     """Run all contestants in turn."""
     found: dict[str, list[float]] = {"inside": [], "prepared": [], "packing": []}
     found |= {"eager": []} if layer.eager else {}
+    runs = {"prepared": layer.prepared, "packing": layer.packing, "eager": layer.eager}
+    names = list(found)
     for turn in range(pairs + 3):
-        took = {"inside": layer.inside(), "prepared": _timed(layer.prepared)}
-        took["packing"] = _timed(layer.packing)
-        if layer.eager:
-            took["eager"] = _timed(layer.eager)
-        for key, us in took.items():
-            found[key] += [us] * (turn >= 3)
+        names.append(names.pop(0))  # none always runs behind the same other one
+        for name in names:
+            run = runs.get(name)
+            us = _timed(run) if run else layer.inside()
+            found[name] += [us] * (turn >= 3)
 
     def ratio(a: str, b: str) -> float:
         return statistics.median(x / y for x, y in zip(found[a], found[b], strict=True))

@@ -68,7 +68,42 @@ inline void pack_block(const PackedFilters& f, const PlainFilters& w, int64_t bl
     to[lane] = lane < count && input < f.channels ? w.at(first + lane, input, row, col) : 0.0f;
 }
 
-inline void pack_direct(const PackedFilters& f, const PlainFilters& w) {
+// Whether each filter's numbers lie one after another.
+inline bool in_lines(const PackedFilters& f, const PlainFilters& w) {
+  const int64_t sizes[] = {f.channels, f.rows, f.cols}, dense[] = {f.taps(), f.cols, 1};
+  for (int i = 0; i < 3; ++i)
+    if (sizes[i] > 1 && w.stride[1 + i] != dense[i]) return false;
+  return true;
+}
+
+constexpr int64_t kMostTaps = 49;  // that are reordered on the stack
+
+// Filters in lines, by the packing of products, which makes panels of 16 columns.
+inline void pack_lines(const PackedFilters& f, const PlainFilters& w, const tracea_isa_table& isa) {
+  const int64_t taps = f.taps(), depth = f.channels * taps;
+  if (f.kind != kBlockedFilters || (taps == 1 && f.channels % kLanes == 0)) {
+    const tracea_gemm_pack_tile tile = {depth, f.filters, w.data, 1, w.stride[0], f.direct, depth * kLanes};
+    return isa.gemm_pack(&tile);
+  }
+  float lines[kLanes * kMostTaps * kLanes];  // of one block, taps inside the channels
+  float* to = f.direct;
+  for (int64_t first = 0; first < f.filters; first += kLanes)
+    for (int64_t from = 0; from < f.channels; from += kLanes) {
+      const int64_t channels = min(kLanes, f.channels - from);
+      const tracea_gemm_pack_tile tile = {channels * taps, min(kLanes, f.filters - first),
+                                          w.data + first * w.stride[0] + from * taps, 1, w.stride[0],
+                                          lines, channels * taps * kLanes};
+      isa.gemm_pack(&tile);
+      for (int64_t tap = 0; tap < taps; ++tap, to += kLanes * kLanes) {
+        for (int64_t i = 0; i < channels; ++i)
+          memcpy(to + i * kLanes, lines + (i * taps + tap) * kLanes, kLanes * sizeof(float));
+        memset(to + channels * kLanes, 0, static_cast<size_t>((kLanes - channels) * kLanes) * sizeof(float));
+      }
+    }
+}
+
+// `isa` may be null: it only makes packing faster.
+inline void pack_direct(const PackedFilters& f, const PlainFilters& w, const tracea_isa_table* isa) {
   float* to = f.direct;
   if (f.kind == kPlainFilters) {
     for (int64_t o = 0; o < f.filters; ++o)
@@ -78,6 +113,8 @@ inline void pack_direct(const PackedFilters& f, const PlainFilters& w) {
     return;
   }
   const bool lanes = f.kind == kBlockedFilters;  // input channels inside the taps
+  if (isa && isa->gemm_pack && in_lines(f, w) && (!lanes || f.taps() <= kMostTaps))
+    return pack_lines(f, w, *isa);
   const int64_t outer = lanes ? f.in_blocks() : f.kind == kDepthwiseFilters ? 1 : f.channels;
   for (int64_t block = 0; block < f.blocks(); ++block)
     for (int64_t i = 0; i < outer; ++i)
@@ -145,6 +182,7 @@ inline int64_t packed_bytes(const PackedFilters& f) {
 }
 
 inline void pack_filters(PackedFilters& f, char* memory, const CTensor& weight, const CTensor& row) {
+  Failure none;  // calls say why there is no level
   const auto aligned = [](char* at) {
     return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + kAlign - 1) & ~uintptr_t{kAlign - 1});
   };
@@ -154,7 +192,7 @@ inline void pack_filters(PackedFilters& f, char* memory, const CTensor& weight, 
   const int64_t* s = weight.view.strides;
   const PlainFilters plain = {reinterpret_cast<const float*>(weight.low) + weight.view.offset,
                               {s[0], s[1], s[2], s[3]}};
-  pack_direct(f, plain);
+  pack_direct(f, plain, local_isa(none));
   if (f.side) pack_transformed(f, plain);
   if (!row.given()) return;
   f.bias = aligned(reinterpret_cast<char*>(f.transformed + f.transformed_count()));
