@@ -35,6 +35,7 @@ __all__ = [
     "CONV_PAD",
     "ConvEpilogue",
     "conv_producer",
+    "zero_padding",
 ]
 
 
@@ -84,13 +85,13 @@ def _behind_pad(op: Any, x: Any) -> Any:
 
 
 def _pad_check(m: Match) -> str | None:
-    pads = _read_pad(m.graph, m.labels["pad"])
+    pads = zero_padding(m.graph, m.labels["pad"])
     return pads if isinstance(pads, str) else None
 
 
 def _pad(m: Match) -> Region:
     """Turn zero padding before a convolution into its own padding."""
-    pad, pads = m.labels["pad"], _read_pad(m.graph, m.labels["pad"])
+    pad, pads = m.labels["pad"], zero_padding(m.graph, m.labels["pad"])
     assert not isinstance(pads, str)
     window = m.root.params.window
     total = tuple(a + b for a, b in zip(window.pads, pads, strict=True))
@@ -99,8 +100,8 @@ def _pad(m: Match) -> Region:
     return fused("conv-pad", params, operands, m.root.results, (pad, m.root))
 
 
-def _read_pad(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
-    """Return the zeros before and after each spatial axis, or why they are not known."""
+def zero_padding(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
+    """Return the zeros that a Pad adds at both ends of each spatial axis, or why it does not."""
     if attribute(pad, "mode", "constant") not in ("constant", b"constant"):
         return "the padding repeats or mirrors"
     if len(pad.operands) > 3 and pad.operands[3]:

@@ -6,11 +6,13 @@ sunk through operators until they meet their inverse:
 
 add(Transpose(x), c)                  ->  Transpose(add(x, c'))
 Concat(Transpose(x), Transpose(y))    ->  Transpose(Concat(x, y)) over another axis
+Slice, Split(Transpose(x))            ->  Transpose(Slice, Split(x)) along other axes
 Pad(Transpose(x))                     ->  Transpose(Pad(x)) of other axes
 ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, transposed if axes stay
 GlobalAveragePool(Transpose(x))       ->  Transpose(ReduceMean(x)), of integers that became last
 MaxPool(Transpose(x))                 ->  Transpose(FusedPool(x)), the same
 Transpose(QuantizeLinear(x))          ->  QuantizeLinear(Transpose(x)), to channels last
+silu(Transpose(x))                    ->  Transpose(silu(x))
 op(Transpose(Transpose(x)))           ->  op(x)
 """
 
@@ -24,6 +26,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.chain import FULL
 from tracea_graph.passes.convolution.pool import windowed_pool
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, only_read_by
@@ -34,6 +37,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["CancelTransposes", "QuantizeLast", "SinkTransposes"]
 
 _LAST = (0, 2, 3, 1)
+_SEVERAL_RESULTS = ("DynamicQuantizeLinear", "Split")
 _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
 
 
@@ -46,14 +50,14 @@ class SinkTransposes:
     name = "sink-transposes"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        several = len(region.results) != 1 and region.op != "DynamicQuantizeLinear"
-        if region.fused or several or region.op == "Transpose":
+        several = len(region.results) != 1 and region.op not in _SEVERAL_RESULTS
+        if several or region.op == "Transpose":
             return
         perm = _reads_channels_last(graph, region)
         if not perm:
             return
         sunk = _Sunk(graph, region, perm)
-        new = _WAYS.get(region.op, _by_element)(sunk)
+        new = (_activation if region.fused else _WAYS.get(region.op, _by_element))(sunk)
         if new is None:
             why = unsuited("its other operands or axes cannot be transposed")
             yield Miss(self.name, region.id, why)
@@ -339,6 +343,17 @@ def _small(sunk: _Sunk, value: str) -> bool:
     )
 
 
+def _activation(sunk: _Sunk) -> tuple[Region, ...] | None:
+    """Move a chain of one full operand."""
+    region, back, chain = sunk.region, sunk.transposed(), read_chain(sunk.graph, sunk.region)
+    if chain is None or chain[0].operands != (FULL,) or back is None:
+        return None
+    source = _source(sunk.graph, region.operands[0], sunk.perm)
+    name = f"{region.id}:{back[0]}"
+    new = dataclasses.replace(region, id=name, operands=(source,), results=(back[0],))
+    return new, back[1]
+
+
 def _concat(sunk: _Sunk) -> tuple[Region, ...] | None:
     inputs = [_source(sunk.graph, v, sunk.perm) for v in sunk.region.operands]
     axis = int(str(attribute(sunk.region, "axis", 0)))
@@ -354,6 +369,42 @@ def _pad(sunk: _Sunk) -> tuple[Region, ...] | None:
         return None
     transposed = [pads[rank * end + a] for end in (0, 1) for a in sunk.inverse]
     return sunk.same((source, sunk.numbers("pads", transposed), *sunk.region.operands[2:3]))
+
+
+def _slice(sunk: _Sunk) -> tuple[Region, ...] | None:
+    region, graph = sunk.region, sunk.graph
+    source = _source(graph, region.operands[0], sunk.perm)
+    starts, axes = sunk.given(1, "starts"), sunk.given(3, "axes")
+    if not source or starts is None or len(region.operands) < 3:
+        return None
+    places = axes if axes is not None else tuple(range(len(starts)))
+    moved = sunk.numbers("axes", [sunk.perm[a % sunk.rank] for a in places])
+    return sunk.same((source, *region.operands[1:3], moved, *region.operands[4:5]))
+
+
+def _split(sunk: _Sunk) -> tuple[Region, ...] | None:
+    """Split what was transposed; each part is transposed."""
+    graph, region = sunk.graph, sunk.region
+    source = _source(graph, region.operands[0], sunk.perm)
+    specs = [graph.spec(v) for v in region.results]
+    if not source or any(s.rank != sunk.rank for s in specs):
+        return None
+    end = "first" if sunk.perm == _LAST else "last"
+    parts = tuple(f"{v}_{end}" for v in region.results)
+    for part, spec in zip(parts, specs, strict=True):
+        shape = spec.shape or ()
+        sunk.specs[part] = TensorSpec(spec.dtype, tuple(shape[a] for a in sunk.inverse))
+    axis = int(str(attribute(region, "axis", 0))) % sunk.rank
+    node = dataclasses.replace(
+        region.node, inputs=(source, *region.operands[1:]), outputs=parts, source=None,
+        attrs={**region.node.attrs, "axis": sunk.perm[axis]},
+    )  # fmt: skip
+    new = Region(f"{region.id}:{parts[0]}", node.op, node.inputs, parts, (node,))
+    back = (
+        sunk.node("Transpose", (part,), v, perm=sunk.perm)
+        for part, v in zip(parts, region.results, strict=True)
+    )
+    return new, *back
 
 
 def _reduce(sunk: _Sunk) -> tuple[Region, ...] | None:
@@ -427,6 +478,7 @@ def _flatten(sunk: _Sunk) -> tuple[Region, ...] | None:
 _WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "DynamicQuantizeLinear": _dynamic_quantize, "Concat": _concat, "Pad": _pad,
+        "Slice": _slice, "Split": _split,
         **dict.fromkeys(_REDUCTIONS, _reduce),
         "GlobalAveragePool": _global_average, "MaxPool": _max_pool,
         **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flatten),

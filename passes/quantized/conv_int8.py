@@ -18,18 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
+from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.int8 import MAX_DEPTH, fit_columns
+from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.passes.convolution.conv import zero_padding
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.regions import attribute, is_f32, operand_producer
 from tracea_graph.reasons import not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["CONV_INT8", "READ_ROUNDED", "ConvInt8", "why_no_integers"]
+__all__ = ["CONV_INT8", "READ_ROUNDED", "ConvInt8", "unpadded", "why_no_integers", "window_of"]
 
 CONV_INT8 = "conv-int8"
 """The rule's name."""
@@ -44,7 +46,7 @@ _FEWEST, _MOST = 1e-16, 1e16
 
 def why_no_integers(graph: TileGraph, region: Region) -> str | None:
     """Return why a convolution stays in float32, or None."""
-    x, w = region.operands[:2]
+    x, w = unpadded(graph, region)[0], region.operands[1]
     bias = region.operands[2] if len(region.operands) > 2 else ""
     weight, spec = graph.weight(w), graph.spec(x)
     if weight is None:
@@ -60,13 +62,38 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
         return "the number of input channels is not known, or not that of the filters"
     if prod(weight.shape[1:]) > MAX_DEPTH:
         return "its sums may not fit 32 bits"
-    if isinstance(window := read_window(region, weight.shape[2:], shape[2:]), str):
+    if isinstance(window := window_of(graph, region), str):
         return window
     if graph.opset < _AXIS_SINCE:
         return "its opset has no scale for each filter"
     high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
     fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
     return None if fits.all() else "a filter is not finite, or out of range"
+
+
+def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]:
+    """Return what a convolution reads, before zeros are added, and its attributes with them."""
+    x, attrs = region.operands[0], region.node.attrs
+    pad = operand_producer(graph, x, "Pad")
+    kind = attribute(region, "auto_pad", "NOTSET")
+    zeros = zero_padding(graph, pad) if pad is not None else ""
+    if pad is None or isinstance(zeros, str) or kind not in ("NOTSET", "VALID"):
+        return x, attrs
+    own = attrs.get("pads") if kind == "NOTSET" else None
+    pads = own if isinstance(own, tuple) and own else (0,) * len(zeros)
+    if len(pads) != len(zeros):
+        return x, attrs
+    total = tuple(int(a) + int(b) for a, b in zip(pads, zeros, strict=True))
+    return pad.operands[0], {**attrs, "auto_pad": "NOTSET", "pads": total}
+
+
+def window_of(graph: TileGraph, region: Region) -> ConvWindow | str:
+    """Return the window of a convolution with constant filters over :func:`unpadded`, or why
+    there is none."""
+    x, attrs = unpadded(graph, region)
+    node = replace(region.node, attrs=attrs)
+    kernel = graph.weights[region.operands[1]].shape[2:]
+    return read_window(replace(region, nodes=(node,)), kernel, (graph.spec(x).shape or ())[2:])
 
 
 @dataclass(frozen=True)
@@ -82,11 +109,11 @@ class ConvInt8:
         if (why := why_no_integers(graph, region)) is not None:
             yield Miss(self.name, region.id, why)
             return
-        s, x = OnnxBuilder(graph, region, "_int8"), region.operands[0]
+        s, (x, attrs) = OnnxBuilder(graph, region, "_int8"), unpadded(graph, region)
         chosen, own = (self.calibrated.get(v, Calibrated(0.0)) for v in (x, region.results[0]))
         bytes_of = _Bytes(x, graph.spec(x))
         shared = bytes_of.fixed(chosen) if chosen.scale else bytes_of.dynamic()
-        (_fixed if chosen.scale else _dynamic)(s, bytes_of, own)
+        (_fixed if chosen.scale else _dynamic)(s, bytes_of, own, attrs)
         *before, last = (replace(r, rule=self.name) for r in s.regions())
         yield Proposal(
             self.name, (region,), (last, *before), s.specs | bytes_of.specs,
@@ -203,23 +230,23 @@ def _bias(s: OnnxBuilder, own: Calibrated) -> Weight | None:
     return Weight("", DType.F32, (count,), load)
 
 
-def _fixed(s: OnnxBuilder, x: _Bytes, own: Calibrated) -> None:
+def _fixed(s: OnnxBuilder, x: _Bytes, own: Calibrated, attrs: Mapping[str, Any]) -> None:
     matrix, scales = _filters(s)
     shape = s.spec(matrix).shape
     w = s("DequantizeLinear", matrix, scales, spec=TensorSpec(DType.F32, shape), axis=0)
     bias = _bias(s, own)
     added = () if bias is None else (s.entered(DType.F32, bias.shape, bias.load),)
     spec = s.graph.spec(s.region.results[0])
-    s("Conv", x.rounded, w, *added, spec=spec, **dict[str, Any](s.region.node.attrs))
+    s("Conv", x.rounded, w, *added, spec=spec, **attrs)
 
 
-def _dynamic(s: OnnxBuilder, x: _Bytes, own: Calibrated) -> None:
+def _dynamic(s: OnnxBuilder, x: _Bytes, own: Calibrated, attrs: Mapping[str, Any]) -> None:
     matrix, scales = _filters(s)
     (count, _, *kernel), spec = s.weights[matrix].shape, s.graph.spec(s.region.results[0])
     wide = (1, count, *(1,) * len(kernel))
     sums = s(
         "ConvInteger", x.numbers, matrix, x.zero, spec=TensorSpec(DType.I32, spec.shape),
-        **dict[str, Any](s.region.node.attrs),
+        **attrs,
     )  # fmt: skip
     y = s("Cast", sums, spec=spec, to=DType.F32.onnx)
     y = s("Mul", y, x.scale, spec=spec)

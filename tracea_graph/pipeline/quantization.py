@@ -20,9 +20,8 @@ from tracea_graph.compress.rounding import choose_int8
 from tracea_graph.compress.row_samples import sample_rows
 from tracea_graph.compress.weight_rounding import choose_int4
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.quantized.conv_int8 import why_no_integers
+from tracea_graph.passes.quantized.conv_int8 import unpadded, why_no_integers, window_of
 from tracea_graph.passes.regions import attribute
 from tracea_graph.pipeline.compression import CompressionContext, observable_layers
 
@@ -93,8 +92,8 @@ def _conv_layers(model: Model) -> Iterator[ConvLayer]:
     for region in graph.regions():
         if region.op != "Conv" or region.fused or why_no_integers(graph, region) is not None:
             continue
-        x, weight = region.operands[0], graph.weights[region.operands[1]]
-        window = read_window(region, weight.shape[2:], (graph.spec(x).shape or ())[2:])
+        x, weight = unpadded(graph, region)[0], graph.weights[region.operands[1]]
+        window = window_of(graph, region)
         if x in named and not isinstance(window, str):
             groups = int(str(attribute(region, "group", 1)))
             yield ConvLayer(x, region.results[0], window, groups, weight.load)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.graphs import Net, assert_same, normal, ops, optimized, schedule_only
 from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
+from tracea_graph.passes.pointwise.idioms import SILU
+from tracea_graph.rewrite import RulePass
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 Written = Callable[[Net, str, str], str]
@@ -44,6 +46,16 @@ CASES: dict[str, Written] = {
     "padded": lambda net, x, s: net(
         "Pad", turned(net, x), np.array([0, 1, 2, 0, 0, 3, 4, 0], np.int64)
     ),
+    "a slice": lambda net, x, s: net(
+        "Slice", turned(net, x), net.ints(1, -3), net.ints(9, 99), net.ints(-1, 1), net.ints(2, 1)
+    ),
+    "a slice of the first axes": lambda net, x, s: net(
+        "Slice", turned(net, x), net.ints(0, 2), net.ints(9, 5)
+    ),
+    "halves": lambda net, x, s: net(
+        "Add", *net.many("Split", 2, turned(net, x), net.ints(6, 6), axis=-1)
+    ),
+    "rows": lambda net, x, s: net("Neg", net.many("Split", 3, turned(net, x), axis=1)[1]),
     "a mean that stays": lambda net, x, s: net(
         "ReduceMean", turned(net, x), axes=[1, 2], keepdims=1
     ),
@@ -73,6 +85,16 @@ def test_and_meet_there(name: str) -> None:
     schedule_only(graph, SinkTransposes(), CancelTransposes())
     assert all(r.operands[0] not in ("x", y) for r in graph.regions() if r.op == "Transpose")
     assert_same(net, graph, {name: FEEDS[name] for name in net.inputs})
+
+
+def test_an_activation_that_is_matched_already() -> None:
+    net = Net()
+    x = turned(net, net.input("x", "n", 12, 9, 7))
+    graph = net.graph(net("Mul", x, net("Sigmoid", x)))
+    schedule_only(graph, RulePass(SILU))
+    schedule_only(graph, SinkTransposes())
+    assert ops(graph) == ["FusedElementwise", "Transpose"]
+    assert_same(net, graph, {"x": FEEDS["x"]})
 
 
 def test_a_mean_without_its_axes_needs_none() -> None:

@@ -106,6 +106,38 @@ def test_what_is_lost_is_added_to_the_bias() -> None:
         assert relative_error(np.asarray(found), exact + more[:, None, None]) < 0.02
 
 
+@pytest.mark.parametrize("attrs", [{"auto_pad": "VALID"}, {"pads": [0, 1, 2, 0]}, {}])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_zeros_around_an_image_are_padding(attrs: dict[str, Any], value: float) -> None:
+    net = Net()
+    x = net("Pad", net.input("x", "n", 12, 9, 7), net.ints(0, 0, 1, 2, 0, 0, 0, 3), value)
+    y = net("Conv", x, net.weight(24, 12, 3, 3), strides=[2, 1], **attrs)
+    graph = net.graph(y)
+    (exact,) = net.run(FEEDS)
+    zero = value == 0.0
+    calibrated = STEP if zero else {x: STEP["x"]}
+    optimized(graph, every_phase(precision="int8", calibrated=calibrated))
+    assert any("Pad" in {n.op for n in r.nodes} for r in graph.regions()) != zero
+    rounded_well(graph, FEEDS, exact)
+
+
+def test_activations_and_gates_of_images_stay_last() -> None:
+    net = Net()
+    h = net("Conv", net.input("x", "n", 12, 9, 7), net.weight(16, 12, 1, 1), name="one")
+    h = net("Mul", h, net("Sigmoid", h))
+    gate = net("Conv", net("GlobalAveragePool", h), net.weight(16, 16, 1, 1))
+    h = net("Conv", net("Mul", h, net("Sigmoid", gate)), net.const(normal(16, 16, 1, 1) / 9))
+    graph = net.graph(net("Flatten", net("GlobalAveragePool", h)))
+    (exact,) = net.run(FEEDS)
+    read = {r.operands[0] for r in graph.regions() if r.op == "Conv"} - {"x"}
+    calibrated = dict.fromkeys(read, Calibrated(0.0, scale=20 / 255, zero=20))
+    optimized(graph, every_phase(precision="int8", calibrated=calibrated | STEP))
+    (program,) = (r for r in graph.regions() if r.op == "FusedRegion")
+    steps = {type(step.params).__name__ for step in program.params.steps}
+    assert steps == {"ConvIntegerParams", "ReduceParams", "ElementwiseParams"}
+    rounded_well(graph, FEEDS, exact, 0.15)
+
+
 def test_a_filter_of_zeros() -> None:
     net, w = Net(), normal(24, 12, 1, 1)
     w[5] = 0
