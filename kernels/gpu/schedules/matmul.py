@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -100,6 +100,10 @@ class MatmulProblem:
             "layout": self.layout, "norm": self.norm, "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
+
+    def rows_of(self, dims: Sequence[int]) -> int:
+        """Return the rows of a call from the dims of x."""
+        return dims[0]
 
     def flops(self, rows: int) -> float:
         """Operations for ``rows`` rows."""
