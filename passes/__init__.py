@@ -40,7 +40,7 @@ from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.quantized.conv import CONV_INTEGER, QuantizedConv
+from tracea_graph.passes.quantized.conv import CONV_INTEGER, QUANTIZED_PAD, QuantizedConv
 from tracea_graph.passes.quantized.conv_int8 import READ_ROUNDED, ConvInt8
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.tables import QuantizedEmbedding
@@ -129,7 +129,14 @@ _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
 
 _DEQUANTIZE = Phase(
     "dequantize",
-    (DequantizeFirst(), GatherFirst(), PoolFirst(), RulePass(QUANTIZE_FIRST), CancelQuantize()),
+    (
+        DequantizeFirst(),
+        GatherFirst(),
+        PoolFirst(),
+        RulePass(QUANTIZE_FIRST),
+        RulePass(QUANTIZED_PAD),
+        CancelQuantize(),
+    ),
 )
 """Run before matching idioms, which see through views of numbers, not of integers."""
 

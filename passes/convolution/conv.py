@@ -8,10 +8,10 @@ elementwise(FusedConv(x), a, b …)          -> FusedConv(x, …, epilogue)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.ir import Attr, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.filters import must_stay_plain, select_taps
@@ -35,6 +35,7 @@ __all__ = [
     "CONV_PAD",
     "ConvEpilogue",
     "conv_producer",
+    "padded_attributes",
     "zero_padding",
 ]
 
@@ -124,6 +125,17 @@ def zero_padding(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
     if any((*pads[:2], *pads[rank : rank + 2])) or min(pads) < 0:
         return "batch or channels are padded, or something is cut off"
     return (*pads[2:rank], *pads[rank + 2 :])
+
+
+def padded_attributes(conv: Region, zeros: Sequence[int]) -> Mapping[str, Attr] | None:
+    """Return a Conv's attributes with more padding; None if its own depends on its input."""
+    attrs, kind = conv.node.attrs, attribute(conv, "auto_pad", "NOTSET")
+    own = attrs.get("pads") if kind == "NOTSET" else None
+    pads = own if isinstance(own, tuple) and own else (0,) * len(zeros)
+    if kind not in ("NOTSET", "VALID") or len(pads) != len(zeros):
+        return None
+    total = tuple(int(str(a)) + b for a, b in zip(pads, zeros, strict=True))
+    return {**attrs, "auto_pad": "NOTSET", "pads": total}
 
 
 CONV = Rule("conv", (_conv,), _convert)

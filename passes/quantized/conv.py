@@ -6,6 +6,9 @@ Conv(DequantizeLinear(x), DequantizeLinear(W), bias)
 Cast(ConvInteger(x, W, zero, zeros))
     -> Transpose(FusedConvInteger(Transpose(x), W, zero), channels first)
 
+Conv(DequantizeLinear(QuantizeLinear(Pad(x))))
+    -> Conv(DequantizeLinear(QuantizeLinear(x))) with more padding: zero becomes the zero point
+
 W is constant, with one scale or one for each filter.  The bias may be a constant behind a
 DequantizeLinear.  The transposes meet those of neighbours and cancel.
 """
@@ -25,6 +28,7 @@ from tracea_graph.ops.chain import ROW
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.int8 import MAX_DEPTH, Integers
 from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
     BYTES,
@@ -42,12 +46,13 @@ from tracea_graph.passes.quantized.rescale import (
     rescaled,
     rescaling,
 )
+from tracea_graph.passes.quantized.scales import ordinary
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.reasons import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CONV_INTEGER", "QuantizedConv"]
+__all__ = ["CONV_INTEGER", "QUANTIZED_PAD", "QuantizedConv"]
 
 
 @dataclass
@@ -119,6 +124,47 @@ def _sums_rewrite(m: Match) -> Rewrite | str:
 
 
 CONV_INTEGER = Rule("conv-integer", (_sums,), _sums_rewrite, _sums_check)
+
+
+def _of_padded(op: Any, x: Any) -> Any:
+    pad = op.Pad(x, ..., label="pad")
+    integers = op.QuantizeLinear(pad, ..., label="quantize")
+    return op.Conv(op.DequantizeLinear(integers, ..., label="dequantize"), ...)
+
+
+def _padded_check(m: Match) -> str | None:
+    zeros = zero_padding(m.graph, m.labels["pad"])
+    if isinstance(zeros, str):
+        return zeros
+    scales = [m.graph.weight(m.labels[name].operands[1]) for name in ("quantize", "dequantize")]
+    if any(s is None or s.count != 1 or not ordinary(s) for s in scales):
+        return "a scale of what is padded is not one ordinary constant"
+    padded = padded_attributes(m.root, zeros)
+    return "its padding depends on the size of its input" if padded is None else None
+
+
+def _padded_rewrite(m: Match) -> Rewrite:
+    zeros = zero_padding(m.graph, m.labels["pad"])
+    assert not isinstance(zeros, str)
+    x, new, specs = m.values["x"], list[Region](), dict[str, TensorSpec]()
+    for name in ("quantize", "dequantize"):
+        old = m.labels[name]
+        result = f"{old.results[0]}_unpadded"
+        node = dataclasses.replace(
+            old.node, inputs=(x, *old.operands[1:]), outputs=(result,), source=None
+        )
+        new.append(Region(f"{old.id}.{result}", node.op, node.inputs, node.outputs, (node,)))
+        specs[result] = TensorSpec(m.graph.spec(old.results[0]).dtype, m.spec("x").shape)
+        x = result
+    attrs = padded_attributes(m.root, zeros)
+    assert attrs is not None
+    inputs = (x, *m.root.operands[1:])
+    node = dataclasses.replace(m.root.node, inputs=inputs, attrs=attrs, source=None)
+    new.append(dataclasses.replace(m.root, operands=inputs, nodes=(node,)))
+    return Rewrite(tuple(new), specs=specs, step=True)
+
+
+QUANTIZED_PAD = Rule("quantized-pad", (_of_padded,), _padded_rewrite, _padded_check)
 
 
 def integer_conv(

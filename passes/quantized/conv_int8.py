@@ -21,7 +21,7 @@ import numpy as np
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.int8 import MAX_DEPTH, fit_columns
 from tracea_graph.ops.windows import ConvWindow
-from tracea_graph.passes.convolution.conv import zero_padding
+from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
@@ -75,16 +75,11 @@ def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]
     """Return what a convolution reads, before zeros are added, and its attributes with them."""
     x, attrs = region.operands[0], region.node.attrs
     pad = operand_producer(graph, x, "Pad")
-    kind = attribute(region, "auto_pad", "NOTSET")
     zeros = zero_padding(graph, pad) if pad is not None else ""
-    if pad is None or isinstance(zeros, str) or kind not in ("NOTSET", "VALID"):
+    if pad is None or isinstance(zeros, str):
         return x, attrs
-    own = attrs.get("pads") if kind == "NOTSET" else None
-    pads = own if isinstance(own, tuple) and own else (0,) * len(zeros)
-    if len(pads) != len(zeros):
-        return x, attrs
-    total = tuple(int(a) + int(b) for a, b in zip(pads, zeros, strict=True))
-    return pad.operands[0], {**attrs, "auto_pad": "NOTSET", "pads": total}
+    padded = padded_attributes(region, zeros)
+    return (x, attrs) if padded is None else (pad.operands[0], padded)
 
 
 def window_of(graph: TileGraph, region: Region) -> ConvWindow | str:

@@ -10,7 +10,9 @@ import pytest
 from tests.graphs import Net, assert_same, normal, ops, optimized, reasons, schedule_only
 from tests.passes.quantized.test_gemm import const, dequantized, integers, scales
 from tracea_graph.ir import DType
-from tracea_graph.passes.quantized.conv import QuantizedConv
+from tracea_graph.passes.quantized.conv import QUANTIZED_PAD, QuantizedConv
+from tracea_graph.passes.quantized.views import CancelQuantize
+from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 12, 9, 7)}
 
@@ -119,6 +121,23 @@ def test_a_residual_block_stays_in_integers(kind: Any) -> None:
     inside = specs[program.params.inputs : -2]  # the last convolution feeds a mean of numbers
     assert {spec.dtype for spec in inside} == {stored}
     assert_same(net, graph, {"x": normal(2, 3, 17, 15)})
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("auto", [{}, {"auto_pad": "VALID"}, {"auto_pad": "SAME_UPPER"}])
+def test_zeros_before_they_are_quantized(value: float, auto: dict[str, str]) -> None:
+    net = Net()
+    x = quantized(net, net.input("x", "n", 12, 9, 7), np.uint8, 0.03)
+    pad = net("Pad", x, net.ints(0, 0, 0, 1, 0, 0, 2, 3), value)
+    h = quantized(net, pad, np.uint8, 0.03)
+    graph = net.graph(conv(net, h, filters(net, 24, 12, 3, 3), kernel=3, **auto))
+    found = schedule_only(graph, RulePass(QUANTIZED_PAD), CancelQuantize()).applied()
+    if value or auto.get("auto_pad", "VALID") != "VALID":
+        assert found == {}
+        return
+    assert found == {"quantized-pad": 1, "cancel-quantize": 1} and "Pad" not in ops(graph)
+    assert schedule_only(graph, QuantizedConv()).applied() == {"quantized-conv": 1}
+    assert_same(net, graph, FEEDS)
 
 
 @pytest.mark.parametrize(
