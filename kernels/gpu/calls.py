@@ -97,6 +97,13 @@ _NORM = (
 """Operands of a matmul of normalised rows: the sums of w's columns (of a layer norm), and where
 the rows' means and the inverses of their deviations go.
 """
+_SUMS = (
+    _op("x_sums", "M slots two", optional=True), _out("y_sums", "M slots two", optional=True),
+)  # fmt: skip
+"""Operands of a matmul of many rows: the sum, and the sum of squares, of equal parts of each row:
+of x, whose norm it repeats, and of its first result, whose norm another matmul repeats.  Kernels
+that take no ``x_sums`` find them in x; those of other rows need not write ``y_sums``.
+"""
 _PARTS = (
     _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
 )  # fmt: skip
@@ -117,7 +124,8 @@ def _gemm(dtype: str) -> CallSchema:
         (
             _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
             _op("inputs", "... M N", "chain", many="inputs"),
-            _out("y", "... M N", "chain", many="results"), *_PARTS, *(_NORM if halves else ()),
+            _out("y", "... M N", "chain", many="results"), *_PARTS,
+            *((*_NORM, *_SUMS) if halves else ()),
         ),
         (choice("layout", ("nk", "kn")), *(_NORM_ATTRIBUTES if halves else ())),
         dtype,

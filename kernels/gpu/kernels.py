@@ -32,7 +32,7 @@ from tracea_graph.kernels.gpu.families.moves import lies
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.selection import (
-    MANY_ROWS,
+    LEAST_MANY,
     MOST_FEW,
     TYPICAL_FEW,
     WINDOW_TILES,
@@ -48,6 +48,8 @@ from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
     "FEW_ROWS",
+    "WARPGROUPS",
+    "WINDOWS",
     "Choice",
     "Kernel",
     "for_variant",
@@ -64,7 +66,7 @@ __all__ = [
 ]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-_WARPGROUPS, _WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
+WARPGROUPS, WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
 _FEW_KEYS = "attention_few.cu.in"
 _LEAST_FILTERS = 16
 _LEAST_BLOCKS = 132
@@ -115,23 +117,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
-    return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
-
-
-def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the variant with large tiles for a matmul whose rows differ between runs.
-
-    Warpgroups are faster at most of these sizes, but do not normalise rows.
-    """
-    if call.op != "gemm" or _rows(call):
-        return []
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    if named["partial"] is not None:  # sums of another tile
-        return []
-    tile, _ = choose_tile(call.op, call.dtype, MANY_ROWS, 0)
-    found = next(v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile))
-    rows = product(named["y"][0].dims[:-1])
-    return [(found, combine("sub", rows, MANY_ROWS - 1))]
+    return (*_scheduled(call), *found, (variant_of(call), 1))
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
@@ -139,7 +125,7 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
     p = variant.params
     if variant.template == FEW_ROWS:
         return 64, p["n"], 0, 0, p["split"], 0
-    if variant.template == _WARPGROUPS:
+    if variant.template == WARPGROUPS:
         return p["m"], p["n"], 64, p["stages"], 0, p["pingpong"]
     size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
     return p["m"], p["n"], p.get("k", p.get("k_bytes", 0) // size), p.get("stages", 0), 0, 0
@@ -147,7 +133,7 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
 
 def refusal_of(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a matmul, or "" if it can at some sizes."""
-    own = {FEW_ROWS: few_rows.refusal, _WARPGROUPS: warpgroup_products.refusal}
+    own = {FEW_ROWS: few_rows.refusal, WARPGROUPS: warpgroup_products.refusal}
     refuse = own.get(variant.template)
     return refuse(call, variant) if refuse else ""
 
@@ -166,9 +152,26 @@ def _scheduled(call: Call) -> list[tuple[Variant, Extent]]:
         when = combine("sub", rows, before)
         if schedule.max_rows < MOST:
             when = combine("min", when, combine("sub", schedule.max_rows + 1, rows))
+        if _exchanges_sums(call):
+            when = combine("min", when, _together(named[0], rows))
         if not isinstance(when, int) or when > 0:
             found.append((named[0], when))
     return found
+
+
+def _exchanges_sums(call: Call) -> bool:
+    """Whether a matmul reads or writes sums of rows; see ``x_sums`` in CALLS.md."""
+    named = CALLS.of(call).named(call)
+    return any(named.get(one) is not None for one in ("x_sums", "y_sums"))
+
+
+def _together(variant: Variant, rows: Extent) -> Extent:
+    """Return a size that is positive where matmuls that exchange sums of rows all may have one.
+
+    Those of many rows have kernels of warpgroups, which write and read the sums; the others none.
+    """
+    many = combine("sub", rows, LEAST_MANY - 1)
+    return many if variant.template == WARPGROUPS else combine("sub", 1, many)
 
 
 def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -177,7 +180,7 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     *outer, rows, columns = named["y"][0].dims
     sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
-    able = {_tile_of(v): v for v in VARIANTS if v.template == _WARPGROUPS
+    able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(
         batch, height, width, depth, tuple(able), steps=_steps(call)
@@ -205,7 +208,7 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
     height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
     image = prod(n for n in pixels[1:] if isinstance(n, int))
-    able = {_tile_of(v): v for v in VARIANTS if v.template == _WINDOWS
+    able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
                                    _steps(call))  # fmt: skip
@@ -213,9 +216,9 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _steps(call: Call) -> int:
-    """Return the length of a call's chain, in cheap steps."""
+    """Return the length of a call's chain, in cheap steps, and of what its rows' norms take."""
     steps = call.chain.steps if call.chain else ()
-    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps)
+    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + _exchanges_sums(call)
 
 
 def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -348,7 +351,9 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
 
 def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without the operands that a variant has no use for."""
-    own = variant.template in (_WARPGROUPS, _WINDOWS, FEW_ROWS)
+    if call.op == "gemm" and variant.template != WARPGROUPS:
+        call = products.without_sums(call)
+    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS)
     return products.without_parts(call) if own else call
 
 

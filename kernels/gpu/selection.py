@@ -9,7 +9,7 @@ __all__ = [
     "CONVOLUTION_TILES",
     "FEW_KEYS",
     "FEW_TILES",
-    "MANY_ROWS",
+    "LEAST_MANY",
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -45,8 +45,7 @@ WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
-_LONG_ROWS, MANY_ROWS = 1024, 1024
-"""Columns up to which a warp reduces a row, and rows from which on large tiles are best."""
+_LONG_ROWS, _MANY_ROWS = 1024, 1024
 _SHORT_HEAD = 64
 
 
@@ -72,7 +71,7 @@ def choose_tile(
             return "1x256", f"{operands} operands take the registers of a whole block"
         return "4x32", f"rows of {columns} fit the registers of one warp"
     if op in ("gemm", "conv"):
-        wide = rows >= MANY_ROWS
+        wide = rows >= _MANY_ROWS
         which = f"{rows} rows" if rows else "rows that differ between runs"
         why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
         if dtype == "f32":
@@ -99,9 +98,9 @@ _SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 60, 1.07
 _PER_SUM, _PER_STEP, _START = 0.134, 0.04, 1900
 """Cycles that an epilogue takes for a sum and each step of its chain, and a kernel before its
 first product: fitted to convolutions of ResNet-50 and MobileNetV2 on an H100."""
-_LEAST_ROWS, _DOUBLINGS, _MOST_TILES = 384, 17, 6
-"""Rows from which on warpgroups multiply; where rows differ between runs, a tile is chosen for
-each power of two of them, at most so many different ones."""
+LEAST_MANY, _DOUBLINGS, _MOST_TILES = 384, 17, 6
+"""Rows from which on the rule lets warpgroups multiply; where rows differ between runs, a tile is
+chosen for each power of two of them, at most so many different ones."""
 _LEAST_SIDE = 128
 """A shorter side of the weight is left to other kernels."""
 
@@ -124,7 +123,7 @@ def choose_warpgroup_tiles(
     if other kernels are better for all sizes.
     """
     known = batch * rows
-    if not tiles or min(columns, depth) < side or 0 < known < _LEAST_ROWS:
+    if not tiles or min(columns, depth) < side or 0 < known < LEAST_MANY:
         return []
 
     def best(count: int, height: int) -> WarpgroupTile:
@@ -133,7 +132,7 @@ def choose_warpgroup_tiles(
 
     if known:
         return [(best(batch, rows), 1)]
-    ladder = {max(image << i, _LEAST_ROWS) for i in range(_DOUBLINGS + 1)}
+    ladder = {max(image << i, LEAST_MANY) for i in range(_DOUBLINGS + 1)}
     found = list[tuple[WarpgroupTile, int]]()
     for least in sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS)):
         tile = best(1, least)

@@ -259,6 +259,35 @@ def test_norms_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
     assert sum("_norm_" in one for one in symbols) == 1
 
 
+def normed(net: Net) -> str:
+    """Build two layers: norms between products, whose results are added again."""
+    x = net.input("x", "batch", 40, 128)
+    for _ in "ab":
+        hidden = net("Relu", net("Add", net("MatMul", x, net.weight(128, 192)), net.weight(192)))
+        y = net("Add", net("MatMul", hidden, net.weight(192, 128)), net.weight(128))
+        y = net("Add", y, x)
+        x = net("LayerNormalization", y, net.weight(128), net.weight(128), axis=-1)
+    return x
+
+
+def test_norms_of_many_rows_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
+    """Sums of rows pass between products of 400 rows; those of 40 and 360 take them from x."""
+    net = Net()
+    path = net.save(tmp_path / "m.onnx", normed(net))
+    options = replace(HERE, precision="fp16", max_error=HALF, shapes=({"batch": 10},))
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.kernels == report.nodes_after == 1
+    symbols = _symbols(path, "fp16", batch=10).split()
+    assert any("_summed_" in one for one in symbols)
+    assert {one.split("_")[2] for one in symbols if "_nk_layer_" in one} == {
+        "wgmma", "few128", "gemm"}  # fmt: skip
+    assert sum("_norm_" in one for one in symbols) == 1
+    feeds = {f"{i}": {"x": normal(n, 40, 128)} for i, n in enumerate((10, 1, 9, 10))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and close(report, found, feeds, HALF)
+
+
 def test_names_of_targets() -> None:
     levels = {name: target.target_of(name, "fp32").levels for name in ("cuda:sm_90", "cuda:sm_80")}
     assert levels == {"cuda:sm_90": ("sm_90a",), "cuda:sm_80": ("sm_80",)}
@@ -319,12 +348,14 @@ def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
 
-def _symbols(path: Path, precision: str) -> str:
+def _symbols(path: Path, precision: str, batch: int = 1) -> str:
     """Return the names of all kernels of a model's programs."""
     graph = load(path).graph
-    graph.bindings = {"batch": 1}
+    graph.bindings = {"batch": batch}
     options = Options(target="double:sm_90", keep="all", precision=precision)
-    plan = Planner(graph, options, {"batch": 1}, target.target_of(options.target, "fp32")).plan()
+    plan = Planner(
+        graph, options, {"batch": batch}, target.target_of(options.target, "fp32")
+    ).plan()
     programs = (DOUBLE.lower(plan.graph, r) for r in plan.graph.regions() if r.fused)
     calls = (call for program in programs for call in program.calls)
     return " ".join(name for call in calls for name in kernels_of(call))

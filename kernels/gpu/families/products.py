@@ -141,12 +141,30 @@ def named_of(call: Call) -> dict[str, Any]:
     return CALLS.of(call).named(call)
 
 
+def without(call: Call, *names: str) -> Call:
+    """Return a matmul without some of its optional operands."""
+    places, listed = CALLS.of(call).slices(call), list(call.views)
+    for one in names:
+        if one in places:
+            listed[places[one].start] = None
+    return replace(call, views=tuple(listed))
+
+
 def without_parts(call: Call) -> Call:
     """Return a matmul without the buffers of split-K."""
-    places, listed = CALLS.of(call).slices(call), list(call.views)
-    for one in ("partial", "arrivals"):
-        listed[places[one].start] = None
+    return without(call, "partial", "arrivals")
+
+
+def with_sums(call: Call, sums: View) -> Call:
+    """Return a matmul that also writes the sums of its first result's rows."""
+    listed = list(call.views)
+    listed[CALLS.of(call).slices(call)["y_sums"].start] = sums
     return replace(call, views=tuple(listed))
+
+
+def without_sums(call: Call) -> Call:
+    """Return a matmul without the sums of its rows, which kernels of warpgroups exchange."""
+    return without(call, "x_sums", "y_sums")
 
 
 def chain_of(call: Call) -> Chain:

@@ -39,7 +39,7 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+__all__ = ["MOST_PARTS", "launch", "name", "parameters", "refusal", "shared"]
 
 _DEPTH = 64
 _ROWS = 64
@@ -55,11 +55,13 @@ _PRODUCER, _CONSUMER = 24, 240
 """Registers of a thread that copies, and of one that multiplies."""
 _MOST_SUMS = 128
 """Sums of a thread beside which the addresses of an epilogue fit its registers."""
-_ADDRESSES = {False: 72, True: 92}
+_ADDRESSES = {False: 72, True: 93}
 """Registers of a thread that hold neither sums nor operands asked for ahead, by ``pingpong``."""
 _MOST_AXES = 5
 """Axes of a tensor map."""
 _BARRIER, _WORD = 8, 4
+MOST_PARTS = 8
+"""Parts of a row of x whose sums a thread adds up."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,8 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
     found = list[tuple[str, DType]]()
     if products.named_of(call)["bias"] is not None:
         found.append(("bias", DType.F32))
+    if products.norm_of(call) == "layer":
+        found.append(("column_sums", DType.F32))
     listed = chains.operands(chain_of(call))[1:]
     found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
     at, made = shared_layout(call, variant).vectors_at, list[Vector]()
@@ -210,19 +214,38 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
     return tuple(made)
 
 
+def _moments_at(call: Call, variant: Variant) -> int:
+    """Return where the moments of a warpgroup's rows lie, behind its staged operands."""
+    n, first = variant.params["n"], shared_layout(call, variant).vectors_at
+    return first + sum(-(-n * v.size // 16) * 16 for v in vectors_of(call, variant))
+
+
 def _vector_bytes(call: Call, variant: Variant) -> int:
-    """Return the bytes of the staged operands of one warpgroup."""
-    n = variant.params["n"]
-    return sum(-(-n * v.size // 16) * 16 for v in vectors_of(call, variant))
+    """Return the bytes of the staged operands of one warpgroup, and of its rows' moments."""
+    tile = shared_layout(call, variant)
+    moments = tile.tall * _ROWS * 2 * _WORD if products.norm_of(call) != "none" else 0
+    return _moments_at(call, variant) - tile.vectors_at + moments
 
 
 def name(call: Call) -> str:
     words = [products.name(products.without_parts(call)).replace("gemm", "wgmma", 1)]
+    words += ["summed"] * _counted(call)
     named, batch = products.named_of(call), len(batch_of(call))
     for operand in "xw":
         axes = _axes(named[operand], batch)
         words += [operand + "".join(map(str, axes))] * (len(axes) < batch)
     return "_".join(words)
+
+
+def _counted(call: Call) -> bool:
+    """Whether sums of the result's rows are asked for."""
+    return named_sums(call)[1] is not None
+
+
+def named_sums(call: Call) -> tuple[View | None, View | None]:
+    """Return the views of sums of rows: of x, and of the first result."""
+    named = products.named_of(call)
+    return named.get("x_sums"), named.get("y_sums")
 
 
 def _axes(view: View, batch: int) -> list[int]:
@@ -235,8 +258,8 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     named, batch = products.named_of(call), len(batch_of(call))
     x, w = named["x"], named["w"]
-    if products.norm_of(call) != "none":
-        return "rows of x are not normalised on the way"
+    if why := _refusal_of_sums(call, variant):
+        return why
     if x.strides[-1] != 1 or w.strides[-1] != 1:
         return "tensor maps need operands that are contiguous along their last axis"
     taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)
@@ -264,6 +287,22 @@ def refusal(call: Call, variant: Variant) -> str:
     return ""
 
 
+def _refusal_of_sums(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot normalise rows of x or sum those of the result, or ""."""
+    (taken, made), normed = named_sums(call), products.norm_of(call) != "none"
+    if normed and (taken is None or batch_of(call)):
+        return "rows of x are not normalised on the way, without sums of a single matrix"
+    if normed and shared_layout(call, variant).crowded:
+        return "sums leave no registers for what a norm takes"
+    if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
+        return f"at most {MOST_PARTS} sums of a row are added up"
+    width = products.named_of(call)["y"][0].dims[-1]
+    part = variant.params["n"]
+    if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
+        return "sums are asked for of other columns than those of a tile"
+    return ""
+
+
 def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchange]]:
     """Return the tensors of the epilogue that are read, and those that are written."""
     chain, tile = chain_of(call), shared_layout(call, variant)
@@ -272,7 +311,8 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
     wide = 32 if tile.n % 64 or tile.crowded or large else 64
     # what a thread's sums and addresses leave of its registers, in runs of four
-    free = (_CONSUMER - _ADDRESSES[tile.pingpong] - tile.tall * tile.n // 2) // 4
+    held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
+    free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
     strips = tile.tall * tile.n // wide
     read = list[Exchange]()
     for x in taken:
@@ -309,6 +349,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "wide": written[0].wide,
         "strips": tile.n // written[0].wide,
         "strip_bytes": _STRIP,
+        "counted": _counted(call),
         "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in _narrow(chain)],
         "operands_of": _element_of(call),
         "a": tile.a,
@@ -321,6 +362,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "strips_at": tile.strips_at,
         "barriers_at": tile.barriers_at,
         "vectors": vectors_of(call, variant),
+        "most_parts": MOST_PARTS,
+        "moments_at": _moments_at(call, variant),
         "vector_bytes": _vector_bytes(call, variant),
         "band": _BAND,
         "x_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["x"], batch))),
@@ -373,6 +416,9 @@ def launch_over(
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
+    made += products.norm_arguments(call)
+    made += [one for sums in named_sums(call) if sums is not None
+             for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
     made += [divisor(dim) for dim in batch[1:]]
     rows, cols = named["y"][0].dims[-2:]
     tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)

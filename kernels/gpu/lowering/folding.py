@@ -1,7 +1,8 @@
 """Fold norms into the matmuls that read them, so that no launch computes a norm alone.
 
 The first matmul behind a norm reads the rows as they were before it.  It multiplies them by
-weights that hold gamma, takes the rows' moments meanwhile, and corrects its sums in the epilogue.
+weights that hold gamma, takes the rows' moments meanwhile, or of many rows from sums that the
+matmul before it wrote, and corrects its sums in the epilogue.
 Later epilogues normalise the same rows with these moments.  A norm that nobody reads any more is
 dropped.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, product
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
 from tracea_graph.kernels.gpu.selection import MOST_FEW
 from tracea_graph.kernels.program import View
@@ -56,7 +58,11 @@ def by_columns(w: Writer, p: GemmParams, weight: Value) -> Value:
 def fold(w: Writer, p: GemmParams, x: Value, weight: Value, bias: Value | None) -> Folded | None:
     """Return the operands of a matmul that repeats the norm of x; None if x is not of a norm."""
     held = w.normed.get(x.view.buffer)
-    if held is None or held.y != w.matrix(x).view or not few_rows(w, p, x):
+    if held is None or held.y != w.matrix(x).view:
+        return None
+    few = few_rows(w, p, x)
+    sums = None if few else sums_of_rows(w, p, held)
+    if not few and sums is None:
         return None
     whole = (p.n, p.k)
     columns = weight.transposed((1, 0)) if p.layout == KN else weight
@@ -66,6 +72,8 @@ def fold(w: Writer, p: GemmParams, x: Value, weight: Value, bias: Value | None) 
         scaled = w.temp(w.narrow, whole)
         w.chain(_SCALED, [columns, held.gamma.stretched(whole)], [scaled])
     more: dict[str, Any] = {"norm": held.norm.kind, "epsilon": held.norm.epsilon}
+    if sums is not None:
+        more["x_sums"] = sums
     if held.norm.kind == "layer":
         more["column_sums"] = _sums(w, [scaled], IDENTITY).view
     if held.beta is not None:

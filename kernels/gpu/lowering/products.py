@@ -92,14 +92,14 @@ def lower_gemm(
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
-    transposed = few or _converted(w, weight)
-    layout = "kn" if p.layout == KN and not transposed else "nk"
     folded = fold(w, p, x, weight, bias)
+    transposed = few or folded is not None or _converted(w, weight)
+    layout = "kn" if p.layout == KN and not transposed else "nk"
     if folded is None:
         weight = by_columns(w, p, weight) if transposed else weight
         folded = Folded(w.matrix(x), weight, bias, {})
     chain = p.epilogue
-    if chain is not None and few:
+    if chain is not None:
         chain, seen = normalised_later(w, chain, seen)
     product_call(
         w, folded.x, folded.weight, layout, chain, seen, [w.matrix(v) for v in made],

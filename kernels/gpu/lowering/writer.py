@@ -23,7 +23,8 @@ HALVES = (DType.F16, DType.BF16)
 class Normed:
     """A norm whose result is a matrix in scratch: the rows before it, and how to repeat it.
 
-    ``moments`` are the rows' means and inverse deviations, once a matmul has taken them.
+    ``moments`` are the rows' means and inverse deviations, once a matmul has taken them; ``sums``
+    those of parts of the rows, once the matmul that makes them is asked for them.
     """
 
     y: View
@@ -32,6 +33,7 @@ class Normed:
     gamma: Value | None
     beta: Value | None
     moments: tuple[Value, Value] | None = None
+    sums: View | None = None
 
 
 @dataclass

@@ -375,4 +375,17 @@ def _few() -> Iterator[Case]:
     yield Case("few keys capped", made, short, needs)
 
 
-CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few())
+def _sums() -> Iterator[Case]:
+    """Many rows: norms repeated from sums of parts of rows, and such sums written."""
+    needs = ("wgmma",)
+    for norm, parts in (("layer", 3), ("rms", 8)):
+        made = gemm("f16", 150, 128, 192, "nk", chain=layer(DType.F16), norm=norm,
+                    summed=(parts, 0))  # fmt: skip
+        yield Case(f"sums {norm}", made, ("128x128x64x6x2", "128x128x64x6x1"), needs)
+    made = gemm("f16", 150, 192, 72, "nk", chain=layer(DType.F16), summed=(0, 2))
+    yield Case("sums made", made, ("128x96x64x7x1",), needs)
+    made = gemm("bf16", 70, 256, 64, "nk", norm="layer", summed=(2, 2))
+    yield Case("sums both", made, ("128x128x64x6x2",), needs)
+
+
+CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums())

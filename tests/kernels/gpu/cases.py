@@ -303,9 +303,11 @@ def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
     transposed: bool = False, parts: int = 0, pad: int = 8, norm: str = "none",
+    summed: tuple[int, int] = (0, 0),
 ) -> Maker:  # fmt: skip
     """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
-    into parts, in tiles of 32 × 64; rows of x, which are off zero, perhaps normalised."""
+    into parts, in tiles of 32 × 64; rows of x, which are off zero, perhaps normalised.  ``summed``
+    are the parts of rows of x whose sums are there, and of the result whose sums are asked for."""
     own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -338,6 +340,11 @@ def gemm(
             named["column_sums"] = memory.put(sums)
         if parts:
             named |= cut(memory, int(np.prod(outer)) * -(-m // 32) * -(-n // 64), parts, 32 * 64)
+        given, asked = summed
+        if given:
+            named["x_sums"] = memory.put(part_sums(wide(x), given).astype(np.float32))
+        if asked:
+            named["y_sums"] = memory.empty((m, asked, 2), np.float32)
         call = CALLS.make("gemm", dtype, **named, y=ys, layout=layout, chain=chain)
 
         def expected() -> list[Expected]:
@@ -352,11 +359,19 @@ def gemm(
             value = [sums] if chain is None else chain.reference([sums, *map(wide, more)])
             rounding = _TF32 if dtype == "tf32" else 3e-6
             shares = [max(TOLERANCE[kind], rounding) for kind in kinds]
+            if asked:
+                told = [*told, Expected(named["y_sums"], part_sums(value[0], asked), shares[0])]
             return [*told, *(Expected(*one) for one in zip(ys, value, shares, strict=True))]
 
         return call, expected
 
     return make
+
+
+def part_sums(x: Array, parts: int) -> Array:
+    """The sums, and sums of squares, of equal parts of rows."""
+    cut = x.reshape(len(x), parts, -1)
+    return np.stack([cut.sum(-1), (cut * cut).sum(-1)], -1)
 
 
 def normalised(x: Array, norm: str) -> tuple[Array, list[Array]]:

@@ -1,0 +1,73 @@
+"""Let matmuls of many rows write the sums of their rows, from which others repeat norms.
+
+A tile of warpgroups adds up its part of a row in the epilogue.  The matmul behind the norm adds up
+the parts, so that no launch computes the norm alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.products import with_sums
+from tracea_graph.kernels.gpu.families.warpgroup_products import MOST_PARTS
+from tracea_graph.kernels.gpu.kernels import WARPGROUPS, variants_of
+from tracea_graph.kernels.gpu.lowering.writer import HALVES, Normed, Writer
+from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES
+from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.gemm import GemmParams
+
+__all__ = ["sums_of_rows"]
+
+_LEAST_SIDE = 128
+"""Columns and depth from which on a matmul of many rows is for warpgroups."""
+
+
+def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
+    """Return the sums of a norm's rows for a matmul that repeats the norm.
+
+    None if the rows are not of a matmul of warpgroups, or if the matmul behind the norm has no
+    such kernel.
+    """
+    if w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < _LEAST_SIDE:
+        return None
+    if held.sums is None:
+        held.sums = _asked(w, held)
+    return held.sums
+
+
+def _asked(w: Writer, held: Normed) -> View | None:
+    """Ask the matmul that made a norm's rows for their sums."""
+    for place in reversed(range(len(w.calls))):
+        call = w.calls[place]
+        named: dict[str, Any] = CALLS.of(call).named(call)
+        made = named["y"] if isinstance(named.get("y"), tuple) else (named.get("y"),)
+        if held.rows.view in made:
+            break
+    else:
+        return None
+    if call.op != "gemm" or call.dtype not in ("f16", "bf16") or made[0] != held.rows.view:
+        return None
+    columns, rows = held.rows.shape[-1], held.rows.shape[0]
+    likely = _likely_width(w, call)
+    if not likely or not isinstance(columns, int):
+        return None
+    for width in dict.fromkeys((likely, *(n for _, n, *_ in WARPGROUP_TILES))):
+        if columns % width or columns // width > MOST_PARTS:
+            continue
+        parts = columns // width
+        asked = with_sums(call, View.dense(held.rows.view.buffer, (rows, parts, 2)))
+        if any(v.template == WARPGROUPS for v, _ in variants_of(asked)):
+            sums = w.temp(DType.F32, (rows, parts, 2)).view
+            w.calls[place] = with_sums(call, sums)
+            return sums
+    return None
+
+
+def _likely_width(w: Writer, call: Call) -> int:
+    """Return the columns of a matmul's tile at the likely sizes; 0 if none is of warpgroups."""
+    for variant, when in variants_of(call):
+        if (w.about(when) or 0) > 0:
+            return variant.params["n"] if variant.template == WARPGROUPS else 0
+    return 0
