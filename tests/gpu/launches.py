@@ -23,8 +23,18 @@ from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
-from tracea_graph.kernels.gpu.families import few_rows
-from tracea_graph.kernels.gpu.kernels import launches_for, variants_of
+from tracea_graph.kernels.gpu.families import (
+    few_rows,
+    warpgroup_convolution,
+    warpgroup_products,
+)
+from tracea_graph.kernels.gpu.kernels import (
+    FEW_ROWS,
+    WARPGROUPS,
+    WINDOWS,
+    launches_for,
+    variants_of,
+)
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import Variant
@@ -48,6 +58,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_REFUSALS = {FEW_ROWS: few_rows.refusal, WARPGROUPS: warpgroup_products.refusal,
+             WINDOWS: warpgroup_convolution.refusal}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Run:
     """A kernel launch of a run: symbol, blocks, threads of a block, and operand shapes."""
@@ -65,8 +79,11 @@ class Run:
 
 
 def retiled(run: Run, variant: Variant) -> Run | None:
-    """Return a run of a matmul of few rows with another tile; None if the tile does not fit it."""
-    if few_rows.refusal(run.call, variant):
+    """Return a run of a matmul or convolution with another tile; None if that does not fit it."""
+    refusal = _REFUSALS.get(variant.template)
+    if refusal is None or (variant.op, variant.dtype) != (run.call.op, run.call.dtype):
+        return None
+    if refusal(run.call, variant):
         return None
     launch = launch_of(run.call, variant, Target(CUDA, ARCHITECTURES["sm_90a"]))
     own, symbol = _bound(launch, run.program, run.sizes), launch.symbol.rpartition("__")[0]

@@ -3,7 +3,8 @@
 Inputs and results lie on the device; both sides replay CUDA graphs back to back.  torch runs the
 same architecture with weights of its own, in fp16 and channels-last images, as eager, compiled
 and max-autotuned code (``--ways``), each in a graph; its best counts.  ``--parts`` lists the
-launches that take most of a model's time, each alone.  ``--warm`` only compiles torch's side.
+launches that take most of a model's time, each alone, ``--tiles`` the time of matmuls and
+convolutions with each tile.  ``--warm`` only compiles torch's side.
 ``--write`` puts the table between its marker lines of a file.
 """
 
@@ -23,16 +24,19 @@ from models.score import replace_table
 from tests.gpu.device import Device
 from tests.gpu.whole import Plan, Whole, planned
 
-NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2")
+NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "whisper-tiny",
+         "convnext-tiny", "efficientnet-b0")  # fmt: skip
 WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
 HEADS = ("model", "ours, µs", "max error", "torch, µs", "over torch")
 _SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
+_BANDS, _FRAMES = 80, 3000
+"""Whisper's input."""
 _MOST = 24
 """Launches that ``--parts`` lists."""
 
 
-def _encoder(hidden: int, layers: int, heads: int) -> Any:
-    """A BERT encoder without a mask, whose attention torch chooses (SDPA)."""
+def _layer(hidden: int, heads: int, early: bool = False, causal: bool = False) -> Any:
+    """A transformer's layer, with norms in front or behind; torch chooses its attention (SDPA)."""
     from torch import nn
 
     class Layer(nn.Module):  # type: ignore[misc]
@@ -42,24 +46,79 @@ def _encoder(hidden: int, layers: int, heads: int) -> Any:
             self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
             self.first, self.second = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
 
-        def forward(self, x: Any) -> Any:
+        def attend(self, x: Any) -> Any:
             split = self.qkv(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-            y = nn.functional.scaled_dot_product_attention(*split.unbind(0))
-            x = self.first(x + self.out(y.transpose(1, 2).flatten(2)))
-            return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+            attend = nn.functional.scaled_dot_product_attention
+            return self.out(attend(*split.unbind(0), is_causal=causal).transpose(1, 2).flatten(2))
+
+        def forward(self, x: Any) -> Any:
+            gelu = nn.functional.gelu
+            if early:
+                x = x + self.attend(self.first(x))
+                return x + self.down(gelu(self.up(self.second(x)), approximate=how))
+            x = self.first(x + self.attend(x))
+            return self.second(x + self.down(gelu(self.up(x))))
+
+    how = "tanh" if causal else "none"
+    return Layer()
+
+
+def _encoder(hidden: int, layers: int, heads: int) -> Any:
+    """A BERT encoder without a mask."""
+    from torch import nn
 
     class Encoder(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.words, self.places = nn.Embedding(_WORDS, hidden), nn.Embedding(512, hidden)
             self.norm = nn.LayerNorm(hidden)
-            self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
+            self.layers = nn.Sequential(*(_layer(hidden, heads) for _ in range(layers)))
 
         def forward(self, ids: Any) -> Any:
             places = self.places.weight[: ids.shape[1]]
             return self.layers(self.norm(self.words(ids) + places))
 
     return Encoder()
+
+
+def _decoder(hidden: int, layers: int, heads: int, words: int) -> Any:
+    """GPT-2, whose attention is causal, with the scores of all words."""
+    from torch import nn
+
+    class Decoder(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(words, hidden), nn.Embedding(1024, hidden)
+            each = (_layer(hidden, heads, early=True, causal=True) for _ in range(layers))
+            self.layers, self.norm = nn.Sequential(*each), nn.LayerNorm(hidden)
+            self.head = nn.Linear(hidden, words, bias=False)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.words(ids) + self.places.weight[: ids.shape[1]]
+            return self.head(self.norm(self.layers(x)))
+
+    return Decoder()
+
+
+def _listener(hidden: int, layers: int, heads: int) -> Any:
+    """Whisper's encoder."""
+    from torch import nn
+
+    class Listener(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv1d(_BANDS, hidden, 3, padding=1)
+            self.second = nn.Conv1d(hidden, hidden, 3, stride=2, padding=1)
+            self.places = nn.Embedding(_FRAMES // 2, hidden)
+            each = (_layer(hidden, heads, early=True) for _ in range(layers))
+            self.layers, self.norm = nn.Sequential(*each), nn.LayerNorm(hidden)
+
+        def forward(self, sound: Any) -> Any:
+            gelu = nn.functional.gelu
+            x = gelu(self.second(gelu(self.first(sound)))).transpose(1, 2)
+            return self.norm(self.layers(x + self.places.weight))
+
+    return Listener()
 
 
 def _image_model(name: str) -> Any:
@@ -73,13 +132,21 @@ MODELS: dict[str, Callable[[], Any]] = {
     "bert-base": lambda: _encoder(768, 12, 12),
     "resnet50": lambda: _image_model("resnet50"),
     "mobilenetv2": lambda: _image_model("mobilenet_v2"),
+    "vit-base": lambda: _image_model("vit_b_16"),
+    "gpt2": lambda: _decoder(768, 12, 12, 50257),
+    "whisper-tiny": lambda: _listener(384, 4, 6),
+    "convnext-tiny": lambda: _image_model("convnext_tiny"),
+    "efficientnet-b0": lambda: _image_model("efficientnet_b0"),
 }
 """torch's side of each model."""
 
 
 def _torch_work(torch: Any, name: str, batch: int) -> Callable[[], Any]:
     model = MODELS[name]().eval().half().cuda()
-    if name in ("resnet50", "mobilenetv2"):
+    if name == "whisper-tiny":
+        sound = torch.rand(batch, _BANDS, _FRAMES, device="cuda").half()
+        return lambda: model(sound)
+    if name not in ("minilm", "bert-base", "gpt2"):
         last = torch.channels_last
         model = model.to(memory_format=last)
         image = torch.rand(batch, 3, _SIDE, _SIDE, device="cuda").half().to(memory_format=last)
@@ -135,6 +202,14 @@ def _parts(whole: Whole) -> Iterator[str]:
                f"{run.threads:3}  {run.symbol[7:]:52} {run.what}")  # fmt: skip
 
 
+def _tiles(whole: Whole) -> Iterator[str]:
+    for run, count, times in whole.tiles():
+        best, own = min(times.values()), times[run.variant.tile]
+        each = ", ".join(f"{tile} {time:.1f}" for tile, time in times.items())
+        yield (f"  {count:2} × {own - best:4.1f} µs  {run.symbol[7:]:52} "
+               f"{run.what}\n       {each}")  # fmt: skip
+
+
 def _table(
     rows: list[tuple[str, ...]], device: Device, batch: int, version: str, ways: Sequence[str]
 ) -> str:
@@ -148,12 +223,12 @@ def _table(
 
 
 def _row(
-    device: Device, name: str, plan: Plan, theirs: list[float], parts: bool
+    device: Device, name: str, plan: Plan, theirs: list[float], parts: bool, tiles: bool
 ) -> tuple[str, ...]:
     whole = Whole(device, plan)
     try:
         error, own = whole.error(), whole.microseconds()
-        for line in _parts(whole) if parts else ():
+        for line in (*(_parts(whole) if parts else ()), *(_tiles(whole) if tiles else ())):
             sys.stdout.write(f"{line}\n")
     finally:
         whole.close()
@@ -169,6 +244,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--ways", default=",".join(WAYS), help="how torch runs")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--alone", action="store_true", help="leave torch out")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
@@ -189,7 +265,7 @@ def main() -> int:
         theirs = [] if asked.alone else list(torch_times(name, asked.batch, ways))
         with tempfile.TemporaryDirectory() as folder:
             plan = planned(name, "fp16", Path(folder), asked.batch)
-            rows.append(_row(device, name, plan, theirs, asked.parts))
+            rows.append(_row(device, name, plan, theirs, asked.parts, asked.tiles))
         sys.stdout.write(" | ".join(rows[-1]) + "\n")
         sys.stdout.flush()
     if asked.write:

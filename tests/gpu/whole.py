@@ -18,14 +18,16 @@ from cuda.bindings import driver
 
 from models.make import make
 from tests.gpu.device import Device, Loaded, checked
-from tests.gpu.launches import Placed, Run, number_of, programs, runs
+from tests.gpu.launches import Placed, Run, number_of, programs, retiled, runs
 from tests.kernels.gpu.machine import NUMPY
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.kernels import WARPGROUPS, WINDOWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
 
@@ -183,6 +185,29 @@ class Whole:
             chain = (same * _REPLAYS)[:_REPLAYS]
             times.append((self._replayed(chain) / _REPLAYS, same[0], len(same)))
         return sorted(times, key=lambda t: -t[0] * t[2])
+
+    def tiles(self) -> list[tuple[Run, int, dict[str, float]]]:
+        """Return each launch of warpgroups, how often it comes, and its time with each tile."""
+        found = dict[tuple[str, str], list[Run]]()
+        for run in self.plan.runs:
+            if run.variant.template in (WARPGROUPS, WINDOWS) and not run.once and run.blocks:
+                found.setdefault((run.symbol, run.what), []).append(run)
+        tried = {
+            key: [r for v in VARIANTS if v.template == same[0].variant.template
+                  and (r := retiled(same[0], v)) is not None]
+            for key, same in found.items()
+        }  # fmt: skip
+        target = Target(CUDA, self.device.architecture)
+        new = {r.symbol: r for some in tried.values() for r in some}
+        texts = [emit(r.call, r.variant, target) for r in new.values()]
+        built = compile_sources(texts, [self.device.architecture.name])
+        self._kernels |= {s: Loaded(one) for s, one in zip(new, built, strict=True)}
+        return [
+            (same[0], len(same), {
+                r.variant.tile: self._replayed([r] * _REPLAYS) / _REPLAYS for r in tried[key]
+            })
+            for key, same in found.items()
+        ]  # fmt: skip
 
     def _replayed(self, some: Sequence[Run]) -> float:
         stream, mode = self._stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
