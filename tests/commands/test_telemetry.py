@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.tiny import child, transformer
+from tests.tiny import child, padded_text, transformer
 from tracea_graph import api
 from tracea_graph.cli.main import main
 from tracea_graph.commands.telemetry import (
@@ -93,8 +94,6 @@ for _ in range(5):
 def test_a_result_that_runs_is_profiled_call_by_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.tiny import padded_text
-
     report = api.optimize(transformer(tmp_path), Options(keep="all", verify=False))
     np.savez(tmp_path / "feeds.npz", **padded_text())
     profile = tmp_path / "runs.txt"
@@ -159,12 +158,71 @@ int nvtxRangePop(void) { return puts("pop"); }
 """
 
 
+PROFILER = """
+#include <stdint.h>
+#include <stdio.h>
+
+typedef void (*Function)(void);
+typedef struct {
+  size_t struct_size;
+  int (*get_module_function_table)(int module, Function*** table, unsigned* size);
+} Callbacks;
+enum { CALLBACKS = 1, CORE = 1, RANGE_PUSH_A = 9, RANGE_POP = 11 };
+
+static int push(const char* name) { return printf("push %s\\n", name); }
+static int pop(void) { return puts("pop"); }
+
+int InitializeInjectionNvtx2(const void* (*tables)(uint32_t)) {
+  const Callbacks* callbacks = (const Callbacks*)tables(CALLBACKS);
+  Function** table = 0;
+  unsigned size = 0;
+  if (!callbacks || !callbacks->get_module_function_table(CORE, &table, &size)) return 0;
+  if (size <= RANGE_POP) return 0;
+  *table[RANGE_PUSH_A] = (Function)push;
+  *table[RANGE_POP] = (Function)pop;
+  return 1;
+}
+"""
+"""What a profiler injects into NVTX (``NVTX_INJECTION64_PATH``): it prints ranges."""
+
+
+def nvtx_library() -> Path:
+    """Return the library of NVIDIA's wheel; skips where it is not installed."""
+    try:
+        found = metadata.files("nvidia-nvtx") or []
+    except metadata.PackageNotFoundError:
+        found = []
+    for file in found:
+        if file.name.startswith("libnvtx3interop.so"):
+            return Path(str(file.locate()))
+    pytest.skip("NVIDIA's NVTX is not installed (pip install nvidia-nvtx)")
+
+
+@pytest.mark.compiler
+def test_a_profiler_sees_ranges_through_nvidias_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = nvtx_library()
+    (tmp_path / "profiler.c").write_text(PROFILER)
+    compiler = find_compiler(read_environment())
+    shared = ("-shared", "-fPIC", "-x", "c", "profiler.c", "-o", "profiler.so")
+    compiler.run(shared, tmp_path)
+    report = api.optimize(transformer(tmp_path), Options(keep="all", verify=False))
+    np.savez(tmp_path / "feeds.npz", **padded_text())
+    monkeypatch.setenv("TRACEA_NVTX", str(library))
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", str(tmp_path / "profiler.so"))
+    shown = child(RUN, report.output, tmp_path / "feeds.npz").splitlines()
+    assert shown.count("pop") == sum(line.startswith("push ") for line in shown) > 10
+    assert "push mma: attention" in shown and "push reduce: norm" in shown
+    monkeypatch.setenv("TRACEA_NVTX", "1")  # by its name, as the loader finds it
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    assert child(RUN, report.output, tmp_path / "feeds.npz").splitlines() == shown
+
+
 @pytest.mark.compiler
 def test_a_session_tells_of_its_runs_and_profilers_see_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.tiny import padded_text
-
     report = api.optimize(transformer(tmp_path), Options(keep="all", verify=False))
     np.savez(tmp_path / "feeds.npz", **padded_text())
     policy = tmp_path / "policy.yaml"
