@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.commands.samples import profile, row
 from tracea_graph import Report
+from tracea_graph.kernels.metadata import KernelMetadata, LaunchSpec, Resources
 from tracea_graph.reasons import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
@@ -25,6 +26,7 @@ from tracea_graph.views import (
     report_page,
     rule_rows,
 )
+from tracea_graph.views.kernels import KernelRow
 from tracea_graph.views.report import gain_of, with_folder
 
 EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
@@ -193,6 +195,36 @@ def test_the_page_stands_alone_and_tells_everything() -> None:
     assert found.tags.count("h1") == 2
     for word in (KEPT.group, "2.00×", "the machine is busy", "no gain predicted", "./m.tracea.so"):
         assert word in found.text
+
+
+def test_the_page_has_the_facts_of_kernels() -> None:
+    report = replace(
+        IMPROVED,
+        kernel_calls=(
+            KernelRow("gemm", "M=1", "rows", "f32_gemm_8x48__avx512", "avx512", 2),
+            KernelRow("gemm", "M=9", "rows", "f32_gemm_8x48__avx512", "avx512", 1),
+            KernelRow("norm", "N=9", "rows", "f32_norm_4x16__avx512", "avx512", 1),
+        ),
+    )
+    facts = KernelMetadata(
+        "f32_gemm_8x48__avx512", "gemm", "f32", "avx512", "8x48", (), "gemm.cpp.in",
+        LaunchSpec("rows"), "bias + chain", {"rows": 8}, (), Resources(4096, 31, 264, 7),
+    )  # fmt: skip
+    kernels = {"f32_gemm_8x48__avx512": facts}
+    text = Page(report_page(report, profiles={report.output: Profiled(kernels=kernels)})).text
+    rows = text[text.index("\nKernels\n") :]
+    for word in (
+        "f32_gemm_8x48__avx512",
+        "3 × gemm",
+        "8x48",
+        "rows 8",
+        "bias + chain",
+        "31",
+        "264 B",
+    ):
+        assert word in rows
+    assert "f32_norm" not in rows
+    assert "\nKernels\n" not in Page(report_page(report)).text
 
 
 def test_the_page_escapes_what_a_model_says() -> None:

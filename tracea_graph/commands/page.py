@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tracea_graph.commands.bench import BenchOptions, Progress
 from tracea_graph.commands.profile import profile
-from tracea_graph.errors import TraceaError
+from tracea_graph.errors import BuildError, TraceaError, UsageError
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.options import Options
 from tracea_graph.target import backend_named
 from tracea_graph.views import Profiled, Report
@@ -20,18 +21,38 @@ _PAIRS, _SECONDS = 20, 3.0
 def profiled(report: Report, options: Options, progress: Progress = lambda _: None) -> Profiled:
     """Profile the original and the result of a run, under its first shape and thread count.
 
-    A model that cannot be profiled is left out, with the reason; nothing is raised for it.
+    A model that cannot be profiled is left out, with the reason; nothing is raised for it.  The
+    facts of the result's kernels are read from its objects.
     """
     bench = BenchOptions(
         threads=options.thread_counts[:1], shapes=tuple(options.shapes), pairs=_PAIRS,
         seconds=_SECONDS, data=options.data, seed=options.seed,
     )  # fmt: skip
+    kernels = _kernels(report, options) if report.improved else {}
     try:
         before = profile(Path(report.input), bench, progress)
         if not report.improved:
             return Profiled(before)
         if report.backend and backend_named(report.backend).tracing is None:
-            return Profiled(before, missing=f"kernels of {report.backend} are not traced")
-        return Profiled(before, profile(Path(report.output), bench, progress))
+            why = f"kernels of {report.backend} are not traced"
+            return Profiled(before, missing=why, kernels=kernels)
+        return Profiled(before, profile(Path(report.output), bench, progress), kernels=kernels)
     except TraceaError as error:
-        return Profiled(missing=str(error))
+        return Profiled(missing=str(error), kernels=kernels)
+
+
+def _kernels(report: Report, options: Options) -> dict[str, KernelMetadata]:
+    """Return the facts of the variants that run a result's calls; those that cannot be read lack
+    resources.
+    """
+    names = {row.variant_id for row in report.kernel_calls}
+    levels = sorted({row.level for row in report.kernel_calls})
+    try:
+        backend = backend_named(report.backend)
+    except UsageError:  # a result of several backends
+        return {}
+    try:
+        found = backend.metadata(levels, tuple(names), options.environment)
+    except BuildError:
+        found = backend.metadata(levels, tuple(names))
+    return {one.name: one for one in found}

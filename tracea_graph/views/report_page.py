@@ -11,6 +11,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.profiling import Profile
 from tracea_graph.views.report import GroupRow, ReportRecord, RuleRow, TimingRow, with_folder
@@ -30,12 +31,13 @@ _MOST_NAMES = 400
 class Profiled:
     """Profiles of the original and of the result, as far as they could be taken.
 
-    ``missing`` says why one could not.
+    ``missing`` says why one could not.  ``kernels`` are facts of the result's kernels, by name.
     """
 
     before: Profile | None = None
     after: Profile | None = None
     missing: str = ""
+    kernels: Mapping[str, KernelMetadata] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,22 @@ class _Ops:
 
 
 @dataclass(frozen=True)
+class _Kernel:
+    """A kernel variant of the result: the calls that it runs, and its facts."""
+
+    facts: KernelMetadata
+    calls: Mapping[str, int]
+
+    @property
+    def fragments(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.facts.fragments.items())
+
+    @property
+    def used(self) -> str:
+        return ", ".join(f"{count} × {call}" for call, count in self.calls.items())
+
+
+@dataclass(frozen=True)
 class _View:
     """What the page says about one report."""
 
@@ -77,6 +95,7 @@ class _View:
     missing: str = ""
     ops: Sequence[_Ops] = ()
     missed: Sequence[RuleRow] = ()
+    kernels: Sequence[_Kernel] = ()
     limits: Sequence[str] = field(default_factory=tuple)
 
     @property
@@ -125,8 +144,18 @@ def _view(report: ReportRecord, profiled: Profiled) -> _View:
         missing=profiled.missing,
         ops=_ops(profiled, report.improved),
         missed=[row for row in report.rules if row.verdict != "applied"],
+        kernels=_kernels(report, profiled.kernels),
         limits=tuple(_limits(profile)) if profile else (),
     )
+
+
+def _kernels(report: ReportRecord, known: Mapping[str, KernelMetadata]) -> list[_Kernel]:
+    """Return the variants that have facts, in the order of their first calls."""
+    calls: dict[str, dict[str, int]] = {}
+    for row in report.kernel_calls:
+        own = calls.setdefault(row.variant_id, {})
+        own[row.call] = own.get(row.call, 0) + row.count
+    return [_Kernel(known[name], own) for name, own in calls.items() if name in known]
 
 
 def _headline(report: ReportRecord) -> tuple[str, str, str]:

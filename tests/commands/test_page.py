@@ -1,0 +1,23 @@
+"""What the page of a report is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import product
+from tracea_graph import Options, api
+from tracea_graph.commands.page import profiled
+
+pytestmark = pytest.mark.compiler
+
+
+def test_kernels_of_a_result_have_facts_from_their_objects(tmp_path: Path) -> None:
+    options = Options(target="cpu:scalar", keep="all", verify=False)
+    report = api.optimize(product(tmp_path / "m.onnx"), options)
+    found = profiled(report, options)
+    (row,) = report.kernel_calls
+    facts = found.kernels[row.variant_id]
+    assert (facts.op, facts.dtype, facts.level) == ("gemm", "f32", "scalar")
+    assert facts.resources is not None and facts.resources.code_bytes > 100
