@@ -260,6 +260,18 @@ def test_a_waveform_of_n_samples_is_no_batch():
     assert timed.symbols == {"batch_size": 1, "N": 512}
 
 
+def test_a_recording_is_a_second_long():
+    made = graph("g (float[1,num_samples] x) => (float[1,num_samples] y) { y = Relu(x) }")
+    (timed,), _ = bindings(made)
+    assert timed.symbols == {"num_samples": 16_000}
+    table = graph("g (float[n_samples,K] x) => (float[n_samples,K] y) { y = Relu(x) }")
+    (timed,), _ = bindings(table)
+    assert timed.symbols == {"n_samples": 1, "K": 16}
+    spectrum = graph("g (float[B,80,audio_len] x) => (float[B,80,audio_len] y) { y = Relu(x) }")
+    (timed,), _ = bindings(spectrum)
+    assert timed.symbols == {"B": 1, "audio_len": 128}
+
+
 def test_inputs_with_a_default_need_no_value():
     made = graph(TEXT)
     (timed,), _ = bindings(made, inputs=["ids"])

@@ -6,7 +6,8 @@ A symbol's role follows from its name, or else from its position in an input:
     batch           1       3   "batch"; the first dim of an input
     sequence      128      13   "seq", "len", "token", "time", "frames"; dim 1 of ids and [B, S, H]
     past          128       7   "past", "cache"
-    samples       512     521   as sequence, in a 2-D float input: a waveform
+    samples       512     521   as sequence, in a 2-D float input: a frame of a waveform
+    recording   16000    4801   "sample", "audio", "wave", "pcm": a waveform by its name
     image         224      97   "height", "width"; dims of 4-D inputs with 1, 3 or 4 channels
     other          16       5
 
@@ -35,10 +36,26 @@ from tracea_graph.ttg.graph import Region, TileGraph
 __all__ = ["Binding", "binding_of", "bindings", "fed", "guesses"]
 
 _DEFAULT: Mapping[str, int] = MappingProxyType(
-    {"batch": 1, "sequence": 128, "past": 128, "samples": 512, "image": 224, "other": 16}
+    {
+        "batch": 1,
+        "sequence": 128,
+        "past": 128,
+        "samples": 512,
+        "recording": 16_000,
+        "image": 224,
+        "other": 16,
+    }
 )
 _PRIME: Mapping[str, int] = MappingProxyType(
-    {"batch": 3, "sequence": 13, "past": 7, "samples": 521, "image": 97, "other": 5}
+    {
+        "batch": 3,
+        "sequence": 13,
+        "past": 7,
+        "samples": 521,
+        "recording": 4801,
+        "image": 97,
+        "other": 5,
+    }
 )
 _ONE: Mapping[str, int] = MappingProxyType(dict.fromkeys(_DEFAULT, 1))
 
@@ -46,6 +63,7 @@ _GUESSES: Mapping[str, Sequence[int]] = MappingProxyType(
     {
         "sequence": (1, 64, 16, 256, 512),
         "samples": (576, 256, 1024, 16_000, 480),
+        "recording": (512, 48_000, 1536, 160_000),
         "image": (256, 320, 640, 64, 48, 32, 112),
         "other": (256, 64, 80, 512, 576, 1024, 3, 4, 1),
     }
@@ -60,6 +78,8 @@ _WORDS = (
     ("image", "height|width|^h$|^w$"),
     ("sequence", "seq|len|token|time|frames|^s$|^t$"),
 )
+_RECORDING = "sample|audio|wave|pcm"
+"""Names of the last axis of a waveform."""
 _ROW_BY_ROW = ("GroupQueryAttention", "DecoderMaskedMultiHeadAttention")
 _SETTLED = 4
 """Maximum number of rounds in which size limits and sums of clipped sizes are reconciled."""
@@ -240,11 +260,20 @@ def _plain(symbol: str) -> str:
 
 
 def _role(symbol: str, spec: TensorSpec, axis: int) -> str:
+    if re.search(_RECORDING, symbol.lower()) and _is_waveform(spec, axis):
+        return "recording"
     role = _role_of_name(_plain(symbol)) or _role_of_place(spec, axis)
     if role == "batch" and axis == 1 and spec.rank == 2:
         role = "sequence"  # ``[batch, N]``
     waveform = role == "sequence" and spec.rank == 2 and spec.dtype in (DType.F32, DType.F16)
     return "samples" if waveform else role
+
+
+def _is_waveform(spec: TensorSpec, axis: int) -> bool:
+    """Return True for the last axis of ``[N]``, ``[B, N]``, ``[B, 1, N]`` or ``[B, 2, N]``."""
+    shape = spec.shape or ()
+    ends = axis == len(shape) - 1 and (len(shape) < 3 or shape[1] in (1, 2))
+    return ends and 0 < len(shape) < 4 and spec.dtype in (DType.F32, DType.F16)
 
 
 def _role_of_name(symbol: str) -> str:
