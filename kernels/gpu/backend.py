@@ -29,7 +29,7 @@ from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lowe
 from tracea_graph.kernels.gpu.machine import GpuDiagnostics, gpus, level_of, measured_machine
 from tracea_graph.kernels.gpu.metadata import kernel_metadata
 from tracea_graph.kernels.gpu.names import TARGETS
-from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases
+from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone import OPS, standalone
 from tracea_graph.kernels.metadata import KernelMetadata
@@ -111,8 +111,8 @@ class GpuBackend:
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
     def structure_rules(self, request: Request) -> tuple[Pass, ...]:
-        """Return nothing: products compute with dense matrices."""
-        return ()
+        """Return the rules for matrices of low rank and for windows of attention."""
+        return structure_rules(request)
 
     def phases(
         self, request: Request, machine: Machine, sizes: Mapping[str, int]

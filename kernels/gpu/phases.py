@@ -18,12 +18,15 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, partition
+from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.regions import fused
+from tracea_graph.passes.sparse.low_rank import LowRankGemm
+from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.reasons import Code, Reason, unsuited
-from tracea_graph.rewrite import Miss, Phase, Proposal
+from tracea_graph.rewrite import Miss, Pass, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MIXED_PRECISION", "TYPES", "phases"]
+__all__ = ["MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Limits of one program: what a plan holds, with a margin for scratch buffers."""
@@ -98,6 +101,18 @@ def _multiplies(params: object) -> bool:
     """Whether an op, or the step that it became, is a matmul."""
     own = [s.params for s in params.steps] if isinstance(params, RegionParams) else [params]
     return any(isinstance(p, _PRODUCTS) for p in own)
+
+
+def structure_rules(request: Request) -> tuple[Pass, ...]:
+    """Return the rules that compute a matmul by two factors, and attention over a window.
+
+    There are no kernels that skip zeros of a matrix.
+    """
+    return (
+        *((LowRankGemm(request.compressed),) if request.compressed else ()),
+        *((LowRankExact(request.scan),) if request.prepack else ()),
+        *((ImposeWindow(tuple(request.windows)),) if request.windows else ()),
+    )
 
 
 def phases(request: Request) -> tuple[Phase, ...]:

@@ -20,6 +20,7 @@ from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, normal, session
 from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
+from tracea_graph.config import AttentionWindow
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.gpu.kernels import kernels_of
 from tracea_graph.onnx_io import load
@@ -286,6 +287,24 @@ def test_norms_of_many_rows_are_part_of_the_products_behind_them(tmp_path: Path)
     feeds = {f"{i}": {"x": normal(n, 40, 128)} for i, n in enumerate((10, 1, 9, 10))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and close(report, found, feeds, HALF)
+
+
+def test_a_matrix_of_low_rank_is_two_products(tmp_path: Path) -> None:
+    net, low = Net(), normal(256, 3, seed=1) @ normal(3, 256, seed=2)
+    y = net("MatMul", net.input("x", "rows", 256), low)
+    report = api.optimize(net.save(tmp_path / "m.onnx", net("Relu", y)), HERE)
+    assert report.status == "passed" and report.nodes_after == 1
+    assert any(r.rule == "low-rank-exact" and r.verdict == "applied" for r in report.rules)
+
+
+def test_a_window_that_was_asked_for_reaches_the_kernel(tmp_path: Path) -> None:
+    options = replace(HERE, windows=(AttentionWindow(8),))
+    model = load(make("tiny-bert", tmp_path))
+    planner = Planner(model.graph, options, {"batch": 1, "sequence": 64},
+                      target.target_of(HERE.target, "fp32"))  # fmt: skip
+    (item,) = planner.assembled(planner.plan)[0].placed
+    found = [c for c in item.program.calls if c.op == "attention_rows"]
+    assert found and all(c.attributes["window_left"] == 4 for c in found)
 
 
 def test_names_of_targets() -> None:
