@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tracea_graph.config import Environment
+from tracea_graph.ir import Array
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.catalog import GpuCatalog, modelled_us
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -164,6 +165,10 @@ class GpuScheduleSpace:
         own, target = _own(problem), Target(CUDA, ARCHITECTURES[level])
         call = own.call(1)
         return digest(*(emit(call, v, target).text for v in tiles_of(own, level)))[:16]
+
+    def contents(self, problem: Problem) -> Mapping[int, Array]:
+        """Return nothing: what kernels take does not depend on an operand's contents."""
+        return {}
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
         """Return a program of the problem alone."""

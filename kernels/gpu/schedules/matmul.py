@@ -170,7 +170,10 @@ class MatmulProblem:
 
 
 def matmul_of(call: Call) -> MatmulProblem | None:
-    """Return the problem of a call; None for batches, symbolic sizes and sums in memory."""
+    """Return the problem of a call; None for batches, symbolic sizes and sums in memory.
+
+    Sums are those of parts of the depth, and those of rows that another call's norm reads.
+    """
     if call.op != "gemm":
         return None
     named: dict[str, Any] = CALLS.of(call).named(call)
@@ -181,6 +184,8 @@ def matmul_of(call: Call) -> MatmulProblem | None:
     if not isinstance(depth, int) or not isinstance(columns, int):
         return None
     if any(v.strides[1] != 1 for v in (x, w, y)) or len(named["y"]) > 1:
+        return None
+    if any(named.get(sums) for sums in ("x_sums", "y_sums")):  # two calls must choose alike
         return None
     return MatmulProblem(
         depth, columns, call.dtype, call.attributes["layout"],
