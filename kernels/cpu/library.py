@@ -31,6 +31,7 @@ from tracea_graph.kernels.cpu.intrinsics import (
     takes_intrinsics,
 )
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, FAMILIES, LEVELS, isa_of
+from tracea_graph.kernels.cpu.loop_units import units_for
 from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
@@ -190,8 +191,8 @@ def build_ahead(
                 shop.header(f"header{i}", one, make=True)
 
 
-def _runtime() -> str:
-    return (_KERNELS / "runtime" / "runtime.cpp").read_text()
+def _runtime(unit: str = "runtime") -> str:
+    return (_KERNELS / "runtime" / f"{unit}.cpp").read_text()
 
 
 def _levels(isas: Sequence[str], platform: Platform) -> list[str]:
@@ -214,9 +215,14 @@ def _units(
     entry: str = ENTRY,
     platform: Platform = HERE,
 ) -> list[CompilationUnit]:
+    kernels = frozenset(kernels)
     units = emitter.units(kernels, chains, _levels(isas, platform), tiles)
     return [
         CompilationUnit("runtime", _runtime(), (*_RUNTIME_FLAGS, *entry_flags(entry))),
+        *(
+            CompilationUnit(f"{u}_loops", _runtime(f"{u}_loops"), _RUNTIME_FLAGS)
+            for u in units_for(kernels)
+        ),
         CompilationUnit(
             "table",
             table.table_source(domain, types, kernels, chains, isas, tiles),

@@ -15,6 +15,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
 from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.loop_units import COMMON, LOOP_UNITS, unit_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
@@ -103,6 +104,7 @@ def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> s
         f"constexpr int32_t kLastOpcode = {len(calls)};\n",
         _enum("Op", [(_constant(op) + "Op", i) for i, op in enumerate(ops)]),
         f"constexpr int32_t kOps = {len(ops)};\n",
+        *_loop_units(list(ops)),
         "\n// Places among a call's whole numbers, floats and views, and words' numbers.\n",
         *(_places(op, schemas) for op, schemas in ops.items()),
         "\n",
@@ -161,6 +163,15 @@ def _held(schema: CallSchema) -> str:
         return "nullptr"
     has = " && ".join(f"t.{KERNELS[kernel][0].name} != nullptr" for kernel in schema.needs)
     return f"[](const tracea_isa_table& t) {{ return {has}; }}"
+
+
+def _loop_units(ops: Sequence[str]) -> Iterator[str]:
+    """The units of host loops, and the one that has each op's."""
+    names = {unit: f"k{unit.capitalize()}Unit" for unit in (COMMON, *LOOP_UNITS)}
+    yield f"enum LoopUnit : uint8_t {{ {', '.join(names.values())} }};\n"
+    units = ", ".join(names[unit_of(op)] for op in ops)
+    inner = fill(units, 96, initial_indent="  ", subsequent_indent="  ")
+    yield f"constexpr LoopUnit kLoopUnits[] = {{  // by op\n{inner}\n}};\n"
 
 
 def _constant(name: str) -> str:

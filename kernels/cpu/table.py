@@ -9,6 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import LEVELS
+from tracea_graph.kernels.cpu.loop_units import LOOP_UNITS, units_for
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     Tiles,
@@ -55,11 +56,22 @@ def table_source(
         _levels(levels, held, len(unique), tiles),
         *(_codes(i, t) for i, t in enumerate(kinds)),
         _types(kinds),
+        _loop_tables(held),
         f'extern "C" const uint64_t tracea_table_digest = {digest}ULL;\n',
         f'extern "C" const tracea_library tracea_library_table = {{\n'
         f'    "{domain}", {len(levels)}, levels, {len(kinds)}, types}};\n',
     ]
     return "\n".join(parts)
+
+
+def _loop_tables(held: frozenset[str]) -> str:
+    """The units of host loops that the library has, after the runtime's own."""
+    has = units_for(held)
+    tables = ["nullptr", *(f"&tracea::{u}_loops" if u in has else "nullptr" for u in LOOP_UNITS)]
+    return (
+        'extern "C" const tracea::LoopTable* const tracea_loop_tables[] = '
+        f"{{{', '.join(tables)}}};"
+    )
 
 
 def _digest(

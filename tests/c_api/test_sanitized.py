@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.kernels.cpu import emitter, table
+from tracea_graph.kernels.cpu.loop_units import units_for
 from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,11 @@ def compiled(sources: Sequence[Path], sanitizer: str, folder: Path) -> list[str]
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_hosts_run_clean(sanitizer: str, tmp_path: Path) -> None:
     kernels, chains = standalone(tuple(STANDALONE))
-    sources = [ROOT / "kernels" / "cpu" / "runtime" / "runtime.cpp", tmp_path / "table.cpp"]
-    sources[1].write_text(table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"]))
+    units = ("runtime", *(f"{unit}_loops" for unit in units_for(kernels)))
+    runtime = ROOT / "kernels" / "cpu" / "runtime"
+    sources = [*(runtime / f"{unit}.cpp" for unit in units), tmp_path / "table.cpp"]
+    text = table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"])
+    sources[-1].write_text(text)
     for unit in emitter.units(kernels, chains, ["scalar"]):
         sources.append(tmp_path / f"{unit.symbol}.cpp")
         sources[-1].write_text(unit.text)

@@ -54,5 +54,6 @@ def test_all_kernels_compile_without_a_warning(level: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_runtimes_compile_without_a_warning(backend: str, tmp_path: Path) -> None:
     folder = HEADERS.parent / backend
-    text = (folder / "runtime" / "runtime.cpp").read_text()
-    compile_text(text, (*COMMON_FLAGS, f"-I{folder}"), tmp_path)
+    loops = (folder / "runtime").glob("*_loops.cpp")
+    for path in (folder / "runtime" / "runtime.cpp", *loops):
+        compile_text(path.read_text(), (*COMMON_FLAGS, f"-I{folder}"), tmp_path)

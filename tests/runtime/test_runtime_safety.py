@@ -147,10 +147,16 @@ def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_kernel_is_named(cases: dict[str, Case], tmp_path: Path) -> None:
-    case = cases["gemm_then_norm"]
+@pytest.mark.parametrize(
+    ("name", "op"), [("gemm_then_norm", "gemm"), ("blocks_no_bias", "gemm_block_sparse")]
+)
+def test_a_missing_kernel_is_named(
+    name: str, op: str, cases: dict[str, Case], tmp_path: Path
+) -> None:
+    """Of the second, the library lacks the host loop too."""
+    case = cases[name]
     other = build_library([case.type], ("norm",), (), ("scalar",), tmp_path / "other.so")
-    assert "This library holds no kernel for gemm" in answer(case, other, tmp_path)
+    assert f"This library holds no kernel for {op}" in answer(case, other, tmp_path)
 
 
 def test_plans_of_another_type_are_refused(

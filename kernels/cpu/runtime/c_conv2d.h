@@ -1,6 +1,7 @@
 // Convolutions of the C interface: filters in the layout that phases/pack_filters.py gives them, and
 // the calls that lowering/conv.py makes of them.
 #pragma once
+#include "runtime/blocked.h"
 #include "runtime/c_products.h"
 
 namespace tracea {

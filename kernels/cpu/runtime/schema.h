@@ -33,6 +33,15 @@ enum Op : int32_t {
   kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp, kGatherNbitsOp
 };
 constexpr int32_t kOps = 38;
+enum LoopUnit : uint8_t { kCommonUnit, kImageUnit, kFurtherUnit };
+constexpr LoopUnit kLoopUnits[] = {  // by op
+  kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kImageUnit, kImageUnit,
+  kImageUnit, kImageUnit, kImageUnit, kImageUnit, kImageUnit, kImageUnit, kCommonUnit,
+  kImageUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kFurtherUnit,
+  kFurtherUnit, kImageUnit, kImageUnit, kFurtherUnit, kCommonUnit, kImageUnit, kFurtherUnit,
+  kCommonUnit, kImageUnit, kFurtherUnit, kCommonUnit, kCommonUnit, kCommonUnit, kFurtherUnit,
+  kFurtherUnit, kCommonUnit, kCommonUnit
+};
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
 namespace gemm_call {

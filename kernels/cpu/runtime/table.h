@@ -16,6 +16,14 @@ typedef struct {
 } tracea_library;
 extern "C" const tracea_library tracea_library_table;
 
+namespace tracea {
+struct LoopTable;
+extern const LoopTable image_loops, further_loops;
+}  // namespace tracea
+
+// The units of host loops besides the runtime's own, by LoopUnit; null for those it has no kernels of.
+extern "C" const tracea::LoopTable* const tracea_loop_tables[];
+
 enum { TRACEA_FULL, TRACEA_ROW, TRACEA_COL, TRACEA_SCALAR };
 
 typedef struct {

@@ -48,6 +48,7 @@ static const tracea_op_type types[] = {
     {"FusedGemm_b2", 3, 2, elements_0},
     {"FusedNorm_a1", 2, 1, elements_1}};
 
+extern "C" const tracea::LoopTable* const tracea_loop_tables[] = {nullptr, nullptr, nullptr};
 extern "C" const uint64_t tracea_table_digest = 6564098821693941803ULL;
 
 extern "C" const tracea_library tracea_library_table = {

@@ -1,0 +1,39 @@
+"""Units of host loops: the runtime has what most models need; others are compiled on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from tracea_graph.kernels.cpu.calls import CALLS
+
+__all__ = ["COMMON", "LOOP_UNITS", "unit_of", "units_for"]
+
+COMMON = "common"
+"""The unit of all ops that are not listed, which is part of the runtime."""
+LOOP_UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "image": (
+            "conv", "conv_first_layer", "depthwise", "winograd", "pool", "global_pool",
+            "reorder_to_nchw16c", "reorder_to_nchw", "conv_plain", "resize", "channel_shuffle",
+            "round_images", "conv_dispatch",
+        ),
+        "further": (
+            "gemm_block_sparse", "gemm_bitmap", "gemm_nbits", "conv_nhwc", "recurrent", "top_k",
+            "arg_reduce",
+        ),
+    }
+)  # fmt: skip
+"""Ops by unit, each of which has kernels; a unit is ``runtime/<name>_loops.cpp``."""
+
+
+def unit_of(op: str) -> str:
+    """The unit that has the host loop of an op."""
+    return next((unit for unit, ops in LOOP_UNITS.items() if op in ops), COMMON)
+
+
+def units_for(kernels: Collection[str]) -> tuple[str, ...]:
+    """The units besides the runtime of which a library of these kernels can run any call."""
+    held = set(kernels)
+    runs = {s.op for s in CALLS.values() if s.needs and held.issuperset(s.needs)}
+    return tuple(unit for unit, ops in LOOP_UNITS.items() if runs.intersection(ops))
