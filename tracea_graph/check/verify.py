@@ -14,6 +14,7 @@ from run to run, or if rounding alone changes its outputs (:mod:`.conditioning`)
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,13 @@ class Verification:
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
         allowed = self.limits.allowed
         return max((o.relative / allowed(o.output, o.floor) for o in passed), default=0.0)
+
+    @property
+    def exceeded(self) -> float:
+        """The largest error that failed, as a share of the error allowed; infinite without one."""
+        wrong = (o for o in self.outputs if not o.passed)
+        shares = [o.relative / self.limits.allowed(o.output, o.floor) for o in wrong]
+        return max(shares, default=math.inf) if min(shares, default=0.0) > 1.0 else math.inf
 
     @property
     def worst(self) -> float:

@@ -386,20 +386,18 @@ class Evaluator:
         return ErrorLimits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
 
     def _precision_culprits(self) -> frozenset[str]:
-        """Smallest set of precision-lowering rewrites whose removal brings the error within
-        tolerance; empty if there is none."""
+        """Return the fewest precision-lowering rewrites to drop for an error within tolerance."""
         if self.options.precision == "fp32" or self.verification is None:
             return frozenset()
-        spent = _PRECISION_MARGIN if self.culprits else 1.0
+        most, names = _PRECISION_MARGIN if self.culprits else 1.0, self.builder.names
         try:
-            names = self.builder.names
             keys = {rule: self.builder.precision_keys(rule) for rule in names.rounding}
         except OutOfTime:
             return frozenset()
-        coarse = partial(self._fails, spent=spent)
         counts = precision_fallback(
-            names.precision_fallbacks, keys, self.dropped, self._fails, coarse, self._has_time
-        )
+            names.precision_fallbacks, keys, self.dropped, self._error,
+            self.verification.exceeded, most, self._has_time,
+        )  # fmt: skip
         if not counts:
             return frozenset()
         where = ", ".join(
@@ -455,17 +453,20 @@ class Evaluator:
         """Return False once the bisection's time is up."""
         return not self.deadline.over
 
-    def _fails(self, dropped: frozenset[str], spent: float = 1.0) -> bool:
-        """Return True if the result without ``dropped`` uses more than ``spent`` of the tolerance.
+    def _fails(self, dropped: frozenset[str]) -> bool:
+        return self._error(dropped) > 1.0
 
-        Only the feeds that failed before are run; the others follow once no culprit is left.
-        After the time is up, False has no meaning.
+    def _error(self, dropped: frozenset[str]) -> float:
+        """Return the error of the result without ``dropped``, as a share of the tolerance.
+
+        Only the feeds that failed before are run.  It is 0, without a meaning, once time is up.
         """
         try:
             found = self.check(self.build(dropped), (self._failing,), self._failing_feeds())
         except OutOfTime:
-            return False
-        return found.status == "failed" or (found.spent > spent and not self._limits().elementwise)
+            return 0.0
+        passed = 0.0 if self._limits().elementwise else found.spent
+        return found.exceeded if found.status == "failed" else passed
 
     def _failing_feeds(self) -> frozenset[str] | None:
         """Return the feeds with the largest errors, preferring small ones; None if nothing ran."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from tracea_graph.check.comparison import PairedBenchmark
 from tracea_graph.check.selection import ModelWithLibrary, clear_gain
@@ -20,33 +22,74 @@ def precision_fallback(
     fallbacks: Sequence[Sequence[str]],
     keys: Keys,
     dropped: frozenset[str],
-    wrong: Callable[[frozenset[str]], bool],
-    coarse: Callable[[frozenset[str]], bool],
+    error: Callable[[frozenset[str]], float],
+    now: float,
+    most: float,
     has_time: Callable[[], bool],
 ) -> Mapping[str, int]:
     """Choose which reduced-precision rewrites to undo, at the smallest cost in run time.
 
     Returns, by rule, the number of leading regions to keep exact in addition to ``dropped``; empty
-    if no fallback brings the error within tolerance.  ``coarse`` is stricter than ``wrong``.
+    if no fallback brings the error within tolerance.  ``error`` measures the result without some
+    rewrites, as a share of the tolerance; where only a part is undone, it may use ``most`` of it.
+    ``now`` is the error without ``dropped`` alone.
 
     ``fallbacks`` are sets of rules, cheapest first.  The first set that suffices is searched: it
     keeps as many rewrites as possible of its last rule, the most expensive one to undo, then of
     the others.
     """
+    known = {dropped: now}
+
+    def measured(counts: Mapping[str, int]) -> float:
+        without = dropped | _ends(keys, counts)
+        if without not in known:
+            known[without] = error(without)
+        return known[without]
+
+    def keeping(others: Mapping[str, int], rule: str, count: int) -> float:
+        return measured({**others, rule: count})
+
     present = (tuple(rule for rule in rules if keys[rule]) for rules in fallbacks)
     for rules in dict.fromkeys(filter(None, present)):
         counts = {rule: len(keys[rule]) for rule in rules}
-        if keys[rules[-1]][-1] in dropped or wrong(dropped | _ends(keys, counts)):
+        if keys[rules[-1]][-1] in dropped or measured(counts) > 1.0:
             continue
         for rule in reversed(rules):
-            low, high = 0, len(keys[rule])  # undoing `low` is not enough, undoing `high` is
-            while high - low > max(1, len(keys[rule]) // _RESOLUTION) and has_time():
-                middle = (low + high) // 2
-                less = _ends(keys, {**counts, rule: middle})
-                low, high = (middle, high) if coarse(dropped | less) else (low, middle)
-            counts[rule] = high
+            others = {r: n for r, n in counts.items() if r != rule}
+            whole = {r: len(keys[r]) for r in others}  # measured before, as a fallback by itself
+            none = known.get(dropped | _ends(keys, whole))
+            end = partial(keeping, others, rule)
+            counts[rule] = _fewest(end, len(keys[rule]), none, most, has_time)
         return counts
     return {}
+
+
+def _fewest(
+    error: Callable[[int], float],
+    count: int,
+    none: float | None,
+    most: float,
+    has_time: Callable[[], bool],
+) -> int:
+    """Return the fewest leading regions to keep exact for an error of at most ``most``.
+
+    All ``count`` suffice; ``none`` is an estimate of the error without any.  Errors of regions
+    are independent, so their squares add up: where the sum crosses the limit follows from both
+    ends, in fewer measurements than by halving, which is what the third and later ones do.
+    """
+    low, high, step = 0, count, max(1, count // _RESOLUTION)  # undoing `low` is not enough
+    below, above, asked = none, error(count), 0
+    while high - low > step and has_time():
+        middle = (low + high) // 2
+        if below is not None and below > most > above and math.isfinite(below) and asked < 2:
+            share = (below**2 - most**2) / (below**2 - above**2)
+            nearest = low + math.ceil(share * (high - low))
+            middle = min(max(nearest, low + step), high - step)
+        found, asked = error(middle), asked + 1
+        low, below, high, above = (
+            (middle, found, high, above) if found > most else (low, below, middle, found)
+        )
+    return high
 
 
 def _ends(keys: Keys, counts: Mapping[str, int]) -> frozenset[str]:
