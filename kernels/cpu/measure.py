@@ -27,6 +27,7 @@ from tracea_graph.hardware import memo
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
 from tracea_graph.kernels.cpu import probe
+from tracea_graph.kernels.cpu.architectures import nominal_ghz, pipes_of
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.resources import Scratch
@@ -44,8 +45,8 @@ _RUN_SECONDS = 2.0
 _TEMPLATES = Path(probe.__file__).resolve().parent
 _KIB, _MIB = 1 << 10, 1 << 20
 _SAID = 160
-_UNITS_PER_CORE, _OPS = 2, 2
-"""Multiply-add units of a core, and operations per multiply-add, if nothing can be measured."""
+_LOADS, _OPS = 2, 2
+"""Vector loads of a core in a cycle, and operations per multiply-add."""
 _BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
 _GHZ = 2.5
 
@@ -77,18 +78,19 @@ def measure(
 
 
 def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
-    """Figures of a typical x86 core with this processor's instruction sets, without measuring.
+    """Figures of a core of this processor's family and instruction sets, without measuring.
 
-    Two multiply-add units at the clock in ``cpuinfo`` (else 2.5 GHz); 32, 16 and 4 bytes per cycle
-    from L2, L3 and DRAM.
+    Its multiply-add units (two if the family is unknown) at the clock in ``cpuinfo``, else its
+    family's, else 2.5 GHz; 32, 16 and 4 bytes per cycle from L2, L3 and DRAM.
     """
-    ghz = _told_ghz(cpuinfo)
+    ghz = _told_ghz(cpuinfo) or nominal_ghz(cpu) or _GHZ
     lanes = {name: isa_of(name).width for name in levels_of(cpu)}
     peaks = tuple(
-        Peak("f32", name, _UNITS_PER_CORE * _OPS * width * ghz) for name, width in lanes.items()
+        Peak("f32", name, pipes_of(cpu, width) * _OPS * width * ghz)
+        for name, width in lanes.items()
     )
     levels = {level: per_cycle * ghz for level, per_cycle in _BYTES_PER_CYCLE.items()}
-    l1 = _UNITS_PER_CORE * 4.0 * max(lanes.values()) * ghz
+    l1 = _LOADS * 4.0 * max(lanes.values()) * ghz
     bandwidth = Bandwidth(l1=l1, dram_all=levels["dram"], **levels)
     return Measurements(peaks, bandwidth, ghz, measured=False)
 
@@ -124,10 +126,10 @@ def _told_ghz(cpuinfo: Path) -> float:
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return _GHZ
+        return 0.0
     told = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")]
     mhz = max((float(t) for t in told if t.replace(".", "", 1).isdigit()), default=0.0)
-    return mhz / 1000.0 or _GHZ
+    return mhz / 1000.0
 
 
 # ---- measuring -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from tests.processors import flags_of
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile
-from tracea_graph.kernels.cpu.architectures import architecture_of
+from tracea_graph.kernels.cpu.architectures import architecture_of, pipes_of
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.policy import (
@@ -124,7 +124,15 @@ def test_impossible_topologies_say_why(
         ("Intel(R) Xeon(R) 8375C", ("scalar", "avx2", "avx512"), (48, 1280, 54), "ice-lake"),
         ("Intel(R) Xeon(R) 8488C", ("scalar", "avx2", "avx512"), (48, 2048, 105),
          "sapphire-rapids"),
-        ("Apple M2", ("scalar",), (128, 4096, 0), "apple-m"),
+        ("Apple M2", ("scalar", "neon"), (128, 4096, 0), "apple-m2"),
+        ("Apple M3 Max", ("scalar", "neon"), (128, 4096, 0), "apple-m3"),
+        ("Apple M7", ("scalar", "neon"), (192, 8192, 0), "apple-m4"),
+        ("arm 0x41 0xd03", ("scalar", "neon"), (32, 512, 0), "cortex-a53"),
+        ("arm 0x41 0xd0b", ("scalar", "neon"), (64, 512, 2), "cortex-a76"),
+        ("arm 0x41 0xd0c", ("scalar", "neon"), (64, 1024, 32), "neoverse-n1"),
+        ("arm 0x41 0xd40", ("scalar", "neon"), (64, 1024, 32), "neoverse-v1"),
+        ("arm 0x41 0xd4f", ("scalar", "neon"), (64, 2048, 36), "neoverse-v2"),
+        ("arm 0x48 0xd01", ("scalar", "neon"), (64, 512, 32), None),
         ("VIA Nano", ("scalar",), (64, 1024, 0), None),
     ],
 )  # fmt: skip
@@ -136,3 +144,21 @@ def test_processors_are_recognised(
         CpuProfile(model, flags_of(*levels), 8, 8, l1 << 10, l2 << 10, l3 << 20)
     )
     assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("model", "levels", "width", "pipes"),
+    [
+        ("AMD EPYC 9R14", ("scalar", "avx2", "avx512"), 16, 1),
+        ("AMD EPYC 9R14", ("scalar", "avx2", "avx512"), 8, 2),
+        ("arm 0x41 0xd0c", ("scalar", "neon"), 4, 2),
+        ("arm 0x41 0xd40", ("scalar", "neon"), 4, 4),
+        ("arm 0x41 0xd03", ("scalar", "neon"), 4, 1),
+        ("VIA Nano", ("scalar",), 1, 2),
+    ],
+)
+def test_cores_multiply_as_many_vectors_as_their_families_do(
+    model: str, levels: tuple[str, ...], width: int, pipes: int
+) -> None:
+    cpu = CpuProfile(model, flags_of(*levels), 8, 8, 32 << 10, 1 << 20, 32 << 20)
+    assert pipes_of(cpu, width) == pipes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import re
 import struct
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.toolchain.binaries import AD_HOC, mach_o, needed
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.features import arm_features
@@ -27,13 +27,12 @@ NEEDS_ZIG = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
 )
 MAGIC = {".so": b"\x7fELF", ".dll": b"MZ", ".dylib": b"\xcf\xfa\xed\xfe"}
-LIBRARY = re.compile(rb"(?:[\w.+/-]+\.(?:dll|dylib)|lib[\w.+-]+\.so[.\d]*)(?=\0)", re.IGNORECASE)
-"""Names of libraries in a file: those it needs, and its own."""
 SYSTEM = {
-    ".so": ("libc.", "libpthread.", "libm.", "libc.so"),
-    ".dll": ("kernel32.dll", "api-ms-win-crt-", "library.dll"),
-    ".dylib": ("/usr/lib/libsystem.", "library.dylib"),
+    ".so": ("libc.", "libpthread.", "libm."),
+    ".dll": ("kernel32.dll", "ntdll.dll", "api-ms-win-crt-"),
+    ".dylib": ("/usr/lib/libsystem.",),
 }
+"""What names of libraries begin with that every installation of a system has."""
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
 """Numbers of architectures in ELF's header."""
 
@@ -146,10 +145,16 @@ def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
     data = made.path.read_bytes()
     assert made.platform == name and not made.runs_here
     assert data.startswith(MAGIC[made.path.suffix]) and b"RegisterCustomOps\0" in data
-    needed = {name.decode().lower() for name in LIBRARY.findall(data)}
-    assert not {n for n in needed if not n.startswith(SYSTEM[made.path.suffix])}, needed
+    libraries = needed(data)
+    assert libraries and not {n for n in libraries if not n.startswith(SYSTEM[made.path.suffix])}
     if made.path.suffix == ".so":
         assert struct.unpack_from("<H", data, 18)[0] == ELF_MACHINE[PLATFORMS[name].machine]
+    elif made.path.suffix == ".dylib":
+        header = mach_o(data)
+        assert header.oldest == (11, 0)
+        # Apple's processors run nothing that is not signed at all
+        assert header.signing is not None or PLATFORMS[name].machine == "x86_64"
+        assert header.signing is None or header.signing & AD_HOC
 
 
 def test_no_module_needs_posix_to_be_imported() -> None:

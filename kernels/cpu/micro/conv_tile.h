@@ -7,8 +7,14 @@ INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 // A step of the sum in float32.
 struct Plain {
   enum { TWICE = 0 };  // whether halves of a block meet once more (conv_bf16x2)
-  template <class V>
-  static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
+  template <class X, class V>
+  static INLINE_MEMBER V add(X x, V w, V c) { return fma(x, w, c); }
+  //% if vectors_of | default(isa) == "neon"
+  enum { LANES = 1 };  // whether factors may come from lanes
+  static INLINE_MEMBER float input(const float* p) { return broadcast(p); }
+  template <class L>
+  static INLINE_MEMBER vf add_lane(L, vf x, vf w, vf c) { return fma_lane<L::LANE>(x, w, c); }
+  //% endif
   //% if dtype == "bf16"
   static INLINE_MEMBER vf add_at(const float* x, vf w, vf c) { return fma(set1(*x), w, c); }
   //% endif
@@ -24,8 +30,8 @@ struct NoHalfTile {
   INLINE_MEMBER void at_least(float) {}
   INLINE_MEMBER void at_most(float) {}
   INLINE_MEMBER void write(float*) const {}
-  template <class STEP>
-  INLINE_MEMBER void step(vf, const float*) {}
+  template <class STEP, class X>
+  INLINE_MEMBER void step(X, const float*) {}
   //% if dtype == "bf16"
   INLINE_MEMBER void add_rounded(const float*) {}
   INLINE_MEMBER void write_rounded(float*) const {}
@@ -85,7 +91,11 @@ INLINE void multiply(${sums} (&c)[A + B][NV * P], TAIL (&e)[A + B], const char* 
       continue;
     }
     //% endif
+    //% if vectors_of | default(isa) == "neon"
+    const auto x = STEP::input(from);
+    //% else
     const vf x = set1(*from);
+    //% endif
     UNROLL for (int j = 0; j < NV * P; j++) {
       c[i][j] = STEP::add(x, row[j], c[i][j]);
       if (TAIL::COUNT) c[i][j] = keep_in_register(c[i][j]);
@@ -240,6 +250,18 @@ void tile(const tracea_conv_tile* t) {
       for (; far < far_until; far += 64) __builtin_prefetch(far, 0, 2);
       const float* tap = w;
       int64_t k = depth;
+      //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+      if constexpr (STEP::LANES)
+        if (next == F)
+          for (; k >= 4; k -= 4) {
+            UNROLL for (int i = 0; i < 4; i++, soon += pace) __builtin_prefetch(soon, 0, 3);
+            vf input[A + B];
+            UNROLL for (int i = 0; i < A + B; i++)
+              input[i] = load(i < A ? at(a, s, i) : at(b, s, i - A));
+            four_steps<STEP>(c, input, tap, PANEL, w_panel);
+            a += 4 * F, b += 4 * F, tap += 4 * PANEL;
+          }
+      //% endif
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
         __builtin_prefetch(soon + pace, 0, 3);

@@ -35,6 +35,10 @@ INLINE void advance(Prefetch& p) {
 // A step of k in float32.
 struct Plain {
   enum { CHUNK = 16 };
+  //% if vectors_of | default(isa) == "neon"
+  template <class L>
+  static INLINE_MEMBER vf add_lane(L, vf x, vf b, vf c) { return fma_lane<L::LANE>(x, b, c); }
+  //% endif
   template <int MR, int NV>
   static INLINE_MEMBER void run(vf (&c)[MR][NV * P], const float* a, int64_t lda,
                                 const vf (&b)[NV * P]) {
@@ -72,6 +76,18 @@ void tile(const tracea_gemm_tile* t) {
     __builtin_prefetch(t->c + i * t->ldc + j * PANEL, 1, 3);
   Prefetch prefetch = plan_prefetch(t, STEP::CHUNK);
   int64_t k = 0;
+  //% if vectors_of | default(isa) == "neon"
+  if constexpr (!EXACT && STEP::CHUNK % 4 == 0)
+    if (step_a == 1)
+      for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
+        advance(prefetch);
+        for (int s = 0; s < STEP::CHUNK; s += 4, a += 4, row += 4 * stride) {
+          vf x[MR];
+          UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda);
+          four_steps<STEP>(c, x, row, stride, panel);
+        }
+      }
+  //% endif
   for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
     advance(prefetch);
     _Pragma("GCC unroll 2") for (int s = 0; s < STEP::CHUNK; s++) next();

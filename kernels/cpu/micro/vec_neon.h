@@ -293,19 +293,14 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   return (vi)vusdotq_s32((int32x4_t)c, a, b);
 }
 //% elif isa == "neondot"
-// SDOT takes no unsigned bytes: they lose 128 each, and every sum gets 128 times the bytes on the
-// right back.
+// SDOT takes no unsigned bytes: left_of takes LEFT_OFFSET off each of them.
 typedef int8x16_t left_bytes;
-struct right_bytes { int8x16_t each; int32x4_t lost; };
+typedef int8x16_t right_bytes;
 INLINE left_bytes left_of(vi x, vi flip) { return (int8x16_t)(x ^ flip ^ (vi)vdupq_n_u8(128)); }
 INLINE left_bytes broadcast_bytes(const float* p, vi flip) { return left_of((vi)set1(*p), flip); }
-INLINE right_bytes load_bytes(const float* p) {
-  const int8x16_t each = (int8x16_t)load(p);
-  const int32x4_t sums = vdotq_s32(vdupq_n_s32(0), each, vdupq_n_s8(1));
-  return {each, vshlq_n_s32(sums, 7)};
-}
+INLINE right_bytes load_bytes(const float* p) { return (int8x16_t)load(p); }
 INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
-  return (vi)vdotq_s32((int32x4_t)c, a, b.each) + (vi)b.lost;
+  return (vi)vdotq_s32((int32x4_t)c, a, b);
 }
 //% else
 // The lower and the upper eight bytes, widened to 16 bits.

@@ -19,12 +19,56 @@ INLINE T keep_in_register(T x) {
   return x;
 }
 
+//% if vectors_of | default(isa) == "neon"
+template <int I>
+struct Lane { enum { LANE = I }; };
+
+// FMLA and its kin take a factor of all lanes from one lane.  To copy it to all (LD1R, DUP) would
+// cost a slot of the units that multiply; as intrinsics clang does that, and moves sums about.
+template <int LANE = 0, class X>
+INLINE vf fma_lane(X x, vf b, vf c) {
+  __asm__("fmla %0.4s, %1.4s, %2.s[%c3]" : "+w"(c) : "w"(b), "w"(x), "i"(LANE));
+  return c;
+}
+INLINE float broadcast(const float* p) { return *p; }
+INLINE vf fma(float x, vf b, vf c) { return fma_lane(x, b, c); }
+//% if "vnni2" in needs and isa == "neonbf16"
+template <int LANE = 0, class X>
+INLINE vf dot_vnni2_lane(X x, vf b, vf c) {
+  __asm__("bfdot %0.4s, %1.8h, %2.2h[%c3]" : "+w"(c) : "w"(b), "w"(x), "i"(LANE));
+  return c;
+}
+INLINE vf dot_vnni2(float x, vf b, vf c) { return dot_vnni2_lane(x, b, c); }
+//% endif
+
+// Four steps of k: `x` has the factors of each row, which lie side by side, `b` the first row of B.
+// No register is left for more than two vectors of B.
+template <class STEP, int MR, int VECTORS, class C, class X>
+INLINE void four_steps(C (&c)[MR][VECTORS], const X (&x)[MR], const float* b, int64_t b_row,
+                       int64_t panel) {
+  const auto one = [&](auto lane, const float* row) __attribute__((always_inline)) {
+    UNROLL for (int j = 0; j < VECTORS; j += 2) {
+      const vf low = load(row + j / P * panel + j % P * W);
+      const vf high = load(row + j / P * panel + j % P * W + W);
+      UNROLL for (int i = 0; i < MR; i++) {
+        c[i][j] = STEP::add_lane(lane, x[i], low, c[i][j]);
+        c[i][j + 1] = STEP::add_lane(lane, x[i], high, c[i][j + 1]);
+      }
+    }
+  };
+  one(Lane<0>(), b), one(Lane<1>(), b + b_row);
+  one(Lane<2>(), b + 2 * b_row), one(Lane<3>(), b + 3 * b_row);
+}
+//% else
+INLINE vf broadcast(const float* p) { return set1(*p); }
+//% endif
+
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>
 INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) {
-    const vf x = set1(a[i * lda]);
+    const auto x = broadcast(a + i * lda);
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = fma(x, b[j], c[i][j]);
   }
 }
@@ -45,7 +89,7 @@ INLINE vf dot_vnni2_at(const float* a, vf b, vf c) {
 template <int MR, int NV>
 INLINE void step_vnni2(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) {
-    const vf x = set1(a[i * lda]);
+    const auto x = ${"broadcast(a + i * lda)" if isa == "neonbf16" else "set1(a[i * lda])"};
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = dot_vnni2(x, b[j], c[i][j]);
   }
 }

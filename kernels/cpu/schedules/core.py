@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu.architectures import architecture_of
+from tracea_graph.kernels.cpu.architectures import pipes_of
 from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.variants import PANEL
 
 __all__ = [
     "DRAM_GBS",
@@ -34,14 +35,10 @@ TASK_US = 0.15
 
 @cache
 def units_of(isa: str) -> float:
-    """Vector multiply-adds per cycle of this machine's core at a level.
-
-    Two, or fewer on processors that split wide vectors into halves.
-    """
-    known = architecture_of(profile_cpu())
-    return min(2.0, known.flops / (2 * isa_of(isa).width)) if known else 2.0
+    """Vector multiply-adds per cycle of this machine's core at a level."""
+    return pipes_of(profile_cpu(), isa_of(isa).width)
 
 
 def vectors_of(isa: str) -> int:
     """Vectors per 16-wide panel or block."""
-    return {"scalar": 16, "avx2": 2}.get(isa, 1)
+    return PANEL // isa_of(isa).width

@@ -192,12 +192,13 @@ INLINE T keep_in_register(T x) {
   return x;
 }
 
+INLINE vf broadcast(const float* p) { return set1(*p); }
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>
 INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) {
-    const vf x = set1(a[i * lda]);
+    const auto x = broadcast(a + i * lda);
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = fma(x, b[j], c[i][j]);
   }
 }

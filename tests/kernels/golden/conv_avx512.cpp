@@ -114,12 +114,13 @@ INLINE T keep_in_register(T x) {
   return x;
 }
 
+INLINE vf broadcast(const float* p) { return set1(*p); }
 // One step of k: C[MR x 16 NV] += a column of A times a row of B.  Each output is summed in the
 // order of k whatever the tile, so results do not depend on it.
 template <int MR, int NV>
 INLINE void step(vf (&c)[MR][NV * P], const float* a, int64_t lda, const vf (&b)[NV * P]) {
   UNROLL for (int i = 0; i < MR; i++) {
-    const vf x = set1(a[i * lda]);
+    const auto x = broadcast(a + i * lda);
     UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = fma(x, b[j], c[i][j]);
   }
 }
@@ -138,8 +139,8 @@ INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 // A step of the sum in float32.
 struct Plain {
   enum { TWICE = 0 };  // whether halves of a block meet once more (conv_bf16x2)
-  template <class V>
-  static INLINE_MEMBER V add(V x, V w, V c) { return fma(x, w, c); }
+  template <class X, class V>
+  static INLINE_MEMBER V add(X x, V w, V c) { return fma(x, w, c); }
 };
 
 // Accumulators of a last output block with at most eight channels: none, or a vector of eight lanes
@@ -152,8 +153,8 @@ struct NoHalfTile {
   INLINE_MEMBER void at_least(float) {}
   INLINE_MEMBER void at_most(float) {}
   INLINE_MEMBER void write(float*) const {}
-  template <class STEP>
-  INLINE_MEMBER void step(vf, const float*) {}
+  template <class STEP, class X>
+  INLINE_MEMBER void step(X, const float*) {}
 };
 struct HalfTile {
   enum { COUNT = 1 };

@@ -1,0 +1,181 @@
+"""Machines that this one emulates: 64-bit Arm with Linux under qemu, Windows under Wine.
+
+What they run is fetched once into the cache: Debian's Python for arm64 by apt, which needs no
+rights for that, and wheels by pip.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from tracea_graph.config import Environment
+
+__all__ = ["NEEDS_ARM", "NEEDS_WINE", "ROOT", "ArmLinux", "Windows", "zig"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_SOURCE = f"deb [signed-by={_KEYS}] http://deb.debian.org/debian bookworm main\n"
+_DEBIAN = ("python3", "libstdc++6")  # bookworm has Python 3.11
+_WHEELS = ("hypothesis", "ml_dtypes", "msgspec", "numpy", "onnx", "protobuf")
+_CORES = 2
+_CPUINFO = """processor\t: {}
+BogoMIPS\t: 100.00
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+"""
+"""A processor as Arm's Linux describes it: Neoverse V1."""
+_FETCH_SECONDS = 600.0
+
+
+def _qemu() -> str | None:
+    return shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+
+
+def _unmet(needs: Mapping[str, object]) -> str:
+    return ", ".join(name for name, found in needs.items() if not found)
+
+
+_ZIG = importlib.util.find_spec("ziglang")
+_ARM_NEEDS = _unmet({
+    "the ziglang wheel": _ZIG, "qemu-user": _qemu(), "apt-get": shutil.which("apt-get"),
+    "dpkg-deb": shutil.which("dpkg-deb"), "debian-archive-keyring": _KEYS.exists(),
+    "CPython 3.11": sys.version_info[:2] == (3, 11),
+})  # fmt: skip
+_WINE_NEEDS = _unmet({"the ziglang wheel": _ZIG, "Wine": shutil.which("wine")})
+NEEDS_ARM = pytest.mark.skipif(bool(_ARM_NEEDS), reason=f"needs {_ARM_NEEDS}")
+NEEDS_WINE = pytest.mark.skipif(bool(_WINE_NEEDS), reason=f"needs {_WINE_NEEDS}")
+
+
+def _folder(name: str) -> Path:
+    return Environment().cache / "emulation" / name
+
+
+def _run(command: Sequence[str], **environment: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_FETCH_SECONDS,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def _wheels(folder: Path, platform: str, *names: str) -> Path:
+    """Wheels for another platform, unpacked."""
+    if not (ready := folder / "ready").exists():
+        _run((
+            sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder),
+            "--upgrade", "--only-binary=:all:", "--implementation", "cp", "--python-version",
+            "3.11", *(f"--platform={p}" for p in platform.split()), *names,
+        ))  # fmt: skip
+        ready.touch()
+    return folder
+
+
+def zig(target: str) -> tuple[str, ...]:
+    """The C++ compiler for another platform, as a command that needs no Python."""
+    assert _ZIG is not None and _ZIG.origin is not None
+    return (str(Path(_ZIG.origin).with_name("zig")), "c++", "-target", target)
+
+
+class ArmLinux:
+    """Python and onnxruntime of 64-bit Arm under qemu-user, on a processor with all it has."""
+
+    def __init__(self) -> None:
+        self.root = self._debian(_folder("debian-arm64"))
+        names = (*_WHEELS, f"onnxruntime=={onnxruntime.__version__}")
+        platforms = " ".join(f"manylinux_2_{minor}_aarch64" for minor in (17, 26, 27, 28))
+        platforms += " manylinux2014_aarch64"
+        self.site = _wheels(_folder("wheels-aarch64"), platforms, *names)
+        self.compiler = self._compiler(_folder("bin"))
+
+    def run(self, *args: str, seconds: float, **environment: str) -> str:
+        """Run Python with arguments in the checkout; returns what it printed."""
+        qemu = _qemu()
+        assert qemu is not None
+        paths = (ROOT, self.site, sysconfig.get_path("purelib"))
+        done = subprocess.run(
+            (qemu, "-L", str(self.root), str(self.root / "usr/bin/python3"), *args), cwd=ROOT,
+            capture_output=True, text=True, timeout=seconds, env={
+                **os.environ, "PYTHONPATH": ":".join(map(str, paths)), "CXX": str(self.compiler),
+                "TRACEA_CACHE": str(_folder("cache-arm")), **environment,
+            },
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout[-4000:]} {done.stderr[-2000:]}"
+        return done.stdout
+
+    @staticmethod
+    def _debian(root: Path) -> Path:
+        if (ready := root / "ready").exists():
+            return root
+        apt = root.with_name("apt")
+        for part in ("lists/partial", "cache/archives/partial"):
+            (apt / part).mkdir(parents=True, exist_ok=True)
+        (apt / "status").touch()
+        (apt / "sources.list").write_text(_SOURCE)
+        settings = (
+            "APT::Architecture=arm64", "APT::Architectures=arm64", "APT::Sandbox::User=",
+            f"Dir::State={apt}", f"Dir::State::lists={apt / 'lists'}", "Debug::NoLocking=1",
+            f"Dir::State::status={apt / 'status'}", f"Dir::Cache={apt / 'cache'}",
+            f"Dir::Etc::sourcelist={apt / 'sources.list'}", "Dir::Etc::sourceparts=/dev/null",
+            "Dir::Etc::preferencesparts=/dev/null",
+        )  # fmt: skip
+        command = ("apt-get", "-q", "-y", *(w for setting in settings for w in ("-o", setting)))
+        _run((*command, "update"))
+        _run((*command, "--no-install-recommends", "--download-only", "install", *_DEBIAN))
+        for package in sorted((apt / "cache/archives").glob("*.deb")):
+            _run(("dpkg-deb", "-x", str(package), str(root)))
+        # qemu shows this machine's, of which ONNX Runtime for Arm makes nothing
+        (root / "proc").mkdir()
+        (root / "proc/cpuinfo").write_text("\n".join(_CPUINFO.format(i) for i in range(_CORES)))
+        ready.touch()
+        return root
+
+    @staticmethod
+    def _compiler(folder: Path) -> Path:
+        """A script that compiles on this machine for that one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / "c++"
+        words = " ".join(f"'{word}'" for word in zig("aarch64-linux-gnu.2.28"))
+        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        script.chmod(0o755)
+        return script
+
+
+class Windows:
+    """onnxruntime's DLL under Wine, and a program that runs models in it."""
+
+    def __init__(self) -> None:
+        wheels = _wheels(
+            _folder("wheels-windows"), "win_amd64", f"onnxruntime=={onnxruntime.__version__}"
+        )
+        self.runtime = wheels / "onnxruntime/capi/onnxruntime.dll"
+        self.host = _folder("bin") / "host.exe"
+        self.host.parent.mkdir(parents=True, exist_ok=True)
+        source = ROOT / "tests/toolchain/windows_host.cpp"
+        _run((*zig("x86_64-windows-gnu"), "-O1", str(source), "-o", str(self.host)))
+
+    def run(self, *args: str, seconds: float, **environment: str) -> str:
+        """Run the program with arguments; returns what it printed."""
+        prefix = _folder("wine")
+        prefix.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ("wine", str(self.host), str(self.runtime), *args), capture_output=True, text=True,
+            timeout=seconds,
+            env={**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(prefix), **environment},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout[-2000:]} {done.stderr[-2000:]}"
+        return done.stdout
