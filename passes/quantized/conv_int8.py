@@ -31,7 +31,15 @@ from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
-__all__ = ["CONV_INT8", "READ_ROUNDED", "ConvInt8", "unpadded", "why_no_integers", "window_of"]
+__all__ = [
+    "CONV_INT8",
+    "READ_ROUNDED",
+    "ConvInt8",
+    "RoundedValue",
+    "unpadded",
+    "why_no_integers",
+    "window_of",
+]
 
 CONV_INT8 = "conv-int8"
 """The rule's name."""
@@ -106,13 +114,13 @@ class ConvInt8:
             return
         s, (x, attrs) = OnnxBuilder(graph, region, "_int8"), unpadded(graph, region)
         chosen, own = (self.calibrated.get(v, Calibrated(0.0)) for v in (x, region.results[0]))
-        bytes_of = _Bytes(x, graph.spec(x))
-        shared = bytes_of.fixed(chosen) if chosen.scale else bytes_of.dynamic()
-        (_fixed if chosen.scale else _dynamic)(s, bytes_of, own, attrs)
+        rounding = RoundedValue(x, graph.spec(x))
+        shared = rounding.fixed(chosen) if chosen.scale else rounding.dynamic()
+        (_fixed if chosen.scale else _dynamic)(s, rounding, own, attrs)
         *before, last = (replace(r, rule=self.name) for r in s.regions())
         yield Proposal(
-            self.name, (region,), (last, *before), s.specs | bytes_of.specs,
-            s.weights | bytes_of.weights, CONV_INT8_ERROR, step=True, shared=shared,
+            self.name, (region,), (last, *before), s.specs | rounding.specs,
+            s.weights | rounding.weights, CONV_INT8_ERROR, step=True, shared=shared,
         )  # fmt: skip
 
 
@@ -137,13 +145,13 @@ READ_ROUNDED = Rule("read-rounded", (_sum,), _read_rounded, _sum_check)
 
 def _rounded(graph: TileGraph, value: str) -> str:
     """Return the rounded form of a value; the value itself if nothing rounds it."""
-    name = _Bytes(value, graph.spec(value)).rounded
+    name = RoundedValue(value, graph.spec(value)).rounded
     source = graph.producer(name) if value else None
     return name if source is not None and source.rule == CONV_INT8 else value
 
 
 @dataclass
-class _Bytes:
+class RoundedValue:
     """What rounds a value to bytes, for all its readers."""
 
     value: str
@@ -225,7 +233,7 @@ def _bias(s: OnnxBuilder, own: Calibrated) -> Weight | None:
     return Weight("", DType.F32, (count,), load)
 
 
-def _fixed(s: OnnxBuilder, x: _Bytes, own: Calibrated, attrs: Mapping[str, Any]) -> None:
+def _fixed(s: OnnxBuilder, x: RoundedValue, own: Calibrated, attrs: Mapping[str, Any]) -> None:
     matrix, scales = _filters(s)
     shape = s.spec(matrix).shape
     w = s("DequantizeLinear", matrix, scales, spec=TensorSpec(DType.F32, shape), axis=0)
@@ -235,7 +243,7 @@ def _fixed(s: OnnxBuilder, x: _Bytes, own: Calibrated, attrs: Mapping[str, Any])
     s("Conv", x.rounded, w, *added, spec=spec, **attrs)
 
 
-def _dynamic(s: OnnxBuilder, x: _Bytes, own: Calibrated, attrs: Mapping[str, Any]) -> None:
+def _dynamic(s: OnnxBuilder, x: RoundedValue, own: Calibrated, attrs: Mapping[str, Any]) -> None:
     matrix, scales = _filters(s)
     (count, _, *kernel), spec = s.weights[matrix].shape, s.graph.spec(s.region.results[0])
     wide = (1, count, *(1,) * len(kernel))

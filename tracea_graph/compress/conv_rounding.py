@@ -1,8 +1,8 @@
 """Choose how to round what convolutions read to 8-bit integers, by the error on real inputs.
 
-All convolutions that read a value share its scale: that of its range, of percentiles of it, or of
-least squared error, whichever gives the least error of their sampled results.  What a filter's
-results lose on average is added to them (Nagel et al. 2019, arXiv:1906.04721).
+All convolutions that read a value share its scale: that of its range, or of percentiles of it or
+least squared error if that clearly lowers the error of their results.  What a filter's results
+lose on average is added to them (Nagel et al. 2019, arXiv:1906.04721).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ __all__ = ["ConvLayer", "ConvSamples", "choose_conv_int8", "sample_convolutions"
 Floats = npt.NDArray[np.floating[Any]]
 _PATCH_ELEMENTS, _LEAST, _MOST = 1 << 15, 2, 64
 """Elements of the patches of one set of inputs, and how many patches there are of each."""
+_CUT_MARGIN = 0.8
+"""Error of a range that cuts numbers off, as a multiple of that of the whole one, up to which it
+is taken: numbers that are cut off are off by more than others."""
 _ELEMENTS = 4096
 """Elements of a value that are kept of each set."""
 
@@ -80,16 +84,19 @@ class ConvSamples:
 def sample_convolutions(
     model: Path,
     layers: Sequence[ConvLayer],
+    others: Sequence[str],
     samples: Samples,
     progress: Callable[[str], None] = lambda step: None,
     threads: int = 1,
 ) -> ConvSamples:
-    """Return samples of what convolutions read, from a pass over calibration data.
+    """Return samples of what convolutions read, and of other values, from a pass over calibration
+    data.
 
     Raises UsageError for sets that do not fit, inputs the model rejects, values that are not
     finite, and data without any set.
     """
-    found, random, values = ConvSamples(), np.random.default_rng(0), {at.x for at in layers}
+    found, random = ConvSamples(), np.random.default_rng(0)
+    values = {*(layer.x for layer in layers), *others}
     with Worker(limit=600.0) as worker:
         for at, (label, feed) in enumerate(itertools.islice(samples, SAMPLED_SETS)):
             if not at:
@@ -119,7 +126,8 @@ def choose_conv_int8(
 ) -> dict[str, Calibrated]:
     """Return by value the scale that convolutions read it with, and by result what is added.
 
-    The error of a result is that of its convolution, relative to its norm.
+    The error of a result is that of its convolution, relative to its norm.  Values that no
+    convolution reads have the scale of least error of their own.
     """
     readers, found = defaultdict(list), dict[str, Calibrated]()
     for layer in layers:
@@ -128,15 +136,33 @@ def choose_conv_int8(
     for value, own in readers.items():
         progress(f"choosing the scale of {value}")
         elements = np.concatenate(samples.elements[value])
-        grids = [byte_grid(low, high) for low, high in range_candidates(elements)]
         lost = [_Lost.of(layer, samples) for layer in own]
-        scale, zero = min(grids, key=lambda grid: sum(each.error(*grid) ** 2 for each in lost))
+
+        def error(scale: float, zero: int, lost: Sequence[_Lost] = lost) -> float:
+            return sum(each.error(scale, zero) ** 2 for each in lost) ** 0.5
+
+        scale, zero = _best_grid(elements, error)
         found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
         for layer, each in zip(own, lost, strict=True):
             error, correction = each.corrected(scale, zero)
             before = found.get(layer.result, Calibrated(0.0))
             found[layer.result] = replace(before, error=error, correction=correction)
+    for value in samples.elements.keys() - readers.keys():
+        elements = np.concatenate(samples.elements[value])
+        scale, zero = _best_grid(elements, partial(_distance, elements))
+        found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
     return found
+
+
+def _best_grid(elements: Floats, error: Callable[[float, int], float]) -> tuple[float, int]:
+    """Return scale and zero point of the whole range, or of one that is clearly better."""
+    whole, *narrower = (byte_grid(low, high) for low, high in range_candidates(elements))
+    best = min(narrower, key=lambda grid: error(*grid))
+    return best if error(*best) < _CUT_MARGIN * error(*whole) else whole
+
+
+def _distance(elements: Floats, scale: float, zero: int) -> float:
+    return float(np.linalg.norm(round_static(elements, scale, zero) - elements))
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from tracea_graph.passes import (
 )
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8
+from tracea_graph.passes.quantized.round_results import RoundResults
+from tracea_graph.passes.quantized.views import QUANTIZE_FIRST
 from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
@@ -45,7 +47,7 @@ from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel, decision_cost
 from tracea_graph.resources import gc_paused
-from tracea_graph.rewrite import Memo, Phase, SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import Memo, Phase, RulePass, SchedulerLimits, Trace, schedule
 from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.ttg import Region, TileGraph
 
@@ -331,7 +333,8 @@ def _standard_phases(request: Request) -> tuple[Phase, ...]:
     if request.precision not in INTEGER_PRECISIONS:
         return ()
     products = Phase("integers", (WriteIntegers(request.precision, request.calibrated),))
-    return products, *write_convolutions(request)
+    results = Phase("round-results", (RoundResults(request.calibrated), RulePass(QUANTIZE_FIRST)))
+    return products, *write_convolutions(request), results
 
 
 def _of(regions: Sequence[Region], program: Region) -> list[Region]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ from tracea_graph.compress.weight_rounding import choose_int4
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import unpadded, why_no_integers, window_of
+from tracea_graph.passes.quantized.round_results import values_between
 from tracea_graph.passes.regions import attribute
 from tracea_graph.pipeline.compression import CompressionContext, observable_layers
 
@@ -74,21 +75,27 @@ def _products(context: CompressionContext, samples: Samples) -> Quantization:
 
 
 def _convolutions(context: CompressionContext, samples: Samples) -> Quantization:
-    layers = tuple(_conv_layers(context.model))
+    named = _named(context.model)
+    layers, standard = tuple(_conv_layers(context.model, named)), not context.options.custom_ops
     if not layers:
         return Quantization()
+    between = [v for v in values_between(context.model.graph) if v in named] if standard else []
     found = sample_convolutions(
-        context.model.in_float32, layers, samples, context.progress,
+        context.model.in_float32, layers, between, samples, context.progress,
         max(context.options.thread_counts),
     )  # fmt: skip
     choices = choose_conv_int8(layers, found, context.progress)
     return Quantization(choices, (summary(choices, layers),) if choices else ())
 
 
-def _conv_layers(model: Model) -> Iterator[ConvLayer]:
+def _named(model: Model) -> frozenset[str]:
+    """Return the values that have names in the original."""
+    return frozenset((*model.inputs, *(v for n in model.skeleton.graph.node for v in n.output)))
+
+
+def _conv_layers(model: Model, named: Container[str]) -> Iterator[ConvLayer]:
     """Yield the convolutions of named values that integers can compute."""
-    graph, skeleton = model.graph, model.skeleton.graph
-    named = {*model.inputs, *(v for n in skeleton.node for v in n.output)}
+    graph = model.graph
     for region in graph.regions():
         if region.op != "Conv" or region.fused or why_no_integers(graph, region) is not None:
             continue
