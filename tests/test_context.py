@@ -147,14 +147,23 @@ def test_gpus_answer_from_tables(name: str) -> None:
 
 def test_gpus_say_what_a_variant_needs() -> None:
     found = context("cuda:sm_90").plan_kernel("flash_attention_2", precision="FP16")
-    assert found.variant_id == "f16_attention_64x64__sm_90a" and found.us
-    assert any("shared memory" in reason for reason in found.reasons)
+    assert found.variant_id == "f16_attention_64x128x1__sm_90a" and found.us
+    assert "all scores of 64 queries" in found.reasons[-1]
+    long = context("cuda:sm_90").plan_kernel("attention", (1, 12, 4096, 4096, 128), "BF16")
+    assert long.variant_id == "bf16_attention_128x128x2__sm_90a"
+    assert any("shared memory" in reason for reason in long.reasons)
+    rest = {r.variant_id: r.why for r in long.rejected}
+    assert rest["bf16_attention_64x32__sm_90a"] == "runs where the chosen one cannot"
     wide = context("cuda:sm_75").plan_kernel("gemm", (4096, 4096, 4096), "FP16")
     refused = {r.variant_id: r.why for r in wide.rejected}
     assert "a block of sm_75 has 64" in refused["f16_gemm_128x256x32x4__sm_75"]
     small = context("cuda:sm_90").plan_kernel("gemm", (64, 768, 768), "FP16")
-    assert small.variant_id == "f16_gemm_32x64x64x4__sm_90a"
+    assert small.variant_id == "f16_gemm_64x32x4__sm_90a" and "few rows" in small.reasons[-1]
+    small = context("cuda:sm_80").plan_kernel("gemm", (64, 768, 768), "FP16")
+    assert small.variant_id == "f16_gemm_32x64x64x4__sm_80"
     assert "64 rows leave large tiles empty" in small.reasons[-1]
+    exact = context("cuda:sm_90").plan_kernel("gemm", (64, 768, 768))
+    assert exact.variant_id == "tf32x3_gemm_32x64x32x4__sm_90a", "sums of three products"
     old = context("cuda:sm_75").plan_kernel("gemm", precision="BF16")
     assert old.precision == "f16" and "no instructions" in old.precision_note
 

@@ -7,21 +7,25 @@ architecture.  They rank; nothing is decided by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
+from typing import Any
 
 from tracea_graph.hardware import Measurements
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     attention,
     products,
     warpgroup_attention,
     warpgroup_products,
 )
-from tracea_graph.kernels.gpu.kernels import permutes
+from tracea_graph.kernels.gpu.kernels import permutes, variants_of
 from tracea_graph.kernels.gpu.measure import EARLY, PLAIN, SMS, figures_for, peak_level
 from tracea_graph.kernels.gpu.selection import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Buffer, Call, View
 from tracea_graph.kernels.schema import CallSchema, Sizes
 from tracea_graph.policy import (
     Candidate,
@@ -31,12 +35,12 @@ from tracea_graph.policy import (
     Permuted,
     Windowed,
 )
+from tracea_graph.policy.catalog import SizeOf
 from tracea_graph.policy.topology import Kind
 
 __all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"]
 
 _PAD = 4
-_FOR_MANY = "instead of the chosen one in runs of many rows that tensor maps can copy"
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 """Bytes of an element, 4 by default."""
 
@@ -91,6 +95,12 @@ class GpuCatalog(KernelCatalog):
             return Permuted()
         return super().kind(schema, sizes)
 
+    def topology(self, call: Call, size_of: SizeOf) -> OperatorTopology:
+        """Return the topology of a call, with the tiles of the kernels that a run chooses from."""
+        found = super().topology(call, size_of)
+        tiles = (v.tile for v, when in variants_of(call) if size_of(when) > 0)
+        return replace(found, tiles=tuple(dict.fromkeys(tiles)))
+
     def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
         """Return batch, m, n and k; of attention, k is twice the longer head size."""
         if schema.op in ("attention", "attention_rows"):
@@ -103,25 +113,75 @@ class GpuCatalog(KernelCatalog):
     ) -> tuple[Candidate, ...]:
         """Return every variant of a call, the one for its sizes first, then by modelled time."""
         architecture = ARCHITECTURES[levels[-1]]
+        if not topology.tiles and topology.dtype == "f32" and topology.op in ("gemm", "conv"):
+            topology = replace(topology, dtype="tf32x3")  # as programs compute float32
         device = figures_for(architecture.name, figures)
         tile, why = tile_for(topology)
+        preferred = topology.tiles or _preferred(topology)
         made = list[tuple[bool, Candidate]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
+        able = [ARCHITECTURES[level] for level in levels]
+        needed = {v.tile: shared_bytes(v, topology) for v in known}
+        refused = {v.tile: _refusal(v, needed[v.tile], able) for v in known}
+        by_tile = {v.tile: v for v in known}
+        first = next((t for t in preferred if t in by_tile and not refused[t]), tile)
         for variant in known:
-            chosen = variant.tile == tile or (not tile and variant is known[0])
-            needed = shared_bytes(variant, topology)
-            refused = _refusal(variant, needed, [ARCHITECTURES[level] for level in levels])
+            chosen = variant.tile == first or (not first and variant is known[0])
             us = modelled_us(variant, topology, architecture.name, device)
-            reason = why or "the only tile of this call"
-            if needed:
-                reason += f"; {needed >> 10} of {architecture.block_shared >> 10} kB shared memory"
-            said = refused or (reason if chosen else f"not for these sizes: {why}")
-            if variant.exact and not refused:
-                said = _FOR_MANY
+            reason = _why(variant) or why or "the only tile of this call"
+            if size := needed[variant.tile]:
+                reason += f"; {size >> 10} of {architecture.block_shared >> 10} kB shared memory"
+            other = "runs where the chosen one cannot" if variant.tile == tile else _unfit(variant)
+            said = refused[variant.tile] or (reason if chosen else other)
             name = variant_id(variant, architecture.name)
-            made.append((chosen, Candidate(name, architecture.name, said, us, not refused)))
+            fits = not refused[variant.tile]
+            made.append((chosen, Candidate(name, architecture.name, said, us, fits)))
         made.sort(key=lambda one: (not one[0], not one[1].fits, one[1].us or 0.0))
         return tuple(candidate for _, candidate in made)
+
+
+def _preferred(t: OperatorTopology) -> tuple[str, ...]:
+    """Return the tiles for an operator whose operands are dense and aligned, best first."""
+    place = (Buffer("input", i) for i in range(4))
+    named: dict[str, Any]
+    if t.op == "gemm":
+        shapes = (t.m, t.k), (t.n, t.k), (t.m, t.n)
+        x, w, y = (View.dense(b, s) for b, s in zip(place, shapes, strict=False))
+        named = {"x": x, "w": w, "y": [y], "layout": "nk"}
+    elif t.op == "attention":
+        head = max(t.k // 2, 1)
+        sides = (t.m, t.n, t.n, t.m)
+        q, k, v, y = (
+            View.dense(b, (1, t.batch, n, head)) for b, n in zip(place, sides, strict=True)
+        )
+        named = {"q": q, "k": k, "v": v, "y": y, "scale": 1.0, "mask_kind": "none",
+                 "order": "none", "zero_rows": "none", "fill": 0.0, "softcap": 0.0}  # fmt: skip
+    else:
+        return ()
+    call = CALLS.make(t.op, t.dtype, **named)
+    return tuple(v.tile for v, when in variants_of(call) if isinstance(when, int) and when > 0)
+
+
+_WHY = MappingProxyType(
+    {
+        "gemm_few.cu.in": "few rows, which tensor maps can copy: many small tiles",
+        "gemm_wgmma.cu.in": "many rows, which tensor maps can copy: two warpgroups a tile",
+        "conv_wgmma.cu.in": "many pixels, which tensor maps can copy: two warpgroups a tile",
+        "attention_few.cu.in": "all scores of 64 queries to few keys at once",
+        "attention_wgmma.cu.in": "many queries: warpgroups take turns at the tensor cores",
+    }
+)
+"""Why a kernel of Hopper is chosen, by template."""
+
+
+def _why(variant: Variant) -> str:
+    """Return why a variant is chosen, if that is not by its op's rule for tiles."""
+    return _WHY.get(variant.template, "")
+
+
+def _unfit(variant: Variant) -> str:
+    """Return why a variant that could run is not chosen."""
+    return "for other sizes" if variant.exact else "not for these sizes"
 
 
 def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture]) -> str:

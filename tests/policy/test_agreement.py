@@ -28,8 +28,7 @@ from tracea_graph.kernels.cpu.measure import assumed
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.table import table_source
 from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant, find
-from tracea_graph.kernels.gpu.catalog import variant_id as gpu_variant_id
-from tracea_graph.kernels.gpu.kernels import kernels_of, variant_of
+from tracea_graph.kernels.gpu.kernels import kernels_of, variant_of, variants_of
 from tracea_graph.kernels.operations import KernelOperation
 from tracea_graph.kernels.schema import CallSchema
 from tracea_graph.onnx_io import load
@@ -211,8 +210,11 @@ def test_gpu_plans_hold_what_the_policy_decided(
     ]
     assert len(pairs) > 10
     for call, decision in pairs:
-        assert decision.variant_id == gpu_variant_id(variant_of(call), "sm_90a"), call.name
-        assert variant_of(call).tile in kernels_of(call)[-1]
+        tiles = decision.topology.tiles  # of the kernels that a plan lists, where they apply
+        assert tiles[-1] == variant_of(call).tile and tiles[-1] in kernels_of(call)[-1]
+        assert set(tiles) <= {variant.tile for variant, _ in variants_of(call)}
+        name = f"{call.dtype}_{call.op}_{tiles[0]}__sm_90a"
+        assert decision.variant_id == name, call.name
         plan = policy.plan_kernel(
             _operation(policy.catalog.operations, call.op), None, decision.topology.dtype
         )

@@ -111,7 +111,8 @@ class OperatorTopology:
     ``op`` and ``dtype`` are those of the kernel call, ``operands`` the number of tensors that its
     elementwise expression reads.  ``static`` says that ``batch`` and ``m`` are constants of the
     model, ``static_columns`` says so of ``n``; otherwise they follow from assumed symbol values
-    and differ between runs.
+    and differ between runs.  ``tiles`` are those of the variants that a backend runs for the
+    operands of a call, best first; empty if they follow from the sizes alone.
 
     Raises UsageError for sizes below 1, and for structure that does not fit them.
     """
@@ -126,6 +127,7 @@ class OperatorTopology:
     operands: int = 0
     static: bool = True
     static_columns: bool = True
+    tiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.batch, self.m, self.n, self.k) < 1:
