@@ -183,7 +183,7 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_products.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(
-        batch, height, width, depth, tuple(able), steps=_steps(call)
+        batch, height, width, depth, tuple(able), steps=_steps(call), reads=_reads(call)
     )  # fmt: skip
     whole = product((*outer, rows))
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
@@ -211,7 +211,7 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
-                                   _steps(call))  # fmt: skip
+                                   _steps(call), _reads(call))  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
 
 
@@ -219,6 +219,11 @@ def _steps(call: Call) -> int:
     """Return the length of a call's chain, in cheap steps, and of what its rows' norms take."""
     steps = call.chain.steps if call.chain else ()
     return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + _exchanges_sums(call)
+
+
+def _reads(call: Call) -> int:
+    """Return the number of matrices that an epilogue reads."""
+    return call.chain.operands[1:].count("full") if call.chain else 0
 
 
 def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:

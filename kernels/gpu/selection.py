@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "FEW_KEYS",
     "FEW_TILES",
     "LEAST_MANY",
+    "LEAST_SIDE",
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -93,15 +94,20 @@ def choose_tile(
     return ("256x16", "16 bytes a thread") if op == "elementwise" else ("", "")
 
 
-_SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 60, 1.07
+_SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 61, 1.25
 """Of an H100: SMs; multiply-adds and bytes from L2 of an SM in a cycle; their loss."""
-_PER_SUM, _PER_STEP, _START = 0.134, 0.04, 1900
-"""Cycles that an epilogue takes for a sum and each step of its chain, and a kernel before its
-first product: fitted to convolutions of ResNet-50 and MobileNetV2 on an H100."""
+_PER_TILE, _PER_SUM, _PER_STEP, _PER_READ, _ALONE = 600, 0.12, 0.01, 0.125, 3.4
+"""Cycles of a tile beside its products; cycles that an epilogue takes for a sum, for each step of
+its chain and for each matrix that it reads; how much longer one of two warpgroups takes for it.
+
+Fitted to 60 products and convolutions of five models at batch 32, with each tile
+(``python -m tests.gpu.peers --alone --tiles``, one H100): what it picks takes 1 % longer than the
+best tiles.
+"""
 LEAST_MANY, _DOUBLINGS, _MOST_TILES = 384, 17, 6
 """Rows from which on the rule lets warpgroups multiply; where rows differ between runs, a tile is
 chosen for each power of two of them, at most so many different ones."""
-_LEAST_SIDE = 128
+LEAST_SIDE = 64
 """A shorter side of the weight is left to other kernels."""
 
 
@@ -111,36 +117,54 @@ def choose_warpgroup_tiles(
     columns: int,
     depth: int,
     tiles: Sequence[WarpgroupTile],
-    side: int = _LEAST_SIDE,
+    side: int = LEAST_SIDE,
     image: int = 1,
     steps: int = 0,
+    reads: int = 0,
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
 
     ``batch`` and ``rows`` are 0 if they differ between runs; rows are then a multiple of those of
     an ``image``.  The least rows are those of all matrices.  A weight with a shorter ``side`` is
-    left to other kernels.  ``steps`` is the length of the epilogue's chain, in cheap steps.  Empty
-    if other kernels are better for all sizes.
+    left to other kernels.  ``steps`` is the length of the epilogue's chain, in cheap steps,
+    ``reads`` the number of matrices that it reads.  Empty if other kernels are better for all
+    sizes.
     """
     known = batch * rows
     if not tiles or min(columns, depth) < side or 0 < known < LEAST_MANY:
         return []
 
-    def best(count: int, height: int) -> WarpgroupTile:
-        cycles = [_cycles(tile, count, height, columns, depth, steps) for tile in tiles]
-        return tiles[cycles.index(min(cycles))]
+    def cycles(count: int, height: int) -> dict[WarpgroupTile, float]:
+        return {
+            t: _cycles(t, count, height, columns, depth, steps, reads) for t in tiles
+        }  # fmt: skip
 
     if known:
-        return [(best(batch, rows), 1)]
+        own = cycles(batch, rows)
+        return [(min(own, key=lambda tile: own[tile]), 1)]
     ladder = {max(image << i, LEAST_MANY) for i in range(_DOUBLINGS + 1)}
-    found = list[tuple[WarpgroupTile, int]]()
-    for least in sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS)):
-        tile = best(1, least)
-        if not found or found[-1][0] != tile:
-            found.append((tile, least))
-    # more than a plan takes: the tile for the fewest rows, and those for the most
-    kept = found if len(found) <= _MOST_TILES else [found[0], *found[1 - _MOST_TILES :]]
-    return kept[::-1]
+    heights = sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS))
+    times = [cycles(1, height) for height in heights]
+    starts = _few_ranges(times)
+    return [(min(times[i], key=lambda tile: times[i][tile]), heights[i]) for i in starts[::-1]]
+
+
+def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
+    """Return the places from which on a tile is used that is the best there: few, of small loss.
+
+    ``times`` are those of all tiles at each place.
+    """
+    best = [min(own, key=lambda tile: own[tile]) for own in times]
+    starts = [i for i in range(len(best)) if i == 0 or best[i] != best[i - 1]]
+
+    def loss(k: int) -> float:
+        end = starts[k + 1] if k + 1 < len(starts) else len(best)
+        before = best[starts[k - 1]]
+        return sum(times[i][before] / times[i][best[i]] - 1 for i in range(starts[k], end))
+
+    while len(starts) > _MOST_TILES:
+        del starts[min(range(1, len(starts)), key=loss)]
+    return starts
 
 
 def choose_few_tile(
@@ -169,15 +193,16 @@ Chosen for the tiles that make replays of MiniLM, BERT-base and ViT-base shortes
 
 
 def _cycles(
-    tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int
+    tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int
 ) -> float:
     """Return the modelled cycles of a matmul in tiles, the longest of all SMs."""
     m, n, _, pingpong = tile
     tiles = batch * ceil(rows / m) * ceil(columns / n)
     each = ceil(depth / 64) * max(64 * m * n / _FLOPS, 128 * (m + n) / _BYTES) * _SLOWER
-    after = m * n * (_PER_SUM + steps * _PER_STEP)
+    each += _PER_TILE
+    after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
     count = ceil(tiles / _SMS)
     if not pingpong:
-        return _START + count * (each + after)
+        return count * (each + after)
     # half of the warps finish a tile while the others multiply: one of both is the longer
-    return _START + max(count * each + 2 * after, ceil(count / 2) * (each + 2 * after))
+    return max(count * each + _ALONE * after, ceil(count / 2) * (each + _ALONE * after))

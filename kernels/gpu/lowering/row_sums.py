@@ -14,15 +14,11 @@ from tracea_graph.kernels.gpu.families.products import with_sums
 from tracea_graph.kernels.gpu.families.warpgroup_products import MOST_PARTS
 from tracea_graph.kernels.gpu.kernels import WARPGROUPS, variants_of
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, Normed, Writer
-from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES
+from tracea_graph.kernels.gpu.selection import LEAST_SIDE, WARPGROUP_TILES
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
 
 __all__ = ["sums_of_rows"]
-
-_LEAST_SIDE = 128
-"""Columns and depth from which on a matmul of many rows is for warpgroups."""
-
 
 def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
     """Return the sums of a norm's rows for a matmul that repeats the norm.
@@ -30,7 +26,7 @@ def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
     None if the rows are not of a matmul of warpgroups, or if the matmul behind the norm has no
     such kernel.
     """
-    if w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < _LEAST_SIDE:
+    if w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < LEAST_SIDE:
         return None
     if held.sums is None:
         held.sums = _asked(w, held)
