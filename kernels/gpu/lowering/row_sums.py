@@ -20,6 +20,7 @@ from tracea_graph.ops.gemm import GemmParams
 
 __all__ = ["sums_of_rows"]
 
+
 def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
     """Return the sums of a norm's rows for a matmul that repeats the norm.
 
