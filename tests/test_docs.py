@@ -249,7 +249,7 @@ def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     args = optimize_parser().parse_args(with_config(["model.onnx", "--config", str(path)]))
     options = options_of(args)
-    assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 2
+    assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 3
 
 
 # ---- commands --------------------------------------------------------------------------
