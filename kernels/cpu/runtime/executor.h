@@ -1,5 +1,6 @@
 // Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
 // for the calls that follow (runtime/team.h); in later runs they come before the first call.
+// Where threads must not spin, each call wakes up its own instead.
 #pragma once
 #include "runtime/loops.h"
 
@@ -33,7 +34,7 @@ void region_task(void* usr, size_t) {
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
-  ParallelRegion<Calls> region = {Team(run.threads(), run.host.spins), run, calls, run.timeline, 0, true};
+  ParallelRegion<Calls> region = {Team(run.threads()), run, calls, run.timeline, 0, true};
   const int64_t threads = min(run.host.processors, kMaxTeam);  // more would wait for each other
   run.timeline = nullptr;
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
@@ -60,7 +61,7 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
   bool ok = true;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
-    const bool together = run.shared && run.threads() > 1;
+    const bool together = run.shared && run.threads() > 1 && run.host.spins;
     ok = together && at.call + 1 < program.call_count ? run_with_team(run, region) : step();
   }
   return ok;

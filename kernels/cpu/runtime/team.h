@@ -36,7 +36,6 @@ namespace tracea {
 
 constexpr int32_t kMaxTeam = 64;
 constexpr int32_t kPauses = 2000;       // 30 to 100 microseconds; who waits longer, sleeps
-constexpr int32_t kBriefPauses = 50;    // where threads must not spin: about what falling asleep takes
 constexpr int64_t kPatience = 300'000;  // nanoseconds without a task after which a follower leaves
 
 inline void pause() {
@@ -68,10 +67,9 @@ struct TeamCall {
 class Team {
  public:
   // `members` are expected; more may come, or fewer.
-  Team(int64_t members, bool spins) {
+  explicit Team(int64_t members) {
     memset(static_cast<void*>(this), 0, sizeof *this);
     expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
-    pauses_ = spins ? kPauses : kBriefPauses;
   }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
@@ -88,7 +86,7 @@ class Team {
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
     for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited) {
-      if (waited < pauses_) {
+      if (waited < kPauses) {
         pause();
         continue;
       }
@@ -146,7 +144,7 @@ class Team {
   // The call after `seen`, or `seen` if there has long been none.
   uint32_t await_call(uint32_t seen) {
     uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
-    for (int32_t waited = 0; number == seen && waited < pauses_; ++waited) {
+    for (int32_t waited = 0; number == seen && waited < kPauses; ++waited) {
       pause();
       number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
     }
@@ -222,7 +220,6 @@ class Team {
   alignas(64) int32_t came_;  // the lead and all who ever followed
   int32_t expected_;
   int32_t thinned_;
-  int32_t pauses_;         // before a thread that waits sleeps
   uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
   Member member_[kMaxTeam];
 };
