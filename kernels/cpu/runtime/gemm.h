@@ -36,22 +36,37 @@ inline void divide_k(GemmJob& job, int64_t wanted) {
   job.k_blocks = max(1, ceil_div(job.k, max(job.k_block, 1)));
 }
 
-// Columns, groups of them and chunks of rows: enough tasks for every processor, of rows first
-// enough to make use of a packed panel.
-inline void divide_work(GemmJob& job, const GemmSchedule& schedule, int64_t processors) {
+// How many tasks a product is divided into: `many`, as far as they have `rows` rows; columns become
+// narrower for `some` tasks, and narrower than `width` panels for `few`.
+struct GemmShare {
+  int64_t many, some, few, width, rows;
+};
+
+// Enough tasks for every processor, of rows enough to make use of a packed panel.  A team of some
+// threads gets more, because processors differ in speed, and its threads need not be woken up.
+inline GemmShare share_of(const Run& run) {
+  const int64_t threads = run.threads(), processors = run.host.processors;
+  if (run.team && threads > 2) return {8 * threads, 3 * threads, threads, 2, 32};
+  return {processors > 1 ? 4 * processors : 1, processors, processors, 1, 64};
+}
+
+// Columns, groups of them and chunks of rows.
+inline void divide_work(GemmJob& job, const GemmSchedule& schedule, const GemmShare& share) {
   const int64_t widest = job.nv, panels = ceil_div(job.n, TRACEA_PANEL);
   int64_t width = schedule.nr_panels ? min(schedule.nr_panels, widest) : widest;
   constexpr double kSmall = 1e5;  // multiply-adds that are not worth waking a thread for
   const double work = static_cast<double>(job.m) * static_cast<double>(job.n) *
                       static_cast<double>(job.k);
-  const int64_t wanted = processors > 1 && work >= kSmall ? 4 * processors : 1;
+  const int64_t wanted = work >= kSmall ? share.many : 1;
   job.chunks = ceil_div(job.m, schedule.mc);
   const auto tasks = [&](int64_t group) {
     return job.items * job.chunks * ceil_div(ceil_div(panels, width), group);
   };
   if (!schedule.nc) {
-    while (tasks(1) < wanted && job.m / (2 * job.chunks) >= 64) job.chunks *= 2;
-    while (!schedule.nr_panels && tasks(1) < min(wanted, processors) && width > 1) --width;
+    while (tasks(1) < wanted && job.m / (2 * job.chunks) >= share.rows) job.chunks *= 2;
+    while (!schedule.nr_panels && width > 1 &&
+           tasks(1) < min(wanted, width > share.width ? share.some : share.few))
+      --width;
   }
   job.columns = ceil_div(panels, width);
   const bool large = job.m >= 64 && job.k * width * TRACEA_PANEL > kNearFloats;
@@ -73,7 +88,7 @@ inline void divide_work(GemmJob& job, const GemmSchedule& schedule, int64_t proc
 }
 
 inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
-  divide_work(job, schedule, run.host.processors);
+  divide_work(job, schedule, share_of(run));
   job.next_weights = run.next_weights;
   job.caller = pthread_self();
   job.streams = streams(job);
