@@ -75,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("original", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a burst of runs")
+    parser.add_argument("--only", default="", help="situations whose names contain this")
     parser.add_argument("--situation", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.situation:
@@ -85,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = Table("situation", "threads", *names, box=None)
     table.title = f"{args.result.name}: ms of original, result"
     for what in situations(usable_processors()):
+        if args.only not in what.name:
+            continue
         found = _in_its_place(what, args)
         cells = [f"{value:.3g}" for value in found] if found else ["–"] * 6
         wall, cpu = (f"{found[i + 1] / found[i]:.2f}" if found else "–" for i in (0, 2))

@@ -3,6 +3,7 @@
 // Where threads must not spin, each call wakes up its own instead.
 #pragma once
 #include "runtime/loops.h"
+#include "runtime/processor_shares.h"
 
 namespace tracea {
 
@@ -35,7 +36,8 @@ void region_task(void* usr, size_t) {
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
   ParallelRegion<Calls> region = {Team(run.threads()), run, calls, run.timeline, 0, true};
-  const int64_t threads = min(run.host.processors, kMaxTeam);  // more would wait for each other
+  // More than there are processors for would wait for each other.
+  const int64_t threads = min(min(run.host.processors, run.most), kMaxTeam);
   run.timeline = nullptr;
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
   run.timeline = region.timeline;
@@ -43,7 +45,7 @@ bool run_with_team(Run& run, Calls calls) {
   return ran && region.ok;
 }
 
-// Runs every call; `each(index)` runs one.
+// Runs every call; `each(index)` runs one.  Beside other runs it has a share of the processors.
 template <class Each>
 bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
   Cursor at = {};
@@ -59,11 +61,17 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
     return ok;
   };
   bool ok = true;
+  const int64_t wanted = min(threads_of(*run.host.registry), run.host.processors);
+  const int32_t share = processor_shares.take(run.alone ? 1 : wanted, run.host.processors);
+  if (wanted > 1) run.most = share, run.alone = run.alone || share == 1;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
     const bool together = run.shared && run.threads() > 1 && run.host.spins;
-    ok = together && at.call + 1 < program.call_count ? run_with_team(run, region) : step();
+    const bool limited = run.threads() < threads_of(*run.host.registry);
+    const bool last = at.call + 1 == program.call_count;
+    ok = together && (limited || !last) ? run_with_team(run, region) : step();
   }
+  processor_shares.give_back(share);
   return ok;
 }
 

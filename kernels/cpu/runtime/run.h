@@ -84,6 +84,7 @@ struct Run : Outcome {
   const ViewCache* view_cache = nullptr;  // of these symbols, or null
   bool alone = false;  // one of several threads: its tasks are its own
   bool shared = false;  // a call had more tasks than one
+  int64_t most = INT32_MAX;  // threads, beside other runs
   Team* team = nullptr;  // who take them, if threads stay between calls
   Timeline* timeline = nullptr;  // of a run whose tasks are timed
   bool timed = false;  // its calls are timed, one after another
@@ -97,7 +98,7 @@ struct Run : Outcome {
   }
 
   // Those known to take tasks, as far as there are processors for them.
-  int64_t threads() const { return min(threads_of(*host.registry), host.processors); }
+  int64_t threads() const { return min(threads_of(*host.registry), min(host.processors, most)); }
 
   // task(job, i) for i in [0, tasks), on the session's threads.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {

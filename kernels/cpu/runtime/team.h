@@ -6,9 +6,10 @@
 // Nobody is waited for that has not taken a task: a thread that comes late, or never, is only help
 // that is missing, and one that has long had nothing to do goes back to the runtime.
 //
-// Who waits spins for a while, then sleeps: the processor may be what is waited for, because the
-// thread with the last task has none, and time that is spun away counts against a container's
-// quota.  Sleepers say so before they look once more, and who changes what they look at then asks
+// Who waits spins for a while, yields for a while, then sleeps: the processor may be what is waited
+// for, because the thread with the last task has none, and time that is spun away counts against a
+// container's quota.  Being woken up takes as long as a short call, so nobody sleeps at once unless
+// others want the processor, which a yield that takes long shows.  Sleepers say so before they look once more, and who changes what they look at then asks
 // whether anybody sleeps; these four accesses are in one total order, so no wake-up is lost.
 //
 // A cache line that another core has written takes about a tenth of a microsecond to fetch, so the
@@ -35,8 +36,10 @@
 namespace tracea {
 
 constexpr int32_t kMaxTeam = 64;
-constexpr int32_t kPauses = 2000;       // 30 to 100 microseconds; who waits longer, sleeps
-constexpr int64_t kPatience = 300'000;  // nanoseconds without a task after which a follower leaves
+constexpr int32_t kPauses = 2000;       // 30 to 100 microseconds; who waits longer, yields
+constexpr int64_t kYields = 300'000;    // nanoseconds; who waits longer, sleeps
+constexpr int64_t kPatience = 300'000;  // nanoseconds asleep after which a follower leaves
+constexpr int64_t kOthers = 200'000;    // nanoseconds of a yield in which others ran
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -45,6 +48,25 @@ inline void pause() {
   sched_yield();
 #endif
 }
+
+// How a thread spends the time until something happens: looks often at first, then asks to sleep.
+class Wait {
+ public:
+  // True once it is time to sleep.
+  bool look() {
+    if (looks_ < kPauses) return ++looks_, pause(), false;
+    const int64_t now = nanoseconds();
+    if (!yields_) yields_ = now;
+    if (now - yields_ > kYields || crowded_) return true;
+    sched_yield();
+    return crowded_ = nanoseconds() - now > kOthers, false;
+  }
+
+ private:
+  int32_t looks_ = 0;
+  int64_t yields_ = 0;  // since when
+  bool crowded_ = false;
+};
 
 // High half: a call; low half: the tasks of its own stretch that are taken, or those it finished.
 struct Member {
@@ -85,11 +107,8 @@ class Team {
     publish(number);
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
-    for (int32_t waited = 0; finished + finished_by_others(number) < call.tasks; ++waited) {
-      if (waited < kPauses) {
-        pause();
-        continue;
-      }
+    for (Wait wait; finished + finished_by_others(number) < call.tasks;) {
+      if (!wait.look()) continue;
       __atomic_store_n(&lead_sleeps_, 1, __ATOMIC_SEQ_CST);
       if (finished + finished_by_others(number) < call.tasks) sleep_while(&lead_sleeps_, 1, kPatience);
       __atomic_store_n(&lead_sleeps_, 0, __ATOMIC_RELAXED);
@@ -144,10 +163,7 @@ class Team {
   // The call after `seen`, or `seen` if there has long been none.
   uint32_t await_call(uint32_t seen) {
     uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
-    for (int32_t waited = 0; number == seen && waited < kPauses; ++waited) {
-      pause();
-      number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
-    }
+    for (Wait wait; number == seen && !wait.look();) number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
     if (number != seen) return number;
     const int64_t end = nanoseconds() + kPatience;
     __atomic_fetch_add(&sleepers_, 1, __ATOMIC_SEQ_CST);
