@@ -34,7 +34,7 @@ from tracea_graph.config import usable_processors
 
 __all__ = ["Situation", "main", "situations"]
 
-ROUNDS, RESTS = 4, 0.05
+ROUNDS, RESTS = 4, 0.3
 _PERIOD_US = 100_000
 
 

@@ -25,7 +25,8 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import memo
 from tracea_graph.hardware.cpu import CpuProfile
-from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
+from tracea_graph.hardware.measurements import Bandwidth, Figure, Measurements, Peak
+from tracea_graph.hardware.topology import read_topology
 from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.architectures import nominal_ghz, pipes_of
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
@@ -49,6 +50,11 @@ _LOADS, _OPS = 2, 2
 """Vector loads of a core in a cycle, and operations per multiply-add."""
 _BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
 _GHZ = 2.5
+_SHARED = {
+    "core": "threads of a core", "L2": "cores of an L2", "L3": "cores of an L3",
+    "node": "L3s of a memory node", "machine": "memory nodes",
+}  # fmt: skip
+"""What two processors share at most, by the level of :meth:`ProcessorTopology.nearest`."""
 
 
 def measure(
@@ -155,9 +161,11 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         notes |= more
         top = next(p for p in reversed(probes) if not p.feature)
         memory = dict[str, float]()
-        why = notes.get(top, "")  # its program also measures memory
+        why = notes.get(top, "")  # its program also measures memory and pairs of processors
+        further: tuple[Figure, ...] = ()
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
+            further = _between(Path(name), top, end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
     if why:
         texts += (f"memory was not measured: {why}",)
@@ -172,6 +180,24 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         _first_line(compiler),
         round(time.monotonic() - start, 2),
         notes=texts,
+        further=further,
+    )
+
+
+def _between(folder: Path, probe: Probe, end: float) -> tuple[Figure, ...]:
+    """What it takes to hand a cache line over, and to wake a thread up, by what is shared."""
+    pairs = read_topology().pairs()
+    if not pairs:
+        return ()
+    names = [_SHARED[level] for level in pairs]
+    processors = (str(processor) for pair in pairs.values() for processor in pair)
+    figures, _ = _figures(folder, probe, ("pairs", *processors), end)
+    kinds = {"handover": "hand-over", "wake": "wake-up"}
+    return tuple(
+        Figure(f"{what}, {name}", figures[key], "µs")
+        for word, what in kinds.items()
+        for index, name in enumerate(names)
+        if (key := f"{word}_{index}") in figures
     )
 
 

@@ -13,8 +13,8 @@ from tracea_graph.check.distance import describe_difference, relative_distance
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, RejectedByRuntime
 from tracea_graph.commands.op_statistics import OpStatistics, sizes_of
-from tracea_graph.config import usable_processors
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware.topology import usable_cores
 from tracea_graph.onnx_io import Model, library_of
 from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of
@@ -154,7 +154,7 @@ def result_beside(path: Path) -> tuple[Path, ...]:
 
 def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
     """Return the given counts, or one and all cores."""
-    return tuple(threads) or tuple(dict.fromkeys((1, usable_processors())))
+    return tuple(threads) or tuple(dict.fromkeys((1, usable_cores())))
 
 
 def busy_note(others: float) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune, usable_processors
+from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune
 from tracea_graph.errors import UsageError
+from tracea_graph.hardware.topology import usable_cores
 from tracea_graph.options import values
 from tracea_graph.options.files import CONFIG, patterns_of
 from tracea_graph.options.record import Option, Use, declared, option
@@ -378,8 +379,8 @@ class Options:
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """Thread counts to time: those given, else 1 and all available processors."""
-        return self.threads or tuple(dict.fromkeys((1, usable_processors())))
+        """Thread counts to time: those given, else 1 and one for each available core."""
+        return self.threads or tuple(dict.fromkeys((1, usable_cores())))
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType(declared(Options))
