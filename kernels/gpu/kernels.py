@@ -33,6 +33,7 @@ from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.selection import (
     LEAST_MANY,
+    MANY_ROWS,
     MOST_FEW,
     TYPICAL_FEW,
     WINDOW_TILES,
@@ -117,7 +118,24 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
-    return (*_scheduled(call), *found, (variant_of(call), 1))
+    return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
+
+
+def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the variant with large tiles for a matmul whose rows differ between runs.
+
+    Warpgroups are faster at most of these sizes, but are not on every architecture, and take a
+    norm only by sums of rows.
+    """
+    if call.op != "gemm" or _rows(call) or _exchanges_sums(call):
+        return []
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    if named["partial"] is not None:  # sums of another tile
+        return []
+    tile, _ = choose_tile(call.op, call.dtype, MANY_ROWS, 0)
+    found = next(v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile))
+    rows = product(named["y"][0].dims[:-1])
+    return [(found, combine("sub", rows, MANY_ROWS - 1))]
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ __all__ = [
     "FEW_TILES",
     "LEAST_MANY",
     "LEAST_SIDE",
+    "MANY_ROWS",
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -46,7 +47,8 @@ WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
-_LONG_ROWS, _MANY_ROWS = 1024, 1024
+_LONG_ROWS, MANY_ROWS = 1024, 1024
+"""Columns up to which a warp reduces a row, and rows from which on large tiles are best."""
 _SHORT_HEAD = 64
 
 
@@ -72,7 +74,7 @@ def choose_tile(
             return "1x256", f"{operands} operands take the registers of a whole block"
         return "4x32", f"rows of {columns} fit the registers of one warp"
     if op in ("gemm", "conv"):
-        wide = rows >= _MANY_ROWS
+        wide = rows >= MANY_ROWS
         which = f"{rows} rows" if rows else "rows that differ between runs"
         why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
         if dtype == "f32":

@@ -270,3 +270,19 @@ def test_a_machine_without_a_gpu_uses_imported_results(
     monkeypatch.setattr(spaces, "gpus", lambda: (H100,))
     (own,) = tune(work, replace(options, budget=0.0), GPU, environment)
     assert own.source == "default", "a machine with a GPU measures for itself"
+
+
+def test_rows_that_differ_get_large_tiles_when_there_are_many() -> None:
+    """Norms go with them: warpgroups, which are faster elsewhere, do not normalise rows."""
+    normed = MatmulProblem(384, 1536, "f16", norm="layer")
+
+    def tile(problem: MatmulProblem, rows: int, level: str) -> str:
+        return runs(problem, rows, TileSchedule(2**31 - 1), level).tile
+
+    assert (
+        tile(normed, 256, "sm_90a").startswith("64x") and tile(normed, 1023, "sm_90a")[:2] == "32"
+    )
+    assert tile(normed, 1024, "sm_90a") == tile(normed, 5000, "sm_80") == "128x128x32x4"
+    fixed = replace(PLAIN, static=True)
+    for rows in (64, 1023, 1024, 8192):
+        assert tile(PLAIN, rows, "sm_80") == tile(fixed, rows, "sm_80")
