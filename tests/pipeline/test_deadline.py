@@ -191,7 +191,7 @@ class CountingEvaluator(Evaluator):
             raise OutOfTime("there was no time left")
         return Verification("failed" if "e" in candidate else "passed", "")
 
-    def build(self, dropped: frozenset[str]) -> Any:
+    def build(self, dropped: frozenset[str], levels: Any = ()) -> Any:
         return frozenset("abcdefgh") - dropped
 
 

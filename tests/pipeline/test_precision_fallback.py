@@ -129,7 +129,7 @@ class Candidates(Shop):
     planner = None
     wrong: ClassVar[set[str]] = set()
 
-    def build(self, dropped: frozenset[str]) -> Any:
+    def build(self, dropped: frozenset[str], levels: Any = None) -> Any:
         groups = {key: [] for key in ("slow", "fast") if key not in dropped}
         assembly = SimpleNamespace(groups=groups, graph=None)
         return SimpleNamespace(
@@ -193,7 +193,7 @@ def test_a_part_stays_rounded_only_where_the_error_leaves_room(
         return Verification("passed" if passed else "failed", "", (output,), {}, ErrorLimits(1e-2))
 
     monkeypatch.setattr(Evaluator, "check", check)
-    monkeypatch.setattr(Evaluator, "build", lambda _, dropped: dropped)
+    monkeypatch.setattr(Evaluator, "build", lambda _, dropped, levels: dropped)
     monkeypatch.setattr(
         Shop, "precision_keys", lambda _, rule: EIGHT if rule == "gemm-bf16" else ()
     )
@@ -221,7 +221,7 @@ def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
         return Verification("passed", "")
 
     monkeypatch.setattr(Evaluator, "check", check)
-    monkeypatch.setattr(Evaluator, "build", lambda _, dropped: None)
+    monkeypatch.setattr(Evaluator, "build", lambda _, dropped, levels: None)
     one = strict()
     outputs = tuple(error(f"data[{i}]", i * 1e-3) for i in range(30))
     one.verification = Verification("failed", "it was wrong", outputs)
@@ -246,3 +246,15 @@ def test_a_program_stays_where_its_turns_alone_are_wrong() -> None:
     groups = dict.fromkeys(("a", row_tiling_key("a"), "b"), ())
     full = cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups=groups)))
     assert one._bisect(full) == {row_tiling_key("a")}
+
+
+def test_a_search_builds_the_failing_level_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless that is a lower one, whose library needs what stands below the highest."""
+    nothing, asked = cast(Any, None), list[tuple[str, ...] | None]()
+    shop = cast(Any, SimpleNamespace(build=lambda dropped, levels: asked.append(levels)))
+    monkeypatch.setattr(Evaluator, "check", lambda *_: Verification("passed", ""))
+    one = Evaluator(nothing, shop, FEEDS, Options(), ("avx2", "avx512"))
+    for failing in ("avx512", "avx2"):
+        one._failing = failing
+        assert one._error(frozenset((failing,))) == 0.0
+    assert asked == [("avx512",), None]

@@ -42,7 +42,7 @@ from tracea_graph.documents import Figure
 from tracea_graph.errors import WorkerError
 from tracea_graph.reasons import failed_to_run
 
-__all__ = ["OutputError", "Verification", "compare", "verify"]
+__all__ = ["OutputError", "Verification", "compare", "suspect_workers", "verify"]
 
 _INNER = 64  # inner values that are compared, at most
 _RESOLUTION = 2**-22  # of float32 results, as a share of max|y|
@@ -435,3 +435,10 @@ def _format_beside(limit: float, value: float) -> str:
     texts = (f"{value:.{digits}e}" for digits in range(1, 6))
     known = (f"{limit:.{digits}e}" for digits in range(1, 6))
     return next((t for t, k in zip(texts, known, strict=True) if t != k), f"{value!r}")
+
+
+def suspect_workers(found: Sequence[Verification]) -> str:
+    """Return the workers an earlier model may have corrupted: ``all``, ``dead`` ones, or none."""
+    if any(one.status == "failed" for one in found):
+        return "all"
+    return "" if all(one.status == "passed" for one in found) else "dead"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from tracea_graph.check.conditioning import ill_conditioned
 from tracea_graph.check.distance import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
-from tracea_graph.check.verify import Verification, compare
+from tracea_graph.check.verify import Verification, compare, suspect_workers
 from tracea_graph.check.worker import Worker, unlimited
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.config import usable_processors
@@ -91,7 +91,7 @@ class Evaluator:
     _right: BuiltModel | None = None
     _reference: Reference | None = None
     _pending_reference: Future[Reference] | None = None
-    _built: dict[frozenset[str], BuiltModel] = field(default_factory=dict)
+    _built: dict[tuple[frozenset[str], tuple[str, ...]], BuiltModel] = field(default_factory=dict)
     _check_seconds: float = 0.0  # a check of a correct candidate at the highest level
     _bisecting: bool = False
 
@@ -232,7 +232,7 @@ class Evaluator:
         return f"the budget of {self.options.budget:g} s ran out"
 
     def _verified(self, full: BuiltModel) -> BuiltModel | None:
-        self._built[frozenset()] = full
+        self._built[frozenset(), ()] = full
         if not (self.options.verify or (self.inputs.trouble and self.options.keep == "faster")):
             return full
         self.verification = self._checked(full)
@@ -328,7 +328,7 @@ class Evaluator:
         """
         levels = only or candidate.levels(self.levels[-1:])[::-1]
         found = self._found(candidate, levels, labels)
-        if self.worker_pool is not None and self.worker_pool.discard(_suspect_workers(found)):
+        if self.worker_pool is not None and self.worker_pool.discard(suspect_workers(found)):
             self._reference = None
             found = self._found(candidate, levels, labels)
         for level, one in zip(levels, found, strict=False):
@@ -459,10 +459,13 @@ class Evaluator:
     def _error(self, dropped: frozenset[str]) -> float:
         """Return the error of the result without ``dropped``, as a share of the tolerance.
 
-        Only the feeds that failed before are run.  It is 0, without a meaning, once time is up.
+        Only the feeds that failed before are run, on a library of the level that failed if that is
+        the highest.  It is 0, without a meaning, once time is up.
         """
+        one = (self._failing,)
         try:
-            found = self.check(self.build(dropped), (self._failing,), self._failing_feeds())
+            built = self.build(dropped, one if one == self.levels[-1:] else ())
+            found = self.check(built, one, self._failing_feeds())
         except OutOfTime:
             return 0.0
         passed = 0.0 if self._limits().elementwise else found.spent
@@ -586,15 +589,8 @@ class Evaluator:
         built = self.build(self.dropped | dropped)
         return ModelWithLibrary(built.model, built.library)
 
-    def build(self, dropped: frozenset[str]) -> BuiltModel:
-        """Build the candidate without ``dropped`` groups, once."""
-        if dropped not in self._built:
-            self._built[dropped] = self.builder.build(dropped)
-        return self._built[dropped]
-
-
-def _suspect_workers(found: Sequence[Verification]) -> str:
-    """Return the workers an earlier model may have corrupted: ``all``, ``dead`` ones, or none."""
-    if any(one.status == "failed" for one in found):
-        return "all"
-    return "" if all(one.status == "passed" for one in found) else "dead"
+    def build(self, dropped: frozenset[str], levels: tuple[str, ...] = ()) -> BuiltModel:
+        """Build the candidate without ``dropped`` groups, once, for some ``levels`` or for all."""
+        if (dropped, levels) not in self._built:
+            self._built[dropped, levels] = self.builder.build(dropped, levels=levels or None)
+        return self._built[dropped, levels]
