@@ -12,6 +12,7 @@ typedef unsigned long long u64;
 #define UNROLL _Pragma("unroll")
 #define CONSTANT __constant__ const
 #define ROLLED _Pragma("unroll 1")
+#define UNROLL_FOUR _Pragma("unroll 4")
 #define KERNEL(symbol, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) symbol
 #define CLUSTER_KERNEL(symbol, threads, blocks, cluster) \

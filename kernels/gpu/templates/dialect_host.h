@@ -28,6 +28,7 @@ typedef uint64_t u64;
 #define UNROLL
 #define CONSTANT static const
 #define ROLLED
+#define UNROLL_FOUR
 #define KERNEL(symbol, threads, blocks) static void symbol
 #define CLUSTER_KERNEL(symbol, threads, blocks, cluster) static void symbol
 #define EXPORT(symbol) EXPORT_CLUSTER(symbol, 1)
