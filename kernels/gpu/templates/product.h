@@ -72,28 +72,46 @@
   release_grid();
   //% if norm != "none"
   float* const moments = (float*)(ring + ${moments_at});
+  const bool whole_runs = fast_x && depth % 8 == 0;
   ROLLED
-  for (i32 r = thread() / 32; r < ${m}; r += ${threads // 32}) {
-    float total = 0.0f, squares = 0.0f;
-    if (row0 + r < rows)
-      ROLLED
-      for (i32 k = thread() % 32; k < depth; k += 32) {
-        const float v = number(x[(i64)(row0 + r) * x_row + (i64)k * x_k]);
-        total += v;
-        squares = fmaf(v, v, squares);
-      }
-    UNROLL
-    for (i32 mask = 16; mask; mask /= 2) {
-      total += shuffle_xor(total, mask);
-      squares += shuffle_xor(squares, mask);
+  for (i32 r = thread() / 32 * 4; r < ${m}; r += ${threads // 8}) {  // four rows of a warp at a time
+    float total[4] = {}, squares[4] = {};
+    ROLLED
+    for (i32 k = thread() % 32 * (whole_runs ? 8 : 1); k < depth; k += whole_runs ? 256 : 32) {
+      float v[4][8] = {};
+      UNROLL
+      for (i32 i = 0; i < 4; i++)
+        if (row0 + r + i < rows) {
+          const ${element}* const from = x + (i64)(row0 + r + i) * x_row + (i64)k * x_k;
+          if (whole_runs)
+            numbers<8>(v[i], *(const packed<${element}, 8>*)from);
+          else
+            v[i][0] = number(*from);
+        }
+      UNROLL
+      for (i32 i = 0; i < 4; i++)
+        UNROLL
+        for (i32 j = 0; j < 8; j++) {
+          total[i] += v[i][j];
+          squares[i] = fmaf(v[i][j], v[i][j], squares[i]);
+        }
     }
-    const float own_mean = ${"total * part" if norm == "layer" else "0.0f"};
-    const float own_inverse = inverse_root(fmaxf(fmaf(squares, part, -own_mean * own_mean), 0.0f) + epsilon);
-    if (thread() % 32 == 0) {
-      moments[r * 2] = own_mean, moments[r * 2 + 1] = own_inverse;
-      if (inverse && col0 == 0 && row0 + r < rows${" && part_of == 0" if cut}) {
-        if (mean) mean[row0 + r] = own_mean;
-        inverse[row0 + r] = own_inverse;
+    UNROLL
+    for (i32 i = 0; i < 4; i++) {
+      UNROLL
+      for (i32 mask = 16; mask; mask /= 2) {
+        total[i] += shuffle_xor(total[i], mask);
+        squares[i] += shuffle_xor(squares[i], mask);
+      }
+      const float own_mean = ${"total[i] * part" if norm == "layer" else "0.0f"};
+      const float spread = fmaxf(fmaf(squares[i], part, -own_mean * own_mean), 0.0f);
+      const float own_inverse = inverse_root(spread + epsilon);
+      if (thread() % 32 == 0) {
+        moments[(r + i) * 2] = own_mean, moments[(r + i) * 2 + 1] = own_inverse;
+        if (inverse && col0 == 0 && row0 + r + i < rows${" && part_of == 0" if cut}) {
+          if (mean) mean[row0 + r + i] = own_mean;
+          inverse[row0 + r + i] = own_inverse;
+        }
       }
     }
   }

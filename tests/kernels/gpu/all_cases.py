@@ -355,6 +355,8 @@ def _few() -> Iterator[Case]:
     yield Case("few ring", made, ("64x48x1", "64x96x2"), needs)
     made = gemm("f16", 33, 40, 256, "kn", norm="layer", parts=3)
     yield Case("normed cut", made, ("32x64x64x4",))
+    made = gemm("bf16", 37, 40, 75, "nk", norm="layer")
+    yield Case("normed odd", made, ("32x64x64x4",))
     row = Chain(("full", "row", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4, 3),
                 (DType.F32, DType.F16, DType.F32), (DType.F32, DType.F16))  # fmt: skip
     for late in (0, 8):
