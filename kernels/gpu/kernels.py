@@ -23,6 +23,7 @@ from tracea_graph.kernels.gpu.families import (
     few_keys,
     few_rows,
     products,
+    split_keys,
     warpgroup_attention,
     warpgroup_convolution,
     warpgroup_products,
@@ -68,7 +69,7 @@ __all__ = [
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
-_FEW_KEYS = "attention_few.cu.in"
+_FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
 _LEAST_FILTERS = 16
 _LEAST_BLOCKS = 132
 """Blocks from which on threads compute several pixels of a window's results: one for each SM."""
@@ -76,6 +77,8 @@ _STEEP = 5
 """Cheap steps that take as long as a GELU."""
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Queries from which on attention by so many warpgroups is best."""
+_WHOLE_QUERIES, _MOST_SPLIT = 64, 96
+"""Queries of a block that holds all keys, and blocks of them up to which warps share the keys."""
 _SOME = "n"
 """Stands for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16
@@ -264,10 +267,15 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     named: dict[str, Any] = CALLS.of(call).named(call)
     queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
     keys = named["k"].dims[2]
+    split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT_KEYS
+             and v.dtype == call.dtype and not split_keys.refusal(call, v)]  # fmt: skip
+    split = [one for one in split if not isinstance(one[1], int) or one[1] > 0]
+    if split and isinstance(split[0][1], int):
+        return split[:1]
     few = [v for v in VARIANTS if v.template == _FEW_KEYS and v.dtype == call.dtype
            and not few_keys.refusal(call, v)]  # fmt: skip
     if isinstance(keys, int) and few:
-        return [(few[0], 1)]
+        return [*split[:1], (few[0], 1)]
     for groups, least in _LEAST_QUERIES.items():
         for variant in VARIANTS:
             own = variant.op == "attention" and variant.params.get("groups") == groups
@@ -279,7 +287,16 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
                 found.append((variant, combine("sub", queries, least - 1)))
     if isinstance(queries, int):
         found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
-    return [*((v, combine("sub", v.params["keys"] + 1, keys)) for v in few), *found]
+    return [*split, *((v, combine("sub", v.params["keys"] + 1, keys)) for v in few), *found]
+
+
+def _split_when(call: Call, variant: Variant) -> Extent:
+    """Return what is positive where an attention has few enough keys, queries and heads."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    batch, heads, queries, _ = named["q"].dims
+    blocks = product((batch, heads, combine("ceildiv", queries, _WHOLE_QUERIES)))
+    fits = combine("sub", variant.params["keys"] + 1, named["k"].dims[2])
+    return combine("min", fits, combine("sub", _MOST_SPLIT + 1, blocks))
 
 
 def _tile(call: Call) -> str:

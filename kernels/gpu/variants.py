@@ -124,6 +124,13 @@ def _attend(dtype: str, keys: int) -> Variant:
     return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
 
 
+def _split(dtype: str, keys: int) -> Variant:
+    """Attention of 16 queries a block to up to ``keys`` keys, 32 a warp."""
+    params = {"groups": 1, "keys": keys, "stages": 1}
+    template, tile = "attention_split.cu.in", f"16x{keys}"
+    return Variant("attention", dtype, template, tile, keys, params, ("wgmma",))
+
+
 def _fma(op: str, m: int, n: int, k: int, blocks: int) -> Variant:
     """Float32 matmul or convolution by fused multiply-adds; 256 threads share an m × n tile."""
     params = {"m": m, "n": n, "k": k, "blocks": blocks}
@@ -183,6 +190,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
+    *(_split(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_attend(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
     *(

@@ -181,8 +181,10 @@ def test_many_queries_have_attention_by_warpgroups() -> None:
     assert tiles(attend(192, 64, mask="add")) == ["128x128x2", "64x64"]
     assert tiles(attend("s", 64, order="top")) == ["192x128x2", "128x128x2", "64x64"]
     assert tiles(attend("s", 36)) == ["64x64"], "rows of 72 bytes"
-    assert tiles(attend(5, 64, 128, mask="add")) == ["64x128x1", "64x64"]
-    assert tiles(attend("s", 64, 129)) == ["64x256x1", "64x64"]
+    assert tiles(attend(5, 64, 128, mask="add")) == ["64x128x1", "64x64"], "a mask for each query"
+    assert tiles(attend("s", 64, 129)) == ["16x256", "64x256x1", "64x64"]
+    assert tiles(attend(5, 64, 128, mask="add", flat=True)) == ["16x128", "64x64"]
+    assert tiles(attend(64 * 97, 64, 128))[0] == "64x128x1", "blocks for all multiprocessors"
     assert tiles(attend(5, 128, 100)) == ["64x32"], "a head of two panels"
 
 
