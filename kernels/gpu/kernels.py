@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import Extent, combine, product
+from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -35,13 +35,14 @@ from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.selection import (
     LEAST_MANY,
     MANY_ROWS,
-    MOST_FEW,
     TYPICAL_FEW,
     WINDOW_TILES,
+    FewTile,
     WarpgroupTile,
     choose_few_tile,
     choose_tile,
     choose_warpgroup_tiles,
+    most_few,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
@@ -211,14 +212,22 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
-    """Return the matmul of few rows for a call: one, or none if there are more."""
+    """Return the matmuls of few rows for a call: none if there are more, two if that differs."""
     able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
             and v.dtype == call.dtype and not few_rows.refusal(call, v)}  # fmt: skip
-    if not able or not width or (isinstance(rows, int) and not 0 < rows <= MOST_FEW):
+    most = most_few(width)
+    if not able or not width or (isinstance(rows, int) and not 0 < rows <= most):
         return []
-    typical = rows if isinstance(rows, int) else TYPICAL_FEW
-    tile = choose_few_tile(typical, width, depth, list(able))
-    return [(able[tile], 1 if typical is rows else combine("sub", MOST_FEW + 1, rows))]
+    tiles = list(able)
+    if isinstance(rows, int):
+        return [(able[choose_few_tile(rows, width, depth, tiles)], 1)]
+    least = evaluate(rows, dict.fromkeys(symbols_of(rows), 1))
+    found = dict[FewTile, Extent]()
+    for limit in (min(TYPICAL_FEW, most), most):
+        if least <= limit:
+            tile = choose_few_tile(limit, width, depth, tiles)
+            found[tile] = combine("sub", limit + 1, rows)
+    return [(able[tile], when) for tile, when in found.items()]
 
 
 def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:

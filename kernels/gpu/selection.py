@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
+from types import MappingProxyType
 
 __all__ = [
     "CONVOLUTION_TILES",
@@ -16,10 +17,12 @@ __all__ = [
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
     "WINDOW_TILES",
+    "FewTile",
     "WarpgroupTile",
     "choose_few_tile",
     "choose_tile",
     "choose_warpgroup_tiles",
+    "most_few",
 ]
 
 WarpgroupTile = tuple[int, int, int, int]
@@ -34,14 +37,19 @@ CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
     (128, 32, 9, 0),
 )  # fmt: skip
 
-FEW_TILES: tuple[tuple[int, int], ...] = (
-    (16, 1), (24, 1), (32, 1), (48, 1), (48, 2), (64, 2), (96, 2), (32, 4), (64, 4),
+FewTile = tuple[int, int]
+"""Tile of a matmul of few rows: columns, and blocks that share the depth."""
+
+FEW_TILES: tuple[FewTile, ...] = (
+    (16, 1), (24, 1), (32, 1), (48, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2), (24, 3),
+    (48, 3), (72, 3), (96, 3), (32, 4), (64, 4), (96, 6), (64, 8),
 )  # fmt: skip
-"""Tiles of matmuls of few rows: columns, and blocks that share the depth."""
 FEW_KEYS = (128, 256)
 """Keys of which a block holds all scores at once."""
 MOST_FEW, TYPICAL_FEW = 256, 128
-"""Rows up to which these are used, and rows assumed where they differ between runs."""
+"""Rows up to which these are used, and up to which another tile is best."""
+_FEW_OF_WIDE, _WIDE = 64, 16384
+"""For at least so many columns tiles of few rows would read the weight more than once."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 """Neighbouring pixels of a thread of a depthwise convolution or pool: down and across."""
 
@@ -133,7 +141,8 @@ def choose_warpgroup_tiles(
     sizes.
     """
     known = batch * rows
-    if not tiles or min(columns, depth) < side or 0 < known < LEAST_MANY:
+    fewest = most_few(columns) + 1 if columns >= _WIDE else LEAST_MANY
+    if not tiles or min(columns, depth) < side or 0 < known < fewest:
         return []
 
     def cycles(count: int, height: int) -> dict[WarpgroupTile, float]:
@@ -144,7 +153,7 @@ def choose_warpgroup_tiles(
     if known:
         own = cycles(batch, rows)
         return [(min(own, key=lambda tile: own[tile]), 1)]
-    ladder = {max(image << i, LEAST_MANY) for i in range(_DOUBLINGS + 1)}
+    ladder = {max(image << i, fewest) for i in range(_DOUBLINGS + 1)}
     heights = sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS))
     times = [cycles(1, height) for height in heights]
     starts = _few_ranges(times)
@@ -169,10 +178,16 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
     return starts
 
 
-def choose_few_tile(
-    rows: int, columns: int, depth: int, tiles: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
-    """Choose the tile of a matmul of few rows."""
+def most_few(columns: int) -> int:
+    """Return the rows up to which a matmul is one of few rows; ``columns`` is 0 if unknown."""
+    return _FEW_OF_WIDE if columns >= _WIDE else MOST_FEW
+
+
+def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile]) -> FewTile:
+    """Choose the tile of a matmul of few rows: one that was measured, or by a model."""
+    found = _MEASURED.get((ceil(rows / 64), columns, depth))
+    if found is not None and found in tiles:
+        return found
     times = [_microseconds(rows, columns, depth, *tile) for tile in tiles]
     return tiles[times.index(min(times))]
 
@@ -180,18 +195,22 @@ def choose_few_tile(
 def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
     """Return the modelled time of a matmul of few rows in tiles of 64 × n, without its launch."""
     blocks = ceil(rows / 64) * ceil(columns / n) * split
-    loaded = (64 + n) * depth * 2 / split
-    # two blocks of an SM share what it gets; others wait for them
-    return max(1.0, blocks / _SMS) * loaded * _PER_BYTE + (split > 1) * _EXCHANGE
+    crowd = max(1.0, blocks / _SMS)  # blocks of an SM share its shared memory
+    loaded = 2 * (64 + n) * depth / split
+    return crowd * (loaded * _PER_BYTE + 4 * 64 * n * (split - 1) / split * _PER_EXCHANGED)
 
 
-_PER_BYTE, _EXCHANGE = 1.5e-5, 0.3
-"""Microseconds in which an SM gets a byte, and in which blocks of a cluster exchange sums.
-
-Chosen for the tiles that make replays of MiniLM, BERT-base and ViT-base shortest
-(``python -m tests.gpu.chain --tiles``, one H100): what it picks for their twelve products takes
-1 % longer, 3 % at most.
-"""
+_PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
+"""Microseconds in which an SM gets a byte of the operands, and of other blocks' sums: fitted to
+replays with other tiles."""
+_MEASURED: Mapping[tuple[int, int, int], FewTile] = MappingProxyType({
+    (2, 1152, 384): (64, 2), (2, 384, 384): (32, 1), (2, 1536, 384): (96, 3),
+    (2, 384, 1536): (32, 4), (2, 2304, 768): (72, 3), (2, 768, 768): (24, 3),
+    (2, 3072, 768): (64, 2), (2, 768, 3072): (64, 8), (4, 2304, 768): (96, 2),
+    (4, 768, 768): (32, 2), (4, 3072, 768): (96, 2), (4, 768, 3072): (96, 6),
+})  # fmt: skip
+"""Tiles that make replays of MiniLM, BERT-base, GPT-2 and ViT-base shortest, by tiles of rows,
+columns and depth (``python -m tests.gpu.chain --tiles``, one H100)."""
 
 
 def _cycles(

@@ -40,11 +40,8 @@ _DEPTH, _ROWS = 64, 64
 """Depth of a block of the operands, and rows of a tile."""
 _LINE = 128
 _MOST_STAGES = 24
-_RESIDENT, _RING = 112 << 10, 104 << 10
-"""Bytes up to which a slice lies in shared memory as a whole, and those of a ring for longer ones.
-
-The next kernel starts early only if it finds room beside this one.
-"""
+_HALF = 113 << 10
+"""Shared memory of a block at most: two fit an SM, so that the next kernel starts early."""
 _WORD = 4
 
 
@@ -147,11 +144,12 @@ def _behind(call: Call, variant: Variant) -> int:
     return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
 
 
-def _steps(blocks: int, variant: Variant) -> tuple[int, int, int]:
+def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
     """Return blocks of a chunk, chunks of a block's slice, and chunks held at a time."""
-    own, size = blocks // variant.params["split"], (_ROWS + variant.params["n"]) * _LINE
-    if own * size > _RESIDENT:
-        return 1, own, min(own, _RING // size, _MOST_STAGES)
+    own = int(named_of(call)["x"].dims[-1]) // _DEPTH // variant.params["split"]
+    most = (_HALF - _behind(call, variant)) // ((_ROWS + variant.params["n"]) * _LINE)
+    if own > most:
+        return 1, own, max(1, min(most, _MOST_STAGES))
     deep = 2 if own % 2 == 0 else 3 if own % 3 == 0 and own > 3 else 1
     return deep, own // deep, own // deep
 
@@ -200,7 +198,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     call = products.without_parts(call)
     tile, chain = _proved(_tile(call, variant)), chain_of(call)
     epilogue = products.epilogue(call)
-    deep, count, stages = _steps(int(named_of(call)["x"].dims[-1]) // _DEPTH, variant)
+    deep, count, stages = _steps(call, variant)
     narrow = all(dtype in (DType.F16, DType.BF16) for dtype in chain.result_types)
     taken = [x for x in chains.operands(chain)[1:] if x.kind == "full"]
     small = {f"x{x.index}" for x in chains.operands(chain)[1:] if x.kind in ("col", "scalar")}
@@ -236,7 +234,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 def shared(call: Call, variant: Variant) -> int:
     line = (_ROWS + variant.params["n"]) * _LINE
-    deep, _, stages = _steps(int(named_of(call)["x"].dims[-1]) // _DEPTH, variant)
+    deep, _, stages = _steps(call, variant)
     return stages * deep * line + _behind(call, variant)
 
 
@@ -252,9 +250,9 @@ def _map(view: View, dtype: DType, deep: int, rows: int) -> Argument:
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     call = products.without_parts(call)
     named, own, tile = named_of(call), TYPES[call.dtype], _tile(call, variant)
-    rows, depth = named["x"].dims[-2:]
+    rows = named["x"].dims[-2]
     cols = named["y"][0].dims[-1]
-    deep, _, _ = _steps(depth // _DEPTH, variant)
+    deep, _, _ = _steps(call, variant)
     made = [_map(named["x"], own, deep, _ROWS), _map(named["w"], own, deep, tile.n)]
     chain = chain_of(call)
     if named["bias"] is not None:

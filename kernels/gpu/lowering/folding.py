@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
-from tracea_graph.kernels.gpu.selection import MOST_FEW
+from tracea_graph.kernels.gpu.selection import most_few
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, Value
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
@@ -45,7 +45,9 @@ class Folded:
 def few_rows(w: Writer, p: GemmParams, x: Value) -> bool:
     """Whether a matmul is for the kernels of few rows at the likely sizes."""
     rows = w.about(product(x.shape[:-1]))
-    return w.narrow in HALVES and p.k % _BLOCK == 0 and rows is not None and 0 < rows <= MOST_FEW
+    if w.narrow not in HALVES or p.k % _BLOCK or rows is None:
+        return False
+    return 0 < rows <= most_few(p.n)
 
 
 def by_columns(w: Writer, p: GemmParams, weight: Value) -> Value:

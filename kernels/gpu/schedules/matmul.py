@@ -15,7 +15,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.products import TYPES
 from tracea_graph.kernels.gpu.kernels import FEW_ROWS, refusal_of, tile_numbers, variants_of
 from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
-from tracea_graph.kernels.gpu.selection import MOST_FEW
+from tracea_graph.kernels.gpu.selection import most_few
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 from tracea_graph.ops.chain import Chain
@@ -201,7 +201,7 @@ def tiles_of(problem: MatmulProblem, level: str, rows: int = 1) -> tuple[Variant
     return tuple(
         v for v in VARIANTS
         if (v.op, v.dtype) == ("gemm", problem.multiplies) and not v.refusal(architecture)
-        and not refusal_of(call, v) and (rows <= MOST_FEW or v.template != FEW_ROWS)
+        and not refusal_of(call, v) and (rows <= most_few(problem.n) or v.template != FEW_ROWS)
     )  # fmt: skip
 
 
