@@ -20,6 +20,7 @@ __all__ = [
     "Buffer",
     "Call",
     "CallStats",
+    "LaunchedCall",
     "Loop",
     "OpType",
     "Program",
@@ -128,6 +129,18 @@ class Attributes(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Attributes({self._values})"
+
+
+@dataclass(frozen=True)
+class LaunchedCall:
+    """A call by its number in a program that a device launches, and why it is an own launch.
+
+    ``reason`` is what keeps it from being part of the launch before; empty for the first.
+    """
+
+    call: int
+    kernel: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
 from tracea_graph.kernels.cpu.deployment import deployments_of, unmeasured
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.metadata import KernelMetadata
-from tracea_graph.kernels.program import OpType, Program
+from tracea_graph.kernels.program import LaunchedCall, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import Chain
@@ -116,6 +116,13 @@ class Backend(Tunable, Protocol):
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """Return the program of one fused region.  Raises TypeError if it is not fused."""
+        ...
+
+    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+        """Return the calls that a run launches on a device one after another.
+
+        ``fixed`` are the inputs that are constants.  Empty where calls are no launches.
+        """
         ...
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:

@@ -43,7 +43,7 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
 from tracea_graph.kernels.cpu.variants import own_kernels
 from tracea_graph.kernels.metadata import KernelMetadata
-from tracea_graph.kernels.program import Call, OpType, Program
+from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
@@ -170,6 +170,10 @@ class CpuBackend:
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """Lower one fused region to a program.  Raises TypeError for one that is not fused."""
         return lower(graph, region)
+
+    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+        """Return nothing: the threads of a team call kernels."""
+        return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
         """Build a program that compares tensors of these specs with references, bytewise."""

@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.catalog import GpuCatalog
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
 from tracea_graph.kernels.gpu.kernels import kernels_of, launches_for
+from tracea_graph.kernels.gpu.launch_order import launch_order
 from tracea_graph.kernels.gpu.library import (
     Compile,
     build_library,
@@ -33,7 +34,7 @@ from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, stru
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone import OPS, standalone
 from tracea_graph.kernels.metadata import KernelMetadata
-from tracea_graph.kernels.program import Call, OpType, Program
+from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.source import Source
@@ -133,6 +134,10 @@ class GpuBackend:
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """Lower a fused region to a program.  Raises TypeError if the region is not fused."""
         return lower(graph, region)
+
+    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+        """Return the calls that a run launches one after another, each with a reason."""
+        return launch_order(program, fixed)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
         """Return a program that compares tensors of these specs with references, bytewise."""

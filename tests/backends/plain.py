@@ -19,7 +19,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.extent_code import postfix
 from tracea_graph.kernels.metadata import KernelMetadata
-from tracea_graph.kernels.program import Attributes, Call, OpType, Program, View
+from tracea_graph.kernels.program import Attributes, Call, LaunchedCall, OpType, Program, View
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.kernels.schema import float_bits
@@ -246,6 +246,9 @@ class PlainBackend:
         w = _Writer(local, tuple(region.params.infer(local)))
         lower(w, region.params, w.slots("input"), w.slots("output"))
         return w.program(where)
+
+    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+        return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
         w = _Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))

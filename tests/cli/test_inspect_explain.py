@@ -75,6 +75,20 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     assert "Softmax" in words and "unchanged" in words
 
 
+
+def test_launches_on_a_gpu_are_listed(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No kernel runs; on a CPU nothing is launched."""
+    asked = ("--target", "cuda:sm_90", "--precision", "fp16")
+    record = json.loads(told(capsys, "explain", model, "--json", *asked))
+    launches = [row for region in record["regions"] for row in region["launches"]]
+    attend = [row for row in launches if row["kernel"] == "attention_f16"]
+    assert attend and all("reads all keys" in row["reason"] for row in attend)
+    assert all(row["nodes"] for row in attend)
+    words = told(capsys, "explain", model, *asked)
+    assert f"launches of a run, {len(launches)} one after another" in words
+    assert "one after another" not in told(capsys, "explain", model)
+
+
 def test_what_no_rule_takes_has_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,6 @@ from tracea_graph.check.bindings import bindings
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.families import (
@@ -36,6 +35,7 @@ from tracea_graph.kernels.gpu.kernels import (
     variants_of,
 )
 from tracea_graph.kernels.gpu.launch import Argument, Launch
+from tracea_graph.kernels.gpu.launch_order import constant_calls
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
@@ -148,7 +148,7 @@ def launches(
 def runs(placed: Placed) -> Iterator[Run]:
     """Yield a launch for each call, with buffers numbered: inputs, outputs, temps."""
     program, sizes = placed.program, placed.sizes
-    once = _once(program.calls, placed.fixed)
+    once = constant_calls(program.calls, placed.fixed)
     for call, done in zip(program.calls, once, strict=True):
         choices = zip(launches_for(call), variants_of(call), strict=True)
         launch, symbol, variant = next(
@@ -191,27 +191,6 @@ def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
 
 def _shape(view: View, sizes: dict[str, int]) -> str:
     return "×".join(str(evaluate(d, sizes)) for d in view.dims)
-
-
-def _once(calls: tuple[Call, ...], fixed: frozenset[int]) -> list[bool]:
-    """Return which calls depend on constants alone, by the runtime's rules."""
-    once, changing = [True] * len(calls), True
-    while changing:
-        changing = False
-        varying = set[Buffer]()
-        for call, done in zip(calls, once, strict=True):
-            for operand, view in CALLS.of(call).each(call):
-                if view is not None and operand.written and not done:
-                    varying.add(view.buffer)
-        for i, call in enumerate(calls):
-            touched = {v.buffer for v in call.views if v is not None}
-            moves = any(b.kind == "output" or (b.kind == "input" and b.index not in fixed)
-                        for b in touched)  # fmt: skip
-            sized = any(not isinstance(e, int) for v in call.views if v is not None
-                        for e in (*v.dims, *v.strides, v.offset))  # fmt: skip
-            if once[i] and (moves or sized or touched & varying):
-                once[i], changing = False, True
-    return once
 
 
 def listed(name: str, precision: str, folder: Path, batch: int = 1) -> str:

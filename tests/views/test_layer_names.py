@@ -54,3 +54,10 @@ def test_long_names_lose_their_middle() -> None:
     assert shorten("short", 10) == "short"
     short = shorten("encoder/layer.0/" + "x" * 300 + "/attention/self", 40)
     assert len(short) == 40 and short.startswith("encoder/") and short.endswith("/attention/self")
+
+
+def test_a_block_is_the_numbered_part_that_nodes_are_in() -> None:
+    names = LayerNames(["/net/h.0/attn/MatMul", "/net/h.1/mlp/act/Mul", "/net/head/Gemm"])
+    assert names.block(["/net/h.1/mlp/act/Mul", "/net/h.1/ln/Add"]) == "h.1"
+    assert names.block(["/net/head/Gemm"]) == "head/Gemm"
+    assert names.block([]) == ""

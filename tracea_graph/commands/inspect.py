@@ -21,6 +21,7 @@ from tracea_graph.ops.row_tiling import plan_subgraph
 from tracea_graph.ops.spaces import COSTS
 from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.options import Options
+from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
 from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
@@ -28,7 +29,13 @@ from tracea_graph.reasons import EXPECTED, Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
-from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation, StepExplanation
+from tracea_graph.views.explain import (
+    Explanation,
+    LaunchRow,
+    NearMiss,
+    RegionExplanation,
+    StepExplanation,
+)
 from tracea_graph.views.kernels import kernel_rows
 from tracea_graph.views.report import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
@@ -60,6 +67,7 @@ class Stages:
     levels: tuple[MemoryLevel, ...]
     programs: tuple[tuple[str, Program], ...] = ()
     decisions: Mapping[str, tuple[CallDecision, ...]] = field(default_factory=dict)
+    launches: Mapping[str, tuple[LaunchRow, ...]] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     overridable: int = 0
     cost: CostModel | None = None
@@ -97,7 +105,7 @@ class Stages:
         programs = tuple((item.type, item.program) for item in assembly.placed)
         decisions = {item.region.results[0]: item.decisions for item in assembly.placed}
         made = cls(
-            planned, trace, graph, levels, programs, decisions,
+            planned, trace, graph, levels, programs, decisions, _launches(assembly),
             overridable=len(model.unknown), cost=planner.cost,
         )  # fmt: skip
         if until == "lower":
@@ -202,7 +210,21 @@ def _explained(
         _inside(made, region),
         kernel_rows(made.decisions.get(region.results[0], ())) if region.results else (),
         inner,
+        made.launches.get(region.results[0], ()) if region.results else (),
     )
+
+
+def _launches(assembly: Assembly) -> dict[str, tuple[LaunchRow, ...]]:
+    """Return what a device launches for each region, by the region's first result."""
+    made = dict[str, tuple[LaunchRow, ...]]()
+    for item in assembly.placed:
+        operands, nodes = item.region.operands, item.call_originals
+        fixed = frozenset(i for i, v in enumerate(operands) if assembly.graph.weight(v))
+        made[item.region.results[0]] = tuple(
+            LaunchRow(one.kernel, nodes[one.call], one.reason)
+            for one in assembly.backend.launch_order(item.program, fixed)
+        )
+    return made
 
 
 def _steps(graph: TileGraph, region: Region) -> tuple[StepExplanation, ...]:

@@ -20,6 +20,7 @@ from tracea_graph.views.text import render_kernels, render_rules
 
 __all__ = [
     "Explanation",
+    "LaunchRow",
     "NearMiss",
     "RegionExplanation",
     "StepExplanation",
@@ -51,6 +52,16 @@ class StepExplanation:
 
 
 @dataclass(frozen=True)
+class LaunchRow:
+    """A kernel that a device launches in every run, the original operators whose results it
+    computes, and why it is not part of the launch before it."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class RegionExplanation:
     """One region after the passes: what it replaces, and the rules tried on its operators.
 
@@ -59,7 +70,8 @@ class RegionExplanation:
     report of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed``
     those that nearly applied, with the first reason that failed; ``superseded`` those that lost to
     another; ``untouched`` is why no rule came close; ``inside`` is the execution plan of a program
-    of several steps; ``kernel_calls`` is what the policy decided about its calls.
+    of several steps; ``kernel_calls`` is what the policy decided about its calls; ``launches``
+    are those that a device runs one after another, empty on a CPU.
     """
 
     op: str
@@ -78,6 +90,7 @@ class RegionExplanation:
     inside: str = ""
     kernel_calls: tuple[KernelRow, ...] = ()
     inner: tuple[StepExplanation, ...] = ()
+    launches: tuple[LaunchRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,10 +186,38 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
             yield from ("", op_type_table(f"op types {title}", pairs, "predicted µs"))
     if calls := explanation.kernel_calls:
         yield from ("", render_kernels(calls))
+    if any(region.launches for region in explanation.regions):
+        yield from ("", _launch_table(explanation))
     if explanation.rules:
         yield from ("", render_rules(explanation.rules))
     yield ""
     yield Text("tracea explain MODEL --node NAME explains one operator")
+
+
+def _launch_table(explanation: Explanation) -> RenderableType:
+    """Return the launches of a run by layer; layers with equal launches share their rows."""
+    launches = [row for region in explanation.regions for row in region.launches]
+    names = LayerNames(name for region in explanation.regions for name in region.nodes)
+    layers, layer = list[tuple[str, list[LaunchRow]]](), ""
+    for row in launches:
+        layer = names.block(row.nodes) or layer
+        if not layers or layers[-1][0] != layer:
+            layers.append((layer, []))
+        layers[-1][1].append(row)
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, rows in layers:
+        alike.setdefault(tuple((row.kernel, row.reason) for row in rows), []).append(name)
+    table = new_table(f"launches of a run, {len(launches)} one after another")
+    table.add_column("layers", folds=True)
+    table.add_column("launch", justify="right")
+    table.add_column("kernel")
+    table.add_column("why not part of the one before", folds=True)
+    for rows_of, found in alike.items():
+        whole = found[0] if len(found) == 1 else f"{found[0]} … {found[-1]} ({len(found)})"
+        for i, (kernel, reason) in enumerate(rows_of):
+            said = "" if i else cell(whole)
+            table.add_row(said, f"{i + 1}/{len(rows_of)}", cell(kernel), cell(reason))
+    return table
 
 
 def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:

@@ -56,6 +56,14 @@ class LayerNames:
         below = _common(inside, _MOST) if repeated else ()
         return "/".join((*shared, f"{first}{_RANGE}{last}", *below))
 
+    def block(self, nodes: Sequence[str]) -> str:
+        """Return the name of the numbered part of a model that nodes are in, such as a layer."""
+        for path in (self._own(path) for path in map(_module, nodes) if path):
+            for i, part in enumerate(path, 1):
+                if _DIGITS.search(part):
+                    return "/".join(path[:i])
+        return self.of(nodes[:1])
+
     def _own(self, path: Path) -> Path:
         """Return a path without what all names of the model share."""
         shared = self._skipped

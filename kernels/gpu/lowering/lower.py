@@ -141,7 +141,8 @@ def _lower_region(
     """Write the steps in order; results of the program are written to their outputs directly."""
     wanted = dict(zip(p.results, targets, strict=True))
     values = list(operands)
-    for step in p.steps:
+    for number, step in enumerate(p.steps):
+        first = len(w.calls)
         reads = [values[i] for i in step.operands]
         asked = [wanted.get(len(values) + i) for i in range(step.results)]
         count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
@@ -153,6 +154,7 @@ def _lower_region(
                 w.copy(value, target)
                 value = target if target.dtype is value.dtype else value
             values.append(value)
+        w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
     return [wanted[i] or values[i] for i in p.results]
 
 
