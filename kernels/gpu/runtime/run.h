@@ -7,6 +7,7 @@ namespace tracea {
 constexpr int64_t kAlign = 256;
 constexpr int32_t kMostKept = 8;  // layouts cached by a context
 constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
+constexpr int64_t kMostWritten = 256 << 10;  // and of outputs that kernels write to host memory
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
@@ -24,6 +25,7 @@ struct Layout {
   int64_t *counts, *offsets;  // sizes of buffers, and offsets in the context's arena; -1: constant
   int64_t in_bytes, out_bytes, out_first, bytes;
   bool direct;  // kernels read inputs directly from host memory
+  bool written;  // and write outputs directly to host memory
   Ready* launches;
   cu::Graph graph;
   cu::Exec exec;
@@ -342,6 +344,27 @@ inline bool reads_inputs_anywhere(const Shared& s, int64_t bytes) {
   return true;
 }
 
+// Whether outputs are small enough for kernels to write them directly to host memory, which takes
+// less time than a copy after the last kernel.  What a second launch touches stays on the device.
+inline bool writes_outputs_anywhere(const Shared& s, int64_t bytes) {
+  const Program& p = *s.program;
+  if (!bytes || bytes > kMostWritten) return false;
+  for (int32_t output = p.input_count; output < p.tensor_count(); ++output) {
+    int32_t calls = 0;
+    for (int32_t i = 0; i < p.launch_count; ++i) {
+      bool touches = false;
+      for (const int32_t last = i + p.launches[i].others;; ++i) {  // alternatives of a call
+        for (int32_t k = 0; k < p.launches[i].count; ++k)
+          touches = touches || p.launches[i].arguments[k].buffer == output;
+        if (i == last) break;
+      }
+      calls += touches;
+    }
+    if (calls != 1) return false;
+  }
+  return true;
+}
+
 // Returns the layout for sizes, from the cache or new; the least recently used one is evicted.
 inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes) {
@@ -369,11 +392,14 @@ inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64
     ok = make_room(error, c, *made, s.resident);
   }
   made->direct = ok && !s.resident && reads_inputs_anywhere(s, made->in_bytes);
+  made->written = ok && !s.resident && writes_outputs_anywhere(s, made->out_bytes);
   auto address = [&](int32_t buffer) {
     if (s.constants[buffer]) return s.constants[buffer];
     const uint64_t offset = static_cast<uint64_t>(made->offsets[buffer]);
-    return made->direct && buffer < p.input_count ? reinterpret_cast<cu::Address>(c.in) + offset
-                                                  : c.memory + offset;
+    if (made->direct && buffer < p.input_count) return reinterpret_cast<cu::Address>(c.in) + offset;
+    if (made->written && buffer >= p.input_count && buffer < p.tensor_count())
+      return reinterpret_cast<cu::Address>(c.out) + offset - static_cast<uint64_t>(made->out_first);
+    return c.memory + offset;
   };
   for (int32_t i = 0; ok && i < p.launch_count; ++i) {
     if (s.once[i]) continue;
@@ -453,7 +479,7 @@ inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return (s.resident || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
+  return (s.resident || l.written || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
@@ -471,7 +497,7 @@ inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
     for (int32_t i = 0; i < s.program->launch_count; ++i)
       if (!start(error, l.launches[i], c.stream)) return false;
     const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-    if (l.out_bytes && !good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
+    if (l.out_bytes && !l.written && !good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
                                                      c.stream), "give results"))
       return false;
   }
