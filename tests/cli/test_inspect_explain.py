@@ -75,7 +75,6 @@ def test_every_operator_has_its_story(model: Path, capsys: pytest.CaptureFixture
     assert "Softmax" in words and "unchanged" in words
 
 
-
 def test_launches_on_a_gpu_are_listed(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No kernel runs; on a CPU nothing is launched."""
     asked = ("--target", "cuda:sm_90", "--precision", "fp16")

@@ -40,6 +40,8 @@ from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.onnx_io import Model, load
+from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
+from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK_EXACT
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 from tracea_graph.ttg import Region, TileGraph
@@ -138,7 +140,7 @@ def launches(
     path = make(name, folder)  # matrices of a hollow model would be split as those of low rank
     model = load(path)
     # Masks are read from the file; its weights are nearly all zero, and are not judged by that.
-    placed, graph, _ = programs(model, precision, batch, skip=("dead-channels",))
+    placed, graph, _ = programs(model, precision, batch, skip=(DEAD_CHANNELS, LOW_RANK_EXACT))
     path.unlink()
     found = [run for one in placed for run in runs(one) if not run.once and run.blocks]
     left = [n.op for r in graph.regions() if not r.fused for n in r.nodes]
