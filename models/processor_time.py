@@ -22,7 +22,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the least and the median milliseconds of both, and their ratios."""
+    """Print least and median milliseconds of both, their ratios, and how far results differ."""
     parser = argparse.ArgumentParser(prog="python -m models.processor_time", description=__doc__)
     parser.add_argument("original", type=Path)
     parser.add_argument("result", type=Path)
@@ -35,11 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     times = np.array([[_once(s, feed) for s in sessions] for _ in range(args.pairs + 3)])[3:] * 1e3
     (least, other), (middle, ours) = times.min(0), np.median(times, 0)
     pairs = np.median(times[:, 0] / times[:, 1])
+    wanted, found = (s.run(None, feed) for s in sessions)
     print(
         f"{args.original.stem}: {least:.2f} / {other:.2f} ms at least ({least / other:.2f}x), "
-        f"{middle:.2f} / {ours:.2f} ms in the median; median ratio of pairs {pairs:.2f}x"
+        f"{middle:.2f} / {ours:.2f} ms in the median; median ratio of pairs {pairs:.2f}x; "
+        f"difference {_difference(wanted, found):.2g} of the norm"
     )
     return 0
+
+
+def _difference(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """Return the largest distance of an output of floats, relative to its norm."""
+    pairs = [(a, b) for a, b in zip(wanted, found, strict=True) if a.dtype.kind == "f"]
+    return max(
+        float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-30) for a, b in pairs
+    )
 
 
 def _once(run: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> float:

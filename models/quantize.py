@@ -2,13 +2,16 @@
 
     python -m models.make minilm-dynamic    # int8 weights, activations rounded in each run
     python -m models.make minilm-qdq        # conversions around every operator, scales fixed
+    python -m models.quantize MODEL.onnx    # writes MODEL.npz: the inputs that scales come from
 
 Static scales come from a few random inputs, as weights are random too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-__all__ = ["FORMS", "feeds", "quantize"]
+__all__ = ["FORMS", "feeds", "main", "quantize"]
 
 FORMS = ("dynamic", "qdq")
 """Suffixes of the names of quantized models."""
@@ -77,3 +80,18 @@ def _input(rng: np.random.Generator, put: Any, words: int) -> Any:
     if "mask" in put.name:
         return np.ones(shape, np.int64)
     return rng.integers(0, 2 if "type" in put.name else words, shape)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the inputs of models, as ``--data`` takes them, beside them."""
+    parser = argparse.ArgumentParser(prog="python -m models.quantize", description=__doc__)
+    parser.add_argument("model", type=Path, nargs="+")
+    for path in parser.parse_args(argv).model:
+        sets = list(feeds(path))
+        arrays = {name: np.stack([feed[name] for feed in sets]) for name in sets[0]}
+        np.savez(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
