@@ -34,7 +34,6 @@ CORES = (
 _EXTENSIONS = "-mattr=+dotprod,+i8mm,+bf16"
 _ITERATIONS = 200
 _SECONDS = 120.0
-_STEPS = 4  # of k in one turn of the loops
 _LABEL = re.compile(r"(\.L\w+):")
 _BRANCH = re.compile(r"(?:b(?:\.\w+)?|cbn?z|tbn?z)\s.*?(\.L\w+)$")
 _VECTORS = {"ldp": 2, "ld1": 1, "ldr": 1, "ldur": 1, "ld1r": 1}
@@ -45,17 +44,23 @@ class Tile:
     """The largest register tile of a kernel, and the instruction that it multiplies by.
 
     ``function`` is part of the tile's mangled name, where ``{rows}``, ``{first}`` and ``{second}``
-    are its rows and the halves of them.
+    are its rows and the halves of them.  ``turns``: multiplications per sum in a turn of the loop.
     """
 
     kernel: str
     level: str
     multiply: str
     function: str
+    turns: int = 4
 
     @property
     def rows(self) -> int:
         return int(find(self.kernel, self.level).tile.split("x")[0])
+
+    @property
+    def products(self) -> int:
+        """Multiplications in a turn of the loop; a row of B is four vectors."""
+        return self.turns * self.rows * 4
 
     @property
     def symbol(self) -> str:
@@ -77,7 +82,8 @@ TILES = (
     Tile("gemm_bf16", "neonbf16", "bfdot", _product("Pairs")),
     Tile("conv_bf16", "neonbf16", "bfdot", _convolution("Pairs")),
     Tile("gemm_int8", "neondot", "sdot", "9tile_int8ILi{rows}ELi1E"),
-    Tile("gemm_int8", "neoni8mm", "sudot", "9tile_int8ILi{rows}ELi1E"),
+    # two rows and two columns a vector, eight steps of k each
+    Tile("gemm_int8", "neoni8mm", "usmmla", "9tile_int8ILi{rows}ELi1E", turns=1),
 )
 
 
@@ -105,8 +111,8 @@ class InnerLoop:
 
     @property
     def spills(self) -> tuple[str, ...]:
-        """Accesses to the stack, and copies from vector to vector register."""
-        return tuple(line for line in self.code if re.search(r"\[sp|^mov\s+v\d", line))
+        """Accesses to the stack, and copies of whole vector registers."""
+        return tuple(line for line in self.code if re.search(r"\[sp|^mov\s+v\d+\.16b", line))
 
 
 def _loaded(line: str) -> int:
@@ -116,20 +122,21 @@ def _loaded(line: str) -> int:
 
 
 def inner_loop(tile: Tile) -> InnerLoop:
-    """The shortest loop of a tile that holds all its multiplications of four steps of k.
+    """The shortest loop of a tile that holds all its multiplications.
 
     Raises BuildError without zig, ValueError if there is no such loop.
     """
-    wanted = _STEPS * tile.rows * 4
     found = [
         loop
         for name, lines in _functions(tile.kernel, tile.level)
         if re.search(tile.symbol, name)
         for loop in (InnerLoop(code, tile.multiply) for code in _loops(lines))
-        if len(loop.products) >= wanted
+        if len(loop.products) >= tile.products
     ]
     if not found:
-        raise ValueError(f"{tile.kernel} at {tile.level} has no loop of {wanted} {tile.multiply}")
+        raise ValueError(
+            f"{tile.kernel} at {tile.level} has no loop of {tile.products} {tile.multiply}"
+        )
     return min(found, key=lambda loop: len(loop.code))
 
 

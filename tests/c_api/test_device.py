@@ -7,11 +7,15 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.backends.conformance import perceptron
 from tests.backends.double import DOUBLE, Double, driver
 from tests.c_api.test_hosts import compiled
-from tracea_graph import target
+from tests.graphs import normal, session
+from tests.tiny import child
+from tracea_graph import Options, api, target
 from tracea_graph.commands.kernels import KernelLibrary, build_kernels
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.standalone import OPS, SYMBOLS, DeviceFunction, functions, standalone
@@ -97,6 +101,76 @@ def test_without_a_driver_there_is_a_sentence(on_double: KernelLibrary, tmp_path
     assert ran.returncode == 1
     missing = "context: This machine has no driver for GPUs: libcuda.so.1 is missing."
     assert missing in ran.stdout or "context: There is no GPU 99" in ran.stdout
+
+
+PROGRAM = """
+import ctypes, sys
+import numpy as np
+import onnx
+from pathlib import Path
+from onnx import numpy_helper
+from tracea_graph.native import NativeLibrary, KernelError, view, view_of
+from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.reader import load
+
+driver = ctypes.CDLL("libcuda.so.1")
+path, context = Path(sys.argv[1]), ctypes.c_void_p()
+for code in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+             driver.cuCtxSetCurrent(context)):
+    assert code == 0
+
+def put(array):
+    at, array = ctypes.c_uint64(), np.ascontiguousarray(array)
+    assert driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(max(array.nbytes, 1))) == 0
+    bytes_of = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+    assert driver.cuMemcpyHtoD_v2(at, *bytes_of) == 0
+    made = view_of(at.value, 1, array.shape, [s // 4 for s in array.strides])
+    made.device_id = 0
+    return made
+
+library = NativeLibrary(path.with_suffix(".so"))
+(node,) = calls_of(load(path))
+weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+held = {name: put(weights[name]) for name in node.inputs if name in weights}
+for x, expected in zip(*(np.load(name).values() for name in sys.argv[2:])):
+    y = put(np.full_like(expected, np.nan))
+    library.run_program(node.plan, [held.get(n) or put(x) for n in node.inputs], [y])
+    found = np.empty_like(expected)
+    assert driver.cuStreamSynchronize(None) == 0
+    bytes_of = ctypes.c_uint64(y.ptr), ctypes.c_size_t(found.nbytes), None
+    assert driver.cuMemcpyDtoHAsync_v2(ctypes.c_void_p(found.ctypes.data), *bytes_of) == 0
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+try:
+    library.run_program(node.plan, [held.get(n) or put(x[:, 1:]) for n in node.inputs], [y])
+except KernelError as error:
+    print(error)
+try:
+    library.run_program(node.plan, [view(x)] * len(node.inputs), [y])
+except KernelError as error:
+    print(error)
+print(library.isa)
+"""
+
+
+def test_a_models_program_runs_without_onnx_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+    options = Options(target="double:sm_90", keep="all", verify=False)
+    report = api.optimize(perceptron(tmp_path / "m.onnx"), options)
+    given = {str(rows): normal(rows, 24) for rows in (1, 5, 70, 5)}
+    plain = session(report.input)
+    (name,) = (one.name for one in plain.get_inputs())
+    np.savez(tmp_path / "x.npz", **given)
+    results = {key: plain.run(None, {name: x})[0] for key, x in given.items()}
+    np.savez(tmp_path / "y.npz", **results)
+    shape, place, isa = child(
+        PROGRAM, report.output, tmp_path / "x.npz", tmp_path / "y.npz"
+    ).splitlines()
+    assert shape == "Tensor 0 has size 23 at axis 1, but must have 24 there."
+    assert place == "Tensors of this program lie on a GPU."
+    assert isa == "sm_90a"
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -77,9 +77,7 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
         else:
             source = make(name, folder)
         result = folder / f"{name}.result.onnx"
-        report = api.optimize(
-            source, Options(result, target=TARGETS, keep="all", verify=False, effort="quick")
-        )
+        report = api.optimize(source, Options(result, target=TARGETS, keep="all", effort="quick"))
         assert report.outcome == "improved", report.reason
         inputs = gather_inputs(load(source), Options(seed=9))
         feeds = dict(inputs.verification[inputs.foremost])
@@ -172,3 +170,18 @@ def test_lower_levels_answer_on_windows(
     case_of: CaseOf, windows: Windows, level: str, tmp_path: Path
 ) -> None:
     on_windows(windows, case_of("tiny-bert"), tmp_path, True, TRACEA_ISA=level)
+
+
+@NEEDS_ARM
+def test_retuning_on_arm_needs_no_compiler(case_of: CaseOf, arm: ArmLinux, tmp_path: Path) -> None:
+    """It settles there what could not be measured here, with what the result carries."""
+    case = case_of("tiny-bert")
+    for path in case.result.parent.glob(f"{case.result.stem}.*"):
+        shutil.copy(path, tmp_path)
+    own = replace(case, result=tmp_path / case.result.name)
+    said = arm.run(
+        "-m", "tracea_graph", "bench", str(own.result), "--retune", "--budget", "60",
+        "--threads", "1", seconds=RUN_SECONDS, CXX=str(tmp_path / "none"),
+    )  # fmt: skip
+    assert "kernel types kept" in said
+    on_arm(arm, own, tmp_path, own.result.with_suffix(".so").exists())

@@ -138,10 +138,10 @@ def choose_conv_int8(
         elements = np.concatenate(samples.elements[value])
         lost = [_Lost.of(layer, samples) for layer in own]
 
-        def error(scale: float, zero: int, lost: Sequence[_Lost] = lost) -> float:
-            return sum(each.error(scale, zero) ** 2 for each in lost) ** 0.5
+        def distance(scale: float, zero: int, lost: Sequence[_Lost] = lost) -> float:
+            return float(sum(each.error(scale, zero) ** 2 for each in lost) ** 0.5)
 
-        scale, zero = _best_grid(elements, error)
+        scale, zero = _best_grid(elements, distance)
         found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
         for layer, each in zip(own, lost, strict=True):
             error, correction = each.corrected(scale, zero)

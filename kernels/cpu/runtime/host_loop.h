@@ -14,18 +14,19 @@ struct HostLoop {
 // By op; those of other units are empty.
 struct LoopTable {
   HostLoop at[kOps];
+  bool held[kOps];
 };
 
 template <int N>
 constexpr LoopTable by_op(const HostLoop (&loops)[N]) {
   LoopTable table = {};
-  for (const HostLoop& loop : loops) table.at[loop.op] = loop;
+  for (const HostLoop& loop : loops) table.at[loop.op] = loop, table.held[loop.op] = true;
   return table;
 }
 
 constexpr bool has_all(const LoopTable& table, LoopUnit unit) {
   for (int32_t op = 0; op < kOps; ++op)
-    if ((table.at[op].run != nullptr) != (kLoopUnits[op] == unit)) return false;
+    if (table.held[op] != (kLoopUnits[op] == unit)) return false;
   return true;
 }
 
