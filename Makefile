@@ -50,7 +50,7 @@ test-slow: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m "not gpu" $(PYTEST_ARGS)
 
 test-gpu: $(VENV)/dev.stamp
-	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu
+	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu tests/c_api
 	$(bin)/python -m tests.gpu.timing
 	$(bin)/python -m tests.gpu.models
 

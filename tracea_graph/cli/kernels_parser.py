@@ -41,6 +41,7 @@ def _add_build(actions: Any) -> None:
         examples=(
             "tracea kernels build -o build/tracea",
             "tracea kernels build --ops gemm,attention -o build/tracea",
+            "tracea kernels build --target cuda:sm_90 -o build/tracea-gpu",
         ),
     )
     parser.add_argument(
@@ -48,7 +49,7 @@ def _add_build(actions: Any) -> None:
     )
     parser.add_argument(
         "--ops", metavar="OP[,OP]",
-        help="gemm, conv2d, attention, norm (default: all of them)",
+        help="gemm, conv2d and, on the CPU, attention, norm (default: all of them)",
     )  # fmt: skip
     _add_target(parser)
     add_flags(parser, "kernels build")

@@ -294,7 +294,8 @@ inline bool check_activation(Failure& failure, int32_t activation) {
          failure.refuse(TRACEA_INVALID_PARAMS, "There is no activation %d.", activation);
 }
 
-// Step of axis i: axes of size 1 have none of their own.
+// Step of an axis; one of size 1, whose step means nothing, has `alone`.  Kernels read rows whose
+// steps are multiples of 16 bytes in such runs: a single row has the step of a dense one.
 inline int64_t step_of(const TraceaTensorView& t, int32_t axis, int64_t alone = 0) {
   return t.shape[axis] == 1 ? alone : t.stride[axis];
 }
@@ -304,7 +305,7 @@ inline bool join_rows(const TraceaTensorView& t, int64_t* rows, int64_t* step) {
   const int32_t last = t.rank - 2;
   int64_t next = 0;
   bool any = false;
-  *rows = 1, *step = step_of(t, last);
+  *rows = 1, *step = t.shape[last + 1];
   for (int32_t i = last; i >= 0; --i) {
     if (t.shape[i] == 1) continue;
     if (any && t.stride[i] != next) return false;
@@ -345,11 +346,13 @@ inline bool c_gemm(Failure& failure, const TraceaTensorView* a, const TraceaTens
   cu::Address none = 0;
   if (!on || (!bias && !zero_of(failure, on, &none))) return false;
   const int64_t k = a->shape[outer + 1], n = c->shape[outer + 1];
-  const int64_t w_k = step_of(*b, own), w_n = step_of(*b, own + 1), x_k = step_of(*a, outer + 1, 1);
-  int64_t x_rows = a->shape[outer], x_m = step_of(*a, outer), y_rows = x_rows, y_m = step_of(*c, outer);
+  const int64_t w_k = step_of(*b, own, n), w_n = step_of(*b, own + 1, k);
+  const int64_t x_k = step_of(*a, outer + 1, 1);
+  int64_t x_rows = a->shape[outer], x_m = step_of(*a, outer, k);
+  int64_t y_rows = x_rows, y_m = step_of(*c, outer, n);
   int64_t items = 1;
   if (!(shared && join_rows(*a, &x_rows, &x_m) && join_rows(*c, &y_rows, &y_m))) {
-    x_rows = a->shape[outer], x_m = step_of(*a, outer), y_m = step_of(*c, outer);
+    x_rows = a->shape[outer], x_m = step_of(*a, outer, k), y_m = step_of(*c, outer, n);
     for (int32_t i = 0; i < outer; ++i) items *= a->shape[i];
   }
   const int64_t size = element_size(a->dtype);
@@ -420,12 +423,13 @@ inline bool c_conv2d(Failure& failure, const TraceaTensorView* x, const TraceaTe
     call.add({tx.span - at[0], tw.span - at[1], bias ? row.span - at[2] : 1, ty.span - at[3]});
     call.add({x->shape[0], x->shape[2], x->shape[3], channels, filters, w->shape[2],
               w->shape[3], y->shape[2], y->shape[3]});
-    const int64_t pixel = y->shape[3] == 1 ? (y->shape[2] == 1 ? y->stride[0] : y->stride[2])
-                                           : y->stride[3];
-    call.add({step_of(*x, 0), step_of(*x, 2), step_of(*x, 3), step_of(*x, 1),
-              step_of(*w, 0), step_of(*w, 1), step_of(*w, 2), step_of(*w, 3),
-              bias ? step_of(*bias, 0) : 0, step_of(*y, 0), step_of(*y, 2),
-              form ? pixel : step_of(*y, 3), step_of(*y, 1)});
+    const int64_t pixel = y->shape[3] > 1 ? y->stride[3] : y->shape[2] > 1 ? y->stride[2]
+                          : y->shape[0] > 1 ? y->stride[0] : y->shape[1];
+    const auto x_step = [&](int32_t axis) { return step_of(*x, axis, tx.span); };
+    const auto w_step = [&](int32_t axis) { return step_of(*w, axis, tw.span); };
+    const auto y_step = [&](int32_t axis) { return step_of(*y, axis, ty.span); };
+    call.add({x_step(0), x_step(2), x_step(3), x_step(1), w_step(0), w_step(1), w_step(2), w_step(3),
+              bias ? step_of(*bias, 0) : 0, y_step(0), y_step(2), form ? pixel : y_step(3), y_step(1)});
     call.add({p.stride[0], p.stride[1], p.dilation[0], p.dilation[1], p.padding[0],
               p.padding[1]});
     if (!run_function(failure, on, call, stream)) return false;
