@@ -1,8 +1,10 @@
 // Reads commands: "take WANTED ALL" prints the share, "give SHARE" gives one back, "race THREADS
 // TIMES ALL" takes and gives back at once on all threads and prints the most and the least share
-// that anyone got.  Prints at the end whether nothing is taken.
+// that anyone got, "fork" goes on in a child.  Prints at the end whether nothing is taken.
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -17,6 +19,10 @@ int main() {
   while (scanf("%7s", command) == 1) {
     if (!strcmp(command, "take") && scanf("%d %d", &a, &b) == 2) printf("%d ", shares.take(a, b));
     if (!strcmp(command, "give") && scanf("%d", &a) == 1) shares.give_back(a);
+    if (!strcmp(command, "fork")) {
+      fflush(stdout);
+      if (fork()) return wait(nullptr) > 0 ? 0 : 1;
+    }
     if (!strcmp(command, "race") && scanf("%d %d %d", &a, &b, &c) == 3) {
       std::vector<int> most(static_cast<size_t>(a)), least(most.size(), c);
       std::vector<std::thread> threads;

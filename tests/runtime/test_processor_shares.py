@@ -34,6 +34,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("take 16 16 take 16 16 give 16 take 16 16 give 8 give 8", [16, 8, 8]),
         ("take 1 2 take 1 2 take 2 2 give 1 give 1 give 1", [1, 1, 1]),  # at least one
         ("take 16 1 give 1", [1]),
+        ("take 16 16 fork take 16 16 give 16", [16, 16]),  # the child has no run of its parent
     ],
 )
 def test_shares(program: Path, commands: str, shares: list[int]) -> None:

@@ -61,9 +61,10 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
     return ok;
   };
   bool ok = true;
-  const int64_t wanted = min(threads_of(*run.host.registry), run.host.processors);
-  const int32_t share = processor_shares.take(run.alone ? 1 : wanted, run.host.processors);
-  if (wanted > 1) run.most = share, run.alone = run.alone || share == 1;
+  const int64_t known = run.alone ? 1 : threads_of(*run.host.registry);
+  const int32_t share = processor_shares.take(known, run.host.processors);
+  const bool limits = known > 1 || run.host.processors == 1;
+  if (limits && share) run.most = share, run.alone = share == 1;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
     const bool together = run.shared && run.threads() > 1 && run.host.spins;
