@@ -165,7 +165,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         further: tuple[Figure, ...] = ()
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
-            further = _between(Path(name), top, end)
+            further = () if only else _between(Path(name), top, end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
     if why:
         texts += (f"memory was not measured: {why}",)

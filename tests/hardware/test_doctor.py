@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tracea_graph import health_check as doctor_module
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
 from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.hardware.topology import read_topology
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes
@@ -111,6 +113,20 @@ def test_programs_for_other_machines_compile(probe: Probe, tmp_path: Path) -> No
     headers = Path(probes.__file__).resolve().parent
     flags = (*source.flags, "-Wall", "-Wextra", "-Werror", f"-I{headers}")
     find_compiler().run((*flags, "-fsyntax-only", "p.cpp"), tmp_path)
+
+
+@pytest.mark.compiler
+def test_hand_over_and_wake_up_of_every_kind_of_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_RUN_SECONDS", 60.0)  # others may use the processors
+    probe = next(p for p in PROBES if measuring._runs(p, HERE) and not p.feature)
+    assert not measuring._build(find_compiler(), tmp_path, time.monotonic() + 60, probe)
+    found = measuring._between(tmp_path, probe, time.monotonic() + 60)
+    kinds = [measuring._SHARED[level] for level in read_topology().pairs()]
+    expected = [f"{what}, {kind}" for what in ("hand-over", "wake-up") for kind in kinds]
+    assert [figure.name for figure in found] == expected
+    assert all(figure.value > 0 and figure.unit == "µs" for figure in found)
 
 
 # ---- what is kept ----------------------------------------------------------------------
