@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import struct
+import sys
 from pathlib import Path
 
 import onnx
@@ -20,6 +22,7 @@ from tracea_graph.kernels.cpu.deployment import Deployment, build_all, deploymen
 from tracea_graph.kernels.cpu.levels import ARM, X86, host_levels
 from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
+from tracea_graph.toolchain.compilers import find_compiler
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_places
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +134,17 @@ def test_arms_features_come_from_the_auxiliary_vector(tmp_path: Path) -> None:
     auxv.write_bytes(b"".join(struct.pack("<QQ", *pair) for pair in pairs))
     assert arm_features(auxv) == {"asimd", "asimddp", "i8mm"}
     assert arm_features(tmp_path / "none") == frozenset()
+
+
+@NEEDS_ZIG
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_a_compiler_is_found_without_a_trace(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert find_compiler(platform=PLATFORMS[name]).identity
+    assert not list(tmp_path.iterdir())
 
 
 @NEEDS_ZIG

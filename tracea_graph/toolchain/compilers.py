@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +74,7 @@ def find_compiler(
             raise BuildError(
                 f"Libraries for {platform.name} are compiled by zig: run `pip install ziglang`."
             )
-        return _probe(_zig(platform), seconds)
+        return _probe_zig(platform, seconds)
     if environment.compiler and environment.compiler.strip():
         words = _split_command(environment.compiler)
         return replace(_probe(words, seconds), flags=words[1:])
@@ -82,7 +83,7 @@ def find_compiler(
             with contextlib.suppress(BuildError):
                 return _probe((path,), seconds)
     if importlib.util.find_spec("ziglang") is not None:
-        return _probe(_zig(platform), seconds)
+        return _probe_zig(platform, seconds)
     raise BuildError(
         "No C++ compiler was found; install g++ or clang++, run `pip install ziglang`, "
         "or set CXX to one."
@@ -184,6 +185,12 @@ def stop_running(thread: int | None = None) -> None:
                 kill_group(group)
 
 
-def _probe(command: tuple[str, ...], seconds: float) -> Compiler:
-    version = run_command((*command, "--version"), Path.cwd(), seconds).strip()
+def _probe_zig(platform: Platform, seconds: float) -> Compiler:
+    """Ask zig in a folder of its own: for some platforms it leaves an empty ``a.o`` there."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _probe(_zig(platform), seconds, Path(folder))
+
+
+def _probe(command: tuple[str, ...], seconds: float, folder: Path | None = None) -> Compiler:
+    version = run_command((*command, "--version"), folder or Path.cwd(), seconds).strip()
     return Compiler(command, version)
