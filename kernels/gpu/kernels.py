@@ -126,11 +126,13 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
 
 
 def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the variant with larger tiles for a matmul whose rows differ between runs.
+    """Return the variant with large tiles for a matmul whose rows differ between runs.
 
-    Behind a norm the largest tiles have no registers left for the rows' moments.
+    Warpgroups are faster at most of these sizes, but are not on every architecture.  Behind a norm
+    large tiles have no registers left for the rows' moments.
     """
-    if call.op != "gemm" or _rows(call) or call.attributes.get("norm", "none") != "none":
+    normed = call.attributes.get("norm", "none") != "none"
+    if call.op != "gemm" or _rows(call) or normed or _exchanges_sums(call):
         return []
     named: dict[str, Any] = CALLS.of(call).named(call)
     if named["partial"] is not None:  # sums of another tile
