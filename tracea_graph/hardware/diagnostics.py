@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.measurements import Measurements
-from tracea_graph.kernels.program import CallStats
+
+if TYPE_CHECKING:  # options load this package, and help texts load nothing heavy
+    from tracea_graph.kernels.program import CallStats
 
 __all__ = ["Diagnostics", "Tracing"]
 
