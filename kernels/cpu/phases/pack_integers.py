@@ -65,7 +65,7 @@ def _rewrite(m: Match) -> Rewrite | str:
     whole = dataclasses.replace(params, layout=packed, integers=integers)
     new = fused("pack-integers", whole, operands, m.root.results, [m.root])
     made = Weight(name, DType.I8, packed.shape(whole.k, n), load)
-    return Rewrite((new,), weights={name: made})
+    return Rewrite((new,), weights={name: made}, step=True)  # kernels read panels only
 
 
 def _depthwise(params: ConvIntegerParams) -> bool:

@@ -57,7 +57,8 @@ def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
     )
     whole = dataclasses.replace(params, layout=packed)
     new = fused(rule, whole, operands, m.root.results, [m.root])
-    return Rewrite((new,), weights={w.name: w for w in made})
+    # kernels read panels only
+    return Rewrite((new,), weights={w.name: w for w in made}, step=True)
 
 
 def _product(m: Match) -> Rewrite | str:
