@@ -41,9 +41,17 @@ from tracea_graph.tuning.tasks import tasks_of
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
 
-def named_cases(paths: Sequence[Path], precision: str, isa: str = "avx512") -> Mapping[str, Case]:
-    """Return the cases of the models' programs, except small ones, by unique names."""
-    options = Options(keep="all", verify=False, skip=WEIGHT_DEPENDENT, precision=precision)
+def named_cases(
+    paths: Sequence[Path],
+    precision: str,
+    isa: str = "avx512",
+    skip: Sequence[str] = WEIGHT_DEPENDENT,
+) -> Mapping[str, Case]:
+    """Return the cases of the models' programs, except small ones, by unique names.
+
+    Rules in ``skip`` are left out.
+    """
+    options = Options(keep="all", verify=False, skip=tuple(skip), precision=precision)
     found: dict[str, Case] = {}
     for path in paths:
         model = load(path)

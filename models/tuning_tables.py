@@ -1,7 +1,7 @@
 """Time all schedules of problems: ``python -m models.tuning_tables MODEL.onnx… -o FILE.json``.
 
 Of each model, the ``--problems`` slowest (as predicted) are recorded whose candidates are too many
-for the tuner to measure one by one.  A table is
+for the tuner to measure one by one, and every problem that ``--problem`` describes.  A table is
 
     {"problem": …, "rows": …, "level": …, "default": us, "axes": [name…],
      "candidates": [[value…]…], "us": [time…]}
@@ -27,10 +27,12 @@ from typing import Any
 import onnxruntime
 
 from models.schedules import named_cases
+from tracea_graph.commands.autotuner import write_problem
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.options import OPTIONS, values
+from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import HOST, target_of
 from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.problem import Case, default_of
@@ -90,12 +92,23 @@ def _worth_recording(paths: Sequence[Path], precision: str, level: str, most: in
     return list(found.values())
 
 
+def _described(texts: Sequence[str], folder: Path, precision: str, level: str) -> list[Case]:
+    """Return the cases of problems such as ``attention:1x5x197x197x64``."""
+    found: list[Case] = []
+    for i, text in enumerate(texts):
+        path = folder / f"problem{i}.onnx"
+        write_problem(ProblemDescriptor.parse(text), path)
+        found += named_cases([path], precision, level, ()).values()
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Record the tables that the file lacks."""
     parser = argparse.ArgumentParser(prog="python -m models.tuning_tables", description=__doc__)
     add: Any = parser.add_argument
-    add("models", nargs="+", type=Path, metavar="MODEL.onnx")
+    add("models", nargs="*", type=Path, metavar="MODEL.onnx")
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
+    add("--problem", action="append", default=[], metavar="KIND:SIZES")
     add("--problems", type=int, default=2, help="of each model (default: 2)")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--runs", type=int, default=3, help="of a candidate in a pass (default: 3)")
@@ -107,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     target, end = target_of(HOST, args.precision), time.monotonic() + args.budget
     level = target.levels[-1]
     cases = _worth_recording(args.models, args.precision, level, args.problems)
+    with tempfile.TemporaryDirectory() as folder:
+        cases += _described(args.problem, Path(folder), args.precision, level)
     with tempfile.TemporaryDirectory() as folder, ModelFixture(
         [case.problem for case in cases], target.backend, level, Path(folder),
         environment=Environment(),

@@ -16,7 +16,7 @@ from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.resources import Scratch
 from tracea_graph.tuning import Listener, Propose, ignore
 
-__all__ = ["AutoTuner", "TunedProblem", "tune_problem"]
+__all__ = ["AutoTuner", "TunedProblem", "tune_problem", "write_problem"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def tune_problem(
     """Tune one problem as ``options`` would build it.  Raises UsageError and BuildError."""
     with Scratch("problem") as folder:
         path = Path(folder, f"{problem.kind}.onnx")
-        _write(problem, path)
+        write_problem(problem, path)
         found = tune_model(
             path, replace(options, keep="all", effort="thorough"), lost_after=lost_after,
             min_gain=0.0, selective=True, within=within, listen=listen, propose=propose,
@@ -94,8 +94,8 @@ def tune_problem(
     return TunedProblem(problem, found)
 
 
-def _write(problem: ProblemDescriptor, path: Path) -> None:
-    """Write the model of a problem."""
+def write_problem(problem: ProblemDescriptor, path: Path) -> None:
+    """Write the model of a problem.  Raises UsageError for a convolution that cannot be."""
     number, kind = problem.number, problem.kind
     if kind == "attention":
         batch, heads, queries, keys, head = problem.sizes
