@@ -386,6 +386,10 @@ def _sums() -> Iterator[Case]:
         yield Case(f"sums {norm}", made, ("128x128x64x6x2", "128x128x64x6x1"), needs)
     made = gemm("f16", 150, 192, 72, "nk", chain=layer(DType.F16), summed=(0, 2))
     yield Case("sums made", made, ("128x96x64x7x1",), needs)
+    two = Chain(("full", "row"), (Step("mul", (0, 1)), Step("gelu", (2,))), (3, 2),
+                (DType.F32, DType.F16), (DType.F16, DType.F16))  # fmt: skip
+    made = gemm("f16", 150, 200, 72, "nk", chain=two)
+    yield Case("wgmma crowded", made, ("128x192x64x5x2",), needs)
     made = gemm("bf16", 70, 256, 64, "nk", norm="layer", summed=(2, 2))
     yield Case("sums both", made, ("128x128x64x6x2",), needs)
 
