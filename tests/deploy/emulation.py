@@ -91,6 +91,14 @@ def zig(target: str) -> tuple[str, ...]:
     return (str(Path(_ZIG.origin).with_name("zig")), "c++", "-target", target)
 
 
+def _script(path: Path, *words: str) -> Path:
+    """A script that runs a command of this machine with the script's arguments."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\nexec " + " ".join(f'"{word}"' for word in words) + ' "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 class ArmLinux:
     """Python and onnxruntime of 64-bit Arm under qemu-user, on a processor with all it has."""
 
@@ -100,16 +108,19 @@ class ArmLinux:
         platforms = " ".join(f"manylinux_2_{minor}_aarch64" for minor in (17, 26, 27, 28))
         platforms += " manylinux2014_aarch64"
         self.site = _wheels(_folder("wheels-aarch64"), platforms, *names)
-        self.compiler = self._compiler(_folder("bin"))
+        self.compiler = _script(_folder("bin") / "c++", *zig("aarch64-linux-gnu.2.28"))
+        # what Python takes for itself and starts again for its workers
+        self.python = _script(
+            _folder("bin") / "python3", str(_qemu()), "-0", "$0", "-L", str(self.root),
+            str(self.root / "usr/bin/python3"),
+        )  # fmt: skip
 
     def run(self, *args: str, seconds: float, **environment: str) -> str:
         """Run Python with arguments in the checkout; returns what it printed."""
-        qemu = _qemu()
-        assert qemu is not None
         paths = (ROOT, self.site, sysconfig.get_path("purelib"))
         done = subprocess.run(
-            (qemu, "-L", str(self.root), str(self.root / "usr/bin/python3"), *args), cwd=ROOT,
-            capture_output=True, text=True, timeout=seconds, env={
+            (str(self.python), *args), cwd=ROOT, capture_output=True, text=True, timeout=seconds,
+            env={
                 **os.environ, "PYTHONPATH": ":".join(map(str, paths)), "CXX": str(self.compiler),
                 "TRACEA_CACHE": str(_folder("cache-arm")), **environment,
             },
@@ -143,16 +154,6 @@ class ArmLinux:
         (root / "proc/cpuinfo").write_text("\n".join(_CPUINFO.format(i) for i in range(_CORES)))
         ready.touch()
         return root
-
-    @staticmethod
-    def _compiler(folder: Path) -> Path:
-        """A script that compiles on this machine for that one."""
-        folder.mkdir(parents=True, exist_ok=True)
-        script = folder / "c++"
-        words = " ".join(f"'{word}'" for word in zig("aarch64-linux-gnu.2.28"))
-        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        script.chmod(0o755)
-        return script
 
 
 class Windows:
