@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -20,9 +21,11 @@ def test_no_gain_is_needed(precision: str) -> None:
     net = Net()
     graph = net.graph(net("MatMul", net.input("x", 1, 64), net.const(normal(64, 128))))
     packing = {PACK_INTEGERS.name, PACK_NBITS.name}
-    phases = every_phase(precision=precision)
-    unpacked = [p for p in phases if packing.isdisjoint(q.name for q in p.passes)]
-    optimized(graph, unpacked, APART)
+    before = itertools.takewhile(
+        lambda phase: packing.isdisjoint(p.name for p in phase.passes),
+        every_phase(precision=precision),
+    )
+    optimized(graph, tuple(before), APART)
     (region,) = (r for r in graph.regions() if r.op == "FusedGemm")
     assert not isinstance(region.params.layout, Int8Panels)
     trace = optimized(graph, PACKING, replace(LEGAL, min_gain_us=float("inf")))
