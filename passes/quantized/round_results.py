@@ -3,7 +3,8 @@
 v = op(…)    ->    DequantizeLinear(QuantizeLinear(v)) for all that reads v
 
 ONNX Runtime computes an operator in integers only between such conversions.  Only values that
-reach another convolution are rounded: what comes behind the last one keeps its precision.
+reach another convolution or product are rounded: what comes behind the last one keeps its
+precision.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ def _goes_through(graph: TileGraph, region: Region) -> bool:
 
 
 def _reaches(graph: TileGraph, region: Region) -> bool:
-    """Return whether a convolution that integers can compute comes behind a region."""
+    """Return whether a product or a convolution of integers can come behind a region."""
     todo, seen = graph.readers(region), set[str]()
     while todo and len(seen) < _MOST_STEPS:
         reader = todo.pop()
         if reader.id in seen or reader.fused:
             continue
         if reader.op == "Conv" and why_no_integers(graph, reader) is None:
+            return True
+        if reader.op in ("Gemm", "MatMul") and graph.weight(reader.operands[1]) is not None:
             return True
         seen.add(reader.id)
         todo += graph.readers(reader)
