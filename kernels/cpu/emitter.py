@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.byte_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS, Function
 from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
-from tracea_graph.kernels.cpu.quotients import quotients, rounded_stores
+from tracea_graph.kernels.cpu.scale_division import quotients, rounded_stores
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     PANEL,

@@ -126,10 +126,10 @@ def test_a_result_that_runs_is_profiled_call_by_call(
 OBSERVED = """
 import gc, sys, numpy
 import tracea_graph as tg
-from tracea_graph.commands.telemetry import Metrics
+from tracea_graph.commands.telemetry import RunMetrics
 from tracea_graph.native import NodeRun
 
-runs, metrics = [], Metrics()
+runs, metrics = [], RunMetrics()
 
 def on_run(run):
     runs.append(run)

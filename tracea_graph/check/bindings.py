@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from tracea_graph.check.size_limits import SizeLimit, clip, size_limits
+from tracea_graph.check.size_limits import SizeLimit, clip, known_size_limits
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph
@@ -130,7 +130,7 @@ def bindings(
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip
     pinned = _pinned(graph, needed)
-    bounds = size_limits(graph)
+    bounds = known_size_limits(graph)
     timed = [
         _bound(roles, _DEFAULT, {**pinned, **shape}, bounds, frozenset(shape))
         for shape in shapes or ({},)
@@ -150,7 +150,7 @@ def bindings(
 def guesses(graph: TileGraph, inputs: Sequence[str] | None = None) -> Iterator[Binding]:
     """Yield bindings to try if a model rejects the default one, likely sizes first."""
     needed = fed(graph, inputs)
-    roles, bounds, pinned = _roles(graph, needed), size_limits(graph), _pinned(graph, needed)
+    roles, bounds, pinned = _roles(graph, needed), known_size_limits(graph), _pinned(graph, needed)
     present = [role for role in _GUESSES if role in roles.values()]
     ladders = [[*enumerate((_DEFAULT[role], *_GUESSES[role]))] for role in present]
     steps = sorted(product(*ladders), key=lambda step: sum(rank for rank, _ in step))

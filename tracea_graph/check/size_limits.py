@@ -18,7 +18,7 @@ from tracea_graph.check.input_constraints import integers
 from tracea_graph.ir import Expr, Extent, combine, evaluate, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph
 
-__all__ = ["SizeLimit", "clip", "size_limits"]
+__all__ = ["SizeLimit", "clip", "known_size_limits"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SizeLimit:
         return size in (1, self.most) if self.exact else size <= self.most
 
 
-def size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
+def known_size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
     """Return every limit found, each once, without those that always hold."""
     found: dict[tuple[Extent, int], SizeLimit] = {}
     highest: dict[str, Extent] = {}

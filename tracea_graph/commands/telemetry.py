@@ -27,8 +27,16 @@ from tracea_graph.onnx_io.reader import load
 from tracea_graph.target import backend_named
 
 __all__ = [
-    "CallRow", "Metrics", "NodeRun", "call_rows", "metrics_text", "read_runs", "rows_csv",
-    "rows_jsonl", "timeline", "works_of",
+    "CallRow",
+    "NodeRun",
+    "RunMetrics",
+    "call_rows",
+    "metrics_text",
+    "read_runs",
+    "rows_csv",
+    "rows_jsonl",
+    "timeline",
+    "works_of",
 ]  # fmt: skip
 
 _BUCKETS = tuple(base * 10.0**e for e in range(-6, 1) for base in (1.0, 2.5, 5.0))
@@ -180,7 +188,7 @@ def timeline(runs: Sequence[NodeRun], works: Works) -> str:
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
 
 
-class Metrics:
+class RunMetrics:
     """Counters of runs: a latency histogram and the arena of each node, seconds of kernels.
 
     An instance may be the ``on_run`` of a session; :meth:`text` is what a scrape is answered with.
@@ -249,7 +257,7 @@ class _Histogram:
 
 def metrics_text(runs: Sequence[NodeRun], works: Works) -> str:
     """Return Prometheus text of all runs."""
-    made = Metrics(works)
+    made = RunMetrics(works)
     for run in runs:
         made(run)
     return made.text()

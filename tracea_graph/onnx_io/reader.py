@@ -15,7 +15,7 @@ from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external, guards, tensors, validate
 from tracea_graph.onnx_io.branches import flatten, has_loops, iterations
 from tracea_graph.onnx_io.canonical import canonicalize
-from tracea_graph.onnx_io.derived import derive_weights
+from tracea_graph.onnx_io.derived_weights import derive_weights
 from tracea_graph.onnx_io.formats import other_format
 from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.inlining import inline_bodies

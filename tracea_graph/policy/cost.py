@@ -100,7 +100,7 @@ class CostModel:
         """Predicted µs of a program: its steps as one node, and reorders at its borders."""
         subgraph = Subgraph(graph, region)
         total = sum(self.within(subgraph, r) for r in subgraph.steps if not reshapes(r.params))
-        edges = dict.fromkeys(v for r in subgraph.steps for v in reordered(r))
+        edges = dict.fromkeys(v for r in subgraph.steps for v in reordered_values(r))
         moved = [v for v in edges if v in region.operands or subgraph.is_output(v)]
         copies = sum(self._warm_us(subgraph.spec(v)) * _COPY for v in moved)
         return self.machine.node_us + total + copies - self._saved_us(subgraph, region)
@@ -112,7 +112,7 @@ class CostModel:
 
     def _reorders(self, graph: TileGraph, region: Region) -> float:
         """Time of the reorders before and after a single convolution or pool."""
-        return sum(self._warm_us(graph.spec(v)) * _COPY for v in reordered(region))
+        return sum(self._warm_us(graph.spec(v)) * _COPY for v in reordered_values(region))
 
     # ---- traffic -----------------------------------------------------------------------
 
@@ -252,8 +252,8 @@ def _fallbacks(region: Region) -> tuple[str, ...]:
     return region.operands[len(region.operands) - fallbacks :]
 
 
-def reordered(region: Region) -> tuple[str, ...]:
-    """Return the values a step reads or writes in a reordered layout."""
+def reordered_values(region: Region) -> tuple[str, ...]:
+    """Return the values a step reads or writes in a reordered_values layout."""
     params = region.params
     if isinstance(params, ConvParams):
         reads = region.operands[:1] if params.layout.reads_reordered else ()

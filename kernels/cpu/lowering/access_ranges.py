@@ -11,8 +11,8 @@ from tracea_graph.kernels.program import Call, View
 
 __all__ = [
     "SAME",
-    "AccessRange",
     "NotTileable",
+    "RowsRead",
     "access_ranges",
     "as_rows",
     "granularity_of",
@@ -30,14 +30,14 @@ class NotTileable(ValueError):
 
 
 @dataclass(frozen=True)
-class AccessRange:
+class RowsRead:
     """Rows [n0, n1) of a result need rows [n0·stride, (n1 − 1)·stride + span) of a view."""
 
     stride: int = 1
     span: int = 1
 
 
-SAME = AccessRange()
+SAME = RowsRead()
 
 
 def row_tiled(call: Call) -> bool:
@@ -45,7 +45,7 @@ def row_tiled(call: Call) -> bool:
     return CALLS.of(call).row_tiled
 
 
-def access_ranges(call: Call) -> Sequence[AccessRange | None]:
+def access_ranges(call: Call) -> Sequence[RowsRead | None]:
     """The access range of each view of a call; None for a view of which all rows are needed."""
     kinds = {"row": SAME, "all": None, "window": None}
     schema = CALLS.of(call)
@@ -55,19 +55,19 @@ def access_ranges(call: Call) -> Sequence[AccessRange | None]:
     ]
 
 
-def _window(call: Call) -> AccessRange:
+def _window(call: Call) -> RowsRead:
     """The access range of a convolution's input.
 
     Raises NotTileable if the window's height is symbolic.
     """
     if call.op == "winograd":
-        return AccessRange(1, 3)
+        return RowsRead(1, 3)
     weight = CALLS.of(call).named(call)["w"]
     assert isinstance(weight, View)
     taps = weight.dims[1 if call.op == "depthwise" else 2]
     if not isinstance(taps, int):
         raise NotTileable("the window's height is not known")
-    return AccessRange(
+    return RowsRead(
         call.attributes["strides"][0], (taps - 1) * call.attributes["dilations"][0] + 1
     )
 
@@ -87,7 +87,7 @@ def results(call: Call) -> tuple[View, ...]:
     return tuple(v for i in written(call) if (v := call.views[i]) is not None)
 
 
-def read(call: Call) -> Iterator[tuple[View, AccessRange | None]]:
+def read(call: Call) -> Iterator[tuple[View, RowsRead | None]]:
     """The views a call reads, each with its access range; None where all rows are needed."""
     own = written(call)
     for i, (view, access) in enumerate(zip(call.views, access_ranges(call), strict=True)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_of
+from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_destination
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import BF16X2, FOUR, INT16, SPLIT_STEPS, Int8Panels
@@ -34,7 +34,7 @@ def lower_gemm(
     views = [
         over_rows(slot, kind, rows, p.n) for slot, kind in zip(epilogue_inputs, kinds, strict=True)
     ]
-    total = sum_of(w, results) if p.norm else None
+    total = sum_destination(w, results) if p.norm else None
     chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
     into = [total] if total else [matrix(slot) for slot in slots]
     if p.integers:

@@ -11,8 +11,8 @@ from functools import reduce
 
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.cpu.lowering.access_ranges import (
-    AccessRange,
     NotTileable,
+    RowsRead,
     granularity_of,
 )
 from tracea_graph.kernels.program import Call, View
@@ -98,7 +98,7 @@ class PreviousIteration:
 
 
 def rows_needed(
-    call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsNeeded, AccessRange, int]]
+    call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsNeeded, RowsRead, int]]
 ) -> RowsNeeded | None:
     """Rows of a call that the readers of its results need."""
     granularity = granularity_of(call)
@@ -132,7 +132,7 @@ class LoopValue:
     top: int
     lines: Extent
     step: Extent
-    readers: list[tuple[RowsNeeded, AccessRange, int]] = field(default_factory=list)
+    readers: list[tuple[RowsNeeded, RowsRead, int]] = field(default_factory=list)
     capacity: int | None = None
     carries: bool = False
     parallel: bool = False
@@ -197,7 +197,7 @@ class LoopValue:
         return replace(view, strides=strides, offset=offset)
 
 
-def _reads(need: RowsNeeded, access: AccessRange, at: int, e: str) -> Extent:
+def _reads(need: RowsNeeded, access: RowsRead, at: int, e: str) -> Extent:
     end = plus(times(plus(need.end(e), -1), access.stride), access.span + at)
     return plus(need.end(e), at) if (access.stride, access.span) == (1, 1) else end
 

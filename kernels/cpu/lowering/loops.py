@@ -22,8 +22,8 @@ from tracea_graph.ir import Extent, combine, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.lowering.access_ranges import (
     SAME,
-    AccessRange,
     NotTileable,
+    RowsRead,
     access_ranges,
     as_rows,
     granularity_of,
@@ -186,7 +186,7 @@ class _LoopBuilder:
 
     def _propagate(self, halos: Mapping[Buffer, Call]) -> None:
         """Propagate the rows needed of each call backwards from the last one."""
-        wanted: dict[Buffer, list[tuple[RowsNeeded, AccessRange, int]]] = {}
+        wanted: dict[Buffer, list[tuple[RowsNeeded, RowsRead, int]]] = {}
         needs: list[RowsNeeded] = []
         for call in reversed(self.inside):
             made = results(call)
@@ -334,7 +334,7 @@ class _LoopBuilder:
             view = replace(view, offset=at_row_0(view))
         return value.rows_of(view, row, count)
 
-    def _operand(self, view: View, access: AccessRange, n0: Extent, count: Extent) -> View:
+    def _operand(self, view: View, access: RowsRead, n0: Extent, count: Extent) -> View:
         first = times(n0, access.stride)
         if access == SAME:
             rows = count

@@ -24,7 +24,7 @@ from tracea_graph.passes.pointwise.chains import IDENTITY
 
 __all__ = [
     "lower_embedding", "lower_norm", "lower_quantized_embedding", "lower_take", "norm_call",
-    "stored", "sum_of",
+    "stored", "sum_destination",
 ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: S
     )  # fmt: skip
 
 
-def sum_of(w: RegionWriter, results: Sequence[Slot]) -> View:
+def sum_destination(w: RegionWriter, results: Sequence[Slot]) -> View:
     """The destination of the sum that is normalised: a result of the op, or scratch."""
     last = results[-1]
     return matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
@@ -64,7 +64,7 @@ def lower_norm(
     if p.prologue is None:
         total = matrix(data[0])
     else:
-        total = sum_of(w, results)
+        total = sum_destination(w, results)
         rows, columns = total.dims
         views = [
             over_rows(slot, kind, rows, columns)
@@ -81,7 +81,7 @@ def lower_embedding(
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
     ids = [broadcast(slot, shape[:-1]) for slot in numbers]
     kind = numbers[0].spec.dtype or DType.I64
-    total = sum_of(w, results)
+    total = sum_destination(w, results)
     target = View.dense(total.buffer, shape)
     w.call(
         "embedding", tables=[t.view for t in tables], ids=ids, y=target, count=p.tables,

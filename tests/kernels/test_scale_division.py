@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracea_graph.kernels.cpu.quotients import quotients, reciprocal
+from tracea_graph.kernels.cpu.scale_division import quotients, reciprocal
 from tracea_graph.ops.chain import Chain, Step
 
 
