@@ -137,7 +137,7 @@ def launches(
     name: str, precision: str, folder: Path, batch: int = 1
 ) -> tuple[list[Run], list[str]]:
     """Return the launches of a zoo model's run, and the operators left to the CPU."""
-    path = make(name, folder)  # matrices of a hollow model would be split as those of low rank
+    path = make(name, folder, hollow=True)
     model = load(path)
     # Masks are read from the file; its weights are nearly all zero, and are not judged by that.
     placed, graph, _ = programs(model, precision, batch, skip=(DEAD_CHANNELS, LOW_RANK_EXACT))
