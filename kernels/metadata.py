@@ -24,8 +24,8 @@ class Resources:
     """What the machine code of a kernel takes, read from the object or cubin.
 
     ``registers`` are the vector registers in use, on GPUs the registers of a thread;
-    ``stack_bytes`` is the largest frame, or the local memory of a thread; ``spills`` are the
-    stores of vector registers to it, or its words.
+    ``stack_bytes`` is the largest frame, on GPUs the local memory of a thread; ``spills`` counts
+    stores of vector registers to the frame, on GPUs spilled words.
     """
 
     code_bytes: int

@@ -132,7 +132,7 @@ class CpuCatalog(KernelCatalog):
         if schema is None or schema.schedule is None:
             return (), ""
         if schema.schedule is not GemmSchedule:
-            return (), "the library divides the work by the actual sizes"
+            return (), "the library divides the work at run time, by the actual sizes"
         own = next(s for s in GEMM_SCHEDULES if topology.m <= s.limit)
         rows = f"{topology.m} row{'s' * (topology.m > 1)}"
         return GEMM_SCHEDULES, f"{'' if topology.static else 'about '}{rows}: {own.text}"

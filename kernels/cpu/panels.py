@@ -448,7 +448,7 @@ class BlockSparseVnni2Panels(BlockSparsePanels):
 
 @dataclass(frozen=True)
 class BitmapPanels(WeightLayout):
-    """The nonzero elements of panels, in float32 or bf16, and a bit per position; x in float32."""
+    """Panels as their nonzero elements (float32 or bf16) and a bit per position; x is float32."""
 
     in_bf16: bool = False
     operands: ClassVar[int] = 2

@@ -146,7 +146,7 @@ def attention_params(
     if max(q.size, v.size) > _MAX_HEAD:
         raise NoMatch(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
     if masking.causal != "none" and graph.opset < _RANGE:
-        raise NoMatch(f"its body compares positions with Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its body needs Range, which came with opset {_RANGE}")
     return AttentionParams(
         q.heads, q.size, v.size, scale, masking.kind,
         offsets=(q.offset, k.offset, v.offset), widths=(q.width, k.width, v.width),

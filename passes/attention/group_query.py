@@ -144,7 +144,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
         raise NoMatch(Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
-        raise NoMatch(f"its body compares positions with Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its body needs Range, which came with opset {_RANGE}")
 
 
 def _heads(
@@ -185,7 +185,7 @@ def _heads(
 def _columns_of(graph: TileGraph, table: str) -> int:
     shape = graph.spec(table).shape
     if shape is None or len(shape) != 2 or not isinstance(shape[1], int):
-        raise NoMatch("the size of its tables is not known")
+        raise NoMatch("the size of its cos and sin tables is not known")
     return shape[1]
 
 
@@ -193,7 +193,7 @@ def _rotated(
     part: _Columns, size: int, rotated: int, interleaved: bool, tables: tuple[str, str]
 ) -> ConcatParams:
     if rotated > size or (interleaved and rotated != size):
-        raise NoMatch("it rotates only a part of interleaved columns")
+        raise NoMatch("it rotates a part of each head in interleaved pairs")
     width = part.count * size
     cut = (Move("slice", (2, part.offset, part.offset + width, 1)),) if width != part.width else ()
     split = IndexMap((*cut, Move("reshape", (0, 0, part.count, size))))

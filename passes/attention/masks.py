@@ -252,7 +252,7 @@ class Masks:
                 return drop.whole
             raise NoMatch("causality and another condition are masked as one beside a second mask")
         if drop.selects and not drop.fill <= ABSORBING:
-            raise NoMatch("a mask is added to scores that another one replaces")
+            raise NoMatch("one mask is added to the scores, another one then replaces them")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)

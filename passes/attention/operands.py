@@ -230,7 +230,10 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
 
 
 def head_major_operand(graph: TileGraph, value: str, transposed: bool = False) -> AttentionOperand:
-    """Return ``[B,H,S,D]`` (``[B,H,D,T]`` if ``transposed``) as heads; raises NoMatch."""
+    """Return a ``[B,H,S,D]`` value (``[B,H,D,T]`` if ``transposed``) as an operand of attention.
+
+    Raises NoMatch if its rank is not 4.
+    """
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 4:
         raise NoMatch("an operand is not split into heads")

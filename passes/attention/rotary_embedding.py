@@ -131,7 +131,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     rotated = int(attribute(region, "rotary_embedding_dim", 0)) or size  # type: ignore[call-overload]
     interleaved = attribute(region, "interleaved", 0) == 1
     if half != rotated // 2 or rotated % 2 or (interleaved and rotated != size):
-        return "it rotates only a part of interleaved columns, or its tables have another size"
+        return "it rotates a part of each head in interleaved pairs, or its tables do not fit"
     axis = IndexMap((Move("unsqueeze", (1 if len(shape) == 4 else 2,)),))
     merged = columns if len(shape) == 3 else 0
     return RotaryOperands(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)

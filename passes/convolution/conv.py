@@ -170,7 +170,7 @@ class ConvEpilogue:
                 Reason(f"the convolution {value!r} has other readers", Code.OTHER_READERS),
             )
         if not same_shape(graph.spec(value), result):
-            return Miss(self.name, region.id, f"the convolution {value!r} is broadcast")
+            return Miss(self.name, region.id, f"the convolution's {value!r} is broadcast")
         x, w, bias, epilogue_inputs = conv.params.split(conv.operands)
         joined = inline(
             bound_chain, value, (conv.params.epilogue or IDENTITY, (value, *epilogue_inputs))

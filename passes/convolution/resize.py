@@ -103,7 +103,7 @@ def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
     if all(isinstance(d, int) for d in after[2:]):
         return ResizeParams(how, sizes=_numbers(after[2:])), (value,)
     if (model := _of_that_size(graph, region, after)) is None:
-        return "its sizes are computed, and no value is known to have the same"
+        return "its sizes are computed, and no other value is known to have them"
     return ResizeParams(how, like=True), (value, model)
 
 

@@ -40,7 +40,7 @@ def attention(s: OnnxBuilder) -> OnnxBuilder:
     if any(s.operands[6:]):
         raise CannotDecompose("its cache is a buffer of separate length")
     if s.attribute("do_rotary", 0):
-        raise CannotDecompose("it rotates queries and keys")
+        raise CannotDecompose("its rotary embedding (do_rotary) is not supported")
     if why := why_no_mask(s, mask):
         raise CannotDecompose(why)
     shape, stored = s.image(x), s.graph.weight(weight)

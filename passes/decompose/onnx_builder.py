@@ -24,7 +24,7 @@ class CannotDecompose(Exception):
 class OnnxBuilder:
     """Builder of nodes over values of a graph; the last node's result is the operator's.
 
-    Names of new values begin with that of the result, and ``mark``.
+    A new value is named after the operator's result, with ``mark`` and a number behind it.
     """
 
     def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:

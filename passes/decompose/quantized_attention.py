@@ -21,7 +21,7 @@ def qattention(s: OnnxBuilder) -> OnnxBuilder:
     """Write the projections of a QAttention as products of integers, each rescaled."""
     x, weight, bias, scale, scales, mask, zero, zeros, past = s.operands[:9]
     if s.attribute("do_rotary", 0):
-        raise CannotDecompose("it rotates queries and keys")
+        raise CannotDecompose("its rotary embedding (do_rotary) is not supported")
     if why := why_no_mask(s, mask):
         raise CannotDecompose(why)
     shape, stored = s.spec(x).shape, s.graph.weight(weight)
@@ -29,7 +29,7 @@ def qattention(s: OnnxBuilder) -> OnnxBuilder:
     if shape is None or len(shape) != 3 or stored is None or len(stored.shape) != 2:
         raise CannotDecompose("its weights are not constant, or the rank of x is not known")
     if factors is None or (zeros and own is None) or s.spec(scale).dtype is not DType.F32:
-        raise CannotDecompose("its scales and zero points are not float32 and constant")
+        raise CannotDecompose("its scales or zero points are not constant, or scales not float32")
     depth, wide = stored.shape
     given = s.graph.weight(bias)
     if wide % 3 or shape[-1] != depth or given is None or given.dtype is not DType.F32:

@@ -104,7 +104,7 @@ class _UnflattenedRows:
     def _found(self, value: str, depth: int) -> str:
         shape, region = self.graph.spec(value).shape, self.graph.producer(value)
         if shape is None or len(shape) > 2:
-            raise NoMatch(f"{value!r} is not a matrix of these rows")
+            raise NoMatch(f"{value!r} does not have the product's rows")
         if len(shape) < 2 or shape[0] == 1:
             self.kept.append(value)
             return value

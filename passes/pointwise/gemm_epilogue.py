@@ -49,7 +49,7 @@ class GemmEpilogue:
     ) -> Proposal | Miss:
         result = graph.spec(region.results[0])
         if not same_shape(graph.spec(value), result):
-            return Miss(self.name, region.id, f"the product {value!r} is broadcast")
+            return Miss(self.name, region.id, f"the matmul's {value!r} is broadcast")
         if len(graph.convex((product, region))) > 2:
             why = Reason(f"another operand also depends on the product {value!r}", Code.CYCLE)
             return Miss(self.name, region.id, why)

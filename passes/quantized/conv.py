@@ -181,7 +181,7 @@ def integer_conv(
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
     if shape is None or len(shape) != len(weight.shape) or len(shape) not in (3, 4):
-        return Reason("the operands are not images or lines of known rank", Code.UNKNOWN_SHAPE)
+        return Reason("the operands do not have one or two spatial axes", Code.UNKNOWN_SHAPE)
     if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return "the number of input channels is not known, or not that of the filters"
     window = read_window(region, weight.shape[2:], shape[2:])

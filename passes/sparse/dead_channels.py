@@ -256,7 +256,7 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     if isinstance(params, GemmParams) and (params.norm or params.splits):
         return f"{value!r} is normalised over its channels"
     if params.epilogue and not set(params.epilogue.operands[1:]) <= {"row", "scalar"}:
-        return f"the epilogue that computes {value!r} differs from row to row"
+        return f"the epilogue that computes {value!r} reads operands that differ by row"
     if any(graph.weight(v) is None for v in maker.operands[1:]):
         return Reason(
             f"an operand of the product that makes {value!r} is not constant", Code.NOT_CONSTANT

@@ -292,7 +292,7 @@ def _answers(worker: Worker, name: str, feed: Mapping[str, Array]) -> Outputs | 
 def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: bool) -> str:
     if not runs:
         first = next(iter(rejected.values()), "there were none")
-        return f"the original rejects every input tried ({first}); give real ones with --data"
+        return f"the original rejects every generated input ({first}); give real ones by --data"
     return "" if stable else "the original answers differently each time it runs"
 
 

@@ -46,7 +46,7 @@ class Model:
 
     @property
     def runnable(self) -> Path:
-        """The file that ONNX Runtime runs as the original: it has no kernels for bf16."""
+        """The file that ONNX Runtime runs as the original: a float32 form of a bf16 model."""
         refused = DType.BF16 in self.widened
         return self.in_float32 if refused else self.path
 

@@ -56,7 +56,7 @@ class TileGrid:
         return self.row_tiles * self.key_tiles
 
     def kept(self, active: npt.NDArray[Any], rows: int, keys: int) -> npt.NDArray[np.bool_]:
-        """Return where ``[rows, keys]`` scores lie in an active tile of a map.
+        """Return which of ``[rows, keys]`` scores lie in an active tile.
 
         Raises ValueError for more rows or keys than the grid has.
         """

@@ -96,7 +96,7 @@ class ConvIntegerParams:
         return tuple(TensorSpec(dtype, made) for dtype in types)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """Evaluate with NumPy; sums are exact, in float64."""
+        """Evaluate with NumPy in float64, where these sums of integers are exact."""
         acc = self.sums(arrays[0], arrays[1:2], arrays[2 : self.first])
         return self.epilogue.reference([acc, *arrays[self.first :]]) if self.epilogue else [acc]
 

@@ -50,11 +50,19 @@ KINDS = (
 class LayoutParams:
     """A layout op with integer parameters and, for pad, first and expand, ``sizes``.
 
-    ``ints`` are: concat (axis,); channels (start, stop); repeat the factors; transpose perm;
-    spread the sides; shuffle (groups, channels); reflect and edge top, left, bottom, right; frames
-    taps, stride, dilation, zeros before, zeros after; first (axis,).  ``sizes`` are expressions
-    over the operands' dimensions (:mod:`tracea_graph.ops.sizes`); operands after the first are
-    read for their sizes only.
+    ``ints`` by kind:
+
+    * ``concat``, ``first``: the axis
+    * ``channels``: start and stop
+    * ``repeat``: a factor for each axis
+    * ``transpose``: the permutation
+    * ``spread``: how many channel groups go along each of two axes
+    * ``shuffle``: groups and channels
+    * ``reflect``, ``edge``: padding at the top, left, bottom and right
+    * ``frames``: taps, stride, dilation, zeros before and after
+
+    ``sizes`` are expressions over the operands' dimensions (:mod:`tracea_graph.ops.sizes`);
+    operands after the first are read for their sizes only.
     """
 
     kind: str

@@ -275,7 +275,7 @@ class Reporter:
         found += filter(None, (runtime_conflict(),))
         if is_result(self.model):
             name = self.model.path.name
-            found.append(f"{name} is a result of this tool; give it the original for a better one")
+            found.append(f"{name} is a result of this tool: optimize the original instead")
         if self.model.unknown:
             found.append(overridable_warning(len(self.model.unknown)))
         rejected = evaluator.verification.rejected if evaluator.verification else {}

@@ -82,7 +82,7 @@ class PolicyDecision:
         limit = WORTH_MEASURING * min(legal.values())
         held = {key for key, us in legal.items() if us <= limit}
         held |= {_key(config) for config in (*space.legal_seeds(), *space.seeded(), keep)}
-        words = f"its modelled time is within {WORTH_MEASURING:g} times the best"
+        words = f"its modelled time is within {WORTH_MEASURING:g} times the best candidate's"
         return space.require(words, lambda config: _key(config) in held)
 
 

@@ -83,7 +83,7 @@ class BlockedValue:
         return replace(self, channels=channels, first=self.first + first // self.block)
 
     def with_block(self, block: int) -> BlockedValue:
-        """The value with blocks of ``block`` channels instead."""
+        """Return the same buffer in blocks of ``block`` channels."""
         capacity = self.capacity * self.block // block
         return replace(self, capacity=capacity, numbers=block, block=block)
 

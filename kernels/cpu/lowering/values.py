@@ -197,7 +197,7 @@ class Values:
         copy(self.w, *matching_views(source, place, pads))
 
     def block_in_bf16x2(self, value: int) -> BlockedValue:
-        """The value blocked, as bf16x2 (hi + lo)."""
+        """Return a value in channel blocks, every element as bf16x2 (hi + lo)."""
         if value not in self.bf16x2:
             source = self.block(value)
             made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)

@@ -35,7 +35,7 @@ TASK_US = 0.15
 
 @cache
 def units_of(isa: str) -> float:
-    """Vector multiply-adds per cycle of this machine's core at a level."""
+    """Return the vector multiply-adds that a core of this machine starts per cycle."""
     return pipes_of(profile_cpu(), isa_of(isa).width)
 
 

@@ -303,7 +303,7 @@ def added_to_a_number(net: Net, scores: str) -> str:
 
 INTERFERING = {
     mixed: "causality and another condition are masked as one beside a second mask",
-    added_to_a_number: "a mask is added to scores that another one replaces",
+    added_to_a_number: "one mask is added to the scores, another one then replaces them",
 }
 
 
@@ -331,7 +331,7 @@ def test_an_order_needs_an_opset_whose_bodies_can_count(opset: int) -> None:
     trace = schedule_only(graph, Attention())
     if opset < 11:
         assert reasons(trace, "attention") == {
-            "its body compares positions with Range, which came with opset 11"
+            "its body needs Range, which came with opset 11"
         }
     else:
         assert only(graph, "FusedAttention").params.causal != "none"

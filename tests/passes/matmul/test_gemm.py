@@ -303,7 +303,7 @@ def test_a_broadcast_product_is_the_reason() -> None:
     y = net("MatMul", net.input("x", 5, 24), net.weight(24, N))
     graph = net.graph(net("Add", y, net.input("r", 3, 5, N)))
     trace = optimized(graph)
-    assert reasons(trace, "gemm-epilogue") == {f"the product {y!r} is broadcast"}
+    assert reasons(trace, "gemm-epilogue") == {f"the matmul's {y!r} is broadcast"}
     assert_same(net, graph, {"x": normal(5, 24), "r": normal(3, 5, N)})
 
 
