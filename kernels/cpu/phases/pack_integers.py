@@ -3,8 +3,8 @@
 FusedGemm(x, W, …, zeros)         ->    FusedGemm(x, panels, …)
 FusedConvInteger(x, W, …, zeros)  ->    FusedConvInteger(x, panels, …)
 
-Filters of groups that end within a panel join into larger groups, with zeros for the channels of
-other groups; depthwise filters stay as they are.
+Filters of groups that end within a panel join into larger groups, with their zero points for the
+channels of other groups; depthwise filters stay as they are.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def _rewrite(m: Match) -> Rewrite | str:
 
     def load() -> Array:
         matrix: Any = np.asarray(layout.matrix([weight.load()], k, n))
+        zeros = None if own is None else own.load()
         if joined > 1:
-            matrix = _join(matrix, m.root.params, joined)
-        return pack_int8(matrix, None if own is None else own.load())
+            matrix = _join(matrix, m.root.params, joined, zeros)
+        return pack_int8(matrix, zeros)
 
     packed = INT8 if own is None else INT8_ZEROS
     turned = "_t" if layout.transposed else ""
@@ -80,11 +81,14 @@ def _joined(params: ConvIntegerParams) -> int:
     return next((c for c in counts if c * each % PANEL == 0), params.groups)
 
 
-def _join(matrix: Array, params: ConvIntegerParams, joined: int) -> Array:
-    """Return ``[taps, joined groups' channels, O]``, zero where a filter has another group."""
+def _join(
+    matrix: Array, params: ConvIntegerParams, joined: int, zeros: Array | None
+) -> Array:  # fmt: skip
+    """Return ``[taps, joined groups' channels, O]``, a filter's zero point in other groups."""
     each, depth = params.filters // params.groups, params.channels // params.groups
     taps = params.k // depth
-    wide = np.zeros((taps, joined, depth, params.filters), matrix.dtype)
+    shape = taps, joined, depth, params.filters
+    wide = np.full(shape, 0 if zeros is None else zeros, matrix.dtype)
     for group in range(params.groups):
         columns = slice(group * each, (group + 1) * each)
         wide[:, group % joined, :, columns] = matrix[:, columns].reshape(taps, depth, each)

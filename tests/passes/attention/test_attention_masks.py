@@ -330,9 +330,7 @@ def test_an_order_needs_an_opset_whose_bodies_can_count(opset: int) -> None:
     graph = loaded(net, net("MatMul", p, v))
     trace = schedule_only(graph, Attention())
     if opset < 11:
-        assert reasons(trace, "attention") == {
-            "its body needs Range, which came with opset 11"
-        }
+        assert reasons(trace, "attention") == {"its body needs Range, which came with opset 11"}
     else:
         assert only(graph, "FusedAttention").params.causal != "none"
     assert_same(net, graph, feeds(net))
