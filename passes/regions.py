@@ -12,7 +12,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "attribute",
-    "collapses",
+    "broadcasts_over_matrix",
     "fused",
     "gemm_producer",
     "int_constant",
@@ -79,7 +79,7 @@ def same_shape(a: TensorSpec, b: TensorSpec) -> bool:
     return a.shape is not None and a.shape == b.shape
 
 
-def collapses(spec: TensorSpec, result: TensorSpec) -> bool:
+def broadcasts_over_matrix(spec: TensorSpec, result: TensorSpec) -> bool:
     """Return whether an operand broadcasts over ``[rows, columns]`` as full, row, column or
     scalar."""
     shape, full = spec.shape, result.shape

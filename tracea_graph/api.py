@@ -15,7 +15,7 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.context import Context
 from tracea_graph.errors import OutdatedError, UsageError, close_match
-from tracea_graph.native import NativeLibrary, NodeRun
+from tracea_graph.native_library import NativeLibrary, NodeRun
 from tracea_graph.onnx_io import check_shapes, library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
@@ -44,7 +44,7 @@ from tracea_graph.runtime_policy import RuntimePolicy, read_policy
 from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
-from tracea_graph.views.shapes import ShapeReport, ShapeRow
+from tracea_graph.views.shape_check import ShapeReport, ShapeRow
 
 if TYPE_CHECKING:
     import onnxruntime

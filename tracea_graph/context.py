@@ -13,7 +13,7 @@ from functools import cached_property
 from tracea_graph.config import Environment
 from tracea_graph.hardware import Measurements
 from tracea_graph.policy import KernelPlan, PolicyEngine
-from tracea_graph.policy.topology import dtype_of, fallbacks
+from tracea_graph.policy.operator_topology import dtype_of, fallbacks
 from tracea_graph.target import HOST, read_environment, target_of
 
 __all__ = ["Context"]

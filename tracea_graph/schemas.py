@@ -16,7 +16,7 @@ from tracea_graph.views.bench import BenchReport
 from tracea_graph.views.explain import Explanation
 from tracea_graph.views.retuned import Retuned
 from tracea_graph.views.serving import ServingReport
-from tracea_graph.views.shapes import ShapeReport
+from tracea_graph.views.shape_check import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
 from tracea_graph.views.tuned import CachedResult, TunedReport
 from tracea_graph.views.verify import VerifyReport

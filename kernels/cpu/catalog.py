@@ -33,7 +33,7 @@ from tracea_graph.policy import (
     Unstructured,
     Windowed,
 )
-from tracea_graph.policy.topology import Kind
+from tracea_graph.policy.operator_topology import Kind
 
 __all__ = ["CATALOG", "CpuCatalog", "host_loop", "variant_id"]
 

@@ -33,7 +33,7 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.extent_code import FIRST_OPERATOR, NUMBER, OPERATORS, SYMBOL, postfix
+from tracea_graph.kernels.extent_bytecode import FIRST_OPERATOR, NUMBER, OPERATORS, SYMBOL, postfix
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.kernels.schema import CallSchema, bits_float, float_bits
 

@@ -35,8 +35,8 @@ from tracea_graph.policy import (
     Permuted,
     Windowed,
 )
-from tracea_graph.policy.catalog import SizeOf
-from tracea_graph.policy.topology import Kind
+from tracea_graph.policy.kernel_catalog import SizeOf
+from tracea_graph.policy.operator_topology import Kind
 
 __all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"]
 

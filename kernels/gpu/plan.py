@@ -36,7 +36,7 @@ from itertools import accumulate
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
-from tracea_graph.kernels.extent_code import NUMBER, SYMBOL, operator_code, symbol_of
+from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode, symbol_of
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernels import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
@@ -72,7 +72,7 @@ class _Sizes:
             row = (SYMBOL, symbol_of(extent, self.symbols), 0)
         else:
             a, b = extent.args
-            row = (operator_code(extent.op), self.of(a), self.of(b))
+            row = (operator_opcode(extent.op), self.of(a), self.of(b))
         return self.rows.setdefault(row, len(self.rows))
 
 

@@ -12,7 +12,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.regions import collapses, fused
+from tracea_graph.passes.regions import broadcasts_over_matrix, fused
 from tracea_graph.reasons import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -50,7 +50,9 @@ class NormPrologue:
             return
         chain, names = bound_chain
         result = graph.spec(value)
-        if FULL not in chain.operands or not all(collapses(graph.spec(n), result) for n in names):
+        if FULL not in chain.operands or not all(
+            broadcasts_over_matrix(graph.spec(n), result) for n in names
+        ):
             yield Miss(self.name, region.id, "the prologue's operands are not regular over rows")
             return
         keep = graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value))

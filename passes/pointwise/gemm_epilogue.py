@@ -18,7 +18,7 @@ from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.regions import (
-    collapses,
+    broadcasts_over_matrix,
     fused,
     only_read_by,
     product_producer,
@@ -116,7 +116,7 @@ def _uneven(
         ranks = [graph.spec(v).rank or 0 for v in product.operands[:2]]
         return "the product is of vectors" if min(ranks) < 2 else None
     for other in bound_chain[1]:
-        if other != value and not collapses(graph.spec(other), result):
+        if other != value and not broadcasts_over_matrix(graph.spec(other), result):
             return f"operand {graph.spec(other)} is not regular over {result}"
     return None
 

@@ -17,7 +17,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.extent_code import postfix
+from tracea_graph.kernels.extent_bytecode import postfix
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.kernels.program import Attributes, Call, LaunchedCall, OpType, Program, View
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value

@@ -17,7 +17,7 @@ HOST = """
 import sys
 import numpy as np
 from pathlib import Path
-from tracea_graph.native import KernelError, NativeLibrary, view
+from tracea_graph.native_library import KernelError, NativeLibrary, view
 kernels = NativeLibrary(Path(sys.argv[1]))
 kernels.set_threads(1)
 x, y = np.arange(33, dtype=np.float32).reshape(3, 11), np.empty((3, 11), np.float32)

@@ -109,7 +109,7 @@ import numpy as np
 import onnx
 from pathlib import Path
 from onnx import numpy_helper
-from tracea_graph.native import NativeLibrary, KernelError, view, view_of
+from tracea_graph.native_library import NativeLibrary, KernelError, view, view_of
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 

@@ -10,7 +10,7 @@ import pytest
 
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.activations import ACTIVATIONS
-from tracea_graph.native import Conv2dParams, KernelError, NativeLibrary, view
+from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, view
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.windows import ConvWindow

@@ -17,7 +17,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.machine import CpuDiagnostics
 from tracea_graph.kernels.cpu.measure import assumed
-from tracea_graph.native import Conv2dParams, NativeLibrary, view
+from tracea_graph.native_library import Conv2dParams, NativeLibrary, view
 
 pytestmark = pytest.mark.compiler
 Array = np.ndarray[Any, Any]

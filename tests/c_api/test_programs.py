@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.tiny import child, product
 from tracea_graph import api
 from tracea_graph.commands.kernels import KernelLibrary
-from tracea_graph.native import KernelError, NativeLibrary, view
+from tracea_graph.native_library import KernelError, NativeLibrary, view
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.options import Options
@@ -66,7 +66,7 @@ FORKING = """
 import os, sys
 import numpy as np
 from pathlib import Path
-from tracea_graph.native import NativeLibrary, view
+from tracea_graph.native_library import NativeLibrary, view
 kernels = NativeLibrary(Path(sys.argv[1]))
 kernels.set_threads(3)
 x, y = np.ones((400, 300), np.float32), np.empty((400, 300), np.float32)

@@ -14,7 +14,7 @@ import pytest
 from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.native import Conv2dParams, KernelError, NativeLibrary, TensorView, view
+from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView, view
 
 INVALID, UNSUPPORTED = 1, 2
 A, B, C = (np.zeros(shape, np.float32) for shape in ((4, 6), (6, 8), (4, 8)))

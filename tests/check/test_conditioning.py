@@ -10,7 +10,7 @@ import pytest
 
 from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
-from tracea_graph.check.conditioning import ill_conditioned, unstable_answers
+from tracea_graph.check.conditioning import unstable_answers, values_before_saturation
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 
@@ -19,9 +19,9 @@ NET = """g (float[3,8] x) => (float[3,8] y) {
 
 
 def test_what_is_squashed_before_an_output_is_found() -> None:
-    assert ill_conditioned(graph(NET, w=np.eye(8, dtype=np.float32))) == ("a",)
+    assert values_before_saturation(graph(NET, w=np.eye(8, dtype=np.float32))) == ("a",)
     plain = NET.replace("Softmax<axis=-1>", "Relu")
-    assert ill_conditioned(graph(plain, w=np.eye(8, dtype=np.float32))) == ()
+    assert values_before_saturation(graph(plain, w=np.eye(8, dtype=np.float32))) == ()
 
 
 @pytest.mark.parametrize(

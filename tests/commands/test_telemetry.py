@@ -127,7 +127,7 @@ OBSERVED = """
 import gc, sys, numpy
 import tracea_graph as tg
 from tracea_graph.commands.telemetry import RunMetrics
-from tracea_graph.native import NodeRun
+from tracea_graph.native_library import NodeRun
 
 runs, metrics = [], RunMetrics()
 

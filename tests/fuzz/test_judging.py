@@ -53,7 +53,7 @@ def test_what_roundings_disagree_in_says_nothing() -> None:
     assert not settled(one([np.inf, 2], [3.2, 4]), right, [right, moved])
 
 
-def ill_conditioned(channels: int) -> onnx.ModelProto:
+def values_before_saturation(channels: int) -> onnx.ModelProto:
     """A sum of 1e8, 1 and −1e8, by a convolution and by a product."""
     weight = np.ones((1, channels, 1, 1), np.float32)
     nodes = [
@@ -75,7 +75,7 @@ def ill_conditioned(channels: int) -> onnx.ModelProto:
 
 def test_doubles_keep_what_floats_lose(tmp_path: Path) -> None:
     path = tmp_path / "ill.onnx"
-    onnx.save(doubled(ill_conditioned(3)), path)
+    onnx.save(doubled(values_before_saturation(3)), path)
     feed = {"x": np.array([1.25, 2.25, 4.25]).reshape(1, 3, 1, 1)}
     with WorkerPool() as worker_pool:
         found = Original(worker_pool, path).answer(feed)

@@ -9,7 +9,7 @@ import pytest
 import tracea_graph.kernels.cpu
 from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.policy_header import policy_header
-from tracea_graph.native import ACTIVATIONS as NATIVE
+from tracea_graph.native_library import ACTIVATIONS as NATIVE
 
 HEADER = Path(tracea_graph.kernels.cpu.__file__).parent / "runtime" / "policy.h"
 

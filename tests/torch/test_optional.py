@@ -15,7 +15,9 @@ def run(code: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize("name", ["tracea_graph.api", "tracea_graph.cli", "tracea_graph.native"])
+@pytest.mark.parametrize(
+    "name", ["tracea_graph.api", "tracea_graph.cli", "tracea_graph.native_library"]
+)
 def test_nothing_else_imports_pytorch(name: str) -> None:
     found = run(f"import sys, {name}; print('torch' in sys.modules)")
     assert found == "False\n"

@@ -17,7 +17,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import TileGraph
 
-__all__ = ["ill_conditioned", "unstable_answers"]
+__all__ = ["unstable_answers", "values_before_saturation"]
 
 _SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
@@ -26,7 +26,7 @@ _STEPS = 16
 """Maximum distance, in operators, from such a value to an output."""
 
 
-def ill_conditioned(graph: TileGraph) -> tuple[str, ...]:
+def values_before_saturation(graph: TileGraph) -> tuple[str, ...]:
     """Return the float32 values that saturating operators read shortly before an output."""
     found: dict[str, None] = {}
     seen: set[str] = set()

@@ -103,10 +103,11 @@ def reference(
 
     ``threads`` are the candidates' thread count, because some operators' answers depend on it.
     The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
-    (:func:`ill_conditioned`) must not be so large that rounding changes outputs.  ``sensitivity``
-    says which outputs must change with the inputs, and how much.  ``float32_form`` is a model that
-    computes in float32 what the original computes in fp16; it must agree with the original to
-    within ``TOLERANCE.half``.  With a known ``trouble`` the original is not run.
+    (:func:`values_before_saturation`) must not be so large that rounding changes outputs.
+    ``sensitivity`` says which outputs must change with the inputs, and how much.
+    ``float32_form`` is a model that computes in float32 what the original computes in fp16; it
+    must agree with the original to within ``TOLERANCE.half``.  With a known ``trouble`` the
+    original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")

@@ -15,7 +15,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output import check_file, write_text
 from tracea_graph.views import render_graph
 from tracea_graph.views.explain import render_explanation, render_node
-from tracea_graph.views.shapes import render_shapes
+from tracea_graph.views.shape_check import render_shapes
 from tracea_graph.views.ttg import graph_page
 
 __all__ = ["run_explain", "run_inspect"]

@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.onnx_io.inlining import CustomOpNode, caller_of
+from tracea_graph.onnx_io.inlining import CustomOpOrigin, caller_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.space import number
 
@@ -97,7 +97,7 @@ class OpStatistics:
     """
 
     def __init__(
-        self, graph: TileGraph, calls: Sequence[CustomOpNode], sizes: Mapping[str, int]
+        self, graph: TileGraph, calls: Sequence[CustomOpOrigin], sizes: Mapping[str, int]
     ) -> None:
         self.graph, self.sizes = graph, sizes
         self.calls = {call.name: call for call in calls}

@@ -21,7 +21,7 @@ from tracea_graph.hardware import Tracing
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.onnx_io.guards import BRANCHES
-from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
+from tracea_graph.onnx_io.inlining import CustomOpOrigin, calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
@@ -161,7 +161,7 @@ def _done_by(
 def _calls(
     traced: Sequence[CallTime],
     work: NodeStats,
-    call: CustomOpNode | None,
+    call: CustomOpOrigin | None,
     op_stats: OpStatistics,
     roofs: Roofs,
 ) -> tuple[ProfileRow, ...]:
@@ -213,7 +213,7 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 
 def time_calls(
     one: Subject,
-    calls: Sequence[CustomOpNode],
+    calls: Sequence[CustomOpOrigin],
     backend: Backend,
     feed: Feed,
     threads: int,
@@ -234,7 +234,9 @@ def time_calls(
         return read_trace(trace, calls, told, skip=2 * _WARMUP) if trace.is_file() else {}
 
 
-def read_trace(trace: Path, calls: Sequence[CustomOpNode], told: Tracing, skip: int = 0) -> Traced:
+def read_trace(
+    trace: Path, calls: Sequence[CustomOpOrigin], told: Tracing, skip: int = 0
+) -> Traced:
     """Parse a trace of these nodes, without their first ``skip`` runs.
 
     Raises UsageError for a node whose plan another version of this tool wrote.

@@ -20,7 +20,7 @@ from typing import Any
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.kernels.schema import phase_of
-from tracea_graph.native import NodeRun
+from tracea_graph.native_library import NodeRun
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load

@@ -13,7 +13,7 @@ from tracea_graph.check.worker import Worker
 from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Tracing
-from tracea_graph.onnx_io.inlining import CustomOpNode, calls_of
+from tracea_graph.onnx_io.inlining import CustomOpOrigin, calls_of
 from tracea_graph.onnx_io.original import backend_of
 from tracea_graph.onnx_io.reader import load
 from tracea_graph.pipeline.inputs import inputs_to_run
@@ -50,7 +50,7 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
 
 
 def read_timeline(
-    file: Path, title: str, calls: Sequence[CustomOpNode], told: Tracing, skip: int = 0
+    file: Path, title: str, calls: Sequence[CustomOpOrigin], told: Tracing, skip: int = 0
 ) -> Timeline:
     """Parse a recording, without the first ``skip`` runs of every node, and pick what to show."""
     runs: dict[str, list[tuple[int, str, str]]] = {}

@@ -18,7 +18,7 @@ from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.nodes import OWN_DOMAINS, bodies_of, every_node, has_subgraph
 from tracea_graph.onnx_io.wire import Span, Spans
 
-__all__ = ["CustomOpNode", "caller_of", "calls_of", "inline_bodies", "is_own"]
+__all__ = ["CustomOpOrigin", "caller_of", "calls_of", "inline_bodies", "is_own"]
 
 _SEPARATOR = "//"
 
@@ -26,7 +26,7 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 
 
 @dataclass(frozen=True)
-class CustomOpNode:
+class CustomOpOrigin:
     """One custom-op node of an optimized model; ``name`` is its own or that of its first output.
 
     ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
@@ -44,7 +44,7 @@ class CustomOpNode:
     call_originals: tuple[tuple[str, ...], ...] = ()
 
 
-def calls_of(model: Model) -> tuple[CustomOpNode, ...]:
+def calls_of(model: Model) -> tuple[CustomOpOrigin, ...]:
     """Return the custom-op nodes, in order, of a model loaded without inlining."""
     nodes = (n for node in nodes_of(model.skeleton) for n in (node, *_inside(node)))
     return tuple(_call(node) for node in nodes if is_own(node))
@@ -101,10 +101,10 @@ def _inside(node: NodeProto) -> Iterator[NodeProto]:
         yield from every_node(body)
 
 
-def _call(node: NodeProto) -> CustomOpNode:
+def _call(node: NodeProto) -> CustomOpOrigin:
     said = {p.key: p.value for p in node.metadata_props}
     originals = tuple(said.get("tracea.nodes", "").split("\n")) if said else ()
-    return CustomOpNode(
+    return CustomOpOrigin(
         _name(node), node.op_type, tuple(node.input), tuple(node.output),
         tuple(filter(None, originals)), said.get("tracea.rule", ""),
         tuple(attribute(node, "plan", ())), decode_calls(originals, said.get("tracea.calls", "")),

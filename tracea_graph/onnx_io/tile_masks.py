@@ -25,7 +25,7 @@ from tracea_graph.onnx_io import tensors
 from tracea_graph.onnx_io.model import Model
 from tracea_graph.onnx_io.writer import Written, write
 from tracea_graph.ops.tile_pattern import is_transposed
-from tracea_graph.ttg.pattern import PatternKind, TilePattern
+from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
 from tracea_graph.ttg.tiles import TILE, TileSet
 
 __all__ = ["patterns_of", "write_masked"]

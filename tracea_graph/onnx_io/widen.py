@@ -17,9 +17,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from tracea_graph.ir import DType
 from tracea_graph.onnx_io.branches import is_flat
-from tracea_graph.onnx_io.element_types import HALF_TYPES, Types, can_widen, results_of
 from tracea_graph.onnx_io.external import is_external
 from tracea_graph.onnx_io.nodes import bodies_of, captures_of, topological
+from tracea_graph.onnx_io.type_inference import HALF_TYPES, Types, can_widen, results_of
 from tracea_graph.onnx_io.wire import LARGE
 
 __all__ = ["widen"]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ttg.builder import TTGBuilder
-from tracea_graph.ttg.pattern import TilePattern
+from tracea_graph.ttg.hand_set_tiles import TilePattern
 from tracea_graph.ttg.tiles import TileSet
 
 __all__ = ["TileGrid", "grid_of", "map_of"]

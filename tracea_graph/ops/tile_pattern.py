@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, Node
 from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.pattern import PatternKind, TilePattern, check_pattern
+from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern, check_pattern
 from tracea_graph.ttg.tiles import TileSet
 
 __all__ = ["is_transposed", "matrix_operand", "matrix_pattern", "pattern_of"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracea_graph.check.bisection import bisect
 from tracea_graph.check.comparison import PairedBenchmark
-from tracea_graph.check.conditioning import ill_conditioned
+from tracea_graph.check.conditioning import values_before_saturation
 from tracea_graph.check.distance import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.reference import Reference, reference
 from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
@@ -27,9 +27,9 @@ from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.fallbacks import fastest_tile_sizes, precision_fallback
 from tracea_graph.pipeline.first_result import FirstResult
+from tracea_graph.pipeline.input_size_search import check_sizes
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.size_search import check_sizes
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.reasons import Code, Reason, code_of
 from tracea_graph.toolchain import Counted, uncounted
@@ -113,7 +113,7 @@ class Evaluator:
             self.model.runnable,
             self.inputs.verification,
             index_outputs=self._index_outputs(),
-            watched=ill_conditioned(self.model.graph),
+            watched=values_before_saturation(self.model.graph),
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),

@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracea_graph.compress import Samples, split_data
-from tracea_graph.compress.conv_rounding import (
+from tracea_graph.compress.conv_input_scales import (
     ConvLayer,
     choose_conv_int8,
     sample_convolutions,

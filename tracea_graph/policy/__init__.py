@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from tracea_graph.policy.catalog import KernelCatalog
 from tracea_graph.policy.cost import CostModel, decision_cost
 from tracea_graph.policy.decision import Candidate, KernelPlan, PolicyDecision, Rejected
 from tracea_graph.policy.engine import CallDecision, PolicyEngine
+from tracea_graph.policy.kernel_catalog import KernelCatalog
 from tracea_graph.policy.machine import Machine
-from tracea_graph.policy.processor import Processor
-from tracea_graph.policy.space import Config, SearchSpace
-from tracea_graph.policy.topology import (
+from tracea_graph.policy.operator_topology import (
     BlockSparse,
     Channelwise,
     Dense,
@@ -22,6 +20,8 @@ from tracea_graph.policy.topology import (
     Unstructured,
     Windowed,
 )
+from tracea_graph.policy.processor import Processor
+from tracea_graph.policy.space import Config, SearchSpace
 
 __all__ = [
     "BlockSparse",

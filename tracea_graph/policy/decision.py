@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracea_graph.kernels.program import Schedule
+from tracea_graph.policy.operator_topology import OperatorTopology
 from tracea_graph.policy.space import Config, SearchSpace
-from tracea_graph.policy.topology import OperatorTopology
 
 __all__ = ["Candidate", "KernelPlan", "PolicyDecision", "Rejected"]
 

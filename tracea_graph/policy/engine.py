@@ -18,9 +18,9 @@ from tracea_graph.hardware.measurements import Measurements
 from tracea_graph.ir import TensorSpec, assumed
 from tracea_graph.kernels.operations import ALIASES, KernelOperation
 from tracea_graph.kernels.program import Call, Program
-from tracea_graph.policy.catalog import KernelCatalog, SizeOf
 from tracea_graph.policy.decision import KernelPlan, PolicyDecision, Rejected
-from tracea_graph.policy.topology import (
+from tracea_graph.policy.kernel_catalog import KernelCatalog, SizeOf
+from tracea_graph.policy.operator_topology import (
     BlockSparse,
     Channelwise,
     LowRank,

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.errors import BuildError, TraceaError
-from tracea_graph.native import NativeLibrary, Prepared, TensorView, view_of
+from tracea_graph.native_library import NativeLibrary, Prepared, TensorView, view_of
 from tracea_graph.resources import Scratch
 from tracea_graph.target import HOST, read_environment, target_of
 from tracea_graph.torch.fallback import note

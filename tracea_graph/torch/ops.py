@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from tracea_graph.native import Conv2dParams, KernelError, NativeLibrary, TensorView
+from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView
 from tracea_graph.torch.fallback import note_call
 from tracea_graph.torch.library import kernels, packed, view
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.graph import Region, TileGraph, ValueUse, Viewer
+from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
 from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.partition import PartitionRules, partition_from
-from tracea_graph.ttg.pattern import PatternKind, TilePattern
 from tracea_graph.ttg.plan import ExecutionPlan, Link, make_plan, make_plans
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,

@@ -19,8 +19,8 @@ from networkx import MultiDiGraph
 from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
 from tracea_graph.ttg.export import to_dot, to_json, to_networkx
+from tracea_graph.ttg.hand_set_tiles import TilePattern
 from tracea_graph.ttg.model import RegionModel
-from tracea_graph.ttg.pattern import TilePattern
 from tracea_graph.ttg.region import Region, ValueUse, region_of
 from tracea_graph.ttg.states import History, States
 from tracea_graph.ttg.tiles import Shape, TileSet, expand

@@ -21,14 +21,13 @@ from tracea_graph.tuning.problem import (
     problems_of,
     with_schedules,
 )
-from tracea_graph.tuning.schedule_space import Builder, HostTimed, ScheduleSpace, Tunable
+from tracea_graph.tuning.schedule_space import HostTimed, ProgramBuilder, ScheduleSpace, Tunable
 from tracea_graph.tuning.tables import tables
 from tracea_graph.tuning.tune import tune
 from tracea_graph.tuning.tuner import Propose, Tuner
 
 __all__ = [
     "CACHE_FILE",
-    "Builder",
     "CacheEntry",
     "Case",
     "CaseFinished",
@@ -36,6 +35,7 @@ __all__ = [
     "HostTimed",
     "Listener",
     "Problem",
+    "ProgramBuilder",
     "Propose",
     "ScheduleSpace",
     "ScheduleTables",

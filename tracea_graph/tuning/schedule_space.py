@@ -25,7 +25,7 @@ from tracea_graph.policy import (
 from tracea_graph.toolchain import Counted, Library, uncounted
 from tracea_graph.tuning.problem import Case, Problem
 
-__all__ = ["Builder", "Fixture", "HostTimed", "ScheduleSpace", "Tunable"]
+__all__ = ["Fixture", "HostTimed", "ProgramBuilder", "ScheduleSpace", "Tunable"]
 
 
 class Fixture(Protocol):
@@ -165,7 +165,7 @@ class ScheduleSpace(Protocol):
         ...
 
 
-class Builder(Protocol):
+class ProgramBuilder(Protocol):
     """The part of a backend that builds libraries of programs."""
 
     def encode(self, program: Program) -> tuple[int, ...]:
@@ -195,7 +195,7 @@ class Builder(Protocol):
         ...
 
 
-class Tunable(Builder, Protocol):
+class Tunable(ProgramBuilder, Protocol):
     """The part of a backend that the tuner uses."""
 
     @property

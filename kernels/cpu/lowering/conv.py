@@ -20,8 +20,8 @@ from tracea_graph.kernels.cpu.filters import (
 )
 from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C, BlockedValue, channel_tail
 from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
-from tracea_graph.kernels.cpu.lowering.rounding import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
+from tracea_graph.kernels.cpu.lowering.stored_types import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.values import Values, four
 from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
 from tracea_graph.kernels.program import View

@@ -24,11 +24,11 @@ __all__ = [
     "PreviousIteration",
     "RowsNeeded",
     "at_row_0",
-    "lines_of",
-    "minimum",
+    "extent_min",
     "minus",
     "padding_below",
     "plus",
+    "row_count",
     "row_of",
     "row_stride",
     "rows_needed",
@@ -62,10 +62,12 @@ class RowsNeeded:
         if (self.a, self.b) == (1, 0):
             return e
         grown = combine("add", combine("mul", e, self.a), self.b)
-        return combine("max", 0, minimum(minimum(grown, self.rows), combine("mul", e, self.rows)))
+        return combine(
+            "max", 0, extent_min(extent_min(grown, self.rows), combine("mul", e, self.rows))
+        )
 
 
-def minimum(a: Extent, b: Extent) -> Extent:
+def extent_min(a: Extent, b: Extent) -> Extent:
     return combine("min", a, b)
 
 
@@ -111,7 +113,7 @@ def rows_needed(
         return None
     if len({a for a, _ in found}) > 1:
         raise NotTileable("readers of a value advance at different rates")
-    first = reduce(minimum, firsts)
+    first = reduce(extent_min, firsts)
     if granularity > 1:
         first = times(combine("floordiv", combine("max", 0, first), granularity), granularity)
     last = max(b for _, b in found)
@@ -146,8 +148,8 @@ class LoopValue:
         rows = [plus(times(n.begin(e, self.parallel), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
-            first = first if other == first else minimum(first, other)
-        return minimum(first, self.begins(e)) if self.parallel and self.need.rounded else first
+            first = first if other == first else extent_min(first, other)
+        return extent_min(first, self.begins(e)) if self.parallel and self.need.rounded else first
 
     def made(self, e: str) -> Extent:
         return plus(self.need.end(e), self.top)
@@ -232,7 +234,7 @@ def at_row_0(view: View) -> Extent:
     return view.offset - row_of(view) * line
 
 
-def lines_of(view: View) -> Extent:
+def row_count(view: View) -> Extent:
     """The number of rows of a view's buffer."""
     if len(view.dims) != 5:
         return view.dims[ROWS]

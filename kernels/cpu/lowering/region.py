@@ -11,10 +11,10 @@ from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
 from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
-from tracea_graph.kernels.cpu.lowering.loops import loop_over
 from tracea_graph.kernels.cpu.lowering.norms import lower_norm_in_blocks
-from tracea_graph.kernels.cpu.lowering.rounding import Rounding
+from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scaled_values
+from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.ops import OpParams
@@ -58,7 +58,7 @@ def lower_region(
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))
     layout = RegionLayout.plan(specs, p.steps, p.inputs)
-    rounding = Rounding.plan(p, specs, layout)
+    rounding = StoredTypes.plan(p, specs, layout)
     layout = RegionLayout.plan(specs, p.steps, p.inputs, rounding.apart)
     reads = Counter(i for step in p.steps for i in step.operands)
     v = Values(

@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.lowering.blocked import (
     through_blocks,
 )  # fmt: skip
 from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
-from tracea_graph.kernels.cpu.lowering.rounding import Rounding
+from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
@@ -69,7 +69,7 @@ class Values:
     w: RegionWriter
     layout: RegionLayout
     specs: Sequence[TensorSpec]
-    rounding: Rounding
+    rounding: StoredTypes
     dense: dict[int, Slot] = field(default_factory=dict)
     views: dict[int, View] = field(default_factory=dict)
     blocks: dict[int, BlockedValue] = field(default_factory=dict)

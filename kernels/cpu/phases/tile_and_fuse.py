@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.cpu.lowering.loops import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.row_tile_loops import NotTileable
 from tracea_graph.ops.region import RegionParams, RowTile
 from tracea_graph.ops.row_tiling import plan_subgraph_by_size, row_tiles_of
 from tracea_graph.ops.subgraph import Subgraph

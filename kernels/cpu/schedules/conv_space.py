@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     L3_GBS,
     TASK_US,
     units_of,
-    vectors_of,
+    vectors_per_panel,
 )
 from tracea_graph.kernels.cpu.variants import conv_bf16_tile, conv_tile
 from tracea_graph.kernels.program import Schedule
@@ -313,7 +313,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
 def _direct_us(case: Case, problem: ConvProblem, work: TaskGrid, isa: str) -> float:
     """One core's time for all register tiles; see ``gemm_space``."""
     _, nv = _tile(problem, isa)
-    wide = min(nv, problem.y.dims[0] / work.columns) * vectors_of(isa)
+    wide = min(nv, problem.y.dims[0] / work.columns) * vectors_per_panel(isa)
     outputs = prod(_lines(problem)) / work.tiles
     cycles = max(outputs * wide / units_of(isa), (outputs + wide) / 2, float(FMA_LATENCY))
     steps = prod(problem.weights[1:5])
@@ -326,7 +326,7 @@ def _winograd_us(
     """Predicted µs of the planes' products and of moving buffers (L3 if too large) and filters."""
     tiles = prod(-(-side // problem.winograd) for side in problem.outputs)
     steps = prod(problem.weights[:1]) * problem.weights[2] * problem.weights[3]
-    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_of(isa) / units_of(isa)
+    cycles = case.rows * tiles * steps * problem.y.dims[0] * vectors_per_panel(isa) / units_of(isa)
     tasks = case.rows * work.h_tasks
     shared = work.h_tasks == 1
     share = 1 / threads if shared else math.ceil(tasks / threads) / tasks
@@ -346,7 +346,7 @@ def _depthwise_us(
     tasks = -(-case.rows * work.h_tasks * work.columns // work.per_task)
     share = math.ceil(tasks / threads) / tasks
     steps = case.rows * prod(problem.outputs) * prod(problem.window) * work.columns
-    cycles = steps * vectors_of(isa) / min(1.0, units_of(isa))
+    cycles = steps * vectors_per_panel(isa) / min(1.0, units_of(isa))
     moved = case.problem.moved(case.rows) / L3_GBS
     return max(cycles / GHZ, moved) * 1e-3 * share + TASK_US * tasks * share
 

@@ -19,7 +19,7 @@ __all__ = [
     "L3_GBS",
     "TASK_US",
     "units_of",
-    "vectors_of",
+    "vectors_per_panel",
 ]
 
 GHZ = 4.0
@@ -39,6 +39,6 @@ def units_of(isa: str) -> float:
     return pipes_of(profile_cpu(), isa_of(isa).width)
 
 
-def vectors_of(isa: str) -> int:
+def vectors_per_panel(isa: str) -> int:
     """Vectors per 16-wide panel or block."""
     return PANEL // isa_of(isa).width

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     L3_GBS,
     TASK_US,
     units_of,
-    vectors_of,
+    vectors_per_panel,
 )
 from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_int8_tile, gemm_tile
@@ -191,7 +191,7 @@ def _compute_us(case: Case, work: Division, isa: str) -> float:
     rows = case.rows / work.chunks
     blocks = math.ceil(rows / mr)
     height = rows / blocks
-    width = problem.n / PANEL / work.columns * vectors_of(isa)
+    width = problem.n / PANEL / work.columns * vectors_per_panel(isa)
     units = units_of(isa) * (_MATRIX_PACE if mr > _LARGEST_TILE else 1)
     cycles = max(height * width / units, (height + width) / 2, float(FMA_LATENCY))
     return work.chunks * blocks * work.columns * _steps(problem) * cycles / GHZ * 1e-3

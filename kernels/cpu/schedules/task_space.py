@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     L3_GBS,
     TASK_US,
     units_of,
-    vectors_of,
+    vectors_per_panel,
 )
 from tracea_graph.kernels.cpu.schedules.task import ROWS, Strided, TaskProblem
 from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
@@ -163,7 +163,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
 def _arithmetic_us(case: Case, isa: str) -> float:
     """One core's time for all products and functions."""
     problem, topology = _problem(case), _problem(case).topology(case.rows)
-    vectors = vectors_of(isa)
+    vectors = vectors_per_panel(isa)
     rate = units_of(isa) * _LANES / vectors * GHZ * 1e3  # multiply-adds per µs
     results = float(topology.batch * topology.m * topology.n)
     if problem.op == "elementwise":

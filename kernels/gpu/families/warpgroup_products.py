@@ -239,10 +239,10 @@ def name(call: Call) -> str:
 
 def _counted(call: Call) -> bool:
     """Whether sums of the result's rows are asked for."""
-    return named_sums(call)[1] is not None
+    return row_sum_views(call)[1] is not None
 
 
-def named_sums(call: Call) -> tuple[View | None, View | None]:
+def row_sum_views(call: Call) -> tuple[View | None, View | None]:
     """Return the views of sums of rows: of x, and of the first result."""
     named = products.named_of(call)
     return named.get("x_sums"), named.get("y_sums")
@@ -289,7 +289,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 def _refusal_of_sums(call: Call, variant: Variant) -> str:
     """Return why a variant cannot normalise rows of x or sum those of the result, or ""."""
-    (taken, made), normed = named_sums(call), products.norm_of(call) != "none"
+    (taken, made), normed = row_sum_views(call), products.norm_of(call) != "none"
     if normed and (taken is None or batch_of(call)):
         return "rows of x are not normalised on the way, without sums of a single matrix"
     if normed and shared_layout(call, variant).crowded:
@@ -417,7 +417,7 @@ def launch_over(
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
     made += products.norm_arguments(call)
-    made += [one for sums in named_sums(call) if sums is not None
+    made += [one for sums in row_sum_views(call) if sums is not None
              for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
     made += [divisor(dim) for dim in batch[1:]]
     rows, cols = named["y"][0].dims[-2:]

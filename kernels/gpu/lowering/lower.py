@@ -13,8 +13,8 @@ from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed, product
 from tracea_graph.kernels.gpu.lowering.cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.folding import drop_unread
-from tracea_graph.kernels.gpu.lowering.images import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.moves import lower_move
 from tracea_graph.kernels.gpu.lowering.pointwise import (
     Targets,

@@ -12,7 +12,7 @@ from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, Sizes
 from tracea_graph.policy.decision import Candidate
-from tracea_graph.policy.topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
+from tracea_graph.policy.operator_topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
 
 __all__ = ["KernelCatalog", "SizeOf"]
 

@@ -41,11 +41,11 @@ from tracea_graph.kernels.cpu.lowering.loop_values import (
     PreviousIteration,
     RowsNeeded,
     at_row_0,
-    lines_of,
-    minimum,
+    extent_min,
     minus,
     padding_below,
     plus,
+    row_count,
     row_of,
     row_stride,
     rows_needed,
@@ -207,7 +207,7 @@ class _LoopBuilder:
                 value = self.values.get(view.buffer)
                 if value is None:
                     self.values[view.buffer] = LoopValue(
-                        view, need, top + row_of(view), lines_of(view), row_stride(view),
+                        view, need, top + row_of(view), row_count(view), row_stride(view),
                         wanted.get(view.buffer, []),
                     )  # fmt: skip
                 elif value.need != need or value.view != view:
@@ -367,7 +367,7 @@ class _LoopBuilder:
         if value.carries:
             before = PreviousIteration(start, self.step)
             kept = combine("max", 0, minus(value.made(start), value.window(start)))
-            kept = minimum(kept, times(start, value.lines))
+            kept = extent_min(kept, times(start, value.lines))
             shift = minus(value.window(start), before(value.window(start)))
             source = value.rows_of(lines, shift, kept)
             made.append(CALLS.make("copy", x=source, y=value.rows_of(lines, 0, kept)))
@@ -376,7 +376,7 @@ class _LoopBuilder:
             made.append(_zeros(value.rows_of(lines, 0, first), value.top, 0))
         if below := padding_below(value):
             edge = plus(value.top, value.need.rows)
-            wanted = minimum(1, combine("max", 0, minus(value.read(end), edge)))
+            wanted = extent_min(1, combine("max", 0, minus(value.read(end), edge)))
             row = combine("max", 0, minus(plus(edge, -1), value.window(start)))
             view = value.rows_of(lines, row, times(wanted, below + 1))
             made.append(_zeros(view, 0, below))

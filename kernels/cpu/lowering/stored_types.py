@@ -32,11 +32,11 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 
-__all__ = ["Rounding", "accepts_nchw32c"]
+__all__ = ["StoredTypes", "accepts_nchw32c"]
 
 
 @dataclass(frozen=True)
-class Rounding:
+class StoredTypes:
     """The element types that a region's values are stored in.
 
     ``only``: values stored only in bf16; ``too``: stored in both types; ``views``: results that
@@ -52,7 +52,9 @@ class Rounding:
     nchw32c: frozenset[int]
 
     @classmethod
-    def plan(cls, p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout) -> Rounding:
+    def plan(
+        cls, p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout
+    ) -> StoredTypes:
         """Choose the types of a region's values; ``specs`` lists all values, inputs first.
 
         Blocked values are stored once: in bf16 if all their readers agree.

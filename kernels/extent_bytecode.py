@@ -12,7 +12,7 @@ __all__ = [
     "NUMBER",
     "OPERATORS",
     "SYMBOL",
-    "operator_code",
+    "operator_opcode",
     "postfix",
     "symbol_of",
 ]
@@ -22,7 +22,7 @@ OPERATORS = ("add", "sub", "mul", "floordiv", "ceildiv", "max", "min")
 """Operators, with codes from :data:`FIRST_OPERATOR` on."""
 
 
-def operator_code(op: str) -> int:
+def operator_opcode(op: str) -> int:
     return FIRST_OPERATOR + OPERATORS.index(op)
 
 
@@ -43,4 +43,4 @@ def postfix(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
     if isinstance(extent, str):
         return [SYMBOL, symbol_of(extent, symbols)]
     a, b = extent.args
-    return [*postfix(a, symbols), *postfix(b, symbols), operator_code(extent.op)]
+    return [*postfix(a, symbols), *postfix(b, symbols), operator_opcode(extent.op)]

@@ -24,7 +24,7 @@ from tracea_graph.policy import (
     Unstructured,
     Windowed,
 )
-from tracea_graph.policy.topology import Kind
+from tracea_graph.policy.operator_topology import Kind
 
 ENGINE = PolicyEngine(CPU.catalog, ("scalar", "avx2", "avx512"))
 

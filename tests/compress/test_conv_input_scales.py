@@ -12,7 +12,7 @@ import pytest
 from tests.graphs import Net, normal, session
 from tracea_graph import Options, optimize
 from tracea_graph.compress import Samples
-from tracea_graph.compress.conv_rounding import (
+from tracea_graph.compress.conv_input_scales import (
     ConvLayer,
     ConvSamples,
     choose_conv_int8,
