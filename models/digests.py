@@ -20,7 +20,7 @@ from tracea_graph.check.bindings import bindings
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.levels import X86
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes import WEIGHT_DEPENDENT

@@ -15,7 +15,7 @@ from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
 from tracea_graph.cli.settings import with_config
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS, Options
-from tracea_graph.options.record import Use, declared, option
+from tracea_graph.options.declaration import Use, declared, option
 
 EVERY = [*OPTIONS.items(), *ALONE.items()]
 

@@ -12,7 +12,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Diagnostics, Tracing, profile_cpu
 from tracea_graph.ir import TensorSpec
-from tracea_graph.kernels.cpu import emitter, plan
+from tracea_graph.kernels.cpu import emitter, plan_encoding
 from tracea_graph.kernels.cpu.catalog import CATALOG
 from tracea_graph.kernels.cpu.deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.levels import (
@@ -181,7 +181,7 @@ class CpuBackend:
 
     def encode(self, program: Program) -> tuple[int, ...]:
         """Encode a program for the library.  Raises GraphError for one that is too large."""
-        return plan.encode(program)
+        return plan_encoding.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
         """The kernels that a call needs in addition to its chain."""

@@ -13,7 +13,7 @@ from math import prod
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
-from tracea_graph.kernels.cpu.plan import DecodedCall, DecodedPlan, decode
+from tracea_graph.kernels.cpu.plan_encoding import DecodedCall, DecodedPlan, decode
 from tracea_graph.kernels.program import Buffer, CallStats, View, ViewAccess
 from tracea_graph.kernels.schema import Operand, Sizes
 

@@ -34,7 +34,7 @@ from typing import ClassVar
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.winograd import transform, untransform, untransform_to_onnx
+from tracea_graph.kernels.cpu.winograd import recover_filters, recover_filters_to_onnx, transform
 from tracea_graph.ops.bf16 import split_bf16
 from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.filters import FilterLayout, Sums
@@ -272,10 +272,12 @@ class WinogradFilters(_Nchw16cFilters):
         return (transform(plain, self.tile),)
 
     def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
-        return untransform(stored[0], self.tile)[: shape[0], : shape[1]]
+        return recover_filters(stored[0], self.tile)[: shape[0], : shape[1]]
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        return _unpadded(b, untransform_to_onnx(b, stored[0], self.tile, blocks(shape[1])), shape)
+        return _unpadded(
+            b, recover_filters_to_onnx(b, stored[0], self.tile, blocks(shape[1])), shape
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.body import BodyBuilder
 
-__all__ = ["transform", "transform_to_onnx", "untransform", "untransform_to_onnx"]
+__all__ = ["recover_filters", "recover_filters_to_onnx", "transform", "transform_to_onnx"]
 
 _BLOCK = 16
 _G = MappingProxyType(
@@ -70,7 +70,7 @@ def transform_to_onnx(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int)
     return b("Reshape", planes, b.ints((m + 2) ** 2, *blocks, _BLOCK, _BLOCK))
 
 
-def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
+def recover_filters(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
     """The inverse of :func:`transform`, padding kept: ``[16·Ob, 16·Ib, 3, 3]``."""
     _, ob, ib, *_ = planes.shape
     split = planes.reshape(m + 2, m + 2, ob, ib, _BLOCK, _BLOCK).transpose(2, 5, 3, 4, 0, 1)
@@ -79,8 +79,8 @@ def untransform(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
     return kernels
 
 
-def untransform_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
-    """Emit :func:`untransform` as nodes; ``inputs`` is Ib."""
+def recover_filters_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
+    """Emit :func:`recover_filters` as nodes; ``inputs`` is Ib."""
     transposed = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
     wide = b("Reshape", transposed, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
     back = b("Constant", value=_BACK[m])

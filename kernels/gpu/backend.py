@@ -12,7 +12,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.hardware import Diagnostics, Tracing
 from tracea_graph.ir import TensorSpec
-from tracea_graph.kernels.gpu import plan
+from tracea_graph.kernels.gpu import plan_encoding
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.catalog import GpuCatalog
@@ -145,7 +145,7 @@ class GpuBackend:
 
     def encode(self, program: Program) -> tuple[int, ...]:
         """Encode a program for the library.  Raises GraphError if the program exceeds a limit."""
-        return plan.encode(program)
+        return plan_encoding.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
         """Return the names of the call's kernels, which also compute the call's chain."""

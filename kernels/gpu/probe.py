@@ -9,7 +9,7 @@ from typing import Any
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import render, vocabulary
-from tracea_graph.kernels.gpu.semantic.descriptors import MatrixOperand
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import MatrixOperand
 from tracea_graph.kernels.gpu.source import KernelSource
 
 __all__ = ["GpuProbe", "probe_source", "probes"]

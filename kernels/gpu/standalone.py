@@ -12,7 +12,7 @@ from functools import cache
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.activations import ACTIVATIONS
-from tracea_graph.kernels.gpu import plan
+from tracea_graph.kernels.gpu import plan_encoding
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernels import Choice, kernel_of, launches_of
 from tracea_graph.kernels.gpu.launch import MOST
@@ -176,7 +176,7 @@ def _function(
     launches = [launches_of(choices[i]) for i in range(len(calls))]
     kernels = tuple(kernel_of(c, v) for listed in choices.values() for c, v, _ in listed)
     chains = tuple(call.chain for call in calls if call.chain)
-    words = plan.encode(program, launches)
+    words = plan_encoding.encode(program, launches)
     return DeviceFunction(op, dtype, form, activation, words, kernels, chains)
 
 

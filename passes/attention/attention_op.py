@@ -20,7 +20,7 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
 from tracea_graph.passes.attention.consumers import AttentionOutput, attention_outputs
-from tracea_graph.passes.attention.group_query import GROUP_QUERY, group_query
+from tracea_graph.passes.attention.group_query import GROUP_QUERY, convert_group_query
 from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
 from tracea_graph.passes.attention.masks import Masks, Term
 from tracea_graph.passes.attention.matcher import Matcher, NoMatch, number
@@ -63,7 +63,7 @@ class AttentionOp:
             return
         try:
             if region.op == GROUP_QUERY:
-                yield group_query(self.name, graph, region)
+                yield convert_group_query(self.name, graph, region)
                 return
             yield (self._standard if region.op == "Attention" else self._multi_head)(graph, region)
         except NoMatch as why:

@@ -38,7 +38,7 @@ from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["GROUP_QUERY", "group_query"]
+__all__ = ["GROUP_QUERY", "convert_group_query"]
 
 GROUP_QUERY = "com.microsoft::GroupQueryAttention"
 _INPUTS = (
@@ -64,7 +64,7 @@ class _Columns:
     width: int
 
 
-def group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
+def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     """Convert a GroupQueryAttention node; raises NoMatch for unsupported attributes and
     operands."""
     operands = (*node.operands, *[""] * (len(_INPUTS) - len(node.operands)))

@@ -23,7 +23,7 @@ from tracea_graph.passes.convolution.filters import (
     fold_affine_before,
     must_stay_plain,
 )
-from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import kind_of
 from tracea_graph.passes.regions import (
     attribute,
     fused,

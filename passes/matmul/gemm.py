@@ -25,7 +25,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
     smaller_source,
     stored_matrix,
 )
-from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import kind_of
 from tracea_graph.passes.regions import (
     attribute,
     fused,

@@ -16,7 +16,7 @@ from tracea_graph.ir import combine
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
-from tracea_graph.passes.pointwise.chains import IDENTITY, inline
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline
 from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
 from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number

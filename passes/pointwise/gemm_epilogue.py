@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
-from tracea_graph.passes.pointwise.chains import IDENTITY, BoundChain, inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.regions import (
     broadcasts_over_matrix,

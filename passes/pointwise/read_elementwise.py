@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
-from tracea_graph.passes.pointwise.chains import BoundChain, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import BoundChain, kind_of
 from tracea_graph.passes.quantized.scales import is_ordinary
 from tracea_graph.passes.regions import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number

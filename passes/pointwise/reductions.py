@@ -23,7 +23,7 @@ from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.top_k import TopKParams
-from tracea_graph.passes.pointwise.chains import IDENTITY, inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
 from tracea_graph.reasons import Code, Reason, other_readers

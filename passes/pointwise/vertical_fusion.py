@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.pointwise.chains import inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import fused, same_shape
 from tracea_graph.reasons import Code, Reason, other_readers

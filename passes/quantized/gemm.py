@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import ROW
-from tracea_graph.passes.pointwise.chains import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import kind_of
 from tracea_graph.passes.quantized.integer_matrix import IntegerGemm, integer_gemm
 from tracea_graph.passes.quantized.rescale import (
     Factor,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands.samples import result
 from tests.graphs import Net, normal
-from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
+from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
 from tracea_graph.onnx_io.inlining import calls_of
 from tracea_graph.onnx_io.reader import load
 
@@ -84,4 +84,4 @@ def test_convolutions_count_their_groups() -> None:
 def test_sizes_come_from_the_inputs() -> None:
     net = Net()
     graph = net.graph(net("Relu", net.input("x", "batch", "seq", 4)))
-    assert sizes_of(graph, {"x": normal(3, 7, 4)}) == {"batch": 3, "seq": 7}
+    assert symbol_values(graph, {"x": normal(3, 7, 4)}) == {"batch": 3, "seq": 7}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.graphs import Net
 from tracea_graph import Options, api
-from tracea_graph.kernels.cpu import plan
+from tracea_graph.kernels.cpu import plan_encoding
 
 pytestmark = pytest.mark.compiler
 
@@ -31,7 +31,7 @@ def test_a_program_that_is_too_large_becomes_several(
     options = Options(keep="all", target="cpu:scalar")
     whole = api.optimize(original, options)
     assert whole.kernels == 1
-    monkeypatch.setattr(plan, "LIMITS", {**plan.LIMITS, limit: value})
+    monkeypatch.setattr(plan_encoding, "LIMITS", {**plan_encoding.LIMITS, limit: value})
     cut = api.optimize(original, options)
     assert cut.kernels > 1 and cut.status == "passed"
     x = np.ones((1, 16, 9, 7), np.float32)

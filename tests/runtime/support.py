@@ -20,7 +20,7 @@ from onnx import helper
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.program import Buffer, Call, OpType, Program, View
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ttg import Region, TileGraph

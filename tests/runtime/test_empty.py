@@ -11,7 +11,7 @@ from tests.runtime.empty_cases import Empty, empty_cases
 from tests.sanitizers.harness import Answer, Sanitizer
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 
 pytestmark = pytest.mark.compiler
 ISAS = host_levels("bf16")

@@ -13,7 +13,7 @@ from tests.runtime.support import dense, single, spec
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.plan import LIMITS, MAGIC, VERSION, decode, encode
+from tracea_graph.kernels.cpu.plan_encoding import LIMITS, MAGIC, VERSION, decode, encode
 from tracea_graph.kernels.program import Loop, Program
 
 NORM = CALLS.make(

@@ -27,7 +27,7 @@ from tests.runtime.support import Case, model, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.plan import decode, encode
+from tracea_graph.kernels.cpu.plan_encoding import decode, encode
 from tracea_graph.kernels.program import View
 from tracea_graph.toolchain import Library
 

@@ -17,7 +17,7 @@ from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.library import build_library
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.toolchain import Library
 
 MUTATED = (

@@ -18,7 +18,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain import Library

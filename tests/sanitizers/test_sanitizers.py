@@ -22,7 +22,7 @@ from tests.sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 
 pytestmark = [pytest.mark.compiler, pytest.mark.sanitizer]
 ISAS = host_levels()

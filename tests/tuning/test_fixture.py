@@ -15,7 +15,7 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.backend import CPU, useful_levels
 from tracea_graph.kernels.cpu.panels import unpack_panels
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program

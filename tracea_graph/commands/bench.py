@@ -12,7 +12,7 @@ from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, b
 from tracea_graph.check.distance import describe_difference, relative_distance
 from tracea_graph.check.timing import ratio_of
 from tracea_graph.check.worker import Array, RejectedByRuntime
-from tracea_graph.commands.op_statistics import OpStatistics, sizes_of
+from tracea_graph.commands.op_statistics import OpStatistics, symbol_values
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.topology import usable_cores
 from tracea_graph.onnx_io import Model, library_of
@@ -110,7 +110,7 @@ def bench(
             others = max(others, run.others)
             notes += run.notes
     op_stats = {
-        label: OpStatistics(model.graph, (), sizes_of(model.graph, feed))
+        label: OpStatistics(model.graph, (), symbol_values(model.graph, feed))
         for label, feed in inputs.timing.items()
     }
     return BenchReport(

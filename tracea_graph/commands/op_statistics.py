@@ -21,9 +21,9 @@ import numpy as np
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.inlining import CustomOpOrigin, caller_of
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.space import number
+from tracea_graph.ttg.iteration_space import number
 
-__all__ = ["NodeStats", "OpStatistics", "sizes_of", "touched_bytes"]
+__all__ = ["NodeStats", "OpStatistics", "symbol_values", "touched_bytes"]
 
 _VIEWS = frozenset(
     ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "Constant")
@@ -81,7 +81,7 @@ def touched_bytes(
     return reads, writes
 
 
-def sizes_of(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+def symbol_values(graph: TileGraph, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Return the value of every symbol for these inputs."""
     found: dict[str, int] = {}
     for name, array in feeds.items():

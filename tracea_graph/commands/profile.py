@@ -15,7 +15,7 @@ from tracea_graph.check.baselines import BaselineWorker
 from tracea_graph.check.comparison import PROFILING_US
 from tracea_graph.check.worker import NodeTime, Worker
 from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
-from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, sizes_of
+from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Tracing
 from tracea_graph.health_check import Doctor
@@ -69,7 +69,7 @@ def profile(
     run_ms, nodes, others = _measure(one, feed, threads, options)
     nodes = [node for node in nodes if node.name != BRANCHES]  # its time covers its inner nodes
 
-    op_stats = OpStatistics(model.graph, calls, sizes_of(model.graph, feed))
+    op_stats = OpStatistics(model.graph, calls, symbol_values(model.graph, feed))
     runs = len(nodes[0].samples) if nodes else 0
     traced = time_calls(one, calls, backend, feed, threads, runs)
     rows = sorted(

@@ -21,7 +21,7 @@ from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.folding import fold_constants
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.scatters import drop_whole_scatters
-from tracea_graph.onnx_io.sizes import fold_reshape_targets, root_sizes, share_sizes
+from tracea_graph.onnx_io.sizes import fold_reshape_targets, read_sizes_from_inputs, share_sizes
 from tracea_graph.onnx_io.tensors import constant, literal
 from tracea_graph.onnx_io.values import slice_parameters
 
@@ -222,6 +222,6 @@ STEPS: tuple[Step, ...] = (
     remove_identities,
     take_branches,
     drop_whole_scatters,
-    root_sizes,  # last: it changes which value a Shape reads
+    read_sizes_from_inputs,  # last: it changes which value a Shape reads
     drop_dead,
 )

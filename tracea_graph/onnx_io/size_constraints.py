@@ -18,7 +18,7 @@ from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
-from tracea_graph.onnx_io.symbolic import add, alike, base_of, join_of
+from tracea_graph.onnx_io.symbolic import add, base_of, equal_up_to_variants, join_of
 from tracea_graph.onnx_io.values import slice_parameters
 from tracea_graph.ops.elementary import OPERATORS
 
@@ -282,7 +282,9 @@ def _reshaped(
 
 def _stay(x: Shape, y: Shape) -> int:
     """Number of leading axes whose sizes are equal or differ only in variants."""
-    return sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(x, y, strict=False)))
+    return sum(
+        1 for _ in takewhile(lambda pair: equal_up_to_variants(*pair), zip(x, y, strict=False))
+    )
 
 
 def _attention(

@@ -16,10 +16,10 @@ from tracea_graph.onnx_io.facts import INTEGERS, Shape, attribute, elements
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.values import slice_parameters
 
-__all__ = ["fold_reshape_targets", "root_sizes", "share_sizes"]
+__all__ = ["fold_reshape_targets", "read_sizes_from_inputs", "share_sizes"]
 
 
-def root_sizes(editor: GraphEditor) -> int:
+def read_sizes_from_inputs(editor: GraphEditor) -> int:
     """Read sizes of activations from an input that has equal sizes along the axes read."""
     captured = editor.captured()
     inputs = [v.name for v in editor.skeleton.graph.input if v.name not in editor.weights]

@@ -28,8 +28,22 @@ from tracea_graph.onnx_io.polynomials import (
 )  # fmt: skip
 
 __all__ = [
-    "VARIANT", "add", "alike", "at_least", "base_of", "broadcast", "ceil_div", "div", "join_of",
-    "maximum", "merge", "minimum", "mul", "parse", "product", "sub",
+    "VARIANT",
+    "add",
+    "at_least",
+    "base_of",
+    "broadcast",
+    "ceil_div",
+    "div",
+    "equal_up_to_variants",
+    "join_of",
+    "maximum",
+    "merge",
+    "minimum",
+    "mul",
+    "parse",
+    "product",
+    "sub",
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
@@ -119,7 +133,7 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     whole_a, whole_b = _unclipped(a), _unclipped(b)
     if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
         return _extreme("max", whole_a, whole_b)
-    if alike(a, b):
+    if equal_up_to_variants(a, b):
         return a
     return b if _unclipped(a) == b else None
 
@@ -134,7 +148,7 @@ def join_of(extent: object) -> frozenset[str] | None:
     return a | b if a and b else None
 
 
-def alike(a: Extent, b: Extent) -> bool:
+def equal_up_to_variants(a: Extent, b: Extent) -> bool:
     """Whether two sizes are equal or differ only in variants of their symbols."""
     return a == b or _without_variants(a) == _without_variants(b)
 

@@ -31,8 +31,8 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import SOFTMAX_COST, access, aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 
 __all__ = [
     "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "ZERO_ROWS", "AttentionParams",

@@ -32,8 +32,8 @@ from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ops.window_space import broadcast_access, grouped, sizes_of, sliding
 from tracea_graph.ops.windows import ConvWindow, sliding_windows
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["ConvParams"]
 

@@ -27,8 +27,8 @@ from tracea_graph.ops.weights import NK, Floats, WeightLayout
 from tracea_graph.ops.window_space import broadcast_access, sliding
 from tracea_graph.ops.windows import ConvWindow, sliding_windows
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["ConvIntegerParams"]
 

@@ -17,8 +17,8 @@ from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import IterationSpace, along, whole
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import IterationSpace, along, whole
 
 __all__ = ["MAX_TABLES", "EmbeddingParams"]
 

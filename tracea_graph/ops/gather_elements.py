@@ -21,8 +21,8 @@ from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import along, whole
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import along, whole
 
 __all__ = ["GatherElementsParams"]
 

@@ -26,8 +26,8 @@ from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ops.weights import KN, NK, Floats, WeightLayout
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace, along
 
 __all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
 

@@ -17,8 +17,8 @@ from tracea_graph.ops.space_parts import (
     reshape_groups,
 )
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import AccessMap, Dim
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Dim
 
 __all__ = ["Index", "Mapped", "mapped_space"]
 

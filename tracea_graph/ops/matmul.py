@@ -25,8 +25,8 @@ from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
 __all__ = ["MatMulParams", "broadcast_kind", "permuted"]
 

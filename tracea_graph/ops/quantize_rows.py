@@ -21,8 +21,8 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import aligned, axes_named, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["LARGEST", "ZERO", "QuantizeRowsParams", "quantize_rows"]
 

@@ -25,8 +25,8 @@ from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import Shape, aligned, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace
 
 __all__ = ["FOLDS", "LOG_OF_SUM", "REDUCTIONS", "SHIFTED_EXP", "ReduceParams"]
 

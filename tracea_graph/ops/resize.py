@@ -16,8 +16,8 @@ from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along, whole
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import Axis, IterationSpace, along, whole
 
 __all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along
 
 __all__ = [
     "SOFTMAX_COST",

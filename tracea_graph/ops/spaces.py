@@ -26,8 +26,8 @@ from tracea_graph.ops.space_parts import (
 from tracea_graph.ops.window_space import pool_all, pooling
 from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.model import RegionModel, Work
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
 
 __all__ = ["COSTS", "MODELS", "space_of"]
 

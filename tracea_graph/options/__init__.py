@@ -19,8 +19,8 @@ from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.topology import usable_cores
 from tracea_graph.options import values
+from tracea_graph.options.declaration import Option, Use, declared, option
 from tracea_graph.options.files import CONFIG, patterns_of
-from tracea_graph.options.record import Option, Use, declared, option
 from tracea_graph.target_names import BOTH, TARGETS
 
 if TYPE_CHECKING:

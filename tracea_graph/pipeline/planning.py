@@ -42,7 +42,7 @@ from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, Wri
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.assembly import Assembly, assemble
-from tracea_graph.pipeline.fallback import FallbackPlanner
+from tracea_graph.pipeline.backend_fallback import FallbackPlanner
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.timer import Deadline
 from tracea_graph.policy import CostModel, decision_cost

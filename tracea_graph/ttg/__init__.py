@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tracea_graph.ttg.builder import TTGBuilder
 from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
-from tracea_graph.ttg.graph import Region, TileGraph, ValueUse, Viewer
+from tracea_graph.ttg.graph import GraphRenderer, Region, TileGraph, ValueUse
 from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
 from tracea_graph.ttg.model import BoundModel, RegionModel, Work
-from tracea_graph.ttg.orders import ORDERS
 from tracea_graph.ttg.partition import PartitionRules, partition_from
 from tracea_graph.ttg.plan import ExecutionPlan, Link, make_plan, make_plans
 from tracea_graph.ttg.row_tiling import (
@@ -18,7 +18,7 @@ from tracea_graph.ttg.row_tiling import (
     row_tiling_of,
     row_tilings,
 )
-from tracea_graph.ttg.space import AccessMap, Axis, Dim, IterationSpace, along, whole
+from tracea_graph.ttg.tile_orders import ORDERS
 from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 from tracea_graph.ttg.tiling import Tiling, tile_regions
 from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
@@ -32,6 +32,7 @@ __all__ = [
     "Dim",
     "EdgeKind",
     "ExecutionPlan",
+    "GraphRenderer",
     "IterationSpace",
     "Link",
     "MemoryLevel",
@@ -52,7 +53,6 @@ __all__ = [
     "TileSet",
     "Tiling",
     "ValueUse",
-    "Viewer",
     "Work",
     "along",
     "data_edges",

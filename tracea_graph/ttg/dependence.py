@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.space import Ints
+from tracea_graph.ttg.iteration_space import Ints
 from tracea_graph.ttg.tiles import EDGE, EdgeKind, TileSet
 
 __all__ = ["DEPENDENCE", "data_edges", "dependence_kind", "dependences"]

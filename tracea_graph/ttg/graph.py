@@ -27,7 +27,7 @@ from tracea_graph.ttg.tiles import Shape, TileSet, expand
 from tracea_graph.ttg.topology import Rank, Topology
 from tracea_graph.ttg.traffic import Staging
 
-__all__ = ["Region", "TileGraph", "ValueUse", "Viewer"]
+__all__ = ["GraphRenderer", "Region", "TileGraph", "ValueUse"]
 
 UNKNOWN = TensorSpec(None, None)
 NO_BINDINGS: Mapping[str, int] = MappingProxyType({})
@@ -65,7 +65,7 @@ class TileGraph:
         self.model_of: ModelOf = _opaque
         self.subgraph_of: SubgraphOf = _closed
         self.cost_of: CostOf = _unknown
-        self.viewer: Viewer | None = None
+        self.viewer: GraphRenderer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
         self.iterations: Mapping[str, frozenset[str]] = {}
@@ -521,7 +521,7 @@ class TileGraph:
     def _repr_html_(self) -> str | None:
         return self.viewer.html(self) if self.viewer else None
 
-    def _drawn_by(self) -> Viewer:
+    def _drawn_by(self) -> GraphRenderer:
         if self.viewer is None:
             raise GraphError("this graph has no viewer: load it with tracea_graph.load")
         return self.viewer
@@ -548,7 +548,7 @@ class TileGraph:
         return f"input:{value}" if self._is_input(value) else f"const:{value}"
 
 
-class Viewer(Protocol):
+class GraphRenderer(Protocol):
     """Draws graphs; drawings display themselves in notebooks."""
 
     def html(self, graph: TileGraph) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.space import (
+from tracea_graph.ttg.iteration_space import (
     AccessMap,
     BoundAccess,
     Ints,

@@ -21,6 +21,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
 from tracea_graph.ttg.arena import Arena, Lifetime, lay_out, live_range, placement_order
 from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.iteration_space import number
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,
@@ -29,7 +30,6 @@ from tracea_graph.ttg.row_tiling import (
     RowTiling,
     row_tilings_by_size,
 )
-from tracea_graph.ttg.space import number
 from tracea_graph.ttg.traffic import MemoryLevel, level_of
 
 __all__ = ["OUTSIDE", "ExecutionPlan", "Link", "any_rows", "make_plan", "make_plans"]

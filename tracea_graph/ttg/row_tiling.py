@@ -28,9 +28,9 @@ import numpy as np
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.iteration_space import BoundAccess, Ranges
 from tracea_graph.ttg.model import BoundModel
 from tracea_graph.ttg.region import Region
-from tracea_graph.ttg.space import BoundAccess, Ranges
 from tracea_graph.ttg.traffic import MemoryLevel
 
 __all__ = [

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ttg.iteration_space import Ints, Ranges
 from tracea_graph.ttg.model import BoundModel, Tiles
-from tracea_graph.ttg.orders import CRITICAL_PATH, order_keys
-from tracea_graph.ttg.space import Ints, Ranges
+from tracea_graph.ttg.tile_orders import CRITICAL_PATH, order_keys
 
 __all__ = [
     "EDGE", "TILE", "EdgeKind", "Reuse", "Role", "TileMetadata", "TileSet",

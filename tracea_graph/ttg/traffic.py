@@ -33,8 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ttg.iteration_space import BoundAccess, Ints, Ranges
 from tracea_graph.ttg.model import BoundModel, RegionModel
-from tracea_graph.ttg.space import BoundAccess, Ints, Ranges
 from tracea_graph.ttg.tiles import Shape, TileSet, expand
 
 __all__ = ["MemoryLevel", "Staging", "Stream", "level_of"]

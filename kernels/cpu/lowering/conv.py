@@ -18,8 +18,8 @@ from tracea_graph.kernels.cpu.filters import (
     Nchw32cFilters,
     PointwiseFilters,
 )
-from tracea_graph.kernels.cpu.lowering.blocked import NCHW32C, BlockedValue, channel_tail
-from tracea_graph.kernels.cpu.lowering.layout import halo_of, stored_halo
+from tracea_graph.kernels.cpu.lowering.blocked_values import NCHW32C, BlockedValue, channel_tail
+from tracea_graph.kernels.cpu.lowering.choose_layouts import halo_of, stored_halo
 from tracea_graph.kernels.cpu.lowering.scaling import Scaled, scale_filters
 from tracea_graph.kernels.cpu.lowering.stored_types import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.values import Values, four

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tracea_graph.kernels.cpu.lowering.blocked import per_channel
+from tracea_graph.kernels.cpu.lowering.blocked_values import per_channel
+from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
-from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
 from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
 from tracea_graph.kernels.cpu.lowering.norms import lower_norm_in_blocks
 from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over
@@ -28,7 +28,7 @@ from tracea_graph.ops.layout import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.passes.pointwise.chains import inline
+from tracea_graph.passes.pointwise.bound_expressions import inline
 
 __all__ = ["Lower", "alone", "lower_region"]
 

@@ -20,7 +20,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
-from tracea_graph.passes.pointwise.chains import IDENTITY
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY
 
 __all__ = [
     "lower_embedding", "lower_norm", "lower_quantized_embedding", "lower_take", "norm_call",

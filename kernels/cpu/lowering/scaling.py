@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, BLOCKED, blocks
-from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
+from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step

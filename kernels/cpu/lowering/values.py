@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, blocks
-from tracea_graph.kernels.cpu.lowering.blocked import (
+from tracea_graph.kernels.cpu.lowering.blocked_values import (
     NCHW32C,
     BlockedValue,
     Halo,
@@ -22,14 +22,14 @@ from tracea_graph.kernels.cpu.lowering.blocked import (
     spatial,
     through_blocks,
 )  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.layout import RegionLayout
+from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.passes.pointwise.chains import IDENTITY
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY
 
 __all__ = ["ChannelShuffle", "Shifted", "Values", "copy", "four"]
 

@@ -28,8 +28,12 @@ from tracea_graph.kernels.gpu.launch import (
     tensor_map,
 )
 from tracea_graph.kernels.gpu.semantic.banks import prove_free
-from tracea_graph.kernels.gpu.semantic.descriptors import Instruction, MatrixOperand, prove_read
 from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
+    Instruction,
+    MatrixOperand,
+    prove_read,
+)
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 

@@ -1,4 +1,4 @@
-// Decodes a node's plan and checks every word; kernels/gpu/plan.py documents the format.
+// Decodes a node's plan and checks every word; kernels/gpu/plan_encoding.py documents the format.
 #pragma once
 #include "runtime/core.h"
 #include "runtime/plan_words.h"

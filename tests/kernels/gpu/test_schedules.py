@@ -13,7 +13,7 @@ from tests.kernels.gpu.test_probes import H100, TimedDriver
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import evaluate
-from tracea_graph.kernels.gpu import device_main, machine, plan
+from tracea_graph.kernels.gpu import device_main, machine, plan_encoding
 from tracea_graph.kernels.gpu import schedules as spaces
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
@@ -67,7 +67,7 @@ def test_a_problem_is_that_of_its_own_program(problem: MatmulProblem) -> None:
     program = problem.program(rows=5 if problem.static else "m")
     found = matmul_of(program.calls[0])
     assert found == problem
-    assert plan.encode(program)[0] == plan.MAGIC
+    assert plan_encoding.encode(program)[0] == plan_encoding.MAGIC
     case = Case(problem, 128)
     assert case_from_json(json.loads(json.dumps(case_to_json(case, SPACE))), SPACE) == case
 
@@ -107,7 +107,7 @@ def test_schedules_come_before_the_rule_in_their_range() -> None:
         assert first(rows) == ruled(rows)
     assert variants_of(call)[-1] == by_rule[-1]
     assert set(kernels_of(call)) >= set(kernels_of(PLAIN.program().calls[0]))
-    assert plan.encode(program) != plan.encode(PLAIN.program())
+    assert plan_encoding.encode(program) != plan_encoding.encode(PLAIN.program())
 
 
 def test_fixed_rows_keep_only_what_they_run() -> None:

@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.launch import TensorMap
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES, choose_warpgroup_tiles
 from tracea_graph.kernels.gpu.semantic.banks import prove_free
-from tracea_graph.kernels.gpu.semantic.descriptors import MatrixOperand, prove_read
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import MatrixOperand, prove_read
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step

@@ -14,7 +14,7 @@ from tracea_graph.ir import evaluate
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.plan import encode
+from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.region import RowTile
 from tracea_graph.ttg import Region, TileGraph

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.space import Ints
+from tracea_graph.ttg.iteration_space import Ints
 
 __all__ = [
     "CRITICAL_PATH",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import combine
 from tracea_graph.ttg import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.space import join_range, split_range
+from tracea_graph.ttg.iteration_space import join_range, split_range
 
 Tile = dict[str, tuple[int, int]]
 
