@@ -168,6 +168,7 @@ _WHY = MappingProxyType(
         "gemm_wgmma.cu.in": "many rows, which tensor maps can copy: two warpgroups a tile",
         "conv_wgmma.cu.in": "many pixels, which tensor maps can copy: two warpgroups a tile",
         "attention_few.cu.in": "all scores of 64 queries to few keys at once",
+        "attention_split.cu.in": "keys of few heads shared among the warps of a block",
         "attention_wgmma.cu.in": "many queries: warpgroups take turns at the tensor cores",
     }
 )

@@ -19,7 +19,7 @@ from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.plan_encoding import encode
-from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule
+from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain import Library
 
@@ -123,7 +123,14 @@ def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size:
     assert size in [c.size for c in found if c.products]
 
 
+def in_tasks(case: Case, schedule: TaskSchedule) -> Case:
+    *calls, last = case.program.calls
+    cut = replace(last, schedules=(schedule,))
+    return replace(case, program=replace(case.program, calls=(*calls, cut)))
+
+
 SCHEDULES = {
+    "block_sparse": in_tasks(next(iter(sparse_cases())), TaskSchedule(rows=16, columns=16)),
     "gemm": gemm(5, 48, 16, 0, schedules=(GemmSchedule(8, nr_panels=1), GemmSchedule(1000))),
     "conv": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), schedules=(ConvSchedule(h_tasks=2),)),
     "winograd": conv(24, 33, (8, 8), (3, 3), pad=(1, 1, 1, 1), m=2, schedules=(ConvSchedule(4),)),
