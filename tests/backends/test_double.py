@@ -444,7 +444,7 @@ def test_many_rows_are_multiplied_by_warpgroups(tmp_path: Path) -> None:
     path, report = improved_in_fp16(tall, tmp_path)
     symbols = _symbols(path, "fp16")
     assert "_wgmma_nk_" in symbols and "_gemm_nk_" in symbols
-    feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 9, 1, 0, 8))}
+    feeds = {f"{i}": {"x": normal(n, 48, 136)} for i, n in enumerate((1, 9, 9, 0))}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
