@@ -180,7 +180,12 @@ NETS: tuple[Callable[[], Net], ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(p, marks=[pytest.mark.slow] * (p in ("bf16x2", "int16"))) for p in PRECISIONS
+    ],
+)
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Net, Path, float]]:

@@ -248,6 +248,7 @@ def test_a_transformer_with_its_embeddings(tmp_path: Path) -> None:
     assert report.kernels == report.nodes_after == 1
 
 
+@pytest.mark.slow  # 128 rows in the host dialect
 def test_norms_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
     """Only the last norm, whose result leaves the model, is computed alone."""
     path = make("tiny-bert", tmp_path)
@@ -271,6 +272,7 @@ def normed(net: Net) -> str:
     return x
 
 
+@pytest.mark.slow  # 400 rows in the host dialect
 def test_norms_of_many_rows_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
     """Sums of rows pass between products of 400 rows; those of 40 and 360 take them from x."""
     net = Net()
@@ -327,7 +329,7 @@ def deep(net: Net) -> str:
     return net("LayerNormalization", y, net.weight(384), net.weight(384), axis=-1)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     net = Net()
     path = net.save(tmp_path / "m.onnx", deep(net))

@@ -128,7 +128,7 @@ def sweep(
 def test_killed_at_any_moment(
     originals: Pair, earlier: Path, expected: Sequence[Array], tmp_path: Path
 ) -> None:
-    sweep(originals[1], earlier, expected, tmp_path, 6)
+    sweep(originals[1], earlier, expected, tmp_path, 3)
 
 
 @pytest.mark.slow

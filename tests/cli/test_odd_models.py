@@ -102,7 +102,7 @@ def test_symbols_nobody_binds_get_sizes_that_are_printed(
 
 @pytest.mark.usefixtures("home")
 def test_a_long_chain_needs_no_recursion(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 3000
+    count = 1500
     nodes = [node("Sigmoid" if i % 3 else "CumSum", f"v{i}" + ("" if i % 3 else " axis"),
                   f"v{i + 1}") for i in range(count)]  # fmt: skip
     axis = helper.make_tensor("axis", TensorProto.INT64, [], [0])

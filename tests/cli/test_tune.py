@@ -104,6 +104,7 @@ def test_a_problem_is_tuned_without_a_model(
     assert "did you mean gemm?" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # builds four models
 @pytest.mark.compiler
 def test_problems_become_cases_of_models(tmp_path: Path) -> None:
     """No time to measure: which kernel calls take schedules is known nevertheless."""

@@ -132,6 +132,7 @@ def test_a_model_runs_in_integers(model: Path, data: bool) -> None:
     assert ("3 convolutions were calibrated" in said) == data
 
 
+@pytest.mark.slow  # searches through many precisions
 def test_what_is_too_coarse_is_given_back(model: Path) -> None:
     said, error = result(model, max_error=2e-4, data=model.with_name("data.npz"))
     assert error < 3e-4, said

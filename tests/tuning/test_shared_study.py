@@ -192,6 +192,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
     assert {t.state.name for t in study.trials[:-1]} == {"COMPLETE", "FAIL"}
 
 
+@pytest.mark.slow  # measures in several processes
 def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: Path) -> None:
     published(sqlite, tmp_path / "a.sqlite", "m")
     other = Worker(sqlite, tmp_path / "b.sqlite", "other")
@@ -203,6 +204,7 @@ def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: P
         assert [study.outcome is not None for study in studies] == [done] * len(CASES)
 
 
+@pytest.mark.slow  # measures in several processes
 def test_what_others_found_comes_from_the_storage_once_and_from_the_cache_then(
     sqlite: str, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_sweep_that_gained_nothing_is_drawn_too() -> None:
     assert "1.00×" in pareto_svg([same], "nothing")
 
 
+@pytest.mark.slow  # lays out 30 labels
 @pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
 def test_labels_of_near_points_never_overlap(tmp_path: Path) -> None:
     many = [SweepPoint(0.01 + i, 1e-3 * 1.02**i, 10.0, 5.0 - i / 50, 3, "m") for i in range(30)]

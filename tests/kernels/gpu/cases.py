@@ -764,6 +764,9 @@ RARE = (
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
     "flash 40 24", "flash 128", "flash bottom 270", "flash bool -1000000000.0 none",
     "conv groups 1x1", "wgmma layer", "wgmma shared", "wgmma bf16",
+    "gated bf16 (0,)", "gated bf16 (1,)", "gated bf16 (5, 0)", "gated bf16 (1, 1)",
+    "gated bf16 (2, 1031)", "layer bf16 (1, 1)", "layer bf16 (5, 768)", "bf16 nk 1 1 1",
+    "bf16 nk 13 40 33", "bf16 layer", "conv bf16", "rows bf16",
 )  # fmt: skip
 CASES = (
     *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),

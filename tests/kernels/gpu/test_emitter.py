@@ -87,7 +87,10 @@ def test_equal_symbols_have_equal_texts() -> None:
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in OFTEN)) for n in ARCHITECTURES],
+)
 def test_kernels_fit_every_architecture(name: str) -> None:
     names = (*FEW, *MORE) if name in OFTEN else FEW
     for built in compile_sources(sources(names, name), [name]):
