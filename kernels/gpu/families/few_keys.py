@@ -13,20 +13,23 @@ from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, 
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+__all__ = [
+    "launch", "launch_of_tiles", "name", "parameters", "refusal", "shared", "tile_of",
+]  # fmt: skip
 
 _WIDE, _QUERIES = 64, 64
 """Largest head, and queries of a block."""
 
 
-def _tile(call: Call, variant: Variant) -> HeadTile:
+def tile_of(call: Call, variant: Variant) -> HeadTile:
+    """Return the tile of a head whose keys a block holds all at once."""
     depth, depth_v = heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return HeadTile(1, variant.params["keys"], 1, *up)
 
 
 def _mask_at(call: Call, variant: Variant) -> int:
-    tile = _tile(call, variant)
+    tile = tile_of(call, variant)
     return tile.q_bytes + tile.k_bytes + tile.v.nbytes
 
 
@@ -45,7 +48,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile = _tile(call, variant)
+    tile = tile_of(call, variant)
     return {
         **warpgroup_attention.parameters(call, variant),
         "mask_at": _mask_at(call, variant),
@@ -58,19 +61,29 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    return launch_of_tiles(call, variant, symbol, _QUERIES, shared(call, variant))
+
+
+def launch_of_tiles(
+    call: Call, variant: Variant, symbol: str, rows: int, taken: int, mask_axes: int = 4
+) -> Launch:
+    """Return a launch of a block for each head and tile of ``rows`` queries.
+
+    A block holds all keys, and takes ``taken`` bytes of shared memory; the kernel reads the mask's
+    first ``mask_axes`` strides.
+    """
     named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
-    keys_held = variant.params["keys"]
     batch, heads, queries, _ = named["q"].dims
     heads_k, keys = named["k"].dims[1:3]
-    made = [tensor_map(named["q"], own, (1, 1, _QUERIES, _WIDE))]
-    made += [tensor_map(named[n], own, (1, 1, keys_held, _WIDE)) for n in ("k", "v")]
+    made = [tensor_map(named["q"], own, (1, 1, rows, _WIDE))]
+    made += [tensor_map(named[n], own, (1, 1, variant.params["keys"], _WIDE)) for n in ("k", "v")]
     if a["mask_kind"] != "none":
         made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
-        made += map(i32, named["mask"].strides)
+        made += map(i32, named["mask"].strides[:mask_axes])
     made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
-    tiles = combine("ceildiv", queries, _QUERIES)
+    tiles = combine("ceildiv", queries, rows)
     made += [divisor(tiles), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
     made += [i32(queries), i32(keys)]
     made += [f32(float(a[one])) for one in ("scale", "fill", "softcap")]
     blocks = product((batch, heads, tiles))
-    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracea_graph.ir import combine, product
 from tracea_graph.kernels.gpu.families import warpgroup_attention
-from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
-from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.families.attention import heads_of, named_of
+from tracea_graph.kernels.gpu.families.few_keys import launch_of_tiles, tile_of
 from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
-from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
+from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.semantic.banks import Access, matrix_load, prove_free
 from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, WARP, MatrixLoad
 from tracea_graph.kernels.gpu.semantic.swizzle import LINE, Layout, SwizzleMode
@@ -23,12 +22,6 @@ _KEYS, _QUERIES, _WIDE = 32, 16, 64
 _PAD = 8
 """Numbers by which rows of partial results are padded."""
 _LAYOUT = Layout(LINE, SwizzleMode.TMA128)
-
-
-def _tile(call: Call, variant: Variant) -> HeadTile:
-    depth, depth_v = heads_of(call)
-    up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
-    return HeadTile(1, variant.params["keys"], 1, *up)
 
 
 def name(call: Call) -> str:
@@ -88,7 +81,7 @@ def _prove(tile: HeadTile) -> None:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile = _tile(call, variant)
+    tile = tile_of(call, variant)
     _prove(tile)
     return {
         **warpgroup_attention.parameters(call, variant),
@@ -107,22 +100,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _barriers_at(_tile(call, variant)) + 16
+    return _barriers_at(tile_of(call, variant)) + 16
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
-    batch, heads, queries, _ = named["q"].dims
-    heads_k, keys = named["k"].dims[1:3]
-    made = [tensor_map(named["q"], own, (1, 1, _QUERIES, _WIDE))]
-    made += [tensor_map(named[n], own, (1, 1, variant.params["keys"], _WIDE)) for n in ("k", "v")]
-    if a["mask_kind"] != "none":
-        made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
-        made += map(i32, named["mask"].strides[:2])
-    made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
-    tiles = combine("ceildiv", queries, _QUERIES)
-    made += [divisor(tiles), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
-    made += [i32(queries), i32(keys)]
-    made += [f32(float(a[one])) for one in ("scale", "fill", "softcap")]
-    blocks = product((batch, heads, tiles))
-    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+    taken = shared(call, variant)
+    return launch_of_tiles(call, variant, symbol, _QUERIES, taken, mask_axes=2)
