@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.runtime.support import Case
 from tracea_graph.kernels.cpu.schedule import TaskSchedule
 
-__all__ = ["task_cases"]
+__all__ = ["in_tasks", "task_cases"]
 
 _CUTS: dict[str, tuple[tuple[int, int], ...]] = {
     "attention_boolean": ((32, 0), (7, 1), (1 << 20, 2)),
@@ -38,13 +38,14 @@ def task_cases(cases: Sequence[Case]) -> tuple[Case, ...]:
     """The cases named above, under each of their cuts."""
     known = {case.name: case for case in cases}
     return tuple(
-        _cut(known[name], TaskSchedule(2**31 - 1, rows, columns))
+        in_tasks(known[name], TaskSchedule(2**31 - 1, rows, columns))
         for name, cuts in _CUTS.items()
         for rows, columns in cuts
     )
 
 
-def _cut(case: Case, schedule: TaskSchedule) -> Case:
+def in_tasks(case: Case, schedule: TaskSchedule) -> Case:
+    """The case with a schedule of its last call, behind one for no rows."""
     *calls, last = case.program.calls
     small = TaskSchedule(0, 1, 1)  # for no call
     calls.append(replace(last, schedules=(small, schedule)))

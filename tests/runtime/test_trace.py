@@ -14,6 +14,7 @@ from tests.runtime.cases import gemm
 from tests.runtime.conv_calls import conv, depthwise, stem
 from tests.runtime.sparse_cases import sparse_cases
 from tests.runtime.support import Case, model, run_worker, single, spec
+from tests.runtime.task_cases import in_tasks
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats
@@ -121,12 +122,6 @@ def test_work_of_convolutions_counts_channels_not_whole_blocks(case: Case, size:
     sizes = [case.feeds[i].shape[axis] for i, axis in case.program.symbols.values()]
     found = call_stats(encode(case.program), sizes)
     assert size in [c.size for c in found if c.products]
-
-
-def in_tasks(case: Case, schedule: TaskSchedule) -> Case:
-    *calls, last = case.program.calls
-    cut = replace(last, schedules=(schedule,))
-    return replace(case, program=replace(case.program, calls=(*calls, cut)))
 
 
 SCHEDULES = {
