@@ -145,11 +145,11 @@ def clock(gpu: DeviceDriver) -> float:
 def steps(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
     """Measure what it costs that one kernel follows another, and to run a graph and wait."""
     half = 512 << 10
-    places = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
+    addresses = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
 
     def chain(count: int, early: bool) -> None:
         for i in range(count):
-            gpu.launch(job, gpu.sms, (places[i % 2], places[1 - i % 2]), early)
+            gpu.launch(job, gpu.sms, (addresses[i % 2], addresses[1 - i % 2]), early)
 
     found = []
     for early in (False, True)[: 1 + gpu.early]:
@@ -219,13 +219,13 @@ class Comparison:
 
     def __init__(self, gpu: DeviceDriver, request: dict[str, Any]) -> None:
         self.gpu = gpu
-        self.arena, places = self._placed(request["buffers"], request["copies"])
-        self.count = max(request["launches"], len(places))
+        self.arena, addresses = self._placed(request["buffers"], request["copies"])
+        self.count = max(request["launches"], len(addresses))
         self.graphs = []
         try:
             for kernel in request["kernels"]:
                 job = self._loaded(kernel)
-                words = [[self._word(a, held) for a in kernel["arguments"]] for held in places]
+                words = [[self._word(a, own) for a in kernel["arguments"]] for own in addresses]
                 gpu.launch(job, kernel["grid"], words[0], early=gpu.early)
                 gpu.do("cuStreamSynchronize", gpu.stream)
                 self.graphs.append(gpu.graph(partial(self._chain, job, kernel["grid"], words)))
@@ -269,23 +269,23 @@ class Comparison:
         offsets = [sum(steps[:i]) for i in range(len(steps))]
         return arena, [[int(arena) + i * whole + o for o in offsets] for i in range(copies)]
 
-    def _word(self, argument: dict[str, Any], places: Sequence[int]) -> Any:
+    def _word(self, argument: dict[str, Any], addresses: Sequence[int]) -> Any:
         """Return a kernel's parameter for one copy of the buffers."""
         if "bytes" in argument:
             raw = bytes.fromhex(argument["bytes"])
             return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
-        at = places[argument["buffer"]] + argument["offset"]
+        at = addresses[argument["buffer"]] + argument["offset"]
         if "map" not in argument:
             return ctypes.c_uint64(at)
         raw = self._encoded(argument["map"], at)
         return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
 
-    def _encoded(self, told: dict[str, Any], at: int) -> bytes:
+    def _encoded(self, described: dict[str, Any], at: int) -> bytes:
         """Return a tensor map with swizzled rows of 128 bytes, as the runtime makes it."""
         d = self.gpu.driver
-        kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{told['type']}")
-        dims, strides = ([d.cuuint64_t(n) for n in told[key]] for key in ("dims", "strides"))
-        box = [d.cuuint32_t(n) for n in told["box"]]
+        kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{described['type']}")
+        dims, strides = ([d.cuuint64_t(n) for n in described[key]] for key in ("dims", "strides"))
+        box = [d.cuuint32_t(n) for n in described["box"]]
         made = self.gpu.do(
             "cuTensorMapEncodeTiled", kind, d.cuuint32_t(len(dims)), at, dims, strides, box,
             [d.cuuint32_t(1)] * len(dims), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

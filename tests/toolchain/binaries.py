@@ -56,14 +56,14 @@ def _pe(data: bytes) -> tuple[str, ...]:
     table = header + 24 + optional
     sections = [struct.unpack_from("<8xIIII", data, table + 40 * i) for i in range(count)]
 
-    def place(address: int) -> int:
+    def offset_of(address: int) -> int:
         return next(
             address - start + raw
             for size, start, _, raw in sections
             if 0 <= address - start < size
         )
 
-    return tuple(_text(data, place(name)) for name in _imported(data, place(imports)))
+    return tuple(_text(data, offset_of(name)) for name in _imported(data, offset_of(imports)))
 
 
 def _imported(data: bytes, at: int) -> Iterator[int]:

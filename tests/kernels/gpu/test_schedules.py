@@ -206,7 +206,7 @@ def test_a_fixture_compiles_every_tile_and_asks_its_worker(
 ) -> None:
     asked = list[dict[str, Any]]()
 
-    class Told:
+    class RecordedWorker:
         def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
             asked.append(request)
             return {"a": [2.0, 2.0], "b": [1.0, 1.0]}
@@ -215,7 +215,7 @@ def test_a_fixture_compiles_every_tile_and_asks_its_worker(
             asked.clear()
 
     small = MatmulProblem(64, 64, "f32")
-    monkeypatch.setattr(event_fixture, "DeviceWorker", Told)
+    monkeypatch.setattr(event_fixture, "DeviceWorker", RecordedWorker)
     with EventFixture([small], "sm_80", Environment(), 0, 108) as fixture:
         case = Case(small, 64)
         legal = [SPACE.schedule(case, c) for c in SPACE.space(case, "sm_80", None).legal()]
