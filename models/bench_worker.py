@@ -15,7 +15,7 @@ from pathlib import Path
 from models.make import make
 from models.score import scores
 from models.sizes import sizes_of
-from tracea_graph.check.baselines import BASELINES
+from tracea_graph.check.baseline_runtimes import BASELINES
 from tracea_graph.cli import optimize_main
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile

@@ -8,7 +8,7 @@ elements. Operators that fusion can hide count nothing, so c is an upper bound.
 
 from __future__ import annotations
 
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 
 __all__ = ["DTYPES", "ceilings"]
 

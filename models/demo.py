@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph import api
-from tracea_graph.check.feeds import bindings, synthesize
-from tracea_graph.check.timing import PairedTimes, Ratio, ratio
+from tracea_graph.check.input_feeds import bindings, synthesize
+from tracea_graph.check.timing_statistics import PairedTimes, Ratio, ratio
 
 __all__ = ["compare", "error_between", "kernel_nodes", "main", "open_session", "summary", "table"]
 

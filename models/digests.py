@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from models.make import available, make
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.levels import X86

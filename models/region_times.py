@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import Options, api
-from tracea_graph.check.comparison import PROFILING_US
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.paired_benchmark import PROFILING_US
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.inlining import calls_of

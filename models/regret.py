@@ -34,9 +34,9 @@ from models.make import available, make
 from models.score import marks, replace_table
 from models.structured import STRUCTURED, make_structured
 from tracea_graph import Options, api
-from tracea_graph.check.comparison import ModelWithLibrary, PairedBenchmark
-from tracea_graph.check.timing import Ratio
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
+from tracea_graph.check.timing_statistics import Ratio
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.onnx_io import Model, load
 from tracea_graph.options import OPTIONS, values

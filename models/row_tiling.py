@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph import Options, api
-from tracea_graph.check.comparison import ModelWithLibrary, PairedBenchmark
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.machine import measured_machine

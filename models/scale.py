@@ -22,7 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner

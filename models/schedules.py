@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import Options
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE

@@ -10,7 +10,7 @@ from typing import Any
 
 from models.ceiling import ceilings
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.views.bench import BenchReport, BenchRow, error_text
 
 __all__ = ["THREADS", "Score", "markdown", "marks", "replace_table", "scores"]

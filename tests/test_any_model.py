@@ -15,8 +15,8 @@ from onnx import ModelProto
 from tests.any_models import MODELS, WEIGHTS, built, without_shapes
 from tests.suite.node_tests import same
 from tracea_graph import Options, Report, api
-from tracea_graph.check.worker import Array
 from tracea_graph.check.worker_pool import WorkerPool
+from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs

@@ -10,7 +10,7 @@ import pytest
 
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 
 pytestmark = pytest.mark.compiler
 RUNS = 10

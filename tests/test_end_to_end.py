@@ -16,7 +16,7 @@ from tests.graphs import Net, normal
 from tests.highest import highest_level
 from tests.tiny import answers, child, error_between, padded_text, product, transformer
 from tracea_graph import Options, Report, api
-from tracea_graph.check.worker import RejectedByRuntime, Worker
+from tracea_graph.check.worker_process import RejectedByRuntime, Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.machine import measured_machine

@@ -15,7 +15,7 @@ import pytest
 
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST

@@ -12,7 +12,7 @@ import pytest
 from tests.graphs import Net, normal
 from tests.tiny import error_between
 from tracea_graph import Options, api
-from tracea_graph.check.worker import Array, RejectedByRuntime, Worker
+from tracea_graph.check.worker_process import Array, RejectedByRuntime, Worker
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 CLOSE = 1e-4

@@ -14,7 +14,7 @@ import pytest
 
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.worker_process import Array, Worker
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 SPECIAL = np.array(

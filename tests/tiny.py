@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make import make
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 
 __all__ = [
     "ROOT", "answers", "child", "error_between", "padded_text", "product", "transformer",

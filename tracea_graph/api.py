@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from tracea_graph.check.custom_ops import custom_ops
+from tracea_graph.check.custom_op_libraries import custom_ops
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.context import Context

@@ -14,11 +14,11 @@ from typing import Any
 from tracea_graph.config import Environment
 from tracea_graph.context import Context
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import gpu, memo
+from tracea_graph.hardware import disk_cache, gpu
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
 from tracea_graph.hardware.gpu import Gpu, Gpus
-from tracea_graph.hardware.health import BackendHealth, Health, Runtime
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.health_report import BackendHealth, Health, Runtime
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
 from tracea_graph.target import BACKENDS, Backend, host_fingerprint, read_environment
 
@@ -93,12 +93,12 @@ class Doctor:
     def runtime(self) -> Runtime:
         """Version and providers of ONNX Runtime, queried in a separate process."""
         found = _installed()
-        key = memo.key_of(found, sys.executable, sys.path)
+        key = disk_cache.key_of(found, sys.executable, sys.path)
         answer = self._recall("runtime", key)
         if not (isinstance(answer, list) and len(answer) == 2):
             answer = _ask_runtime()
             if answer[0]:
-                memo.keep(self._environment.cache / "doctor", "runtime", key, answer)
+                disk_cache.keep(self._environment.cache / "doctor", "runtime", key, answer)
         names = tuple(f"{name} {version}" for name, version in found.items())
         return Runtime(str(answer[0]), tuple(answer[1]), names, *_conflict(found))
 
@@ -106,7 +106,9 @@ class Doctor:
     def gpus(self) -> Gpus:
         """Graphics processors; only found ones are cached."""
         traces = gpu.nvidia_traces()
-        key = memo.key_of(traces, gpu.device_choice(), list(map(memo.stamp, gpu.tools())))
+        key = disk_cache.key_of(
+            traces, gpu.device_choice(), list(map(disk_cache.stamp, gpu.tools()))
+        )
         answer = self._recall("gpus", key)
         try:
             if answer is not None:
@@ -116,7 +118,7 @@ class Doctor:
         found = gpu.survey()
         if found.devices:
             rows = [asdict(device) for device in found.devices]
-            memo.keep(self._environment.cache / "doctor", "gpus", key, rows)
+            disk_cache.keep(self._environment.cache / "doctor", "gpus", key, rows)
         return found
 
     def health(self) -> Health:
@@ -133,7 +135,7 @@ class Doctor:
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:
             return None
-        return memo.recall(self._environment.cache / "doctor", name, key)
+        return disk_cache.recall(self._environment.cache / "doctor", name, key)
 
 
 def _installed() -> dict[str, str]:

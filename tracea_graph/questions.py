@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracea_graph.check.custom_ops import custom_ops
+from tracea_graph.check.custom_op_libraries import custom_ops
 from tracea_graph.commands import bench as benchmarks
 from tracea_graph.commands import inspect
 from tracea_graph.commands import profile as profiles
@@ -17,7 +17,7 @@ from tracea_graph.commands import tune as tuning
 from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.commands.verify import verify_models
-from tracea_graph.hardware.health import Health
+from tracea_graph.hardware.health_report import Health
 from tracea_graph.health_check import Doctor
 from tracea_graph.options import Options
 from tracea_graph.views.bench import BenchReport

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.documents import schema_of
-from tracea_graph.hardware.health import Health
+from tracea_graph.hardware.health_report import Health
 from tracea_graph.pipeline.lock import LockContent
 from tracea_graph.policy import KernelPlan
 from tracea_graph.toolchain import Manifest

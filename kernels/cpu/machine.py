@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.levels import PLAIN, TILES, features_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure

@@ -23,10 +23,10 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.hardware import memo
+from tracea_graph.hardware import disk_cache
+from tracea_graph.hardware.core_topology import read_topology
 from tracea_graph.hardware.cpu import CpuProfile
-from tracea_graph.hardware.measurements import Bandwidth, Figure, Measurements, Peak
-from tracea_graph.hardware.topology import read_topology
+from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Measurements, Peak
 from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.architectures import nominal_ghz, pipes_of
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
@@ -73,13 +73,13 @@ def measure(
     """
     environment = environment or Environment()
     folder = environment.cache / "doctor"
-    key = memo.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
+    key = disk_cache.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
     for name in (_WHOLE, *filter(None, (only,))):
         if not refresh and (found := _recalled(folder, name, key)) is not None:
             return found
     fresh = _measure(cpu, environment, seconds, only)
     if fresh.measured:
-        memo.keep(folder, only or _WHOLE, key, asdict(fresh))
+        disk_cache.keep(folder, only or _WHOLE, key, asdict(fresh))
     return fresh
 
 
@@ -106,7 +106,7 @@ def compiler_key(environment: Environment) -> list[Any]:
     words = _words(environment.compiler or "")
     zig = importlib.util.find_spec("ziglang")
     places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
-    return [words, *map(memo.stamp, places), memo.stamp(zig.origin if zig else None)]
+    return [words, *map(disk_cache.stamp, places), disk_cache.stamp(zig.origin if zig else None)]
 
 
 def _words(command: str) -> list[str]:
@@ -117,7 +117,7 @@ def _words(command: str) -> list[str]:
 
 
 def _recalled(folder: Path, name: str, key: str) -> Measurements | None:
-    data = memo.recall(folder, name, key)
+    data = disk_cache.recall(folder, name, key)
     try:
         return Measurements.from_json(data) if data is not None else None
     except (KeyError, TypeError, ValueError):

@@ -18,9 +18,9 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.hardware import Measurements, memo
+from tracea_graph.hardware import Measurements, disk_cache
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.measurements import Bandwidth, Figure, Peak
+from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Peak
 from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
@@ -123,9 +123,9 @@ def measure(
         return replace(nominal(level), notes=(f"nothing was measured: {error}",))
     texts = [probe_source(probe, architecture).text for probe in found]
     worker = Path(device_main.__file__).read_text()
-    key = memo.key_of(asdict(gpu), nvrtc, texts, worker)
+    key = disk_cache.key_of(asdict(gpu), nvrtc, texts, worker)
     try:
-        if not refresh and (known := memo.recall(folder, "gpu", key)) is not None:
+        if not refresh and (known := disk_cache.recall(folder, "gpu", key)) is not None:
             return Measurements.from_json(known)
     except (KeyError, TypeError, ValueError):
         pass  # a damaged cache file: measure again
@@ -137,7 +137,7 @@ def measure(
     made = replace(fresh, device=gpu.name, compiler=f"NVRTC {nvrtc['cuda'][0]}.{nvrtc['cuda'][1]}",
                    seconds=round(time.monotonic() - start, 2))  # fmt: skip
     if not made.notes:
-        memo.keep(folder, "gpu", key, asdict(made))
+        disk_cache.keep(folder, "gpu", key, asdict(made))
     return made
 
 

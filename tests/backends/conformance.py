@@ -19,7 +19,7 @@ import pytest
 from tests.graphs import Net, normal
 from tests.tiny import error_between, fed_too
 from tracea_graph import Options, Report, api, target
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.onnx_io import backend_of, load
 from tracea_graph.pipeline import planning

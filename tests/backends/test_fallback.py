@@ -14,7 +14,7 @@ from tests.backends.double import DOUBLE, driver
 from tests.backends.test_double import close, run
 from tests.graphs import Net, normal
 from tracea_graph import Options, Report, api, target
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import UsageError
 
 pytestmark = pytest.mark.compiler

@@ -10,7 +10,7 @@ import pytest
 
 from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
-from tracea_graph.check.conditioning import unstable_answers, values_before_saturation
+from tracea_graph.check.ill_conditioned_outputs import unstable_answers, values_before_saturation
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 

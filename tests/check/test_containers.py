@@ -8,7 +8,7 @@ import pytest
 
 from tests.check.tiny_models import save
 from tracea_graph import Options
-from tracea_graph.check.verify import verify
+from tracea_graph.check.verify_outputs import verify
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
 

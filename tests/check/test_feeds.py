@@ -7,7 +7,7 @@ import pytest
 
 from tests.check.tiny_models import graph, model
 from tests.graphs import Net, session
-from tracea_graph.check.feeds import Binding, bindings, from_file, synthesize
+from tracea_graph.check.input_feeds import Binding, bindings, from_file, synthesize
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 

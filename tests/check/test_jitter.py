@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tracea_graph.check.reference import reference
+from tracea_graph.check.reference_outputs import reference
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[n, 64] x) => (float[n, 64] y) {{

@@ -12,9 +12,9 @@ from onnx import parser
 
 from tracea_graph import Options, api
 from tracea_graph.check import memory_limit
-from tracea_graph.check.bindings import Binding
 from tracea_graph.check.memory_limit import LARGEST, TIMES, oversized
-from tracea_graph.check.reference import reference
+from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.check.tiny_models import save
-from tracea_graph.check.comparison import PairedBenchmark, own_nodes
-from tracea_graph.check.selection import Group, ModelWithLibrary, select_faster
-from tracea_graph.check.timing import PairedTimes
-from tracea_graph.check.worker import NodeTime
+from tracea_graph.check.paired_benchmark import PairedBenchmark, own_nodes
+from tracea_graph.check.rewrite_selection import Group, ModelWithLibrary, select_faster
+from tracea_graph.check.timing_statistics import PairedTimes
+from tracea_graph.check.worker_process import NodeTime
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 from tracea_graph.reasons import Code
 

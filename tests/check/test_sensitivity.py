@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.check.tiny_models import graph, save
-from tracea_graph.check.sensitivity import (
+from tracea_graph.check.input_sensitivity import (
     FACTOR,
     Sensitivity,
     changes,
     input_dependent,
     scaled_feeds,
 )
-from tracea_graph.check.verify import verify
+from tracea_graph.check.verify_outputs import verify
 from tracea_graph.config import TOLERANCE
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.onnx_io.samples import I64, model, node, read, run, tensor, value
-from tracea_graph.check.bindings import bindings
-from tracea_graph.check.feeds import synthesize
+from tracea_graph.check.input_feeds import synthesize
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Expr, symbols_of
 from tracea_graph.onnx_io.model import Model

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tracea_graph.check.timing import PairedTimes, busy_cores, pooled, ratio
+from tracea_graph.check.timing_statistics import PairedTimes, busy_cores, pooled, ratio
 
 
 def test_ratio_is_the_median_of_pairs():

@@ -12,7 +12,7 @@ import pytest
 from tests.check.test_worker import bad_library
 from tests.check.tiny_models import graph, save
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.distance import (
+from tracea_graph.check.output_errors import (
     Elementwise,
     ErrorLimits,
     errors,
@@ -20,9 +20,9 @@ from tracea_graph.check.distance import (
     index_outputs,
     undecided,
 )
-from tracea_graph.check.reference import reference
-from tracea_graph.check.verify import compare, verify
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.verify_outputs import compare, verify
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import TOLERANCE
 
 RNG = np.random.default_rng(0)
@@ -188,15 +188,15 @@ def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch
     path = save(tmp_path, "a.onnx", MATMUL, w=W)
     feeds = {**FEEDS, "more": FEEDS["one"], "still more": FEEDS["one"]}
     spare = {"more", "still more"}
-    monkeypatch.setattr("tracea_graph.check.reference.SPARE", 1e4)
+    monkeypatch.setattr("tracea_graph.check.reference_outputs.SPARE", 1e4)
     whole = reference(path, feeds, spare=spare)
     assert whole.off.keys() == feeds.keys()
-    monkeypatch.setattr("tracea_graph.check.reference.SPARE", 0.0)
+    monkeypatch.setattr("tracea_graph.check.reference_outputs.SPARE", 0.0)
     known = reference(path, feeds, spare=spare)
     assert known.off.keys() == {"one"} and not known.rejected
     found = compare(known, path, None, feeds)
     assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
-    monkeypatch.setattr("tracea_graph.check.verify.SPARE", 0.0)
+    monkeypatch.setattr("tracea_graph.check.verify_outputs.SPARE", 0.0)
     found = compare(whole, path, None, feeds, spare=spare)
     assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
     assert {o.feed for o in compare(whole, path, None, feeds).outputs} == feeds.keys()

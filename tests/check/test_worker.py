@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.check.tiny_models import save
-from tracea_graph.check.worker import RejectedByRuntime, Worker
+from tracea_graph.check.worker_process import RejectedByRuntime, Worker
 from tracea_graph.errors import WorkerError
 
 RELU = "g (float[N,4] x) => (float[N,4] y) { h = Relu(x)  y = Add(h, h) }"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.check.tiny_models import save
-from tracea_graph.check.worker import Worker
 from tracea_graph.check.worker_main import affinities
+from tracea_graph.check.worker_process import Worker
 
 ALONE = {p: str(p) for p in range(4)}
 NEIGHBOURS = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}

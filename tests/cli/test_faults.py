@@ -16,7 +16,7 @@ import pytest
 from tests.cli.support import COMMAND, UNTIMED, cache_with_runtime, complaints, content
 from tests.tiny import ROOT, answers, error_between, product
 from tracea_graph import Options, api, optimize
-from tracea_graph.check import reference
+from tracea_graph.check import reference_outputs
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu.library import build_library
@@ -245,7 +245,7 @@ def test_a_kernel_that_goes_wrong_is_dropped(
     pattern = r"s|^\(TRACEA_API void tracea_f32_chain_[^{]*{\)|\1 " + injected + "|"
     line = f"[ -f unit.cpp ] && sed -i '{pattern}' unit.cpp"
     monkeypatch.setenv("CXX", compiler(home, line))
-    monkeypatch.setattr(reference, "PATIENCE", 1.0)
+    monkeypatch.setattr(reference_outputs, "PATIENCE", 1.0)
     cache = cache_with_runtime(home / "cache")
     report = optimize("good.onnx", Options(keep="all", target="cpu:scalar", cache=cache))
     assert report.kernels == 0 or report.status == "passed"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import ROOT
-from tracea_graph.check.baselines import BASELINES
+from tracea_graph.check.baseline_runtimes import BASELINES
 from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
 from tracea_graph.cli.parser import Parser
 from tracea_graph.target import targets

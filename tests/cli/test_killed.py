@@ -18,7 +18,7 @@ import pytest
 from tests.cli.support import COMMAND, UNTIMED
 from tests.tiny import ROOT, answers, error_between, product
 from tracea_graph import api
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.errors import UsageError
 
 pytestmark = pytest.mark.compiler

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracea_graph import AutoTuner, Options, ProblemDescriptor
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.cli import main
 from tracea_graph.cli import tune as command
 from tracea_graph.commands.autotuner import TunedProblem

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from tests.check.tiny_models import save
 from tests.commands.samples import result
-from tracea_graph.check.baselines import BASELINES, BaselineWorker, baselines_named
-from tracea_graph.check.worker import RejectedByRuntime
+from tracea_graph.check.baseline_runtimes import BASELINES, BaselineWorker, baselines_named
+from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.commands.bench import BenchOptions, bench, busy_note, result_beside, subject

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.commands.samples import DOMAIN, result
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.onnx_io.inlining import caller_of, calls_of
 from tracea_graph.onnx_io.reader import load
 

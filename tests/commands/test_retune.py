@@ -14,8 +14,8 @@ import pytest
 
 from tests.tiny import answers, error_between, padded_text, product, transformer
 from tracea_graph import Options, optimize
-from tracea_graph.check.selection import Group, GroupSelection, Verdict
-from tracea_graph.check.timing import Ratio
+from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
+from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.cli import main
 from tracea_graph.commands import retune as retune_module
 from tracea_graph.commands.retune import retune, strip

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.check.tiny_models import save
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.commands.bench import BenchOptions

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from tracea_graph.compress import LayerOption, allocate, search, total_error
-from tracea_graph.compress.channels import ChannelOptions
-from tracea_graph.compress.lowrank import LowRankOptions, ranks_for
-from tracea_graph.compress.prune import PruneOptions
+from tracea_graph.compress.channel_pruning import ChannelOptions
+from tracea_graph.compress.low_rank_factors import LowRankOptions, ranks_for
+from tracea_graph.compress.weight_pruning import PruneOptions
 from tracea_graph.config import Prune
 
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph import Options, optimize
-from tracea_graph.compress.rounding import choose_int8
+from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.int8 import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows

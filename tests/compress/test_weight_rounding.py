@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graphs import Net, evaluate, every_phase, normal
-from tracea_graph.compress.weight_rounding import choose_int4, dequantized, gptq
+from tracea_graph.compress.int4_rounding import choose_int4, dequantized, gptq
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
 from tracea_graph.passes.quantized.calibrated import Calibrated
 from tracea_graph.rewrite import SchedulerLimits, schedule

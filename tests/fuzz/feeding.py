@@ -23,7 +23,7 @@ import onnx
 from tests.fuzz.draft import traits, true_dims
 from tests.fuzz.masking import HIDDEN
 from tests.fuzz.steadiness import Array
-from tracea_graph.check.feeds import Binding, synthesize
+from tracea_graph.check.input_feeds import Binding, synthesize
 from tracea_graph.onnx_io import load
 
 __all__ = ["KINDS", "Feed", "feeds"]

@@ -14,8 +14,8 @@ from tests.fuzz.original import Original
 from tests.fuzz.running import run_many, write_steady
 from tests.fuzz.steadiness import Array
 from tracea_graph import Options
-from tracea_graph.check.worker import Worker
 from tracea_graph.check.worker_pool import WorkerPool
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.onnx_io import Model, guards, load
 from tracea_graph.pipeline import planning
 from tracea_graph.pipeline.inputs import gather_inputs

@@ -17,7 +17,7 @@ from tests.fuzz.strategies import drawn
 from tests.fuzz.wrapping import DEEPER, FLAG, halved, in_branches, in_loop
 from tests.graphs import session
 from tests.onnx_io.samples import save, verbatim
-from tracea_graph.check.distance import relative_distance
+from tracea_graph.check.output_errors import relative_distance
 from tracea_graph.onnx_io import load
 
 FEW, MANY = 25, 250

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.make import make
 from tracea_graph import Options
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU

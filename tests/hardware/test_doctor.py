@@ -17,8 +17,8 @@ from tests.processors import flags_of
 from tracea_graph import health_check as doctor_module
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
-from tracea_graph.hardware.measurements import Bandwidth, Peak
-from tracea_graph.hardware.topology import read_topology
+from tracea_graph.hardware.core_topology import read_topology
+from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.cpu import measure as measuring
 from tracea_graph.kernels.cpu import probe as probes

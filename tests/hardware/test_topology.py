@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.processors import write_sysfs
-from tracea_graph.hardware import topology
-from tracea_graph.hardware.topology import read_topology, usable_cores
+from tracea_graph.hardware import core_topology
+from tracea_graph.hardware.core_topology import read_topology, usable_cores
 
 
 @pytest.fixture
@@ -59,5 +59,5 @@ def test_usable_cores(
     mine: set[int], quota: int | None, cores: int, sysfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(mine))
-    monkeypatch.setattr(topology, "read_quota", lambda: quota)
+    monkeypatch.setattr(core_topology, "read_quota", lambda: quota)
     assert usable_cores(sysfs) == cores

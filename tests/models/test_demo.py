@@ -13,7 +13,7 @@ from rich.console import Console
 
 from models import demo
 from models.demo import compare, error_between, kernel_nodes, open_session, summary, table
-from tracea_graph.check.timing import ratio_of
+from tracea_graph.check.timing_statistics import ratio_of
 
 
 def identity_model(path: Path, domain: str = "") -> Path:

@@ -11,7 +11,7 @@ from models.score import marks
 from models.structured import STRUCTURED, make_structured
 from tests.graphs import Net
 from tracea_graph import Options
-from tracea_graph.check.timing import PairedTimes, ratio
+from tracea_graph.check.timing_statistics import PairedTimes, ratio
 from tracea_graph.rewrite import Trace
 
 

@@ -16,7 +16,7 @@ from models.ceiling import ceilings
 from models.make import available
 from models.sizes import SIZES
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware.measurements import Bandwidth, Measurements, Peak
+from tracea_graph.hardware.machine_measurements import Bandwidth, Measurements, Peak
 from tracea_graph.views.bench import BenchReport, BenchRow
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.graphs import Net
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.onnx_io import load
 from tracea_graph.ttg import TileGraph
 

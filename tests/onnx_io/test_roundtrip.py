@@ -30,7 +30,7 @@ from tests.onnx_io.samples import (
     value,
     verbatim,
 )  # fmt: skip
-from tracea_graph.check.distance import relative_distance
+from tracea_graph.check.output_errors import relative_distance
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load

@@ -15,9 +15,9 @@ import pytest
 from tests.graphs import Net
 from tests.tiny import product
 from tracea_graph import api
-from tracea_graph.check.reference import Reference
-from tracea_graph.check.verify import OutputError, Verification
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.reference_outputs import Reference
+from tracea_graph.check.verify_outputs import OutputError, Verification
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator, run

@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.selection import Group, GroupSelection, Verdict
-from tracea_graph.check.timing import Ratio
+from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
+from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CpuBackend

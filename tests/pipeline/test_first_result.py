@@ -12,7 +12,7 @@ import tracea_graph as tg
 from tests.pipeline.test_decision_cache import all_faster
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.selection import GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, Verdict
 from tracea_graph.cli import optimize_main
 from tracea_graph.pipeline import decision_cache, evaluator
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, parser
 
 from tracea_graph import Options, api
-from tracea_graph.check.bindings import guesses
+from tracea_graph.check.symbol_bindings import guesses
 from tracea_graph.onnx_io import load
 
 WORDS = """<ir_version: 8, opset_import: ["" : 17]>

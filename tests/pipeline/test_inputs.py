@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.verify import Verification, compare
+from tracea_graph.check.verify_outputs import Verification, compare
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline import evaluator

@@ -14,7 +14,7 @@ import pytest
 from tests.graphs import Net
 from tests.tiny import answers, product
 from tracea_graph import Options, api
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.reasons import Code

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiny import product, transformer
 from tracea_graph import Options, api
-from tracea_graph.check.selection import Group, GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.pipeline import candidates, evaluator

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from tracea_graph.check.distance import ErrorLimits
-from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, Verdict
-from tracea_graph.check.verify import OutputError, Verification
+from tracea_graph.check.output_errors import ErrorLimits
+from tracea_graph.check.rewrite_selection import Group, GroupSelection, ModelWithLibrary, Verdict
+from tracea_graph.check.verify_outputs import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.assembly import row_tiling_key

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny import answers, error_between, product, transformer
 from tracea_graph import Options, api
-from tracea_graph.check.worker import OpenInfo, Worker
+from tracea_graph.check.worker_process import OpenInfo, Worker
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError, ModelError, UsageError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.graphs import Net
 from tracea_graph import Options
-from tracea_graph.check.timing import Ratio
+from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES
 from tracea_graph.pipeline.candidates import CandidateBuilder

@@ -11,7 +11,7 @@ from tests.graphs import Net, optimized
 from tests.processors import flags_of
 from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
-from tracea_graph.hardware.measurements import Bandwidth, Peak
+from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.machine import machine_of, measured_machine

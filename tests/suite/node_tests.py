@@ -15,7 +15,7 @@ import onnx
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from tracea_graph.check.worker import Array, RejectedByRuntime, Worker
+from tracea_graph.check.worker_process import Array, RejectedByRuntime, Worker
 from tracea_graph.config import TOLERANCE
 
 __all__ = ["Case", "Original", "light_models", "run_original", "same", "write_cases"]

@@ -18,7 +18,7 @@ import pytest
 from tests.highest import highest_level
 from tests.suite.node_tests import light_models, same
 from tracea_graph import Options, Report, api
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.worker_process import Array, Worker
 
 pytestmark = pytest.mark.compiler
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from tests.toolchain.binaries import AD_HOC, mach_o, needed
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware.features import arm_features
+from tracea_graph.hardware.cpu_features import arm_features
 from tracea_graph.kernels.cpu.deployment import Deployment, build_all, deployments_of
 from tracea_graph.kernels.cpu.levels import ARM, X86, host_levels
 from tracea_graph.onnx_io import library_of

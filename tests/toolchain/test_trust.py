@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.config import Environment
-from tracea_graph.hardware import memo
+from tracea_graph.hardware import disk_cache
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
@@ -189,8 +189,8 @@ def test_a_decision_others_can_have_written_is_read_by_nobody(
 def test_measurements_others_can_have_written_are_made_again(
     tmp_path: Path, spoil: Spoil, why: str
 ) -> None:
-    memo.keep(tmp_path, "machine", "key", 7)
-    assert memo.recall(tmp_path, "machine", "key") == 7
+    disk_cache.keep(tmp_path, "machine", "key", 7)
+    assert disk_cache.recall(tmp_path, "machine", "key") == 7
     spoil(tmp_path / "machine-key.json")
     with pytest.warns(UserWarning, match=why):
-        assert memo.recall(tmp_path, "machine", "key") is None
+        assert disk_cache.recall(tmp_path, "machine", "key") is None

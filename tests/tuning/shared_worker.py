@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.ir import Array
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule
 from tracea_graph.ops.chain import Chain

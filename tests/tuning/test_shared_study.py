@@ -21,7 +21,7 @@ from tests.tuning import mariadb
 from tests.tuning.postgres import postgres_url, why_not
 from tests.tuning.servers import serving
 from tests.tuning.shared_worker import Machine, opened
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.schedule import GemmSchedule

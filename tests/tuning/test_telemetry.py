@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.backend import CPU

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 
-from tracea_graph.check.bindings import Binding
+from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.ir import TensorSpec, evaluate, symbols_of
 from tracea_graph.ttg.graph import TileGraph
 

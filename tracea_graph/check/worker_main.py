@@ -3,7 +3,7 @@
 Started by path, so that only NumPy and ONNX Runtime are imported (``onnx`` only when a request
 needs it).  Requests are JSON lines on stdin, answers JSON lines on the original stdout; other
 output to stdout is redirected to stderr.  Arrays are in files of a directory that the parent owns
-(``worker_arrays``); ``worker_models`` edits models.  An answer is ``{"ok": …}`` or
+(``worker_arrays``); ``instrumented_models`` edits models.  An answer is ``{"ok": …}`` or
 ``{"error": "sentence"}``.
 """
 
@@ -29,8 +29,7 @@ import numpy as np
 import onnxruntime as ort
 
 if TYPE_CHECKING:
-    from tracea_graph.check.worker_arrays import read_arrays, write_arrays
-    from tracea_graph.check.worker_models import (
+    from tracea_graph.check.instrumented_models import (
         edited,
         extended,
         random_values,
@@ -38,10 +37,18 @@ if TYPE_CHECKING:
         rounds,
         written_values,
     )
+    from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 else:
     sys.path.append(str(Path(__file__).parent))
+    from instrumented_models import (
+        edited,
+        extended,
+        random_values,
+        result_scale,
+        rounds,
+        written_values,
+    )
     from worker_arrays import read_arrays, write_arrays
-    from worker_models import edited, extended, random_values, result_scale, rounds, written_values
 
 BRIEF_NS = 4_000_000
 """Calls that together take less are run several times per pair."""

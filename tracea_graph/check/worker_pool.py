@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 
 __all__ = ["AcquireWorker", "WorkerPool", "new_worker"]
 

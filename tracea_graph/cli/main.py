@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, args: argparse.Namespace) -> int:
-    from tracea_graph.check.custom_ops import custom_ops
+    from tracea_graph.check.custom_op_libraries import custom_ops
     from tracea_graph.cli.console import made_console
     from tracea_graph.target import read_environment
 

@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.check.baselines import Baseline, BaselineWorker, RoundTimes, baselines_named
-from tracea_graph.check.distance import describe_difference, relative_distance
-from tracea_graph.check.timing import ratio_of
-from tracea_graph.check.worker import Array, RejectedByRuntime
+from tracea_graph.check.baseline_runtimes import (
+    Baseline,
+    BaselineWorker,
+    RoundTimes,
+    baselines_named,
+)
+from tracea_graph.check.output_errors import describe_difference, relative_distance
+from tracea_graph.check.timing_statistics import ratio_of
+from tracea_graph.check.worker_process import Array, RejectedByRuntime
 from tracea_graph.commands.op_statistics import OpStatistics, symbol_values
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware.topology import usable_cores
+from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.onnx_io import Model, library_of
 from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
 from tracea_graph.onnx_io.inlining import calls_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.check.bindings import bindings
+from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.commands.op_types import op_types
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.check.baselines import BaselineWorker
-from tracea_graph.check.comparison import PROFILING_US
-from tracea_graph.check.worker import NodeTime, Worker
+from tracea_graph.check.baseline_runtimes import BaselineWorker
+from tracea_graph.check.paired_benchmark import PROFILING_US
+from tracea_graph.check.worker_process import NodeTime, Worker
 from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
 from tracea_graph.errors import GraphError, UsageError

@@ -12,9 +12,14 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracea_graph.check.reference import reference
-from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
-from tracea_graph.check.verify import compare
+from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.rewrite_selection import (
+    Group,
+    GroupSelection,
+    ModelWithLibrary,
+    select_faster,
+)
+from tracea_graph.check.verify_outputs import compare
 from tracea_graph.commands.bench import subject
 from tracea_graph.documents import read_document
 from tracea_graph.errors import UsageError, VerifyError

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tracea_graph.check.timing import busy_seconds
-from tracea_graph.check.worker import Served, Worker
+from tracea_graph.check.timing_statistics import busy_seconds
+from tracea_graph.check.worker_process import Served, Worker
 from tracea_graph.commands.bench import (
     BenchOptions,
     Subject,

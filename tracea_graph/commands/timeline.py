@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Tracing

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tracea_graph.check.distance import index_outputs
-from tracea_graph.check.reference import reference
-from tracea_graph.check.verify import compare
+from tracea_graph.check.output_errors import index_outputs
+from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.verify_outputs import compare
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.guards import nodes_of

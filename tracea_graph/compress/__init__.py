@@ -1,18 +1,18 @@
 """Choose lossy transforms of weights before planning, by their error on calibration data."""
 
-from tracea_graph.compress.budget import LayerOption, allocate, search, total_error
-from tracea_graph.compress.calibrate import (
+from tracea_graph.compress.calibration_data import DataSplit, Samples, split_data
+from tracea_graph.compress.compressible_layers import Layer, layers_of
+from tracea_graph.compress.compression_options import LayerOptions, median_option
+from tracea_graph.compress.error_budget import LayerOption, allocate, search, total_error
+from tracea_graph.compress.error_metric import Metric, load_metric, relative_max_error
+from tracea_graph.compress.gram_matrices import (
     Calibration,
     ObservedValue,
     add_all,
     calibrate,
     output_names,
 )
-from tracea_graph.compress.layers import Layer, layers_of
-from tracea_graph.compress.metric import Metric, load_metric, relative_max_error
-from tracea_graph.compress.options import LayerOptions, median_option
-from tracea_graph.compress.samples import DataSplit, Samples, split_data
-from tracea_graph.compress.sensitivity import output_errors, perturbations_of
+from tracea_graph.compress.layer_sensitivity import output_errors, perturbations_of
 
 __all__ = [
     "Calibration",

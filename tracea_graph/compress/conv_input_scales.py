@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.worker import Worker
-from tracea_graph.compress.rounding import byte_grid, range_candidates, round_static
-from tracea_graph.compress.row_samples import SAMPLED_SETS
-from tracea_graph.compress.samples import Samples
+from tracea_graph.check.worker_process import Worker
+from tracea_graph.compress.activation_samples import SAMPLED_SETS
+from tracea_graph.compress.calibration_data import Samples
+from tracea_graph.compress.int8_rounding import byte_grid, range_candidates, round_static
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ops.int8 import fit_columns
 from tracea_graph.ops.windows import ConvWindow, sliding_windows

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.config import usable_processors
-from tracea_graph.hardware.features import system_features, system_model
+from tracea_graph.hardware.cpu_features import system_features, system_model
 
 __all__ = ["CpuProfile", "fingerprint_hash", "profile_cpu"]
 

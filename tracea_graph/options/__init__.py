@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware.topology import usable_cores
+from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.options import values
 from tracea_graph.options.declaration import Option, Use, declared, option
 from tracea_graph.options.files import CONFIG, patterns_of
 from tracea_graph.target_names import BOTH, TARGETS
 
 if TYPE_CHECKING:
-    from tracea_graph.check.distance import ErrorLimits
+    from tracea_graph.check.output_errors import ErrorLimits
 
 __all__ = ["ALONE", "OPTIONS", "STAGES", "TIMING", "Option", "Options", "values"]
 
@@ -358,7 +358,7 @@ class Options:
     def limits(self) -> ErrorLimits:
         """Accepted errors of outputs: relative to ``max|y|``, and of each element."""
         # imported here because it loads NumPy
-        from tracea_graph.check.distance import Elementwise, ErrorLimits
+        from tracea_graph.check.output_errors import Elementwise, ErrorLimits
 
         given = self.rtol is not None or self.atol is not None
         by_element = Elementwise(self.rtol or 0.0, self.atol or 0.0) if given else None

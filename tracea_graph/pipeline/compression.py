@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from tracea_graph.check.verify import Verification
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.verify_outputs import Verification
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress import (
     Calibration,
     Layer,
@@ -28,7 +28,7 @@ from tracea_graph.compress import (
     Metric,
     ObservedValue,
     add_all,
-    calibrate,
+    gram_matrices,
     layers_of,
     load_metric,
     median_option,
@@ -162,7 +162,7 @@ class CompressionSearch:
         key = hashlib.sha256(repr(marks).encode())
         kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
         progress = self.context.progress
-        return calibrate(model.in_float32, values, samples, progress, kept, self.threads)
+        return gram_matrices(model.in_float32, values, samples, progress, kept, self.threads)
 
     # ---- options -----------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import version
-from tracea_graph.check.timing import busy_cores
+from tracea_graph.check.timing_statistics import busy_cores
 from tracea_graph.documents import plain_data
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
 from tracea_graph.onnx_io import DataFile

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.comparison import PairedBenchmark
-from tracea_graph.check.conditioning import values_before_saturation
-from tracea_graph.check.distance import ErrorLimits, IndexOutput, index_outputs
-from tracea_graph.check.reference import Reference, reference
-from tracea_graph.check.selection import Group, GroupSelection, ModelWithLibrary, select_faster
-from tracea_graph.check.verify import Verification, compare, suspect_workers
-from tracea_graph.check.worker import Worker, unlimited
+from tracea_graph.check.ill_conditioned_outputs import values_before_saturation
+from tracea_graph.check.output_errors import ErrorLimits, IndexOutput, index_outputs
+from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
+from tracea_graph.check.reference_outputs import Reference, reference
+from tracea_graph.check.rewrite_selection import Group, GroupSelection, select_faster
+from tracea_graph.check.verify_outputs import Verification, compare, suspect_workers
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
+from tracea_graph.check.worker_process import Worker, unlimited
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracea_graph.check.selection import GroupSelection
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.rewrite_selection import GroupSelection
+from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.pipeline.candidates import BuiltModel
 from tracea_graph.tuning import ScheduleTables
 from tracea_graph.views.report import speedup_in_words

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracea_graph.check.bindings import guesses
-from tracea_graph.check.worker import RejectedByRuntime
+from tracea_graph.check.symbol_bindings import guesses
 from tracea_graph.check.worker_pool import AcquireWorker
+from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.errors import RejectedSizesError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.bindings import Binding, binding_of, bindings, fed
-from tracea_graph.check.feeds import fill, from_file, synthesize
+from tracea_graph.check.input_feeds import fill, from_file, synthesize
+from tracea_graph.check.input_sensitivity import FACTOR, Sensitivity, input_dependent
 from tracea_graph.check.memory_limit import oversized
-from tracea_graph.check.sensitivity import FACTOR, Sensitivity, input_dependent
+from tracea_graph.check.symbol_bindings import Binding, binding_of, bindings, fed
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tracea_graph.check.comparison import PairedBenchmark
-from tracea_graph.check.selection import ModelWithLibrary, clear_gain
+from tracea_graph.check.paired_benchmark import PairedBenchmark
+from tracea_graph.check.rewrite_selection import ModelWithLibrary, clear_gain
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
 __all__ = ["TILE_SIZES_SHARE", "fastest_tile_sizes", "precision_fallback"]

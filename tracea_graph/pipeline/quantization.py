@@ -10,15 +10,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracea_graph.compress import Samples, split_data
+from tracea_graph.compress.activation_samples import sample_rows
 from tracea_graph.compress.conv_input_scales import (
     ConvLayer,
     choose_conv_int8,
     sample_convolutions,
     summary,
 )
-from tracea_graph.compress.rounding import choose_int8
-from tracea_graph.compress.row_samples import sample_rows
-from tracea_graph.compress.weight_rounding import choose_int4
+from tracea_graph.compress.int4_rounding import choose_int4
+from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.onnx_io import Model
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import unpadded, why_no_integers, window_of

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracea_graph.check.ranges import largest_magnitudes
+from tracea_graph.check.activation_ranges import largest_magnitudes
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.errors import OutdatedError, RejectedSizesError
 from tracea_graph.onnx_io import Model, files_of, load, write_part

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.ir import TensorSpec, assumed
 from tracea_graph.kernels.operations import ALIASES, KernelOperation
 from tracea_graph.kernels.program import Call, Program

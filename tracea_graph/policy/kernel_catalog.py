@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.ir import Extent
 from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.problem import Case
 from tracea_graph.tuning.tasks import TuningTask

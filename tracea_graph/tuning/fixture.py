@@ -15,8 +15,8 @@ from types import TracebackType
 
 import numpy as np
 
-from tracea_graph.check.timing import PairedTimes
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.timing_statistics import PairedTimes
+from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate

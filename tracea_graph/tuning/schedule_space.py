@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.ir import Array
 from tracea_graph.kernels.program import Call, OpType, Program, Schedule

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tracea_graph.check.timing import PairedTimes, Ratio, pooled, ratio
+from tracea_graph.check.timing_statistics import PairedTimes, Ratio, pooled, ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.schedule_space import ScheduleSpace

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Processor, SearchSpace
 from tracea_graph.tuning.cache import CacheEntry, TuningCache

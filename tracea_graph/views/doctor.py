@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.health import BackendHealth, Health, Runtime
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.health_report import BackendHealth, Health, Runtime
+from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
 from tracea_graph.views.tables import Column, FittedTable, cell, new_table, three_digits
 

@@ -9,7 +9,7 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.check.verify import Verification
+from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.documents import to_json
 from tracea_graph.views.tables import Column, FittedTable, cell, plain
 

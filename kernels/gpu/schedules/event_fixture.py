@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.errors import OutOfTime, WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.worker import Worker
-from tracea_graph.compress.layers import Layer
-from tracea_graph.compress.metric import Metric
+from tracea_graph.check.worker_process import Worker
+from tracea_graph.compress.compressible_layers import Layer
+from tracea_graph.compress.error_metric import Metric
 from tracea_graph.onnx_io.switches import SWITCHES, Change, write_switched
 
 __all__ = ["output_errors", "perturbations_of"]

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tracea_graph.check.conditioning import unstable_answers
-from tracea_graph.check.distance import (
+from tracea_graph.check.ill_conditioned_outputs import unstable_answers
+from tracea_graph.check.input_feeds import Feeds
+from tracea_graph.check.input_sensitivity import UNCHECKED, Sensitivity
+from tracea_graph.check.output_errors import (
     NO_INDEX_OUTPUTS,
     IndexOutput,
     errors,
@@ -24,9 +26,8 @@ from tracea_graph.check.distance import (
     is_float,
     relative_distance,
 )
-from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.sensitivity import UNCHECKED, Sensitivity
-from tracea_graph.check.worker import (
+from tracea_graph.check.worker_pool import AcquireWorker, new_worker
+from tracea_graph.check.worker_process import (
     Array,
     Port,
     RandomOutputs,
@@ -34,7 +35,6 @@ from tracea_graph.check.worker import (
     Unloadable,
     Worker,
 )
-from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 

@@ -9,7 +9,7 @@ equal, and so must integers, booleans and strings, except an index whose scores 
 tolerance.  Random values are drawn once, by the original, and replace the operators that draw them
 in both models; the operands of a distribution are compared like outputs.  A model is
 ``inconclusive``, never verified, if the reference does not run it, if its answers still differ
-from run to run, or if rounding alone changes its outputs (:mod:`.conditioning`).
+from run to run, or if rounding alone changes its outputs (:mod:`.ill_conditioned_outputs`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracea_graph.check.distance import (
+from tracea_graph.check.input_feeds import Feeds
+from tracea_graph.check.input_sensitivity import FACTOR, UNCHECKED, Sensitivity
+from tracea_graph.check.output_errors import (
     NO_INDEX_OUTPUTS,
     ErrorLimits,
     IndexOutput,
@@ -33,11 +35,15 @@ from tracea_graph.check.distance import (
     is_float,
     undecided,
 )
-from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.reference import SPARE, Outputs, Reference, random_outputs, reference
-from tracea_graph.check.sensitivity import FACTOR, UNCHECKED, Sensitivity
-from tracea_graph.check.worker import Array, OpenInfo, Port, Worker
+from tracea_graph.check.reference_outputs import (
+    SPARE,
+    Outputs,
+    Reference,
+    random_outputs,
+    reference,
+)
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
+from tracea_graph.check.worker_process import Array, OpenInfo, Port, Worker
 from tracea_graph.documents import Figure
 from tracea_graph.errors import WorkerError
 from tracea_graph.reasons import failed_to_run
@@ -132,10 +138,10 @@ def verify(
     """Run the original and a candidate on ``feeds``, and compare their outputs.
 
     ``index_outputs`` are the outputs that hold indices chosen by score
-    (:func:`~tracea_graph.check.distance.index_outputs`), and ``sensitivity`` says which outputs
-    must change with the inputs.  ``env`` is set in the candidate's
-    worker, and ``acquire`` supplies workers.  A worker that dies or rejects a request fails the
-    candidate; nothing is raised.
+    (:func:`~tracea_graph.check.output_errors.index_outputs`), and ``sensitivity`` says which
+    outputs must change with the inputs.  ``env`` is set in the candidate's worker, and ``acquire``
+    supplies workers.  A worker that dies or rejects a request fails the candidate; nothing is
+    raised.
     """
     known = reference(
         original, feeds, index_outputs=index_outputs, threads=threads, acquire=acquire,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracea_graph.check.worker import Array
+from tracea_graph.check.worker_process import Array
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ttg.graph import TileGraph
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tracea_graph.check.timing import busy_seconds
-from tracea_graph.check.worker import Array, Worker
+from tracea_graph.check.timing_statistics import busy_seconds
+from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.errors import UsageError
 
 __all__ = ["BASELINES", "Baseline", "BaselineWorker", "RoundTimes", "baselines_named"]
@@ -76,7 +76,7 @@ class RoundTimes:
 class BaselineWorker(Worker):
     """A worker that also runs models in other runtimes."""
 
-    script: ClassVar[Path] = Path(__file__).with_name("baseline_main.py")
+    script: ClassVar[Path] = Path(__file__).with_name("baseline_worker_main.py")
 
     def __enter__(self) -> Self:
         return self

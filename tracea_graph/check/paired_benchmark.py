@@ -14,9 +14,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.timing import FEWEST_PAIRS, PairedTimes, Ratio, pooled, ratio, ratio_of
-from tracea_graph.check.worker import Array, NodeTime, OpenInfo
+from tracea_graph.check.input_feeds import Feeds
+from tracea_graph.check.timing_statistics import (
+    FEWEST_PAIRS,
+    PairedTimes,
+    Ratio,
+    pooled,
+    ratio,
+    ratio_of,
+)
+from tracea_graph.check.worker_process import Array, NodeTime, OpenInfo
 from tracea_graph.errors import WorkerError
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Literal
 from tracea_graph.documents import to_json
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.gpu import Gpus
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 
 __all__ = ["BackendHealth", "Health", "Runtime"]
 

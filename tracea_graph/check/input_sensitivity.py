@@ -15,8 +15,8 @@ from itertools import chain
 
 import numpy as np
 
-from tracea_graph.check.distance import is_float
-from tracea_graph.check.worker import Array
+from tracea_graph.check.output_errors import is_float
+from tracea_graph.check.worker_process import Array
 from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import TileGraph
 

@@ -16,10 +16,10 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from tracea_graph.check.bindings import Binding, bindings, fed
 from tracea_graph.check.input_constraints import InputConstraint, input_constraint
 from tracea_graph.check.operand_constraints import Dims
-from tracea_graph.check.worker import Array
+from tracea_graph.check.symbol_bindings import Binding, bindings, fed
+from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
 from tracea_graph.resources import open_regular

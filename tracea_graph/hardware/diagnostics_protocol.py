@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tracea_graph.config import Environment
-from tracea_graph.hardware.measurements import Measurements
+from tracea_graph.hardware.machine_measurements import Measurements
 
 if TYPE_CHECKING:  # options load this package, and help texts load nothing heavy
     from tracea_graph.kernels.program import CallStats

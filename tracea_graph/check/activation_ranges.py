@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.worker import Array
+from tracea_graph.check.input_feeds import Feeds
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
+from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, assumed, product
 from tracea_graph.ttg.graph import TileGraph

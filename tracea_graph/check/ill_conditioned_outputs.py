@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tracea_graph.check.worker import Array
+from tracea_graph.check.worker_process import Array
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.graph import TileGraph

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.compress.budget import LayerOption
-from tracea_graph.compress.channels import ChannelOptions
-from tracea_graph.compress.layers import Layer
-from tracea_graph.compress.lowrank import LowRankOptions
-from tracea_graph.compress.prune import PruneOptions
+from tracea_graph.compress.channel_pruning import ChannelOptions
+from tracea_graph.compress.compressible_layers import Layer
+from tracea_graph.compress.error_budget import LayerOption
+from tracea_graph.compress.low_rank_factors import LowRankOptions
+from tracea_graph.compress.weight_pruning import PruneOptions
 from tracea_graph.config import Prune
 from tracea_graph.ops.weights import ALIGNED
 from tracea_graph.passes.sparse.zeros import zero_map

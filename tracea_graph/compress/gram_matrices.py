@@ -20,8 +20,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.worker import Worker
-from tracea_graph.compress.samples import Samples
+from tracea_graph.check.worker_process import Worker
+from tracea_graph.compress.calibration_data import Samples
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
 from tracea_graph.toolchain.trust import make_private, trusted

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.worker import Worker
-from tracea_graph.compress.calibrate import ObservedValue, output_names
-from tracea_graph.compress.samples import Samples
+from tracea_graph.check.worker_process import Worker
+from tracea_graph.compress.calibration_data import Samples
+from tracea_graph.compress.gram_matrices import ObservedValue, output_names
 from tracea_graph.errors import UsageError, WorkerError
 
 __all__ = ["SAMPLED_SETS", "sample_rows"]

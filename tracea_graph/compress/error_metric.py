@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.distance import is_float, relative_distance
+from tracea_graph.check.output_errors import is_float, relative_distance
 from tracea_graph.errors import UsageError
 
 __all__ = ["Metric", "load_metric", "relative_max_error"]

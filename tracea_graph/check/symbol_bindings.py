@@ -15,9 +15,9 @@ Symbols of one role get one size, because a model with unnamed symbols may requi
 equal. ``seq#2`` is called ``seq`` in the model but may have another size; a size given for ``seq``
 applies to both.  A symbol such as ``past_sequence_length + 1`` is the sum that its name states;
 ``total…`` is past + sequence.  A last dim that is multiplied with a weight takes the weight's
-size, and no default exceeds what the model's constants allow (``size_limits``), such as the rows
-of a position table.  ONNX Runtime's operators on KV caches of several items take one new row of
-each: in their presence, prime bindings use a sequence of 1.
+size, and no default exceeds what the model's constants allow (``symbol_size_limits``), such as the
+rows of a position table.  ONNX Runtime's operators on KV caches of several items take one new row
+of each: in their presence, prime bindings use a sequence of 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from tracea_graph.check.size_limits import SizeLimit, clip, known_size_limits
+from tracea_graph.check.symbol_size_limits import SizeLimit, clip, known_size_limits
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
 from tracea_graph.ttg.graph import Region, TileGraph

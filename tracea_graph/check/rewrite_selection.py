@@ -28,7 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracea_graph.check.comparison import (
+from tracea_graph.check.input_feeds import Feeds
+from tracea_graph.check.paired_benchmark import (
     MINIMUM_GAIN,
     BenchmarkWorker,
     Key,
@@ -36,9 +37,8 @@ from tracea_graph.check.comparison import (
     PairedBenchmark,
     PairedComparison,
 )
-from tracea_graph.check.feeds import Feeds
-from tracea_graph.check.timing import Ratio, busy_cores
-from tracea_graph.check.worker import Worker
+from tracea_graph.check.timing_statistics import Ratio, busy_cores
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 from tracea_graph.reasons import Code, Reason, code_of, failed_to_run
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.compress.calibrate import ObservedValue
+from tracea_graph.compress.gram_matrices import ObservedValue
 from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams

@@ -13,7 +13,7 @@ from zipfile import is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.feeds import from_file
+from tracea_graph.check.input_feeds import from_file
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 

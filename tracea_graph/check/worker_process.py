@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.custom_ops import registered
-from tracea_graph.check.timing import PairedTimes
+from tracea_graph.check.custom_op_libraries import registered
+from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerCrash, WorkerError
 from tracea_graph.ir import RANDOM_OPS
