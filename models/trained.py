@@ -27,7 +27,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make import make
-from tracea_graph.compress import ObservedValue, Samples, gram_matrices
+from tracea_graph.compress import ObservedValue, Samples, calibrate
 from tracea_graph.compress.low_rank_factors import LowRankOptions
 from tracea_graph.onnx_io import load
 
@@ -172,7 +172,7 @@ def spectrum(folder: Path) -> None:
     stored = {t.name: t for t in graph.initializer}
     products = [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in stored]
     values = [ObservedValue(v) for v in sorted({n.input[0] for n in products})]
-    found = gram_matrices(path, values, Samples.of(folder / "sentences.npz", load(path)))
+    found = calibrate(path, values, Samples.of(folder / "sentences.npz", load(path)))
     print(f"{'layer':44}" + "".join(f"{left:>9.0%}" for left in LEFT))
     errors = []
     for node in products:

@@ -19,7 +19,7 @@ from tracea_graph import Options, Report, api
 from tracea_graph.compress import (
     ObservedValue,
     Samples,
-    gram_matrices,
+    calibrate,
     output_errors,
     relative_max_error,
     split_data,
@@ -215,15 +215,15 @@ def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) ->
         tmp_path / "kept.npz",
         [ObservedValue("x"), ObservedValue("r")],
     )
-    whole = gram_matrices(model, seen, Samples.of(data, loaded), kept=kept)
+    whole = calibrate(model, seen, Samples.of(data, loaded), kept=kept)
     assert whole.sets == 5 and whole.rows == {"x": 2000, "r": 2000}
     np.savez(tmp_path / "part.npz", x=inputs()[:2])
-    part = gram_matrices(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    part = calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     assert part.sets == 5  # what was kept is more than these: nothing is run again
     kept.unlink()
-    gram_matrices(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
+    calibrate(model, seen, Samples.of(tmp_path / "part.npz", loaded), kept=kept)
     steps: list[str] = []
-    resumed = gram_matrices(model, seen, Samples.of(data, loaded), steps.append, kept)
+    resumed = calibrate(model, seen, Samples.of(data, loaded), steps.append, kept)
     assert len(steps) == 3 and resumed.rows == whole.rows
     for value, gram in whole.grams.items():
         np.testing.assert_allclose(resumed.grams[value], gram)
@@ -234,7 +234,7 @@ def test_an_interrupted_pass_goes_on(model: Path, data: Path, tmp_path: Path) ->
 def test_a_broken_file_of_sums_is_not_used(model: Path, data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_bytes(b"PK\x03\x04 no archive")
-    found = gram_matrices(model, [ObservedValue("x")], Samples.of(data, load(model)), kept=kept)
+    found = calibrate(model, [ObservedValue("x")], Samples.of(data, load(model)), kept=kept)
     assert found.sets == 5
 
 

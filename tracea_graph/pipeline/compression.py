@@ -28,7 +28,7 @@ from tracea_graph.compress import (
     Metric,
     ObservedValue,
     add_all,
-    gram_matrices,
+    calibrate,
     layers_of,
     load_metric,
     median_option,
@@ -162,7 +162,7 @@ class CompressionSearch:
         key = hashlib.sha256(repr(marks).encode())
         kept = self.options.environment.cache / "calibration" / f"{key.hexdigest()[:32]}.npz"
         progress = self.context.progress
-        return gram_matrices(model.in_float32, values, samples, progress, kept, self.threads)
+        return calibrate(model.in_float32, values, samples, progress, kept, self.threads)
 
     # ---- options -----------------------------------------------------------------------
 
