@@ -34,11 +34,18 @@ def obstacle(
 ) -> str | None:
     """Return why ``inner`` should not be recomputed where ``outer`` reads its result, or None."""
     flops = inner.params.flops
-    if not alone and flops > CHEAP:
+    if not alone and (flops > CHEAP or _joins(graph, inner)):
         return other_readers(value)
     if flops > _CHEAP_REPEATED and not _same_size(graph, outer, value):
         return f"{value!r} is broadcast"
     return None
+
+
+def _joins(graph: TileGraph, inner: Operation) -> bool:
+    """Return whether an op reads several tensors as large as its result, which is read faster."""
+    common = inner.common(graph)
+    maps = zip(inner.names, inner.params.views, strict=True)
+    return sum(m.shape(graph.spec(name).shape or ()) == common for name, m in maps) > 1
 
 
 def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:

@@ -471,3 +471,14 @@ def test_flattened_maps_of_several_scales_lie_side_by_side() -> None:
     assert isinstance(params, ConcatParams) and len(params.parts) == 3
     assert not {"Reshape", "Neg", "Relu"} & {*ops(graph)}
     assert_same(net, graph, {"x": normal(2, 3, 2, 5)})
+
+
+def test_a_sum_that_others_read_too_is_read_not_recomputed() -> None:
+    net = Net()
+    x, y = net.input("x", "batch", 5, 24), net.input("y", "batch", 5, 24)
+    total = net("Add", x, y)
+    feeds = {"x": normal(2, 5, 24), "y": normal(2, 5, 24, seed=1)}
+    later = net("Mul", net("Transpose", total, perm=[0, 2, 1]), net.const(np.float32(3)))
+    graph, _ = check(net, net("Softmax", total), later, feeds=feeds)
+    sums = [r for r in graph.regions() if {"x", "y"} <= set(r.operands)]
+    assert len(sums) == 1
