@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
@@ -121,6 +122,7 @@ def phases(request: Request) -> tuple[Phase, ...]:
     mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None
     return (
         *LAYOUT,
+        Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),
         Phase(PARTITION, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
     )
