@@ -57,6 +57,8 @@ _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
 _LONG_ROWS, MANY_ROWS = 1024, 1024
 """Columns up to which a warp reduces a row, and rows from which on large tiles are best."""
+_SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
+"""Columns up to which part of a warp reduces a row that consists of runs of 16 bytes."""
 _SHORT_HEAD = 64
 
 
@@ -80,6 +82,9 @@ def choose_tile(
             return "1x256", "rows may be long: a block reduces one"
         if operands > _FEW_OPERANDS:
             return "1x256", f"{operands} operands take the registers of a whole block"
+        for tile, most in _SHORT_ROWS.items():
+            if columns <= most and columns % _RUN == 0:
+                return tile, f"rows of {columns} leave most of a warp idle"
         return "4x32", f"rows of {columns} fit the registers of one warp"
     if op in ("gemm", "conv"):
         wide = rows >= MANY_ROWS

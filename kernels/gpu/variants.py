@@ -56,11 +56,14 @@ def _elementwise(width: int) -> Variant:
 
 
 def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
-    """Kernels that process a row by a warp or by a block, 32 elements a thread in registers."""
+    """Kernels that process a row by part of a warp, by a warp or by a block.
+
+    Threads hold 32 elements each in registers.
+    """
     return tuple(
         Variant(op, dtype, "rows.cu.in", f"{rows}x{team}", rows * team,
                 {"rows": rows, "team": team, "held": 32 * team, "blocks": 640 // (rows * team)})
-        for rows, team in ((4, 32), (1, 256), (1, 512))
+        for rows, team in ((16, 8), (8, 16), (4, 32), (1, 256), (1, 512))
     )  # fmt: skip
 
 

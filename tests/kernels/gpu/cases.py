@@ -252,7 +252,7 @@ def residual(shape: tuple[int, int]) -> Maker:
     return make
 
 
-TEAMS = ("4x32", "1x256", "1x512")
+TEAMS, PART_OF_WARP = ("4x32", "1x256", "1x512"), ("16x8", "8x16")
 
 
 def _rows() -> Iterator[Case]:
@@ -266,7 +266,13 @@ def _rows() -> Iterator[Case]:
         made = rows("norm", DType.F32, shape, kind="rms", epsilon=1e-6)
         yield Case(f"rms {shape}", made, TEAMS[1:2])
     yield Case("layer late", rows("norm", DType.F16, (5, 40), 1, **layer), TEAMS[:1])
-    yield Case("residual", residual((6, 104)), TEAMS[:1])
+    for shape in ((37, 96), (3, 31), (5, 520)):  # whole runs, none, and more than threads hold
+        yield Case(f"short {shape}", rows("norm", DType.F16, shape, **layer), PART_OF_WARP)
+    made = rows("softmax", DType.F16, (19, 200), log=False)
+    yield Case("short softmax", made, PART_OF_WARP)
+    made = rows("reduce", DType.F16, (21, 72), kind="max", mean=False)
+    yield Case("short reduce", made, PART_OF_WARP)
+    yield Case("residual", residual((6, 104)), (*PART_OF_WARP, *TEAMS[:1]))
     for log in (False, True):
         for shape in ((4, 7), (3, 2048)):
             made = rows("softmax", DType.F32, shape, log=log)

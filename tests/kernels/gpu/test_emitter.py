@@ -125,7 +125,7 @@ def test_variants_are_told_apart() -> None:
 def test_none_and_several_variants_are_refused() -> None:
     call, _, target = made(NAMED["layer (5, 768)"], "sm_80")
     with pytest.raises(
-        GraphError, match=r"3 kernels compute norm on sm_80; there are 4x32 \(fits"
+        GraphError, match=r"5 kernels compute norm on sm_80; there are 16x8 \(fits"
     ):
         find(call, target.architecture)
     with pytest.raises(GraphError, match="0 kernels compute norm on sm_80 in tiles of 9x9"):
