@@ -29,8 +29,8 @@ from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.commands.telemetry import read_runs
 from tracea_graph.kernels.cpu.plan_encoding import decode
 from tracea_graph.native_library import Conv2dParams, NativeLibrary, view
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.model_reader import load
 
 __all__ = ["main"]
 

@@ -26,7 +26,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.coefficients import FILE, fitted
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.blocks import signature
+from tracea_graph.ttg.repeated_blocks import signature
 
 __all__ = [
     "LEAST_US",

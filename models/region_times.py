@@ -29,13 +29,13 @@ from tracea_graph.check.paired_benchmark import PROFILING_US
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
 from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.blocks import signature
+from tracea_graph.ttg.repeated_blocks import signature
 
 __all__ = ["APART", "MeasuredRegion", "Planned", "cost_model", "measured", "planned", "source_of"]
 

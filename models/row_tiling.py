@@ -27,9 +27,9 @@ from tracea_graph.kernels.cpu import phases as cpu
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_AND_FUSE
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.row_tiling import row_tilings_in
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.program_row_tiling import row_tilings_in
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.passes import Request, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner

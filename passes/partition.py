@@ -21,10 +21,10 @@ from tracea_graph.kernels.signature import clipped, localise
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.sizes import substitute
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.layout_ops import read_layout_ops

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.recurrent import GATES, RecurrentParams
-from tracea_graph.ops.weights import Floats
+from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule

@@ -20,15 +20,15 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.filters import PLAIN, FilterLayout
+from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["ALONE", "BF16", "CASES", "REGIONS", "SIZES", "Bias", "Case", "Filters", "Scales"]
 

@@ -30,13 +30,13 @@ from tracea_graph.kernels.cpu.panels import (
     unpack_int8,
 )
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, View
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import FEW_QUERIES, LOWEST, without_empty_rows
 from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gather_elements import GatherElementsParams
-from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.int8_matmul import Integers
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.quantize_rows import ZERO, quantize_rows

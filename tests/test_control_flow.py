@@ -15,8 +15,8 @@ from tests.halves import EPSILON, F16, in_double
 from tests.onnx_io.samples import BOOL, F32, I64, model, node, tensor, value
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.inlining import calls_of, is_own
-from tracea_graph.onnx_io.nodes import bodies_of, every_node
+from tracea_graph.onnx_io.custom_op_inlining import calls_of, is_own
+from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 CLOSE = {F32: 1e-5, F16: EPSILON[F16]}

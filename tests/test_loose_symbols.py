@@ -18,7 +18,7 @@ from onnx import TensorProto
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker_process import Array
-from tracea_graph.onnx_io.validate import plain_session
+from tracea_graph.onnx_io.model_validation import plain_session
 
 pytestmark = pytest.mark.compiler
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = ["bitmap_to_onnx", "bitmap_words", "pack_bitmap", "round_bitmap", "unpack_bitmap"]
 

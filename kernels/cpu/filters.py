@@ -36,11 +36,11 @@ import numpy as np
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.winograd import recover_filters, recover_filters_to_onnx, transform
 from tracea_graph.ops.bf16 import split_bf16
-from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.filters import FilterLayout, Sums
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.filter_layouts import FilterLayout, Sums
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.int16 import fit_columns, k_run_length, round_images
-from tracea_graph.ops.weights import Floats, Numbers
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.weight_layouts import Floats, Numbers
 
 __all__ = [
     "BF16X2", "BLOCK", "BLOCKED", "DEPTHWISE", "FIRST_LAYER", "INT16", "LAYOUTS", "NCHW32C",

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from tracea_graph.kernels.cpu.panels import PANEL
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.recurrent import GateLayout
-from tracea_graph.ops.weights import Floats
+from tracea_graph.ops.weight_layouts import Floats
 
 __all__ = ["GATE_PANELS", "GateLanes", "GatePanels"]
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.block_quantized import BlockQuantized
-from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.weights import Floats, Numbers
+from tracea_graph.ops.function_body import BodyBuilder
+from tracea_graph.ops.weight_layouts import Floats, Numbers
 
 __all__ = ["NBitsPanels", "pack_codes", "pack_nbits_scales"]
 

@@ -35,9 +35,9 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.bitmap import bitmap_to_onnx, unpack_bitmap
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
-from tracea_graph.ops.weights import BLOCKS, Floats, Numbers, WeightLayout
+from tracea_graph.ops.weight_layouts import BLOCKS, Floats, Numbers, WeightLayout
 
 __all__ = [
     "BF16X2",

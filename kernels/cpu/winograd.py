@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = ["recover_filters", "recover_filters_to_onnx", "transform", "transform_to_onnx"]
 

@@ -15,9 +15,9 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.region import RegionParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, partition
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.regions import fused

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.regions import (
     attribute,
     fused,

@@ -23,11 +23,11 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Extent, Weight
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.weights import ALIGNED
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.batch_norm import read_affine
 from tracea_graph.passes.convolution.filters import ChannelAffine, must_stay_plain
 from tracea_graph.passes.regions import fused, only_read_by

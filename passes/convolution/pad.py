@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.layout import BORDERS, LayoutParams
-from tracea_graph.ops.sizes import substitute
+from tracea_graph.ops.layout_op import BORDERS, LayoutParams
+from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.reasons import unsuited

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracea_graph.ir import Extent
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.space_parts import constant_ints
-from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.regions import attribute, fused, is_f32
 from tracea_graph.reasons import Code, Reason, unsuited

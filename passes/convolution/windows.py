@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region
 

@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.sizes import substitute
+from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, fused, with_feeders

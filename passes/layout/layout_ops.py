@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph

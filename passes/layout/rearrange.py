@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.space_parts import constant_ints
+from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent, TensorSpec
-from tracea_graph.ops.elementary import OPERATORS
+from tracea_graph.ops.elementwise_steps import OPERATORS
 from tracea_graph.ops.index_map import HUGE
-from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+from tracea_graph.ops.iteration_space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
-from tracea_graph.ops.space_parts import constant_ints, reshape_groups
+from tracea_graph.ops.iteration_space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.extents import reshape_target
 from tracea_graph.passes.regions import attribute
 from tracea_graph.ttg import Region, TileGraph

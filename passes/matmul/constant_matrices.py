@@ -9,10 +9,10 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.ops.chain import HALVES
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.tile_pattern import matrix_pattern
-from tracea_graph.ops.weights import KN, NK, Floats, Plain
+from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
 from tracea_graph.passes.regions import attribute
 from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.ttg import Region, TileGraph, ValueUse

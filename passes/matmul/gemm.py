@@ -18,7 +18,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes.matmul.constant_matrices import (
     lazy_matrix,
     must_stay_plain,

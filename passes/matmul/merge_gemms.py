@@ -14,7 +14,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
-from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.regions import fused, operand_producer
 from tracea_graph.reasons import Code, Reason, unsuited

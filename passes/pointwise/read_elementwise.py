@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
-from tracea_graph.ops.elementary import OPERATORS
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
+from tracea_graph.ops.elementwise_steps import OPERATORS
 from tracea_graph.passes.pointwise.bound_expressions import BoundChain, kind_of
 from tracea_graph.passes.quantized.scales import is_ordinary
 from tracea_graph.passes.regions import attribute, operand_producer

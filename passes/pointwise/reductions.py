@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.arg import ARGS, MAX_LENGTH, ArgParams
+from tracea_graph.ops.arg_max import ARGS, MAX_LENGTH, ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, broadcast
+from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.space_parts import constant_ints
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain

@@ -26,8 +26,8 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.chain import ROW
 from tracea_graph.ops.conv_integer import ConvIntegerParams
-from tracea_graph.ops.int8 import MAX_DEPTH, Integers
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.quantized.integer_matrix import (

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
-from tracea_graph.ops.int8 import MAX_DEPTH, fit_columns
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder

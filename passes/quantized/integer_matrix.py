@@ -9,8 +9,8 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8 import MAX_DEPTH, Integers
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
+from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.ttg import TileGraph
 

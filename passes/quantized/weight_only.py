@@ -16,7 +16,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK, BlockQuantized
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import Floats
+from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue
 from tracea_graph.passes.regions import (
     attribute,

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
-from tracea_graph.ops.int8 import MAX_DEPTH, fit_columns
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import attribute, is_f32

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import Plain
+from tracea_graph.ops.weight_layouts import Plain
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.reasons import Code, Reason
 from tracea_graph.ttg import Region, TileGraph

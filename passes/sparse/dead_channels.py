@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix, why_kept
 from tracea_graph.passes.regions import fused, only_read_by

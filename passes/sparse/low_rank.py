@@ -18,9 +18,9 @@ from typing import Any
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.windows import ConvWindow
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed, chosen_for, not_chosen

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import KN, aligned
+from tracea_graph.ops.weight_layouts import KN, aligned
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     lazy_matrix,

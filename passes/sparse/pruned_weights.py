@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import KN
+from tracea_graph.ops.weight_layouts import KN
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of
 
 __all__ = [

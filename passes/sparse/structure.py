@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Weight
-from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.sparse.ranks import RankScan
 from tracea_graph.passes.sparse.zeros import LEAST_ZEROS, ZeroScan, sampled_zeros
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import ALIGNED, WeightLayout, aligned
+from tracea_graph.ops.weight_layouts import ALIGNED, WeightLayout, aligned
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.ttg import TileSet, TTGBuilder
 

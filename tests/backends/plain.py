@@ -31,7 +31,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.resources import Scratch

@@ -110,8 +110,8 @@ import onnx
 from pathlib import Path
 from onnx import numpy_helper
 from tracea_graph.native_library import NativeLibrary, KernelError, view, view_of
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.model_reader import load
 
 driver = ctypes.CDLL("libcuda.so.1")
 path, context = Path(sys.argv[1]), ctypes.c_void_p()

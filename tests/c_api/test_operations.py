@@ -13,7 +13,7 @@ from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, view
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
 
 Array = npt.NDArray[Any]
 

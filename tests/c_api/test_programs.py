@@ -15,8 +15,8 @@ from tests.tiny import child, product
 from tracea_graph import api
 from tracea_graph.commands.kernels import KernelLibrary
 from tracea_graph.native_library import KernelError, NativeLibrary, view
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.options import Options
 
 Array = npt.NDArray[Any]

@@ -12,7 +12,7 @@ from tracea_graph.check.input_feeds import synthesize
 from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Expr, symbols_of
-from tracea_graph.onnx_io.model import Model
+from tracea_graph.onnx_io.imported_model import Model
 
 NUMBERS = [
     tensor("zero", 0, np.int64), tensor("one", 1, np.int64), tensor("z1", [0], np.int64),

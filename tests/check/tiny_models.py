@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper, parser, shape_inference
 
 from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
 

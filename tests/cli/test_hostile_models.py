@@ -22,7 +22,7 @@ from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.api import stages
 from tracea_graph.cli import main, optimize_main
-from tracea_graph.onnx_io.wire import tag
+from tracea_graph.onnx_io.protobuf_wire import tag
 from tracea_graph.toolchain import compilers
 
 MARK = "QzX"

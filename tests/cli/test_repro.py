@@ -19,7 +19,7 @@ from tracea_graph import api
 from tracea_graph.cli.main import main, optimize_main
 from tracea_graph.commands.repro import packed_words
 from tracea_graph.errors import VerifyError
-from tracea_graph.onnx_io.skeleton import regrow, write_skeleton
+from tracea_graph.onnx_io.weightless_models import regrow, write_skeleton
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ("--keep", "all", "--no-verify", "--target", "cpu:scalar")

@@ -8,8 +8,8 @@ import numpy as np
 
 from tests.commands.samples import DOMAIN, result
 from tracea_graph.check.worker_process import Worker
-from tracea_graph.onnx_io.inlining import caller_of, calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import caller_of, calls_of
+from tracea_graph.onnx_io.model_reader import load
 
 
 def test_calls_tell_what_they_replaced(tmp_path: Path) -> None:

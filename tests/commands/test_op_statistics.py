@@ -9,8 +9,8 @@ import pytest
 from tests.commands.samples import result
 from tests.graphs import Net, normal
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.model_reader import load
 
 BATCH, DEEP, WIDE = 5, 48, 32
 IN, OUT, WEIGHT, BIAS = 4 * BATCH * DEEP, 4 * BATCH * WIDE, 4 * DEEP * WIDE, 4 * WIDE

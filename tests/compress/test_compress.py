@@ -28,7 +28,7 @@ from tracea_graph.compress.error_metric import Outputs
 from tracea_graph.config import Prune
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.switches import Change
+from tracea_graph.onnx_io.switchable_models import Change
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 

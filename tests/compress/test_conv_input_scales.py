@@ -20,7 +20,7 @@ from tracea_graph.compress.conv_input_scales import (
 )
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
 
 WINDOW = ConvWindow((3, 3), (2, 1), (1, 2), (1, 2, 1, 2))
 RANDOM = np.random.default_rng(5)

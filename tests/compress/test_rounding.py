@@ -11,7 +11,7 @@ from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph import Options, optimize
 from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.int8 import fit_columns
+from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated import Calibrated
 from tracea_graph.rewrite import SchedulerLimits, schedule

@@ -16,7 +16,7 @@ from tests.fuzz.steadiness import Array
 from tracea_graph import Options
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.check.worker_process import Worker
-from tracea_graph.onnx_io import Model, guards, load
+from tracea_graph.onnx_io import Model, initializer_guards, load
 from tracea_graph.pipeline import planning
 from tracea_graph.pipeline.inputs import gather_inputs
 
@@ -59,7 +59,9 @@ def test_constants_that_may_be_fed(
     troubles = [f"{r.path.name}: {r.trouble}" for r in ran if r.trouble]
     assert not troubles, "\n".join(troubles)
     results = {path: tmp_path / "out" / f"{path.stem}.tracea.onnx" for path in paths}
-    guarded = {path: out for path, out in results.items() if guards.is_guarded(load(out))}
+    guarded = {
+        path: out for path, out in results.items() if initializer_guards.is_guarded(load(out))
+    }
     assert len(guarded) >= GUARDED * count
     compared = 0
     for path, out in guarded.items():

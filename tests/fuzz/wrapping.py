@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from tracea_graph.onnx_io.nodes import renamed
+from tracea_graph.onnx_io.node_conversion import renamed
 
 __all__ = ["DEEPER", "FLAG", "halved", "in_branches", "in_loop"]
 

@@ -17,7 +17,7 @@ from tracea_graph.kernels.cpu.schedules.task import TaskProblem
 from tracea_graph.kernels.cpu.schedules.task_bench import task_program
 from tracea_graph.kernels.cpu.schedules.task_space import cut
 from tracea_graph.kernels.program import Program, View
-from tracea_graph.ops.sizes import substitute
+from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.tuning import Case, problems_of, with_schedules
 from tracea_graph.tuning.fixture import ModelFixture
 from tracea_graph.tuning.problem import default_of

@@ -21,7 +21,7 @@ from tracea_graph.passes.layout import hoist_slice
 from tracea_graph.passes.pointwise import compose
 from tracea_graph.pipeline.planning import Constraints, Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.ttg.topology import Topology
+from tracea_graph.ttg.topological_order import Topology
 
 
 def test_it_is_a_scan() -> None:

@@ -14,9 +14,9 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper
 from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, F32, I64, equal, model, node, read, tensor, value, verbatim
 from tracea_graph.errors import ModelError
-from tracea_graph.onnx_io import Model, validate
-from tracea_graph.onnx_io.branches import is_entry
-from tracea_graph.onnx_io.nodes import bodies_of, every_node
+from tracea_graph.onnx_io import Model, model_validation
+from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
+from tracea_graph.onnx_io.subgraph_flattening import is_entry
 
 X, K = value("x", ["n", 4]), value("k", [], BOOL)
 R = value("r", None)
@@ -201,14 +201,14 @@ def test_branches_that_cannot_be_moved_stay(op: str, tmp_path: Path) -> None:
 def test_a_model_that_is_valid_only_with_its_branches_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    infer_all = validate.infer_all
+    infer_all = model_validation.infer_all
 
     def strict(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
         if any(is_entry(n.name) for n in shell.graph.node):
             raise ModelError("a branch does not fit")
         return infer_all(shell, order)
 
-    monkeypatch.setattr(validate, "infer_all", strict)
+    monkeypatch.setattr(model_validation, "infer_all", strict)
     proto = MODELS["outer values"]
     loaded = read(proto, tmp_path)
     assert [r.op for r in loaded.graph.regions()] == ["Tanh", "If", "Mul"]

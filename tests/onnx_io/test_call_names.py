@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracea_graph.onnx_io.call_names import decode_calls, encode_calls
+from tracea_graph.onnx_io.kernel_call_origins import decode_calls, encode_calls
 
 NAMES = ("a", "b", "c", "d", "e;,-")
 

@@ -22,7 +22,7 @@ from tests.onnx_io.samples import (
     value,
     verbatim,
 )  # fmt: skip
-from tracea_graph.onnx_io import folding
+from tracea_graph.onnx_io import constant_folding
 
 X, Y = value("x", ["n", 4]), value("y", None)
 
@@ -143,7 +143,7 @@ def test_large_weights_fold_up_to_a_total(tmp_path: Path, monkeypatch: pytest.Mo
     """Two of 2 MB each; with room for one of them the other stays as it was."""
     proto = scaled_matrices(2, 1 << 17)
     assert ops(read(proto, tmp_path)) == ["Relu", "Gemm", "Gemm"]
-    monkeypatch.setattr(folding, "TOTAL", 3 << 20)
+    monkeypatch.setattr(constant_folding, "TOTAL", 3 << 20)
     assert sorted(ops(read(proto, tmp_path))) == ["Gemm", "Gemm", "ReduceMean", "Relu", "Sub"]
 
 

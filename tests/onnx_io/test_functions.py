@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tracea_graph.ir import Node
-from tracea_graph.onnx_io.functions import LocalFunction, to_proto
+from tracea_graph.onnx_io.local_functions import LocalFunction, to_proto
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 17])

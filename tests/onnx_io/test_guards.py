@@ -28,7 +28,7 @@ from tests.onnx_io.samples import (
 )
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.guards import CONDITION, is_guarded, nodes_of
+from tracea_graph.onnx_io.initializer_guards import CONDITION, is_guarded, nodes_of
 
 RNG = np.random.default_rng(5)
 

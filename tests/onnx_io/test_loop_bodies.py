@@ -14,8 +14,8 @@ from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, I64, equal, model, node, save, tensor, value, verbatim
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io import Model, load
-from tracea_graph.onnx_io.branches import sink
-from tracea_graph.onnx_io.nodes import bodies_of, every_node
+from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
+from tracea_graph.onnx_io.subgraph_flattening import sink
 
 WEIGHT, YES = tensor("w", normal(4, 4)), tensor("yes", True, np.bool_)
 STATE, ON = value("h", [2, 4]), value("on", [], BOOL)

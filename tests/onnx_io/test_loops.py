@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, I64, equal, model, node, save, tensor, value, verbatim
-from tracea_graph.onnx_io import load, loops
+from tracea_graph.onnx_io import load, loop_unrolling
 
 STATE = value("h", [2, 4])
 YES = tensor("yes", True, np.bool_)
@@ -146,7 +146,7 @@ def test_other_loops_stay(make: Any, tmp_path: Path) -> None:
 
 
 def test_the_number_of_nodes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_MAX_NODES", 10)
+    monkeypatch.setattr(loop_unrolling, "_MAX_NODES", 10)
     path = save(counted(3), tmp_path)
     regions = load(path, unrolled=True).graph.regions()
     assert [r.op for r in regions].count("MatMul") == 1

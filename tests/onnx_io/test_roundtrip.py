@@ -34,9 +34,9 @@ from tracea_graph.check.output_errors import relative_distance
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.branches import is_entry
-from tracea_graph.onnx_io.nodes import captures_of, every_node
-from tracea_graph.onnx_io.validate import newest_opset
+from tracea_graph.onnx_io.model_validation import newest_opset
+from tracea_graph.onnx_io.node_conversion import captures_of, every_node
+from tracea_graph.onnx_io.subgraph_flattening import is_entry
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus"

@@ -11,7 +11,7 @@ from onnx import NodeProto, helper
 
 from tests.onnx_io.samples import F32, I64, model, node, read, tensor, value
 from tracea_graph.ir import DType, TensorSpec, symbols_of
-from tracea_graph.onnx_io.facts import Facts
+from tracea_graph.onnx_io.value_facts import Facts
 
 
 def spec(nodes: list[NodeProto], folder: Path, *tensors: Any, opset: int = 17) -> str:

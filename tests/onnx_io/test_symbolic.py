@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tracea_graph.ir import Expr, Extent, evaluate
-from tracea_graph.onnx_io import symbolic as sym
+from tracea_graph.onnx_io import symbolic_arithmetic as sym
 
 NUMBERS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,

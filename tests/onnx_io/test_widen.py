@@ -14,8 +14,8 @@ from tests.graphs import normal, relative_error, session
 from tests.halves import BF16, EPSILON, F16, NUMPY, answers, in_double
 from tests.onnx_io.samples import BOOL, F32, I64, model, node, read, value, verbatim
 from tracea_graph.ir import DType
-from tracea_graph.onnx_io.nodes import captures_of, topological
-from tracea_graph.onnx_io.widen import widen
+from tracea_graph.onnx_io.half_to_float32 import widen
+from tracea_graph.onnx_io.node_conversion import captures_of, topological
 
 
 def half(name: str, array: Any, kind: int = F16) -> TensorProto:

@@ -31,9 +31,9 @@ from tests.onnx_io.samples import (
 )  # fmt: skip
 from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Blob, DType, Node, Weight
-from tracea_graph.onnx_io import LocalFunction, external, load, write, writer
-from tracea_graph.onnx_io.nodes import to_proto
-from tracea_graph.onnx_io.tensors import constant
+from tracea_graph.onnx_io import LocalFunction, external_data, load, model_writer, write
+from tracea_graph.onnx_io.node_conversion import to_proto
+from tracea_graph.onnx_io.tensor_data import constant
 
 WIDE = 300
 
@@ -41,7 +41,7 @@ WIDE = 300
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few kilobytes count as too large to stay inline."""
-    monkeypatch.setattr(writer, "INLINE_LIMIT", 4096)
+    monkeypatch.setattr(model_writer, "INLINE_LIMIT", 4096)
 
 
 def places(path: Path) -> dict[str, tuple[str, int, int]]:
@@ -205,7 +205,7 @@ def test_failure_while_writing_leaves_nothing(
         file.write(b"half")
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(external, "write_data", fail)
+    monkeypatch.setattr(external_data, "write_data", fail)
     with pytest.raises(UsageError, match=advice):
         verbatim(loaded, tmp_path / "out.onnx")
     assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "out.onnx"}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.graphs import normal, relative_error, run_body
 from tests.steps import one_step, typed
 from tracea_graph.ir import DType, Expr, TensorSpec
-from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.chain import ELEMENTARY, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams, broadcast, is_clipped
+from tracea_graph.ops.function_body import BodyBuilder
 
 OPSETS = (11, 13, 17, 18, 21)
 POSITIVE = ("sqrt", "log", "div", "reciprocal", "pow")

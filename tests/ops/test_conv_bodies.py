@@ -26,12 +26,12 @@ from tracea_graph.kernels.cpu.filters import (
 from tracea_graph.kernels.cpu.panels import BF16_SINCE
 from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.body import BodyBuilder
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.int16 import LIMIT, k_run_length
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.windows import ConvWindow
 
 OPSETS = (11, 13, 17, 18, 21)
 

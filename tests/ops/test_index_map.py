@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tests.graphs import run_body
 from tracea_graph.ir import Extent, evaluate
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout
 
 Shape = tuple[Extent, ...]

@@ -10,12 +10,12 @@ import pytest
 from tracea_graph.ir import Attr, Blob, Node
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.body import Body, structural_key
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.function_body import Body, structural_key
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.weights import KN
+from tracea_graph.ops.weight_layouts import KN
 
 NODES = (
     Node("MatMul", ("x", "w"), ("m",)),

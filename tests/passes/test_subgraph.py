@@ -6,7 +6,7 @@ import pytest
 
 from tests.graphs import Net, optimized
 from tracea_graph.errors import GraphError
-from tracea_graph.ops.subgraph import Subgraph, subgraph_of
+from tracea_graph.ops.region_subgraph import Subgraph, subgraph_of
 from tracea_graph.ttg import Region, TileGraph, tile_regions
 from tracea_graph.views.ttg import NOTEBOOK
 from tracea_graph.views.ttg.html import graph_html

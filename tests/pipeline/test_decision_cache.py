@@ -21,7 +21,7 @@ from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CpuBackend
-from tracea_graph.onnx_io import external, writer
+from tracea_graph.onnx_io import external_data, model_writer
 from tracea_graph.pipeline import candidates, decision_cache, evaluator
 from tracea_graph.views import Report
 
@@ -126,15 +126,15 @@ def test_an_equal_run_decides_nothing_and_verifies(
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hashes of data files that were written; all results have one."""
     hashes: list[str] = []
-    write_data = external.write_data
+    write_data = external_data.write_data
 
     def write(file: Any, weights: Any) -> Any:
         places, digest = write_data(file, weights)
         hashes.append(digest)
         return places, digest
 
-    monkeypatch.setattr(external, "write_data", write)
-    monkeypatch.setattr(writer, "INLINE_LIMIT", 0)
+    monkeypatch.setattr(external_data, "write_data", write)
+    monkeypatch.setattr(model_writer, "INLINE_LIMIT", 0)
     return hashes
 
 
@@ -144,7 +144,7 @@ def first(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "select_faster", all_faster([]))
-        patch.setattr(writer, "INLINE_LIMIT", 0)
+        patch.setattr(model_writer, "INLINE_LIMIT", 0)
         assert runner(model, folder)().improved
     return folder
 

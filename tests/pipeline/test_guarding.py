@@ -23,7 +23,7 @@ from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune, strip
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
-from tracea_graph.onnx_io import Model, guards, load
+from tracea_graph.onnx_io import Model, initializer_guards, load
 from tracea_graph.pipeline import candidates, planning
 from tracea_graph.target import BACKENDS, Backend
 
@@ -96,8 +96,10 @@ def test_the_default_runs_kernels_on_packed_weights(original: Path, report: Repo
     assert report.outcome == "improved" and report.status == "passed"
     assert report.error is not None and report.error < CLOSE
     result = Path(report.output)
-    assert guards.is_guarded(load(result))
-    domains = [n.op_type.split("_")[0] for n in guards.nodes_of(onnx.load(result)) if n.domain]
+    assert initializer_guards.is_guarded(load(result))
+    domains = [
+        n.op_type.split("_")[0] for n in initializer_guards.nodes_of(onnx.load(result)) if n.domain
+    ]
     assert domains == ["Guard", "FusedRegion"]
     expected = answers(original, x())
     for level in ("off", "all"):
@@ -132,7 +134,7 @@ def test_outputs_may_have_other_sizes_than_the_model_says(original: Path, tmp_pa
     onnx.save(model, tmp_path / "m.onnx")
     report = optimize(tmp_path / "m.onnx", UNTIMED)
     result, library = Path(report.output), Path(str(report.library))
-    assert guards.is_guarded(load(result))
+    assert initializer_guards.is_guarded(load(result))
     for given in (x(images=3), x(images=3) | overrides(original)[1]):
         found, expected = answers(result, given, library), answers(original, given)
         assert found["y"].shape[0] == 3 and error_between(found, expected) < CLOSE
@@ -216,7 +218,9 @@ def test_what_products_gain_needs_no_guard(tmp_path: Path) -> None:
     """They read weights as they lie; what is fed runs on kernels, too."""
     path = fed_too(product(tmp_path / "m.onnx", 64, 64, copies=2), "b0")
     report = optimize(path, UNTIMED)
-    assert report.outcome == "improved" and not guards.is_guarded(load(Path(report.output)))
+    assert report.outcome == "improved" and not initializer_guards.is_guarded(
+        load(Path(report.output))
+    )
     rows = {"x": np.random.default_rng(1).standard_normal((5, 64), np.float32)}
     given = rows | {"b0": np.zeros(64, np.float32)}
     found = answers(Path(report.output), given, Path(str(report.library)))
@@ -244,7 +248,7 @@ def test_external_weights_are_stored_once(tmp_path: Path) -> None:
         t.name: {e.key: e.value for e in t.external_data}
         for t in onnx.load(report.output, load_external_data=False).graph.initializer
     }
-    assert stored["w1"] and stored["w1"] == stored[guards.reference_of("w1")]
+    assert stored["w1"] and stored["w1"] == stored[initializer_guards.reference_of("w1")]
     given = x(images=1, channels=512)
     found = answers(Path(report.output), given, Path(str(report.library)))
     assert error_between(found, answers(path, given)) < CLOSE

@@ -76,7 +76,7 @@ def test_where_links_fail_data_is_copied(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "links are not allowed here")
 
-    monkeypatch.setattr("tracea_graph.onnx_io.original.os.link", refuse)
+    monkeypatch.setattr("tracea_graph.onnx_io.original_files.os.link", refuse)
     original = product(tmp_path / "m.onnx", 48, external="weights.bin")
     data = Path(str(api.optimize(original, KEEP).data))
     assert not data.samefile(tmp_path / "weights.bin")

@@ -12,7 +12,7 @@ from tests.graphs import Net
 from tracea_graph import Options, api
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import ModelError
-from tracea_graph.onnx_io import reader
+from tracea_graph.onnx_io import model_reader
 
 UNTIMED = Options(keep="all", target="cpu:scalar")
 
@@ -26,7 +26,7 @@ def broken_import(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(reader, "canonicalize", fail)
+    monkeypatch.setattr(model_reader, "canonicalize", fail)
 
 
 def test_an_operator_set_older_than_can_be_read(tmp_path: Path) -> None:

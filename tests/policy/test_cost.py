@@ -19,11 +19,11 @@ from tracea_graph.kernels.cpu.measure import assumed
 from tracea_graph.kernels.cpu.panels import INT16, PANELS, VNNI2
 from tracea_graph.ops import OPS
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.weights import WeightLayout
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.weight_layouts import WeightLayout
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.policy.coefficients import Coefficients, fitted
 from tracea_graph.policy.ort_cost import vector_instructions

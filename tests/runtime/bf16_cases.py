@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.panels import VNNI2, WEIGHT_ONLY_BF16, pack_vnni2
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import WeightLayout
+from tracea_graph.ops.weight_layouts import WeightLayout
 
 __all__ = ["bf16_cases"]
 

@@ -14,9 +14,9 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
-from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.int8_matmul import Integers
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["RESIDUAL", "conv_integer_cases", "window"]
 

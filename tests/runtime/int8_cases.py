@@ -20,7 +20,7 @@ from tracea_graph.ops.dynamic_quantize import (
     DynamicQuantizeParams,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.int8_matmul import Integers
 from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 
 __all__ = ["INT8_CHAINS", "int8_cases"]

@@ -12,7 +12,7 @@ from tests.runtime.support import Case, dense, single, spec, strided
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.iota import DTYPES

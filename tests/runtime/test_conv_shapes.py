@@ -41,7 +41,7 @@ from tracea_graph.kernels.cpu.filters import (
     transformable,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.conv import channel_kind
 
 COUNTS = (1, 3, 7, 16, 24, 32, 33)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.runtime.shapes import by_precision, named_errors
 from tests.runtime.support import Case, normal, operator_case, spec
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.windows import ConvWindow
 
 WINDOWS = {
     "3x3": ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),

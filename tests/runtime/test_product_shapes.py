@@ -31,7 +31,7 @@ from tracea_graph.kernels.cpu.panels import (
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.weights import KN, NK
+from tracea_graph.ops.weight_layouts import KN, NK
 
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 130, 257)
 CALM = 1e-2

@@ -15,7 +15,7 @@ from tests.runtime.support import Case
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.ops.region import RowTile
+from tracea_graph.ops.fused_region import RowTile
 
 ROW_TILES = {
     "at_once": (),

@@ -12,7 +12,7 @@ import pytest
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph, ValueUse
-from tracea_graph.ttg.topology import Topology
+from tracea_graph.ttg.topological_order import Topology
 
 SPEC = TensorSpec(DType.F32, ("n", 4))
 

@@ -17,7 +17,7 @@ from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, assumed, product
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["largest_magnitudes"]
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tracea_graph.check.operand_constraints import EXACT, FLAGS, INDEX, POSITIVE, Dims, Vector
 from tracea_graph.ir import DType
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["InputConstraint", "input_constraint", "integers"]
 

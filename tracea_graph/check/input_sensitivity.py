@@ -18,7 +18,7 @@ import numpy as np
 from tracea_graph.check.output_errors import is_float
 from tracea_graph.check.worker_process import Array
 from tracea_graph.ir import DType
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["FACTOR", "UNCHECKED", "Sensitivity", "changes", "input_dependent", "scaled_feeds"]
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.ir import TensorSpec, evaluate, symbols_of
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["oversized"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["EXACT", "FLAGS", "INDEX", "POSITIVE", "Dims", "Vector"]
 

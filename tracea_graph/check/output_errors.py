@@ -16,7 +16,7 @@ import numpy as np
 
 from tracea_graph.check.worker_process import Array
 from tracea_graph.config import TOLERANCE
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = [
     "NO_INDEX_OUTPUTS",

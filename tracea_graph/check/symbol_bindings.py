@@ -31,7 +31,7 @@ from types import MappingProxyType
 from tracea_graph.check.symbol_size_limits import SizeLimit, clip, known_size_limits
 from tracea_graph.errors import UsageError, close_match
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["Binding", "binding_of", "bindings", "fed", "guesses"]
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from tracea_graph.check.input_constraints import integers
 from tracea_graph.ir import Expr, Extent, combine, evaluate, symbols_of
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["SizeLimit", "clip", "known_size_limits"]
 

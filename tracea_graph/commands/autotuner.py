@@ -9,7 +9,7 @@ from pathlib import Path
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.onnx_io.single_op import SingleOp
+from tracea_graph.onnx_io.single_op_models import SingleOp
 from tracea_graph.options import Options
 from tracea_graph.policy import SearchSpace
 from tracea_graph.problem_descriptor import ProblemDescriptor

@@ -21,9 +21,9 @@ from tracea_graph.commands.op_statistics import OpStatistics, symbol_values
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.onnx_io import Model, library_of
-from tracea_graph.onnx_io.guards import is_guarded, working_nodes_of
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.initializer_guards import is_guarded, working_nodes_of
+from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.target import host_fingerprint

@@ -16,10 +16,10 @@ from tracea_graph.kernels.program import Program
 from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.row_tiling import plan_subgraph
-from tracea_graph.ops.spaces import COSTS
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.operator_spaces import COSTS
+from tracea_graph.ops.program_row_tiling import plan_subgraph
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays

@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.onnx_io.inlining import CustomOpOrigin, caller_of
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, caller_of
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.iteration_space import number
 

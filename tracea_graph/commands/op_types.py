@@ -8,8 +8,8 @@ from math import prod
 from tracea_graph.commands.op_statistics import touched_bytes
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import assumed
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.ttg import Region, TileGraph

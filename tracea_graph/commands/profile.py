@@ -20,10 +20,10 @@ from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import Tracing
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
-from tracea_graph.onnx_io.guards import BRANCHES
-from tracea_graph.onnx_io.inlining import CustomOpOrigin, calls_of
-from tracea_graph.onnx_io.original import backend_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io.initializer_guards import BRANCHES
+from tracea_graph.onnx_io.model_reader import load
+from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
 from tracea_graph.resources import Scratch
 from tracea_graph.target import Backend, backend_named, host_fingerprint

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.onnx_io.skeleton import regrow, write_skeleton
+from tracea_graph.onnx_io.weightless_models import regrow, write_skeleton
 from tracea_graph.resources import Scratch
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain.cache import write_whole

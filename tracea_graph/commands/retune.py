@@ -24,8 +24,8 @@ from tracea_graph.commands.bench import subject
 from tracea_graph.documents import read_document
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import DataPool, Model, Written, load, write
-from tracea_graph.onnx_io.guards import is_guarded
-from tracea_graph.onnx_io.inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io.initializer_guards import is_guarded
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output import Paths, StagingFolder, staging

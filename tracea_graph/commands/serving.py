@@ -17,7 +17,7 @@ from tracea_graph.commands.bench import (
     thread_counts,
 )
 from tracea_graph.errors import UsageError
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions

@@ -21,9 +21,9 @@ from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.kernels.schema import phase_of
 from tracea_graph.native_library import NodeRun
-from tracea_graph.onnx_io.inlining import calls_of
-from tracea_graph.onnx_io.original import backend_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.model_reader import load
+from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.target import backend_named
 
 __all__ = [

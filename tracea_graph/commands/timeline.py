@@ -13,9 +13,9 @@ from tracea_graph.check.worker_process import Worker
 from tracea_graph.commands.bench import BenchOptions, subject
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Tracing
-from tracea_graph.onnx_io.inlining import CustomOpOrigin, calls_of
-from tracea_graph.onnx_io.original import backend_of
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io.model_reader import load
+from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.resources import Scratch
 from tracea_graph.target import backend_named

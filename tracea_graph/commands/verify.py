@@ -12,8 +12,8 @@ from tracea_graph.check.reference_outputs import reference
 from tracea_graph.check.verify_outputs import compare
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
-from tracea_graph.onnx_io.guards import nodes_of
-from tracea_graph.onnx_io.inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.initializer_guards import nodes_of
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import write_float32_reference
 from tracea_graph.pipeline.inputs import gather_inputs

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.weights import ALIGNED
+from tracea_graph.ops.weight_layouts import ALIGNED
 
 __all__ = ["ChannelOptions"]
 

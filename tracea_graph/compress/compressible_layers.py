@@ -23,9 +23,9 @@ from tracea_graph.compress.gram_matrices import ObservedValue
 from tracea_graph.ir import DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
-from tracea_graph.ops.filters import PLAIN
+from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import ALIGNED, Plain
+from tracea_graph.ops.weight_layouts import ALIGNED, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.dead_channels import channel_producers

@@ -23,8 +23,8 @@ from tracea_graph.compress.activation_samples import SAMPLED_SETS
 from tracea_graph.compress.calibration_data import Samples
 from tracea_graph.compress.int8_rounding import byte_grid, range_candidates, round_static
 from tracea_graph.errors import UsageError, WorkerError
-from tracea_graph.ops.int8 import fit_columns
-from tracea_graph.ops.windows import ConvWindow, sliding_windows
+from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
+from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.passes.quantized.calibrated import Calibrated
 
 __all__ = ["ConvLayer", "ConvSamples", "choose_conv_int8", "sample_convolutions", "summary"]

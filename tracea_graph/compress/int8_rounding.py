@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.int8 import fit_columns
+from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated import Calibrated
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress.compressible_layers import Layer
 from tracea_graph.compress.error_metric import Metric
-from tracea_graph.onnx_io.switches import SWITCHES, Change, write_switched
+from tracea_graph.onnx_io.switchable_models import SWITCHES, Change, write_switched
 
 __all__ = ["output_errors", "perturbations_of"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tracea_graph.onnx_io.external import DataFile, DataPool
-from tracea_graph.onnx_io.functions import LocalFunction
-from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.original import (
+from tracea_graph.onnx_io.external_data import DataFile, DataPool
+from tracea_graph.onnx_io.imported_model import Model
+from tracea_graph.onnx_io.local_functions import LocalFunction
+from tracea_graph.onnx_io.model_reader import load
+from tracea_graph.onnx_io.model_writer import Written, write
+from tracea_graph.onnx_io.original_files import (
     BACKEND_KEY,
     PLATFORMS_KEY,
     backend_of,
@@ -15,11 +17,9 @@ from tracea_graph.onnx_io.original import (
     node_count,
     write_original,
 )
-from tracea_graph.onnx_io.parts import write_part
-from tracea_graph.onnx_io.reader import load
+from tracea_graph.onnx_io.partial_models import write_part
 from tracea_graph.onnx_io.shape_check import check_shapes
 from tracea_graph.onnx_io.tile_masks import write_masked
-from tracea_graph.onnx_io.writer import Written, write
 
 __all__ = [
     "BACKEND_KEY",

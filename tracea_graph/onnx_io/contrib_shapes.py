@@ -14,9 +14,9 @@ from types import MappingProxyType
 from onnx import NodeProto
 
 from tracea_graph.ir import DType, Extent
-from tracea_graph.onnx_io.facts import Facts, Partial, Shape, attribute
-from tracea_graph.onnx_io.shape_rules import Rule, broadcast_of, product_of
-from tracea_graph.onnx_io.windows import WINDOWS
+from tracea_graph.onnx_io.broadcast_shape_rules import Rule, broadcast_of, product_of
+from tracea_graph.onnx_io.conv_shape_rules import WINDOWS
+from tracea_graph.onnx_io.value_facts import Facts, Partial, Shape, attribute
 
 __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
-from tracea_graph.onnx_io.facts import attribute
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
-from tracea_graph.onnx_io.tensors import literal, numpy_dtype
+from tracea_graph.onnx_io.tensor_data import literal, numpy_dtype
+from tracea_graph.onnx_io.value_facts import attribute
 
 __all__ = ["derive_weights"]
 

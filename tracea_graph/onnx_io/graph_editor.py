@@ -17,11 +17,11 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from tracea_graph.ir import Node, Weight
-from tracea_graph.onnx_io import nodes as node_io
-from tracea_graph.onnx_io.facts import Facts
+from tracea_graph.onnx_io import node_conversion as node_io
 from tracea_graph.onnx_io.input_symbols import Held, bind_symbols
-from tracea_graph.onnx_io.shapes import infer
-from tracea_graph.onnx_io.tensors import constant
+from tracea_graph.onnx_io.shape_inference import infer
+from tracea_graph.onnx_io.tensor_data import constant
+from tracea_graph.onnx_io.value_facts import Facts
 
 __all__ = ["EditorNode", "GraphEditor"]
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, Weight
-from tracea_graph.onnx_io.shapes import infer
+from tracea_graph.onnx_io.shape_inference import infer
 from tracea_graph.onnx_io.size_constraints import SizeConstraints, Sizes
-from tracea_graph.onnx_io.symbolic import VARIANT
+from tracea_graph.onnx_io.symbolic_arithmetic import VARIANT
 
 __all__ = ["Held", "InputSymbols", "bind_symbols"]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tracea_graph.onnx_io import tensors, validate
-from tracea_graph.onnx_io.contradictions import (
+from tracea_graph.onnx_io import model_validation, tensor_data
+from tracea_graph.onnx_io.model_reader import read_unchecked
+from tracea_graph.onnx_io.shape_contradictions import (
     Contradiction,
     declared_falsely,
     incompatible,
     unknown_shapes,
 )
-from tracea_graph.onnx_io.facts import Facts, attribute
-from tracea_graph.onnx_io.reader import read_unchecked
-from tracea_graph.onnx_io.shapes import Inference
+from tracea_graph.onnx_io.shape_inference import Inference
+from tracea_graph.onnx_io.value_facts import Facts, attribute
 from tracea_graph.resources import gc_paused
 
 __all__ = ["check_shapes"]
@@ -32,7 +32,7 @@ def check_shapes(path: Path, strict: bool = False) -> tuple[int, tuple[Contradic
     with gc_paused():
         skeleton, opsets, weights, names = read_unchecked(path)
         graph = skeleton.graph
-        order, _ = validate.check_structure(graph, names)
+        order, _ = model_validation.check_structure(graph, names)
         declared = {v.name: v.type for v in (*graph.value_info, *graph.output)}
         facts = Facts()
         facts.declare([v for v in graph.input if v.name not in weights])
@@ -62,4 +62,4 @@ def _learn_contents(node: NodeProto, facts: Facts) -> None:
     """Add the tensor of a Constant node, whose elements may be sizes."""
     held = attribute(node, "value") if node.op_type == "Constant" else None
     if isinstance(held, TensorProto):
-        facts.weight(tensors.from_proto(held, None, node.output[0]))
+        facts.weight(tensor_data.from_proto(held, None, node.output[0]))

@@ -17,10 +17,10 @@ from types import MappingProxyType
 from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
-from tracea_graph.onnx_io.facts import Facts, Shape, attribute, elements
-from tracea_graph.onnx_io.symbolic import add, base_of, equal_up_to_variants, join_of
-from tracea_graph.onnx_io.values import slice_parameters
-from tracea_graph.ops.elementary import OPERATORS
+from tracea_graph.onnx_io.shape_values import slice_parameters
+from tracea_graph.onnx_io.symbolic_arithmetic import add, base_of, equal_up_to_variants, join_of
+from tracea_graph.onnx_io.value_facts import Facts, Shape, attribute, elements
+from tracea_graph.ops.elementwise_steps import OPERATORS
 
 __all__ = ["SizeConstraints", "Sizes"]
 

@@ -21,12 +21,12 @@ from onnx import ModelProto
 
 from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Array, DType, Node, Weight
-from tracea_graph.onnx_io import tensors
-from tracea_graph.onnx_io.model import Model
-from tracea_graph.onnx_io.writer import Written, write
-from tracea_graph.ops.tile_pattern import is_transposed
+from tracea_graph.onnx_io import tensor_data
+from tracea_graph.onnx_io.imported_model import Model
+from tracea_graph.onnx_io.model_writer import Written, write
+from tracea_graph.ops.maskable_tiles import is_transposed
 from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
-from tracea_graph.ttg.tiles import TILE, TileSet
+from tracea_graph.ttg.tile_set import TILE, TileSet
 
 __all__ = ["patterns_of", "write_masked"]
 
@@ -121,7 +121,7 @@ class _MaskedNodes:
             kept = f"{constant}_cut"
         self._needs(_IS_NAN, "scores")
         low, masked = f"{constant}_low", f"{constant}_scores"
-        kind = tensors.numpy_dtype(spec.dtype or DType.F32)
+        kind = tensor_data.numpy_dtype(spec.dtype or DType.F32)
         self._constant(low, np.array(-np.inf, kind))
         yield Node("Where", (kept, scores, low), (masked,), name=masked)
         if mask.any(1).all():
@@ -154,7 +154,7 @@ class _MaskedNodes:
             )
 
     def _constant(self, name: str, array: Array) -> None:
-        self.weights[name] = tensors.constant(name, array)
+        self.weights[name] = tensor_data.constant(name, array)
 
 
 def _masked(stored: Weight, pattern: TilePattern, across: bool) -> Array:

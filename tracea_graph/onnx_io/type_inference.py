@@ -14,7 +14,7 @@ from types import MappingProxyType
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tracea_graph.onnx_io.facts import attribute
+from tracea_graph.onnx_io.value_facts import attribute
 
 __all__ = ["HALF_TYPES", "Types", "can_widen", "results_of"]
 

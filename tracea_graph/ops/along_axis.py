@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.ops.space_parts import Shape
+from tracea_graph.ops.iteration_space_parts import Shape
 
 __all__ = ["AlongAxis"]
 

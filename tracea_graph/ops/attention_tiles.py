@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ttg.builder import TTGBuilder
+from tracea_graph.ops.function_body import BodyBuilder
+from tracea_graph.ttg.hand_built_tiles import TTGBuilder
 from tracea_graph.ttg.hand_set_tiles import TilePattern
-from tracea_graph.ttg.tiles import TileSet
+from tracea_graph.ttg.tile_set import TileSet
 
 __all__ = ["TileGrid", "grid_of", "map_of"]
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.weights import Floats, Numbers, WeightLayout
+from tracea_graph.ops.function_body import BodyBuilder
+from tracea_graph.ops.weight_layouts import Floats, Numbers, WeightLayout
 
 __all__ = [
     "BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "block_ranges", "fit_blocks", "round_blocks",

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Attr, DType
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.body import BodyBuilder
-from tracea_graph.ops.elementary import ELEMENTARY, Elementary, Row
+from tracea_graph.ops.elementwise_steps import ELEMENTARY, Elementary, Row
+from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = [
     "DTYPES",

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout, resolve_target
-from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.iteration_space_parts import Shape
+from tracea_graph.ops.mapped_iteration_space import Index, mapped_space
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import Shape
-from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["MAX_PARTS", "ConcatParams", "Part", "seen_layouts"]
 

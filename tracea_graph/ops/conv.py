@@ -6,8 +6,8 @@
 An operand of the epilogue is full (the shape of the result), one number per channel (kind ``row``:
 ``[C, 1, 1]``, ``[N, C, 1, 1]``) or a scalar.
 
-W is stored in a :class:`~tracea_graph.ops.filters.FilterLayout`; if that has further arrays, they
-are the last operands.
+W is stored in a :class:`~tracea_graph.ops.filter_layouts.FilterLayout`; if that has further
+arrays, they are the last operands.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, Chain
-from tracea_graph.ops.filters import PLAIN, FilterLayout
+from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
+from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.iteration_space_parts import access, model_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.post_ops import post_ops_of
-from tracea_graph.ops.space_parts import access, model_of
 from tracea_graph.ops.window_space import broadcast_access, grouped, sizes_of, sliding
-from tracea_graph.ops.windows import ConvWindow, sliding_windows
-from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ConvParams"]
 

@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.int8 import MAX_DEPTH, Integers
+from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
+from tracea_graph.ops.iteration_space_parts import access, model_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import access, model_of
-from tracea_graph.ops.weights import NK, Floats, WeightLayout
+from tracea_graph.ops.weight_layouts import NK, Floats, WeightLayout
 from tracea_graph.ops.window_space import broadcast_access, sliding
-from tracea_graph.ops.windows import ConvWindow, sliding_windows
-from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ConvIntegerParams"]
 

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import FULL, SCALAR, Chain, Step
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import aligned, axes_named, model_of
-from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["HIGH", "LOW", "PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
-from tracea_graph.ops.mapped_space import Index, mapped_space
+from tracea_graph.ops.iteration_space_parts import Shape
+from tracea_graph.ops.mapped_iteration_space import Index, mapped_space
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import Shape
-from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
     "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped", "reshapes",

@@ -11,14 +11,14 @@ from math import prod
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.elementwise import Floats, broadcast
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.iteration_space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
-from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.iteration_space import IterationSpace, along, whole
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["MAX_TABLES", "EmbeddingParams"]
 

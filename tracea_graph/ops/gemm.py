@@ -4,8 +4,8 @@
     s   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
     y   = norm(s)                 layer or RMS over N, if given
 
-W is stored in a :class:`~tracea_graph.ops.weights.WeightLayout`; if that has a second array (a map
-or scales), it is the last operand, or follows W if it is adjacent.
+W is stored in a :class:`~tracea_graph.ops.weight_layouts.WeightLayout`; if that has a second array
+(a map or scales), it is the last operand, or follows W if it is adjacent.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.int8 import MAX_DEPTH, Integers
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
+from tracea_graph.ops.iteration_space_parts import access, aligned, model_of, rows_and_columns
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import access, aligned, model_of, rows_and_columns
-from tracea_graph.ops.weights import KN, NK, Floats, WeightLayout
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ops.weight_layouts import KN, NK, Floats, WeightLayout
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Expr, Extent, combine, product
-from tracea_graph.ops.body import BodyBuilder
+from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = [
     "HUGE",

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
-from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.function_body import Body, BodyBuilder
+from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.sizes import resolve, size_to_onnx
-from tracea_graph.ops.space_parts import aligned, axes_named, model_of
-from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ops.size_expressions import resolve, size_to_onnx
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["DTYPES", "IotaParams"]
 
@@ -41,8 +41,8 @@ class IotaParams:
     """Operands are read for their sizes only; one step per axis of the result.
 
     The result's ``dtype`` is float32, int32 or int64; integers have integer steps.  ``sizes`` of
-    the result are expressions over the operands' dimensions (:mod:`tracea_graph.ops.sizes`) that
-    are never negative.
+    the result are expressions over the operands' dimensions
+    (:mod:`tracea_graph.ops.size_expressions`) that are never negative.
     """
 
     operands: int

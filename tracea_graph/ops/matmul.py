@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.ops.body import Body, BodyBuilder
 from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.iteration_space_parts import Shape, access, aligned, axes_named, model_of
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.space_parts import Shape, access, aligned, axes_named, model_of
-from tracea_graph.ttg.graph import Region, TileGraph
 from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["MatMulParams", "broadcast_kind", "permuted"]
 

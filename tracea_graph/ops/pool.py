@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
-from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.conv_windows import ConvWindow, add_constant, sliding_windows, window_count
+from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
 from tracea_graph.ops.window_space import pool_all, pooling
-from tracea_graph.ops.windows import ConvWindow, add_constant, sliding_windows, window_count
-from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["PoolParams"]
 

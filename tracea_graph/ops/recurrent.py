@@ -25,11 +25,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracea_graph.ir import Attr, DType, TensorSpec
-from tracea_graph.ops.body import Body, BodyBuilder
+from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.weights import Floats
-from tracea_graph.ttg.graph import Region, TileGraph
-from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ops.weight_layouts import Floats
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["GATES", "PLAIN_GATES", "GateLayout", "PlainGates", "RecurrentParams", "cell_cost"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.space_parts import Shape, access, model_of
-from tracea_graph.ops.windows import ConvWindow
-from tracea_graph.ttg.graph import Region, TileGraph
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.iteration_space_parts import Shape, access, model_of
 from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
-from tracea_graph.ttg.model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["broadcast_access", "grouped", "pool_all", "pooling", "sizes_of", "sliding"]
 

@@ -86,7 +86,10 @@ def prune(text: str) -> Prune:
     form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):
         raise UsageError(f"--prune takes 0.6, 2:4, block:16x4:0.7 or channels:0.5, not {text!r}")
-    from tracea_graph.ops.weights import ALIGNED, BLOCKS  # imported here because it loads NumPy
+    from tracea_graph.ops.weight_layouts import (  # imported here because it loads NumPy
+        ALIGNED,
+        BLOCKS,
+    )
 
     columns, steps, channels, share, stay, group = found.groups()
     if group:

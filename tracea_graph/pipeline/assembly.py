@@ -11,14 +11,14 @@ from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Extent, Node, Weight
 from tracea_graph.kernels.program import Call, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
-from tracea_graph.onnx_io.call_names import encode_calls
+from tracea_graph.onnx_io.kernel_call_origins import encode_calls
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.body import Body
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.function_body import Body
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.policy import CallDecision, CostModel, PolicyEngine
 from tracea_graph.target import Backend, Target

@@ -13,11 +13,11 @@ from math import inf
 
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.body import Body, splice
 from tracea_graph.ops.concat import ConcatParams
-from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.function_body import Body, splice
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.passes import Request
 from tracea_graph.pipeline.assembly import FALLBACK_DOMAIN, Assembly, assemble

@@ -17,7 +17,7 @@ from tracea_graph.check.symbol_bindings import Binding, binding_of, bindings, fe
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.ttg.graph import TileGraph
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["Inputs", "gather_inputs", "inputs_to_run", "synthesized"]
 

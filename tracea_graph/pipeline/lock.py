@@ -19,7 +19,7 @@ import msgspec
 from tracea_graph.documents import read_document, to_json
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import DataFile
-from tracea_graph.ops.structure import graph_key, value_keys
+from tracea_graph.ops.structural_hash import graph_key, value_keys
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import Decisions

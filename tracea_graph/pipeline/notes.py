@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType
 from tracea_graph.onnx_io import Model
-from tracea_graph.onnx_io.branches import is_entry
+from tracea_graph.onnx_io.subgraph_flattening import is_entry
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["count_nodes", "guard_notes", "precision_notes"]

@@ -17,13 +17,13 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.kernels.rules import RuleNames
 from tracea_graph.onnx_io import LocalFunction, Model, load
-from tracea_graph.onnx_io.guards import CONDITION, reference_of
+from tracea_graph.onnx_io.initializer_guards import CONDITION, reference_of
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionParams
 from tracea_graph.options import Options
 from tracea_graph.passes import (
     CLUSTERING,

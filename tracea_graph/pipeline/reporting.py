@@ -15,7 +15,7 @@ import numpy as np
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.onnx_io import Model, is_result, write_original
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import ALIGNED, aligned
+from tracea_graph.ops.weight_layouts import ALIGNED, aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT

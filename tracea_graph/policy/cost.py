@@ -23,12 +23,12 @@ from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.op_cost import OpCost
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.program_row_tiling import row_tilings_in
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.row_tiling import row_tilings_in
-from tracea_graph.ops.subgraph import Subgraph
 from tracea_graph.policy.coefficients import Coefficients, fitted
 from tracea_graph.policy.machine import Machine
 from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost

@@ -15,7 +15,7 @@ from tracea_graph.errors import RuleErrorContext
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Pass, Preview, Proposal
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.states import History
+from tracea_graph.ttg.dependency_tracking import History
 
 __all__ = ["Answer", "Memo"]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tracea_graph.ttg.builder import TTGBuilder
-from tracea_graph.ttg.dependence import data_edges, dependence_kind, dependences
-from tracea_graph.ttg.graph import GraphRenderer, Region, TileGraph, ValueUse
+from tracea_graph.ttg.execution_plan import ExecutionPlan, Link, make_plan, make_plans
+from tracea_graph.ttg.hand_built_tiles import TTGBuilder
 from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
 from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.model import BoundModel, RegionModel, Work
-from tracea_graph.ttg.partition import PartitionRules, partition_from
-from tracea_graph.ttg.plan import ExecutionPlan, Link, make_plan, make_plans
+from tracea_graph.ttg.loop_nest_model import BoundModel, RegionModel, Work
+from tracea_graph.ttg.memory_traffic import MemoryLevel, Staging, level_of
+from tracea_graph.ttg.multi_region_tiles import Tiling, tile_regions
+from tracea_graph.ttg.program_partition import PartitionRules, partition_from
+from tracea_graph.ttg.region_graph import GraphRenderer, Region, TileGraph, ValueUse
 from tracea_graph.ttg.row_tiling import (
     CACHE_FRACTIONS,
     RowReuse,
@@ -18,10 +19,9 @@ from tracea_graph.ttg.row_tiling import (
     row_tiling_of,
     row_tilings,
 )
+from tracea_graph.ttg.tile_dependences import data_edges, dependence_kind, dependences
 from tracea_graph.ttg.tile_orders import ORDERS
-from tracea_graph.ttg.tiles import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
-from tracea_graph.ttg.tiling import Tiling, tile_regions
-from tracea_graph.ttg.traffic import MemoryLevel, Staging, level_of
+from tracea_graph.ttg.tile_set import EdgeKind, Reuse, Role, TileMetadata, TileSet, expand
 
 __all__ = [
     "CACHE_FRACTIONS",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.tiles import Role, Shape, TileMetadata, TileSet
+from tracea_graph.ttg.tile_set import Role, Shape, TileMetadata, TileSet
 
 __all__ = ["PatternKind", "TilePattern", "check_pattern"]
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.graph import TileGraph
 from tracea_graph.ttg.iteration_space import BoundAccess, Ranges
-from tracea_graph.ttg.model import BoundModel
+from tracea_graph.ttg.loop_nest_model import BoundModel
+from tracea_graph.ttg.memory_traffic import MemoryLevel
 from tracea_graph.ttg.region import Region
-from tracea_graph.ttg.traffic import MemoryLevel
+from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = [
     "CACHE_FRACTIONS",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.onnx_io.wire import tag, varint
+from tracea_graph.onnx_io.protobuf_wire import tag, varint
 
 __all__ = ["ReplicatedModel"]
 

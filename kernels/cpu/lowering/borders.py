@@ -12,8 +12,8 @@ from dataclasses import replace
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.values import Values
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.windows import add_constant
+from tracea_graph.ops.conv_windows import add_constant
+from tracea_graph.ops.layout_op import LayoutParams
 
 __all__ = ["lower_border"]
 

@@ -16,12 +16,12 @@ from tracea_graph.kernels.cpu.lowering.blocked_values import Halo
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.layout import BORDERS, LayoutParams
+from tracea_graph.ops.fused_region import RegionStep
+from tracea_graph.ops.layout_op import BORDERS, LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionStep
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import ConvWindow
 
 __all__ = [
     "CHANNELS_FIRST", "MAX_SHUFFLE_PARTS", "RegionLayout", "halo_of", "norm_in_blocks",

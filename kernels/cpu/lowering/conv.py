@@ -27,12 +27,12 @@ from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import PLAIN
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.post_ops import post_ops_of
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 

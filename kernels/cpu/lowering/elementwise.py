@@ -14,7 +14,7 @@ from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, StridedLayout
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.sizes import resolve
+from tracea_graph.ops.size_expressions import resolve
 
 __all__ = [
     "chain_call",

@@ -13,10 +13,10 @@ from tracea_graph.kernels.cpu.lowering.choose_layouts import CHANNELS_FIRST, Reg
 from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
 from tracea_graph.kernels.cpu.lowering.values import ChannelShuffle, Values, copy
 from tracea_graph.kernels.program import View
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.layout import BORDERS, LayoutParams
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.sizes import resolve
+from tracea_graph.ops.layout_op import BORDERS, LayoutParams
+from tracea_graph.ops.size_expressions import resolve
 
 __all__ = ["lower_layout", "written_by_pad"]
 

@@ -40,7 +40,7 @@ from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
@@ -49,11 +49,12 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
@@ -61,7 +62,6 @@ from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams

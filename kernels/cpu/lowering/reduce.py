@@ -9,7 +9,7 @@ from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.elementwise import chain_call, columns_of
 from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast, matrix
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.index_map import dense_strides

@@ -23,10 +23,10 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.passes.pointwise.bound_expressions import inline
 

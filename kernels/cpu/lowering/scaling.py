@@ -17,8 +17,8 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.region import RegionParams, RegionStep
 
 __all__ = ["Scaled", "scale_filters", "scaled_values"]
 

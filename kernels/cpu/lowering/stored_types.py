@@ -24,12 +24,12 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.layout import BORDERS, LayoutParams
+from tracea_graph.ops.layout_op import BORDERS, LayoutParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 
 __all__ = ["StoredTypes", "accepts_nchw32c"]

@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY
 
 __all__ = ["ChannelShuffle", "Shifted", "Values", "copy", "four"]

@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
     GemmInt16,
 )
 from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, UnstructuredSparseGemm
-from tracea_graph.ops.weights import BLOCKS
+from tracea_graph.ops.weight_layouts import BLOCKS
 from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue

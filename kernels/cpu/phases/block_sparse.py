@@ -25,8 +25,8 @@ from tracea_graph.kernels.cpu.panels import (
     pack_panels,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.tile_pattern import matrix_pattern
-from tracea_graph.ops.weights import BLOCKS, Floats, Plain
+from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.ops.weight_layouts import BLOCKS, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     matrix_of,
@@ -41,7 +41,7 @@ from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
 from tracea_graph.reasons import Code, Reason, not_constant
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.tiles import Ids
+from tracea_graph.ttg.tile_set import Ids
 
 __all__ = [
     "BlockSparseGemm", "PruneBlocks", "TiledGemm", "dense_matrix", "sources_of", "why_dense",

@@ -32,7 +32,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
     with_lowered_weights,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.reasons import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

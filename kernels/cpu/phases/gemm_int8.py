@@ -21,9 +21,9 @@ from tracea_graph.kernels.cpu.phases.precision import INT8_ERROR
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8 import MAX_DEPTH, Integers, fit_columns
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers, fit_columns
 from tracea_graph.ops.quantize_rows import ZERO, QuantizeRowsParams
-from tracea_graph.ops.weights import KN, NK, Floats, Plain
+from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import fused

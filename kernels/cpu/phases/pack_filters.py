@@ -35,10 +35,10 @@ from tracea_graph.kernels.cpu.filters import (
     transformable,
 )
 from tracea_graph.kernels.cpu.winograd import transform_to_onnx
-from tracea_graph.ops.body import BodyBuilder, placed
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import PLAIN, FilterLayout
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
+from tracea_graph.ops.function_body import BodyBuilder, placed
 from tracea_graph.passes.convolution.filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import nodes_making
 from tracea_graph.reasons import not_constant, unsuited

@@ -17,10 +17,10 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.kernels.cpu.panels import PANEL, PANELS, pack_panels
-from tracea_graph.ops.body import BodyBuilder, placed
+from tracea_graph.ops.function_body import BodyBuilder, placed
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.weights import Plain
+from tracea_graph.ops.weight_layouts import Plain
 from tracea_graph.passes.matmul.constant_matrices import must_stay_plain
 from tracea_graph.reasons import not_constant
 from tracea_graph.rewrite import Miss, Proposal

@@ -45,10 +45,10 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.ops.region import RegionParams
-from tracea_graph.ops.weights import BLOCKS, Floats, WeightLayout
+from tracea_graph.ops.weight_layouts import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
 from tracea_graph.reasons import not_constant, unsuited

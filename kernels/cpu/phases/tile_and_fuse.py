@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.lowering.row_tile_loops import NotTileable
-from tracea_graph.ops.region import RegionParams, RowTile
-from tracea_graph.ops.row_tiling import plan_subgraph_by_size, row_tiles_of
-from tracea_graph.ops.subgraph import Subgraph
+from tracea_graph.ops.fused_region import RegionParams, RowTile
+from tracea_graph.ops.program_row_tiling import plan_subgraph_by_size, row_tiles_of
+from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import CACHE_FRACTIONS, MemoryLevel, Region, TileGraph
 

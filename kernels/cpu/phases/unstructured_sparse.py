@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.phases.block_sparse import (
     without_scatter,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import Floats
+from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.structure import WeightScan

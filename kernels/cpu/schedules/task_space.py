@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
 from tracea_graph.kernels.cpu.schedules.task import ROWS, Strided, TaskProblem
 from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.ops.elementary import ELEMENTARY
+from tracea_graph.ops.elementwise_steps import ELEMENTARY
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.problem import Case, default_of
 

@@ -17,12 +17,12 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.filters import PLAIN
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.index_map import Move
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.ops.windows import ConvWindow
 
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 

@@ -22,7 +22,7 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, Value
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weights import KN
+from tracea_graph.ops.weight_layouts import KN
 
 __all__ = ["Folded", "by_columns", "drop_unread", "few_rows", "fold", "normalised_later"]
 

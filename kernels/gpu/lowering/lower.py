@@ -39,7 +39,7 @@ from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
@@ -47,17 +47,17 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
-from tracea_graph.ops.layout import LayoutParams
+from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.resize import ResizeParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams

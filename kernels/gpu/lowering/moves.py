@@ -12,8 +12,8 @@ from tracea_graph.kernels.gpu.lowering.pointwise import Targets, channels_last, 
 from tracea_graph.kernels.gpu.lowering.writer import ZERO, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
-from tracea_graph.ops.layout import LayoutParams
-from tracea_graph.ops.sizes import resolve
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.size_expressions import resolve
 
 __all__ = ["lower_move"]
 

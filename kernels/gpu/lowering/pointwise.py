@@ -12,7 +12,7 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.sizes import resolve
+from tracea_graph.ops.size_expressions import resolve
 
 __all__ = [
     "Targets",

@@ -28,7 +28,7 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.ops.weights import ALIGNED, KN, NK
+from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
 __all__ = ["lower_attention", "lower_gemm", "lower_matmul", "product_call"]
 

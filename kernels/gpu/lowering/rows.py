@@ -10,7 +10,7 @@ from tracea_graph.kernels.gpu.lowering.pointwise import Targets, stored
 from tracea_graph.kernels.gpu.lowering.writer import HALVES, Normed, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import EmbeddingParams

@@ -26,7 +26,7 @@ from tests.kernels.gpu.cases import (
 from tests.kernels.gpu.machine import NUMPY, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.ops.arg import ArgParams
+from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams

@@ -30,19 +30,21 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.kernels.program import Buffer, Program
 from tracea_graph.ops import OPS, OpParams
-from tracea_graph.ops.arg import ARGS, ArgParams
+from tracea_graph.ops.arg_max import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.ops.int8 import Integers
+from tracea_graph.ops.int8_matmul import Integers
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -51,11 +53,9 @@ from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
-from tracea_graph.ops.region import RegionParams, RegionStep
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
-from tracea_graph.ops.weights import KN, NK
-from tracea_graph.ops.windows import ConvWindow
+from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.ttg import Region, TileGraph
 
 Shape = tuple[Extent, ...]

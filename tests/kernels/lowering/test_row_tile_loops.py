@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.program import Program
-from tracea_graph.ops.region import RowTile
+from tracea_graph.ops.fused_region import RowTile
 from tracea_graph.ttg import Region, TileGraph
 
 

@@ -14,8 +14,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.filters import VNNI2
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

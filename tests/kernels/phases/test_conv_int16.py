@@ -11,7 +11,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.region import RegionParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

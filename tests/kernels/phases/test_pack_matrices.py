@@ -17,9 +17,9 @@ from tests.graphs import (
 )
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams, RegionStep
-from tracea_graph.ops.weights import KN, NK, Plain
+from tracea_graph.ops.weight_layouts import KN, NK, Plain
 from tracea_graph.passes.matmul.gemm import Gemm
 from tracea_graph.passes.regions import fused
 

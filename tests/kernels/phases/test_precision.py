@@ -10,8 +10,8 @@ from tests.graphs import Net, evaluate, every_phase, loaded, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import pack_vnni2, unpack_bf16x2, unpack_vnni2
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
+from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.region import RegionParams
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

@@ -21,7 +21,7 @@ from tests.graphs import (
 )
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.weights import KN
+from tracea_graph.ops.weight_layouts import KN
 from tracea_graph.passes.matmul import gemm
 from tracea_graph.rewrite import RulePass
 

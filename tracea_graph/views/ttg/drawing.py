@@ -12,7 +12,7 @@ from html import escape
 
 from tracea_graph.ir import Node
 from tracea_graph.ttg import TileGraph
-from tracea_graph.ttg.blocks import Block, repeated_blocks
+from tracea_graph.ttg.repeated_blocks import Block, repeated_blocks
 from tracea_graph.views.layer_names import LayerNames, shorten
 
 __all__ = ["MAX_NODES", "Drawing", "clean_text", "draw", "layer_names", "originals_of"]

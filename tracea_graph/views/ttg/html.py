@@ -16,8 +16,8 @@ from zlib import crc32
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.blocks import signature
-from tracea_graph.ttg.model import RegionModel
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.repeated_blocks import signature
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.tables import three_digits
 from tracea_graph.views.ttg.drawing import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import TileGraph
-from tracea_graph.ttg.tiles import Shape
+from tracea_graph.ttg.tile_set import Shape
 from tracea_graph.views.ttg.html import diff_html, graph_html, tile_map_html
 from tracea_graph.views.ttg.tile_drawing import TileDrawing, tile_map
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.dependence import dependence_kind, dependences
-from tracea_graph.ttg.model import BoundModel
-from tracea_graph.ttg.tiles import Shape, TileSet, expand
+from tracea_graph.ttg.loop_nest_model import BoundModel
+from tracea_graph.ttg.tile_dependences import dependence_kind, dependences
+from tracea_graph.ttg.tile_set import Shape, TileSet, expand
 
 __all__ = ["TileDrawing", "TileFootprint", "tile_map"]
 

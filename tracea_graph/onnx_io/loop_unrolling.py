@@ -1,0 +1,229 @@
+"""Loops: ``Loop`` and ``Scan`` that run a known, small number of times are unrolled.
+
+    h = Loop(3, true, h0) { h -> f(h, w) }   ->   h = f(f(f(h0, w), w), w)
+
+How often a loop runs is known from constants and sizes; its condition is simulated as far as it
+depends on those alone, such as counters.  Rules then see one graph, and its nodes become programs
+without the cost of starting an iteration.  If that was not measured faster, the original is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
+from tracea_graph.onnx_io.node_conversion import (
+    draws,
+    every_node,
+    has_subgraph,
+    renamed,
+    renamed_info,
+)
+from tracea_graph.onnx_io.value_facts import SMALL, attribute
+
+__all__ = ["Trips", "known_trips", "unroll"]
+
+Array = npt.NDArray[Any]
+Trips = Mapping[str, int]
+"""Number of iterations by the name of a loop's first output."""
+
+_MAX_TRIPS, _MAX_NODES = 128, 4096
+"""Limits of one loop's iterations, and of the nodes that all loops are unrolled to."""
+_OLDEST = 9
+"""Opset from which Scan has no batch axis."""
+
+
+def known_trips(editor: GraphEditor) -> Trips:
+    """Return the loops of a canonicalized graph that can be unrolled, and how often each runs."""
+    found, left = {}, _MAX_NODES
+    for call in editor.calls():
+        body = attribute(call.proto, "body") if call.op in ("Loop", "Scan") else None
+        if body is None or not call.proto.output or not _is_plain(body):
+            continue
+        count = _loop_trips(call, body, editor) if call.op == "Loop" else _scan_trips(call, editor)
+        if count is None or not 0 < count <= _MAX_TRIPS:
+            continue
+        name = next(filter(None, call.proto.output), "")
+        size = count * sum(1 for _ in every_node(body))
+        if size <= left:
+            found[name], left = count, left - size
+    return found
+
+
+def _is_plain(body: GraphProto) -> bool:
+    """Whether a body draws no random numbers and returns tensors alone."""
+    random = any(map(draws, every_node(body)))
+    typed = all(v.type.HasField("tensor_type") for v in (*body.input, *body.output))
+    return typed and not random and not body.sparse_initializer
+
+
+def _scan_trips(call: EditorNode, editor: GraphEditor) -> int | None:
+    """Return the length of the sequences that a Scan reads, if it is a number."""
+    count = attribute(call.proto, "num_scan_inputs", 0)
+    given = ("scan_input_axes", "scan_input_directions", "scan_output_axes",
+             "scan_output_directions")  # fmt: skip
+    unusual = any(any(attribute(call.proto, name, ())) for name in given)
+    if editor.opsets.get("", 0) < _OLDEST or unusual or not count:
+        return None
+    shapes = [editor.facts.shape(v) for v in call.proto.input[-count:]]
+    lengths = {shape[0] if shape else None for shape in shapes}
+    length = lengths.pop() if len(lengths) == 1 else None
+    return length if isinstance(length, int) else None
+
+
+def _loop_trips(call: EditorNode, body: GraphProto, editor: GraphEditor) -> int | None:
+    """Simulate what a loop's condition depends on; None if that is not known."""
+    limit, start = (_known(v, editor) if v else None for v in call.proto.input[:2])
+    most = _MAX_TRIPS + 1
+    if call.proto.input[0]:
+        if limit is None:
+            return None
+        most = min(most, int(limit.reshape(-1)[0]))
+    if call.proto.input[1] and (start is None or not start.reshape(-1)[0]):
+        return None
+    outer = {v: a for v in call.captures if (a := _known(v, editor)) is not None}
+    outer |= {t.name: numpy_helper.to_array(t) for t in body.initializer if _is_small(t.dims)}
+    states = [_known(v, editor) for v in call.proto.input[2:]]
+    for count in range(most):
+        values = outer | {body.input[0].name: np.array(count), body.input[1].name: np.array(True)}
+        named = zip(body.input[2:], states, strict=True)
+        values |= {info.name: state for info, state in named if state is not None}
+        _simulate(body, values, editor.opsets)
+        again = values.get(body.output[0].name)
+        if again is None:
+            return None
+        if not again.reshape(-1)[0]:
+            return count + 1
+        states = [values.get(v.name) for v in body.output[1 : 1 + len(states)]]
+    return most
+
+
+def _known(value: str, editor: GraphEditor) -> Array | None:
+    """Return a small constant."""
+    weight = editor.weights.get(value)
+    return np.asarray(weight.array()) if weight is not None and weight.count <= SMALL else None
+
+
+def _is_small(dims: Sequence[int]) -> bool:
+    return int(np.prod(dims, dtype=object)) <= SMALL
+
+
+def _simulate(body: GraphProto, values: dict[str, Array], opsets: Mapping[str, int]) -> None:
+    """Compute the small values of one iteration that depend on known ones alone."""
+    for node in body.node:
+        known = all(v in values for v in node.input if v)
+        if not known or has_subgraph(node) or node.domain not in ("", "ai.onnx"):
+            continue
+        feeds = {v: values[v] for v in node.input if v}
+        try:
+            results = ReferenceEvaluator(node, opsets={"": opsets[""]}).run(None, feeds)
+        # the evaluator raises many types for what it does not support; the value stays unknown
+        except Exception:
+            continue
+        for name, result in zip(node.output, results, strict=False):
+            if name and isinstance(result, (np.ndarray, np.generic)) and result.size <= SMALL:
+                values[name] = np.asarray(result)
+
+
+# ---- unrolling -------------------------------------------------------------------------
+
+
+def unroll(model: ModelProto, trips: Trips) -> bool:
+    """Unroll these loops, in place; nodes keep their positions.  Return whether any were."""
+    graph, count = model.graph, 0
+    opset = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
+    unroller = _Unroller(graph, opset)
+    for index in range(len(graph.node)):
+        node = graph.node[index]
+        name = next(filter(None, node.output), "")
+        if node.op_type in ("Loop", "Scan") and name in trips:
+            unroller.unroll(node, trips[name])
+            count += 1
+    return count > 0
+
+
+@dataclass
+class _Unroller:
+    """State of unrolling: names in use."""
+
+    graph: GraphProto
+    opset: int
+    taken: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.taken = {v.name for v in (*graph.input, *graph.initializer)}
+        for node in every_node(graph):
+            self.taken |= {*node.input, *node.output}
+
+    def fresh(self, stem: str) -> str:
+        name = stem
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def constant(self, stem: str, array: Array) -> str:
+        name = self.fresh(stem)
+        self.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def unroll(self, node: NodeProto, trips: int) -> None:
+        body = GraphProto()
+        body.CopyFrom(attribute(node, "body"))
+        stem, loop = next(filter(None, node.output)), node.op_type == "Loop"
+        scanned = 0 if loop else attribute(node, "num_scan_inputs")
+        outer: dict[str, str] = {}
+        for tensor in body.initializer:
+            made = self.graph.initializer.add()
+            made.CopyFrom(tensor)
+            made.name = outer[tensor.name] = self.fresh(f"{tensor.name}:once")
+        start = 2 if loop else 0
+        states = [*node.input[start : len(node.input) - scanned]]
+        sequences = [*node.input[len(node.input) - scanned :]]
+        results: list[list[str]] = []
+        flag = self.constant(f"{stem}:go", np.array(True)) if loop else ""
+        for trip in range(trips):
+            at = self.constant(f"{stem}:{trip}", np.array(trip, np.int64))
+            heads = [at, flag] if loop else []
+            slices = [self._add("Gather", [v, at], f"{v}:{trip}", axis=0) for v in sequences]
+            given = [*heads, *states, *slices]
+            names = outer | {i.name: v for i, v in zip(body.input, given, strict=True)}
+            own = [v for n in body.node for v in n.output if v]
+            names |= {v: self.fresh(f"{v}:{trip}") for v in own}
+            self.graph.node.extend(renamed(n, names) for n in body.node)
+            self.graph.value_info.extend(renamed_info(v, names) for v in body.value_info)
+            made_here = [names.get(v.name, v.name) for v in body.output[int(loop) :]]
+            states, stacked = made_here[: len(states)], made_here[len(states) :]
+            results.append(stacked)
+        finals = [*states, *(self._stack(parts, stem) for parts in zip(*results, strict=True))]
+        self._replace(node, finals)
+
+    def _stack(self, parts: Sequence[str], stem: str) -> str:
+        """Join one value per iteration along a new first axis."""
+        if self.opset < 13:
+            rows = [self._add("Unsqueeze", [v], f"{v}:row", axes=[0]) for v in parts]
+        else:
+            zero = self.constant(f"{stem}:axis", np.array([0], np.int64))
+            rows = [self._add("Unsqueeze", [v, zero], f"{v}:row") for v in parts]
+        return self._add("Concat", rows, f"{stem}:rows", axis=0)
+
+    def _replace(self, node: NodeProto, finals: Sequence[str]) -> None:
+        """Let the loop's place in the graph write its first result, and new nodes the others."""
+        pairs = [(f, v) for f, v in zip(finals, node.output, strict=False) if v]
+        for source, result in pairs[1:]:
+            self.graph.node.append(helper.make_node("Identity", [source], [result]))
+        first = helper.make_node("Identity", [pairs[0][0]], [pairs[0][1]], node.name)
+        node.CopyFrom(first)
+
+    def _add(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        result = self.fresh(name)
+        self.graph.node.append(helper.make_node(op, inputs, [result], **attributes))
+        return result

@@ -1,0 +1,268 @@
+"""Import: an ONNX file becomes a :class:`Model`, with weights left on disk."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, TensorProto
+
+from tracea_graph.errors import ModelError, close_match
+from tracea_graph.ir import TensorSpec, Weight
+from tracea_graph.onnx_io import external_data, initializer_guards, model_validation, tensor_data
+from tracea_graph.onnx_io.canonicalize import canonicalize
+from tracea_graph.onnx_io.custom_op_inlining import inline_bodies
+from tracea_graph.onnx_io.derived_weights import derive_weights
+from tracea_graph.onnx_io.graph_editor import GraphEditor
+from tracea_graph.onnx_io.half_to_float32 import widen
+from tracea_graph.onnx_io.imported_model import Model
+from tracea_graph.onnx_io.loop_unrolling import Trips, known_trips, unroll
+from tracea_graph.onnx_io.node_conversion import every_node
+from tracea_graph.onnx_io.other_file_formats import other_format
+from tracea_graph.onnx_io.protobuf_wire import Span, Spans, WireError, parse_lazily
+from tracea_graph.onnx_io.subgraph_flattening import flatten, has_loops, iterations
+from tracea_graph.onnx_io.tensor_data import Segment
+from tracea_graph.onnx_io.tile_masks import patterns_of
+from tracea_graph.ops.maskable_tiles import pattern_of
+from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.region_subgraph import subgraph_of
+from tracea_graph.resources import gc_paused, open_regular
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["load", "read_unchecked"]
+
+GROWTH = 0.02
+"""Fraction of the file's size by which constant folding may grow it."""
+
+"""Magic number of files in ONNX Runtime's own format, at byte offset 4."""
+
+_OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input may be fed."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The arguments of :func:`load`."""
+
+    path: Path
+    inline: bool
+    kept: Container[str]
+    freeze: bool
+    guard: bool
+
+
+class _FlatError(ModelError):
+    """Raised for a model that is invalid with the nodes of its branches in the graph."""
+
+
+@dataclass
+class _Stored:
+    """All constants of a file: initializers, large ``Constant`` nodes, names of sparse ones."""
+
+    initializers: dict[str, Weight]
+    constants: dict[str, Weight]
+    sparse: list[str]
+    outside: int
+
+
+def load(
+    path: Path,
+    inline: bool = False,
+    kept: Container[str] = (),
+    *,
+    freeze: bool = False,
+    guard: bool = False,
+    unrolled: bool = False,
+) -> Model:
+    """Read, check and canonicalize a model; ``inline`` replaces custom ops by their bodies.
+
+    Nodes of op types in ``kept`` are not inlined.  With ``freeze``, overridable initializers are
+    plain constants and not inputs; with ``guard``, those that a guard can compare are constants
+    that stay inputs of the result (see ``onnx_io.guards``).  With ``unrolled``, loops of a known,
+    small number of iterations are unrolled.  Raises ModelError for a file that ONNX Runtime would
+    not accept as a model.
+    """
+    with gc_paused():  # everything an import allocates stays alive
+        given = _Given(path, inline, kept, freeze, guard)
+        trips: Trips | None = {} if unrolled and not guard else None
+        try:
+            return _load(given, not guard, trips)
+        except _FlatError:  # a branch that never runs may be invalid where it was moved
+            return _load(given, False, trips)
+
+
+def read_unchecked(
+    path: Path,
+) -> tuple[ModelProto, dict[str, int], dict[str, Weight], list[str]]:
+    """Read a model whose shapes may contradict each other.
+
+    Returns it without large tensors, its operator sets, its constants by name, and the names of
+    its initializers.  Raises ModelError for a file that is no model.
+    """
+    skeleton, spans, _ = _read(path)
+    model_validation.check_text(skeleton)
+    opsets = _opsets(skeleton)
+    external_data.embed(skeleton, path)
+    stored = _stored(skeleton, spans, path)
+    names = [*stored.initializers, *stored.sparse]
+    return skeleton, opsets, {**stored.initializers, **stored.constants}, names
+
+
+def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) -> Model:
+    """Read a model, with the branches of If in the graph if ``flat``.
+
+    Loops whose iterations turn out known are unrolled, and the bodies of others are in the graph
+    too: these loops are ``opened``, except for ``trips``, which are unrolled.  With None, none is.
+    """
+    path, guard, asked = given.path, given.guard, flat
+    skeleton, spans, size = _read(path)
+    if given.inline:
+        initializer_guards.remove_guard(skeleton, spans)
+        inline_bodies(skeleton, spans, given.kept)
+    model_validation.check_text(skeleton)
+    opsets = _opsets(skeleton)
+    model_validation.check_opset(opsets, skeleton.ir_version)
+    external_data.embed(skeleton, path)
+    count = sum(1 for _ in every_node(skeleton.graph))
+    flat = flat and flatten(skeleton, trips if opened else None)
+    if trips:
+        unroll(skeleton, trips)
+    widened = widen(skeleton)
+    stored = _stored(skeleton, spans, path)
+    names = [*stored.initializers, *stored.sparse]
+    fed = {v.name for v in skeleton.graph.input}
+    constant = given.freeze or skeleton.ir_version < _OVERRIDABLE_SINCE
+    overridable = set() if constant else fed & set(names)
+    order, captures = model_validation.check_structure(skeleton.graph, names)
+    defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
+    captured = {v for values in captures for v in values}
+    guarded = initializer_guards.guardable(skeleton, defaults, captured) if guard else {}
+    unknown = overridable - guarded.keys()
+    shell = model_validation.without_data(skeleton, spans, list(_external(skeleton.graph)))
+    try:
+        known = model_validation.infer_all(shell, _first_outputs(skeleton.graph, order))
+    except ModelError as error:
+        if flat:
+            raise _FlatError(str(error)) from error
+        raise
+    weights = {n: w for n, w in stored.initializers.items() if n not in unknown}
+    total = size + stored.outside
+    editor = GraphEditor(
+        skeleton, order, captures, weights | stored.constants, opsets, known, GROWTH * total
+    )
+    if skeleton.training_info:
+        editor.study()
+    else:
+        canonicalize(editor)
+        if trips is not None and not opened:
+            found = known_trips(editor)
+            if found or has_loops(skeleton.graph):
+                return _load(given, asked, found, True)
+    derive_weights(editor)
+    inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
+    extra = [n for n in names if n in unknown or n in stored.sparse]
+    graph = _tile_graph(editor, (*inputs, *dict.fromkeys(extra)))
+    graph.source = path
+    return Model(
+        path, graph, opsets, skeleton.ir_version, inputs, frozenset(overridable), total,
+        skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
+        widened, count,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> tuple[ModelProto, Spans, int]:
+    """Read the model without its large tensors, their locations, and the file's size in bytes."""
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, 2)
+            if not size:
+                raise ModelError(f"{path.name} is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                if other := other_format(view, path):
+                    raise ModelError(f"{path.name} {other}")
+                data, spans = _parse_lazily(view)
+    except IsADirectoryError:
+        inside = sorted(one.name for one in path.glob("*.onnx"))
+        which = f"give {path / inside[0]}" if len(inside) == 1 else "give an .onnx file"
+        raise ModelError(f"{path} is a folder: {which}") from None
+    except FileNotFoundError:
+        near = close_match(path.name, (one.name for one in path.parent.glob("*.onnx")))
+        raise ModelError(f"{path} does not exist{near}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"{path} cannot be read: {reason}") from error
+    except WireError as error:
+        raise ModelError(f"{path.name} is not an ONNX model, or is truncated: {error}") from error
+    try:
+        skeleton = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{path.name} is not an ONNX model, or is corrupt: {error}") from error
+    if not skeleton.HasField("graph") or not skeleton.ir_version:
+        raise ModelError(f"{path.name} is not an ONNX model: it has no graph")
+    return skeleton, spans, size
+
+
+def _parse_lazily(view: mmap.mmap) -> tuple[bytes, Spans]:
+    with memoryview(view) as whole:
+        return parse_lazily(whole)
+
+
+def _opsets(skeleton: ModelProto) -> dict[str, int]:
+    if not skeleton.opset_import:
+        raise ModelError("the model names no operator set: export it again")
+    return {("" if i.domain == "ai.onnx" else i.domain): i.version for i in skeleton.opset_import}
+
+
+def _stored(skeleton: ModelProto, spans: Spans, path: Path) -> _Stored:
+    graph = skeleton.graph
+    stored = _Stored({}, {}, [s.values.name for s in graph.sparse_initializer], 0)
+    for i, proto in enumerate(graph.initializer):
+        weight = _weight(proto, spans.initializers.get(i), path, proto.name)
+        stored.initializers[proto.name] = weight
+        if external_data.is_external(proto):
+            stored.outside += weight.nbytes
+    for i, span in spans.constants.items():
+        node = graph.node[i]
+        tensor = node.attribute[0].t
+        stored.constants[node.output[0]] = _weight(tensor, span, path, node.output[0])
+    return stored
+
+
+def _weight(proto: TensorProto, span: Span | None, path: Path, name: str) -> Weight:
+    segment = None
+    if external_data.is_external(proto):
+        segment = external_data.locate(proto, path)
+    elif span is not None:
+        dtype, shape = tensor_data.dtype_of(proto), tuple(proto.dims)
+        segment = Segment(path, span.offset, span.length, dtype, shape)
+    return tensor_data.from_proto(proto, segment, name)
+
+
+def _external(graph: GraphProto) -> Mapping[str, None]:
+    return dict.fromkeys(t.name for t in graph.initializer if external_data.is_external(t))
+
+
+def _first_outputs(graph: GraphProto, order: list[int]) -> list[str]:
+    return [graph.node[i].output[0] if graph.node[i].output else "" for i in order]
+
+
+def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
+    specs: dict[str, TensorSpec] = dict(editor.facts.specs)
+    nodes = editor.nodes()
+    graph = TileGraph.of_nodes(
+        nodes,
+        inputs,
+        [v.name for v in editor.skeleton.graph.output],
+        editor.weights,
+        specs,
+        editor.opsets.get("", model_validation.newest_opset()),
+        editor.skeleton.graph.name,
+    )
+    graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, pattern_of
+    graph.patterns = patterns_of(editor.skeleton)
+    graph.loose = editor.loose
+    graph.iterations = iterations(call.proto for call in editor.calls())
+    return graph

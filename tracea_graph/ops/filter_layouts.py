@@ -1,0 +1,102 @@
+"""Storage layouts of convolution filters: the interface, and ONNX's own layout.
+
+Mathematically, filters are ``[O, I, kernel…]``.  Kernels may store them otherwise: blocked by
+channels, in another type, transformed.  A :class:`FilterLayout` describes the storage and writes
+its inverse in ONNX, so that convolutions do not depend on particular layouts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tracea_graph.ops.bf16 import round_bf16
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.function_body import BodyBuilder
+from tracea_graph.ops.weight_layouts import Floats, Numbers
+
+__all__ = ["PLAIN", "FilterLayout", "PlainFilters", "Sums"]
+
+Sums = Callable[[Floats, Floats], Floats]
+"""A convolution of x and filters ``[O, I, kernel…]``."""
+
+
+@dataclass(frozen=True)
+class FilterLayout(ABC):
+    """One way to store filters ``[O, I, kernel…]`` (I of one group) in one or several arrays.
+
+    ``name``, together with the type it rounds to, is unique among the layouts of a backend.
+    ``rounds`` is true if x, and the first addend of the sum, are read in bf16. ``reads_reordered``
+    and ``writes_reordered`` are true if x or the result have their axes in the kernel's own order.
+    """
+
+    name: ClassVar[str]
+    reads_reordered: ClassVar[bool] = False
+    writes_reordered: ClassVar[bool] = False
+
+    @property
+    def operands(self) -> int:
+        """Number of arrays; those after the first are the last operands of the convolution."""
+        return 1
+
+    @property
+    def fallbacks(self) -> int:
+        """How many arrays, the last ones, are fallback weights, read instead of the others."""
+        return 0
+
+    @property
+    def rounds(self) -> bool:
+        return False
+
+    @property
+    def side(self) -> int:
+        """Results along an axis that are computed together; a partial group costs as much."""
+        return 1
+
+    def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
+        """Raise ValueError for filters this layout cannot store."""
+        if min(shape) < 1:
+            raise ValueError(f"no filters of shape {shape}")
+
+    def biases(self, filters: int) -> int:
+        """Length of the stored bias: one number per filter, then zeros."""
+        return filters
+
+    @abstractmethod
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the first array."""
+
+    @abstractmethod
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        """Return the filters ``[O, I, kernel…]`` that the stored arrays represent."""
+
+    def convolve(
+        self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
+    ) -> Floats:
+        """Evaluate ``sums`` as the kernel does, with x rounded as the kernel rounds it."""
+        return sums(round_bf16(x) if self.rounds else x, self.filters(stored, shape))
+
+    @abstractmethod
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        """Write the inverse in ONNX; return the name of ``[O, I, kernel…]`` in float32."""
+
+
+@dataclass(frozen=True)
+class PlainFilters(FilterLayout):
+    """Filters stored as ``[O, I, kernel…]``."""
+
+    name: ClassVar[str] = "plain"
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(shape)
+
+    def filters(self, stored: Sequence[Numbers], shape: Sequence[int]) -> Floats:
+        return stored[0]
+
+    def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
+        return stored[0]
+
+
+PLAIN = PlainFilters()

@@ -1,0 +1,118 @@
+"""``FusedRegion``: a program of several ops in one node, with its intermediate values inside.
+
+    v = inputs; for each step: v += step(v[operands]); results are chosen values
+
+A value between two steps never leaves the program, and may be stored in scratch memory, in another
+layout, or in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import TensorSpec
+from tracea_graph.ops.function_body import Body, BodyBuilder, splice
+from tracea_graph.ttg.loop_nest_model import RegionModel
+from tracea_graph.ttg.region_graph import Region, TileGraph
+
+if TYPE_CHECKING:
+    from tracea_graph.ops import OpParams
+
+__all__ = ["RegionParams", "RegionStep", "RowTile"]
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class RegionStep:
+    """One op and the values it reads: inputs of the region first, then every earlier result.
+
+    ``narrow`` is the short name of the 16-bit float that its factors and results may be rounded
+    to; sums, and results of the region, keep their types.
+    """
+
+    params: OpParams
+    operands: tuple[int, ...]
+    results: int = 1
+    narrow: str = ""
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """Row tiling of steps ``first`` to ``last``, inclusive.
+
+    One iteration computes ``rows`` rows of the last step.
+    """
+
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RegionParams:
+    """A program of steps over ``inputs`` values, each appending its own; returns ``results``.
+
+    ``row_tiles`` are the steps fused over tiles of rows, which changes where values are stored but
+    not the values.  A result may be read by later steps too.  Raises ValueError for a step that
+    reads a value not yet computed, and for a result that no step computes.
+    """
+
+    inputs: int
+    steps: tuple[RegionStep, ...]
+    results: tuple[int, ...]
+    row_tiles: tuple[RowTile, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = self.inputs
+        for step in self.steps:
+            if any(not 0 <= i < known for i in step.operands):
+                raise ValueError("a step reads a value that is not computed before it")
+            known += step.results
+        if any(not self.inputs <= i < known for i in self.results):
+            raise ValueError("a result is computed by no step")
+
+    @classmethod
+    def of(cls, params: OpParams, operands: int, results: int, narrow: str = "") -> RegionParams:
+        """Return a program of one step that reads all operands and returns all results."""
+        step = RegionStep(params, tuple(range(operands)), results, narrow)
+        return cls(operands, (step,), tuple(range(operands, operands + results)))
+
+    @property
+    def operands(self) -> int:
+        return self.inputs
+
+    def infer_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the specs of all values: the inputs, then each step's results."""
+        values = list(specs)
+        for step in self.steps:
+            values += step.params.infer([values[i] for i in step.operands])[: step.results]
+        return tuple(values)
+
+    def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        values = self.infer_all(specs)
+        return tuple(values[i] for i in self.results)
+
+    def reference(self, arrays: Sequence[Any]) -> list[Floats]:
+        values = list(arrays)
+        for step in self.steps:
+            values += step.params.reference([values[i] for i in step.operands])[: step.results]
+        return [values[i] for i in self.results]
+
+    def body(self, opset: int) -> Body:
+        """Write the steps' bodies in sequence."""
+        b = BodyBuilder(self.inputs, opset)
+        values = list(b.inputs)
+        for step in self.steps:
+            reads = [values[i] for i in step.operands]
+            values += splice(b.nodes, step.params.body(opset), reads)
+        return b.done(*(values[i] for i in self.results))
+
+    def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
+        """Return None: the op is opaque to the tile graph."""
+        return None

@@ -1,0 +1,89 @@
+"""Products of 8-bit integers: what their left operand is, and their exact sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracea_graph.ir import DType
+from tracea_graph.ops.function_body import BodyBuilder
+
+__all__ = ["MAX_DEPTH", "Integers", "fit_columns"]
+
+MAX_DEPTH = 2**15
+"""Longest sum of products of two bytes, each less a zero point, that surely fits 32 bits."""
+
+_LARGEST, _NOTHING = 127.0, 1e-30
+"""Largest integer of a column, and the magnitude below which a column counts as zero."""
+_NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Left operand of a product: 8-bit integers of type ``dtype`` less a zero point.
+
+    ``zero`` is the zero point; None means that it is an operand after the matrix, with one
+    element.  With ``own_zeros`` the columns of the int8 matrix have zero points too, an int8
+    vector that follows.  Sums are exact, and rounded to float32 once.
+    Raises ValueError for a zero point out of range.
+    """
+
+    dtype: DType
+    zero: int | None = 0
+    own_zeros: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _NUMPY:
+            raise ValueError(f"{self.dtype.short} is not an 8-bit integer type")
+        bounds = np.iinfo(_NUMPY[self.dtype])
+        if self.zero is not None and not bounds.min <= self.zero <= bounds.max:
+            raise ValueError(f"the zero point {self.zero} is no {self.dtype.short}")
+
+    @property
+    def operands(self) -> int:
+        """Number of operands between the matrix and those that every product may have."""
+        return (self.zero is None) + self.own_zeros
+
+    def split(self, items: Sequence[Any]) -> tuple[Any | None, Any | None]:
+        """Return the zero points of x and of the columns among :attr:`operands` operands."""
+        x_zero = items[0] if self.zero is None else None
+        return x_zero, items[-1] if self.own_zeros else None
+
+    def product(
+        self, x: npt.NDArray[Any], matrix: npt.NDArray[Any], zeros: Sequence[npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """Return the exact sums as float64."""
+        given, own = self.split(zeros)
+        zero = float(self.zero or 0) if given is None else float(np.reshape(given, ()))
+        right = np.asarray(matrix, np.float64)
+        if own is not None:
+            right = right - np.asarray(own, np.float64)
+        made: npt.NDArray[Any] = (np.asarray(x, np.float64) - zero) @ right
+        return made
+
+    def to_onnx(self, b: BodyBuilder, x: str, matrix: str, zeros: Sequence[str]) -> str:
+        """Write the product in ONNX, rounded to float32; return its name."""
+        given, own = self.split(zeros)
+        if given is None:
+            given = b("Constant", value=np.asarray(self.zero, _NUMPY[self.dtype]))
+        product = b("MatMulInteger", x, matrix, given, *([own] if own else []))
+        return b("Cast", product, to=DType.F32.onnx)
+
+
+def fit_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
+    """Return ``p [K, N]`` of up to 127 and the float32 scale of each column of ``[K, N]``.
+
+    A column with a number that is not finite has scale NaN and zeros.
+    """
+    high = np.abs(weight).max(0, initial=0.0).astype(np.float64)
+    finite = np.isfinite(high)
+    fits = finite & (high > _NOTHING)
+    times = np.where(fits, _LARGEST / np.where(fits, high, 1), 0)
+    with np.errstate(invalid="ignore"):
+        whole = np.rint(np.where(fits, weight, 0) * times).astype(np.int8)
+    scale = np.where(fits, high / _LARGEST, np.where(finite, 0, np.nan))
+    return whole, scale.astype(np.float32)

@@ -1,0 +1,147 @@
+"""Building blocks of region models, shared by ONNX operators and custom ops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tracea_graph.ir import Expr, Extent
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
+from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.region_graph import Region, TileGraph
+
+__all__ = [
+    "SOFTMAX_COST",
+    "Shape",
+    "access",
+    "aligned",
+    "axes_named",
+    "constant_ints",
+    "model_of",
+    "reshape_groups",
+    "rows_and_columns",
+]
+
+Shape = tuple[Extent, ...]
+SOFTMAX_COST = 14
+"""Vector instructions per score: scale, maximum, exponential, sum."""
+
+
+def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpace]:
+    """Return one parallel axis per dimension, named ``d0``, ``d1`` … for the prefix ``d``."""
+    names = tuple(f"{prefix}{i}" for i in range(len(shape)))
+    axes = (Axis(n, e) for n, e in zip(names, shape, strict=True))
+    return names, IterationSpace(tuple(axes))
+
+
+def access(
+    graph: TileGraph, value: str, dims: Sequence[Dim], view: Shape | None = None
+) -> AccessMap | None:
+    """Access map of a value, or of a ``view`` of it; None if its rank is unknown or wrong."""
+    spec = graph.spec(value)
+    shape = spec.shape if view is None else view
+    if shape is None or len(shape) != len(dims):
+        return None
+    return AccessMap(value, tuple(dims), shape, spec.dtype.size if spec.dtype else 4.0)
+
+
+def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
+    """Access map of a value that broadcasts over the named axes, aligned at the last one."""
+    shape = graph.spec(value).shape
+    if shape is None or len(shape) > len(names):
+        return None
+    last = names[len(names) - len(shape) :]
+    dims = [Dim() if e == 1 else along(n) for n, e in zip(last, shape, strict=True)]
+    return access(graph, value, dims)
+
+
+def rows_and_columns(
+    shape: Shape, normed: object
+) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
+    """Return the row axes, the result's column axis, and all axes.
+
+    A norm's results have the axis ``j``, its input the axis ``n``: each result reads its whole
+    row.
+    """
+    rows, space = axes_named("m", shape[:-1])
+    if not normed:
+        return rows, "n", (*space.axes, Axis("n", shape[-1]))
+    return rows, "j", (*space.axes, Axis("j", shape[-1]), Axis("n", shape[-1], True))
+
+
+def constant_ints(
+    region: Region, graph: TileGraph, attr: str, operand: int
+) -> tuple[int, ...] | None:
+    """Read integers from an attribute (older opsets) or a constant operand.
+
+    Returns an empty tuple if neither is given, and None if the operand is not constant.
+    """
+    value = region.node.attrs.get(attr)
+    if isinstance(value, int):
+        return (value,)
+    if isinstance(value, tuple):
+        return tuple(int(v) for v in value)
+    name = region.operands[operand] if operand < len(region.operands) else ""
+    if not name:
+        return ()
+    weight = graph.weight(name)
+    return None if weight is None else tuple(int(v) for v in weight.array().ravel())
+
+
+def reshape_groups(x: Shape, y: Shape) -> list[tuple[list[int], list[int]]] | None:
+    """Group the dimensions of two shapes that hold the same elements, leaving out ones.
+
+    In each group one side has a single dimension.  Returns None if the shapes do not group that
+    way, or their symbols leave it undetermined.
+    """
+    left = [i for i, e in enumerate(x) if e != 1]
+    right = [i for i, e in enumerate(y) if e != 1]
+    groups: list[tuple[list[int], list[int]]] = []
+    while left and right:
+        a, b = [left.pop(0)], [right.pop(0)]
+        while (p := _factors(x, a)) != (q := _factors(y, b)):
+            shorter, source = (a, left) if _divides(p, q) else (b, right)
+            if not (_divides(p, q) or _divides(q, p)) or not source:
+                return None
+            shorter.append(source.pop(0))
+        if len(a) > 1 and len(b) > 1:
+            return None
+        groups.append((a, b))
+    return None if left or right else groups
+
+
+Factors = tuple[int, Counter[str]]
+
+
+def _factors(shape: Shape, dims: Sequence[int]) -> Factors:
+    """Return a product as a number times symbols (other arithmetic counts as a symbol)."""
+    factor, symbols = 1, Counter[str]()
+    stack = [shape[i] for i in dims]
+    while stack:
+        extent = stack.pop()
+        if isinstance(extent, int):
+            factor *= extent
+        elif isinstance(extent, Expr) and extent.op == "mul":
+            stack += extent.args
+        else:
+            symbols[str(extent)] += 1
+    return factor, symbols
+
+
+def _divides(p: Factors, q: Factors) -> bool:
+    return p[0] > 0 and q[0] % p[0] == 0 and p[1] <= q[1]
+
+
+def model_of(
+    region: Region, space: IterationSpace,
+    reads: Sequence[AccessMap | None], writes: Sequence[AccessMap | None],
+    work: tuple[Work, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
+    depth: tuple[str, ...] = (), batch: tuple[str, ...] = (),
+) -> RegionModel | None:  # fmt: skip
+    """Build the model; None if an access is unknown."""
+    known = [[a for a in maps if a is not None] for maps in (reads, writes)]
+    if len(known[0]) < len(reads) or len(known[1]) < len(writes):
+        return None
+    return RegionModel(
+        region.id, space, tuple(known[0]), tuple(known[1]), work, rows, cols, depth, batch
+    )
