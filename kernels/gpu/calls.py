@@ -35,6 +35,7 @@ _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
 DTYPES = ("f32", "f16", "bf16")
 INDICES = ("i32", "i64")
+BYTES = ("u8", "i8")
 MOST = 2**31 - 1
 CELLS = ("lstm", "gru", "gru_before")
 """Recurrent cells; ``gru_before`` resets the state before its last product."""
@@ -283,6 +284,16 @@ def _depthwise_size(s: Sizes) -> tuple[int, ...]:
     return channels, prod(pixels), 1, prod(s.of("w")[:2])
 
 
+def _integer_conv_size(s: Sizes) -> tuple[int, ...]:
+    *pixels, filters = s.of("y")
+    return 1, prod(pixels), filters, s.of("w")[1]
+
+
+def _integer_depthwise_size(s: Sizes) -> tuple[int, ...]:
+    *pixels, channels = s.of("y")
+    return channels, prod(pixels), 1, s.of("w")[1]
+
+
 def _steps(*names: str) -> tuple[Attribute, ...]:
     return tuple(numbers(name, 2, int(name != "pads"), _STEP) for name in names)
 
@@ -308,6 +319,30 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
     )  # fmt: skip
 
 
+def _integers(op: str, dtype: str, image: str, size: Problem) -> CallSchema:
+    """Schema of ``y = epilogue((x - zero) · (w - w_zeros))`` of 8-bit integers, with exact sums.
+
+    ``w`` is signed, its depth taps × channels of a filter; a depthwise filter has taps alone.  The
+    zero point of a ``shifted`` x is ``zero``, or the number in ``x_zero``.  Images are
+    channels-last and surrounded by zero points.
+    """
+    shape = ("N H W C", "N P Q O") if image else ("M K", "M N")
+    window = (*_steps("kernel"), *_WINDOW) if image else ()
+    return CallSchema(
+        op,
+        (
+            _op("x", shape[0], dtype), _op("w", "O K", "i8"),
+            _op("x_zero", "one", dtype, optional=True), _op("w_zeros", "O", "i8", optional=True),
+            _op("inputs", shape[1], "chain", many="inputs"),
+            _out("y", shape[1], "chain", many="results"),
+        ),
+        (flag("shifted", False), number("zero", -128, 255), *window),
+        dtype,
+        chain="required",
+        problem=size,
+    )  # fmt: skip
+
+
 def _pool(dtype: str) -> CallSchema:
     """Schema of pooling.
 
@@ -317,6 +352,27 @@ def _pool(dtype: str) -> CallSchema:
     kinds = choice("kind", ("max", "average", "average_inside"))
     operands = (_op("x", "N H W C", dtype), _out("y", "N P Q C", dtype))
     return CallSchema("pool", operands, (kinds, *_steps("kernel"), *_WINDOW), dtype)
+
+
+def _value_range(dtype: str) -> CallSchema:
+    """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
+
+    ``partial`` takes what each block finds, ``arrivals`` counts them and must be 0 before.
+    """
+    return CallSchema(
+        "value_range",
+        (
+            _op("x", "N", dtype), _out("scale", "one"), _out("zero", "one", "u8"),
+            _out("partial", "blocks four"), _out("arrivals", "A", "i32"),
+        ),
+        dtype=dtype,
+    )  # fmt: skip
+
+
+def _integer_pool(dtype: str) -> CallSchema:
+    """Schema of the maxima of 8-bit integers over windows of a channels-last image."""
+    operands = (_op("x", "N H W C", dtype), _out("y", "N P Q C", dtype))
+    return CallSchema("integer_pool", operands, (*_steps("kernel"), *_WINDOW), dtype)
 
 
 def _copy(dtype: str) -> CallSchema:
@@ -343,6 +399,11 @@ CALLS = Calls(
         *map(_arg, DTYPES),
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
+        *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),
+        *(_integers("integer_conv", d, "image", _integer_conv_size) for d in BYTES),
+        *(_integers("integer_depthwise", d, "image", _integer_depthwise_size) for d in BYTES),
+        *map(_integer_pool, BYTES),
+        *map(_value_range, DTYPES),
         *map(_pool, DTYPES),
         *map(_resize, DTYPES),
         *map(_top_k, DTYPES),

@@ -320,7 +320,10 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    rows = _rows(call) if call.op in ("gemm", "conv") else 0
+    if call.op in ("integer_gemm", "integer_conv"):
+        size = CALLS.of(call).named(call)["y"][0].dims[-1]  # type: ignore[index, union-attr]
+        columns = size if isinstance(size, int) else 0
+    rows = _rows(call) if call.op in ("gemm", "conv", "integer_gemm", "integer_conv") else 0
     permuted = call.op == "copy" and permutes(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
 
@@ -412,13 +415,15 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
     return p["m"], p["n"], p["stages"], p["pingpong"]
 
 
-_IMAGES = ("conv", "depthwise", "pool", "resize")
+_IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
+           "integer_pool")  # fmt: skip
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
     "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
+    "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -78,6 +78,15 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
     return Variant("gemm", dtype, "gemm.cu.in", f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 
+def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
+           blocks: int) -> Variant:  # fmt: skip
+    """Matmul or convolution of 8-bit integers with tiles of m × n × k."""
+    params = {"m": m, "n": n, "k_bytes": k, "stages": stages, "wm": wm, "wn": wn,
+              "blocks": blocks}  # fmt: skip
+    threads, template = m // wm * (n // wn) * 32, op.replace("integer_", "") + "_bytes.cu.in"
+    return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params)
+
+
 def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int) -> Variant:
     """Matmul of warpgroups: a tile of m × n × 64 at a time, or with ``pingpong`` two in turn."""
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong}
@@ -168,6 +177,21 @@ VARIANTS = (
             ("transpose.cu.in", "32x32", {"side": 32}),
         )
     ),
+    *(
+        _bytes(op, d, *tile)
+        for op in ("integer_gemm", "integer_conv")
+        for d in ("u8", "i8")
+        for tile in (
+            (128, 128, 64, 4, 64, 32, 1),
+            (64, 64, 128, 3, 32, 32, 2),
+            (32, 64, 128, 4, 16, 32, 2),
+        )
+    ),
+    *(
+        Variant(op, d, "window_bytes.cu.in", "256", 256)
+        for op in ("integer_depthwise", "integer_pool")
+        for d in ("u8", "i8")
+    ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
     *(
         Variant("pool", d, "pool_whole.cu.in", "512", 512, {"runs": 16, "groups": 32})
@@ -207,6 +231,7 @@ VARIANTS = (
             ("resize", 256),
             ("kv_append", 256),
             ("recurrent", 512),
+            ("value_range", 256),
         )
         for d in ("f32", "f16", "bf16")
     ),

@@ -9,6 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
@@ -209,7 +210,7 @@ def lower_pool(
 ) -> list[Value]:
     (x,) = operands
     if p.channels_last:
-        raise LackingError("there is no GPU kernel for maxima of 8-bit integers")
+        return [integer_pool(w, p, x)]
     rank = len(x.shape) - 2
     if p.window is None and (made := _whole_pool(w, p, x)):
         return [made]

@@ -15,6 +15,10 @@ from tracea_graph.ir import DType, TensorSpec, assumed, product
 from tracea_graph.kernels.gpu.lowering.cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.folding import drop_unread
+from tracea_graph.kernels.gpu.lowering.integers import (
+    lower_conv_integer,
+    lower_dynamic_quantize,
+)
 from tracea_graph.kernels.gpu.lowering.moves import lower_move
 from tracea_graph.kernels.gpu.lowering.pointwise import (
     Targets,
@@ -45,6 +49,8 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
@@ -194,6 +200,8 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ReduceParams: lower_reduce,
         ChannelNormParams: lower_channel_norm,
         ConvParams: lower_conv,
+        ConvIntegerParams: lower_conv_integer,
+        DynamicQuantizeParams: lower_dynamic_quantize,
         PoolParams: lower_pool,
         ResizeParams: lower_resize,
         RecurrentParams: lower_recurrent,

@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.lowering.folding import (
     fold,
     normalised_later,
 )
+from tracea_graph.kernels.gpu.lowering.integers import integer_call
 from tracea_graph.kernels.gpu.lowering.parts import cut
 from tracea_graph.kernels.gpu.lowering.pointwise import Targets
 from tracea_graph.kernels.gpu.lowering.rows import norm_call
@@ -75,44 +76,52 @@ def lower_gemm(
 ) -> list[Value]:
     if p.layout not in (KN, NK):
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
-    if p.integers:
-        raise LackingError("there is no GPU kernel for products of 8-bit integers")
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
-    few = few_rows(w, p, x)
-    if p.norm and not few and (parts := _split(w, p, x)) > 1:
+    few = not p.integers and few_rows(w, p, x)
+    if p.norm and not few and not p.integers and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
     if p.splits:
-        whole = w.number(full)
-        made = [whole]
+        made = [w.number(full)]
     elif p.norm:
         last = targets[1] if p.keep_sum else None
         made = [last or w.number(full)]
     else:
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
+    chain = p.epilogue
+    if p.integers:
+        integer_call(w, p, operands, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
     folded = fold(w, p, x, weight, bias)
     transposed = few or folded is not None or _converted(w, weight)
     layout = "kn" if p.layout == KN and not transposed else "nk"
     if folded is None:
         weight = by_columns(w, p, weight) if transposed else weight
         folded = Folded(w.matrix(x), weight, bias, {})
-    chain = p.epilogue
     if chain is not None:
         chain, seen = normalised_later(w, chain, seen)
     product_call(
         w, folded.x, folded.weight, layout, chain, seen, [w.matrix(v) for v in made],
         folded.bias, folded.more,
     )  # fmt: skip
+    return _after(w, p, made, targets, affine)
+
+
+def _after(
+    w: Writer, p: GemmParams, made: list[Value], targets: Targets, affine: Sequence[Value]
+) -> list[Value]:
+    """Return a matmul's results, made of what its call writes: parts of it, or its norm."""
+    whole = made[0]
     if p.splits:
         starts = [sum(p.splits[:i]) for i in range(len(p.splits))]
-        axis = len(full) - 1
+        axis = len(whole.shape) - 1
         return [whole.part(axis, s, n) for s, n in zip(starts, p.splits, strict=True)]
     if p.norm is None:
         return made
-    y = targets[0] or w.number(full)
-    norm_call(w, p.norm, [w.matrix(made[0])], None, affine, w.matrix(y))
+    y = targets[0] or w.number(whole.shape)
+    norm_call(w, p.norm, [w.matrix(whole)], None, affine, w.matrix(y))
     return [y, *made][: 1 + p.keep_sum]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernels.gpu import cases
+from tests.kernels.gpu import cases, integer_cases
 from tests.kernels.gpu.cases import (
     FLOATS,
     TOLERANCE,
@@ -394,4 +394,7 @@ def _sums() -> Iterator[Case]:
     yield Case("sums both", made, ("128x128x64x6x2",), needs)
 
 
-CASES = (*cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums())
+CASES = (
+    *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
+    *integer_cases.CASES,
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Lower matmuls, convolutions and maxima of 8-bit integers, and dynamic quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, TensorSpec, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.lowering.pointwise import Targets
+from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.program_writer import LackingError, Shape, Value
+from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.dynamic_quantize import QUANTIZE, DynamicQuantizeParams
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import Move
+from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.weight_layouts import KN, NK
+
+__all__ = ["integer_call", "integer_pool", "lower_conv_integer", "lower_dynamic_quantize"]
+
+_SUMS = Chain((FULL,), (), (0,))
+_RANGE_RUN, _MOST_BLOCKS = 4096, 264
+"""Elements that a block looks at for a tensor's range, and the most blocks: two for each SM."""
+
+
+def integer_call(
+    w: Writer, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
+    made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write the matmul of integers, whose epilogue reads ``seen`` and writes ``made``."""
+    assert p.integers is not None
+    x, weight = operands[:2]
+    right = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
+    chain = _typed(w, p.epilogue, made[0], seen, made)
+    _append(w, "integer_gemm", w.matrix(x), right, chain, seen, made, p.integers,
+            operands[2 : p.first], {})  # fmt: skip
+
+
+def _typed(
+    w: Writer, chain: Chain | None, like: Value, seen: Sequence[Value], made: Sequence[Value]
+) -> Chain:
+    """Return the epilogue of sums that lie ``like`` its results, with the types it reads."""
+    found = w.typed(chain or _SUMS, [Value(like.view, DType.F32), *seen], made)
+    return replace(found, operands=(FULL, *found.operands[1:]))
+
+
+def _append(
+    w: Writer, op: str, x: Value, weight: Value, chain: Chain, seen: Sequence[Value],
+    made: Sequence[Value], integers: Integers, zeros: Sequence[Value], more: dict[str, Any],
+) -> None:  # fmt: skip
+    given, own = integers.split(zeros)
+    w.calls.append(
+        CALLS.make(
+            op, integers.dtype.short, x=x.view, w=weight.view,
+            x_zero=given.flat(len(given.shape)).view if given else None,
+            w_zeros=own.view if own else None,
+            inputs=[v.view for v in seen], y=[v.view for v in made], chain=chain,
+            shifted=given is not None or bool(integers.zero), zero=integers.zero or 0, **more,
+        )
+    )  # fmt: skip
+
+
+def _plane(value: Value) -> Value:
+    """View a channels-last image of one axis as one of height 1."""
+    return value.moved(Move("unsqueeze", (1,))) if len(value.shape) == 3 else value
+
+
+def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
+    """Return the window's attributes for two axes."""
+
+    def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
+        return (alone, *numbers) if window.rank == 1 else tuple(numbers)
+
+    before = [pair[0] for pair in window.pairs]
+    return {"kernel": two(window.kernel, 1), "strides": two(window.strides, 1),
+            "dilations": two(window.dilations, 1), "pads": two(before, 0)}  # fmt: skip
+
+
+def lower_conv_integer(
+    w: Writer, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """One launch, or one for each group unless the convolution is dense or depthwise."""
+    if p.window.rank > 2 or p.layout not in (KN, NK):
+        raise LackingError("GPU convolutions of integers are over one or two axes")
+    specs = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    shape: Shape = specs[0].shape or ()
+    made = [
+        t or w.temp(w.narrow if s.dtype is DType.F32 else s.dtype or DType.F32, shape)
+        for t, s in zip(targets, specs, strict=True)
+    ]
+    x, weight = _plane(operands[0]), operands[1]
+    seen = [_pixels(w, v, shape) for v in operands[p.first :]]
+    ys = [_plane(v) for v in made]
+    chain = _typed(w, p.epilogue, ys[0], seen, ys)
+    zeros, window = operands[2 : p.first], _window(p.window)
+    each, filters = p.channels // p.groups, p.filters // p.groups
+    if p.groups > 1 and each == filters == 1:
+        order = (0, 1) if p.layout == KN else (1, 0)  # tap by tap
+        taps = w.again(weight, DType.I8, order)
+        taps = taps.transposed((1, 0)) if p.layout == KN else taps
+        _append(w, "integer_depthwise", x, taps, chain, seen, ys, p.integers, zeros, window)
+        return made
+    rows = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
+    for group in range(p.groups):
+        first, last = group * each, group * filters
+        own = [v.part(0, last, filters) if v is p.integers.split(zeros)[1] else v for v in zeros]
+        _append(
+            w, "integer_conv", x.part(3, first, each), rows.part(0, last, filters), chain,
+            [v.part(3, last, filters) for v in seen], [v.part(3, last, filters) for v in ys],
+            p.integers, own, window,
+        )  # fmt: skip
+    return made
+
+
+def _pixels(w: Writer, value: Value, shape: Shape) -> Value:
+    """View an epilogue operand as pixels one step apart; copied if it does not lie so."""
+    stretched = _plane(value.stretched(shape))
+    try:
+        flat(stretched.view)
+    except GraphError:
+        return w.again(stretched, value.dtype, (0, 1, 2, 3))
+    return stretched
+
+
+def integer_pool(w: Writer, p: PoolParams, x: Value) -> Value:
+    """Write the maxima of 8-bit integers, channels last."""
+    assert p.window is not None
+    if p.window.rank > 2:
+        raise LackingError("GPU pooling is over one or two axes")
+    (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
+    y = w.temp(x.dtype, spec.shape or ())
+    w.call("integer_pool", x.dtype.short, x=_plane(x).view, y=_plane(y).view, **_window(p.window))
+    return y
+
+
+def lower_dynamic_quantize(
+    w: Writer, p: DynamicQuantizeParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """Find scale and zero point in one launch, and round by them in another."""
+    x = w.dense(operands[0])
+    types = (DType.U8, DType.F32, DType.U8)
+    shapes: tuple[Shape, ...] = (x.shape, (), ())
+    y, scale, zero = (t or w.temp(d, s) for t, d, s in zip(targets, types, shapes, strict=True))
+    count = product(x.shape)
+    blocks = combine("max", combine("min", combine("ceildiv", count, _RANGE_RUN), _MOST_BLOCKS), 1)
+    one = [v.flat(len(v.shape)) for v in (scale, zero)]
+    w.call(
+        "value_range", x.dtype.short, x=x.flat(len(x.shape)).view, scale=one[0].view,
+        zero=one[1].view, partial=w.temp(DType.F32, (blocks, 4)).view, arrivals=w.arrivals(1),
+    )  # fmt: skip
+    w.chain(QUANTIZE, [x, *(v.stretched(x.shape) for v in (scale, zero))], [y])
+    return [y, scale, zero]
