@@ -1,7 +1,8 @@
-"""Machines that this one emulates: 64-bit Arm with Linux under qemu, Windows under Wine.
+"""Machines that run results: this one, and those that it emulates.
 
-What they run is fetched once into the cache: Debian's Python for arm64 by apt, which needs no
-rights for that, and wheels by pip.
+64-bit Arm with Linux runs under qemu, Windows under Wine.  What they run is fetched once into the
+cache: Debian's Python for arm64 by apt, which needs no rights for that, and wheels by pip.  Each
+has every release line of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -19,13 +20,34 @@ import onnxruntime
 import pytest
 
 from tracea_graph.config import Environment
+from tracea_graph.toolchain.platforms import HERE
 
-__all__ = ["NEEDS_ARM", "NEEDS_WINE", "ROOT", "ArmLinux", "Windows", "zig"]
+__all__ = [
+    "NEEDS_ARM",
+    "NEEDS_WINE",
+    "NEEDS_X86",
+    "RELEASES",
+    "ROOT",
+    "WINDOWS_RELEASES",
+    "ArmLinux",
+    "Linux",
+    "Windows",
+    "zig",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _SOURCE = f"deb [signed-by={_KEYS}] http://deb.debian.org/debian bookworm main\n"
 _DEBIAN = ("python3", "libstdc++6")  # bookworm has Python 3.11
+_NEWEST = onnxruntime.__version__
+RELEASES = (
+    "1.17.3", "1.18.1", "1.19.2", "1.20.1", "1.21.1", "1.22.1", "1.23.2", "1.24.4", "1.25.1",
+    "1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1", "1.32.0",
+)  # fmt: skip
+"""The last of every release line of ONNX Runtime that results run on."""
+_OLD = ("1.17.3", "1.18.1")
+"""Releases that know no NumPy 2, and whose wheels for Windows hold no DLL."""
+WINDOWS_RELEASES = tuple(release for release in RELEASES if release not in _OLD)
 _WHEELS = ("hypothesis", "ml_dtypes", "msgspec", "numpy", "onnx", "protobuf")
 _CORES = 2
 _CPUINFO = """processor\t: {}
@@ -56,6 +78,11 @@ _ARM_NEEDS = _unmet({
     "CPython 3.11": sys.version_info[:2] == (3, 11),
 })  # fmt: skip
 _WINE_NEEDS = _unmet({"the ziglang wheel": _ZIG, "Wine": shutil.which("wine")})
+_X86_NEEDS = _unmet({
+    "the ziglang wheel": _ZIG, "Linux on x86-64": HERE.name == "linux-x86_64",
+    "CPython 3.11": sys.version_info[:2] == (3, 11),
+})  # fmt: skip
+NEEDS_X86 = pytest.mark.skipif(bool(_X86_NEEDS), reason=f"needs {_X86_NEEDS}")
 NEEDS_ARM = pytest.mark.skipif(bool(_ARM_NEEDS), reason=f"needs {_ARM_NEEDS}")
 NEEDS_WINE = pytest.mark.skipif(bool(_WINE_NEEDS), reason=f"needs {_WINE_NEEDS}")
 
@@ -85,6 +112,30 @@ def _wheels(folder: Path, platform: str, *names: str) -> Path:
     return folder
 
 
+def _manylinux(machine: str) -> str:
+    newer = " ".join(f"manylinux_2_{minor}_{machine}" for minor in (17, 26, 27, 28))
+    return f"{newer} manylinux2014_{machine}"
+
+
+def _runtime(system: str, platform: str, release: str) -> Path:
+    """A release of ONNX Runtime for a system, with a NumPy that it knows."""
+    numpy = ("numpy==1.26.4",) if release in _OLD else ()
+    folder = _folder(f"onnxruntime-{release}-{system}")
+    return _wheels(folder, platform, f"onnxruntime=={release}", *numpy)
+
+
+def _python(
+    command: Sequence[str], paths: Sequence[object], seconds: float, **environment: str
+) -> str:
+    """Run Python with arguments in the checkout; returns what it printed."""
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=seconds,
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, paths)), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-4000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
 def zig(target: str) -> tuple[str, ...]:
     """The C++ compiler for another platform, as a command that needs no Python."""
     assert _ZIG is not None and _ZIG.origin is not None
@@ -99,15 +150,27 @@ def _script(path: Path, *words: str) -> Path:
     return path
 
 
+class Linux:
+    """This machine's Python with a release of onnxruntime."""
+
+    def __init__(self, release: str) -> None:
+        self.site = _runtime("x86_64", _manylinux("x86_64"), release)
+
+    def run(self, *args: str, seconds: float, **environment: str) -> str:
+        """Run Python with arguments in the checkout; returns what it printed."""
+        return _python((sys.executable, *args), (self.site, ROOT), seconds, **environment)
+
+
 class ArmLinux:
     """Python and onnxruntime of 64-bit Arm under qemu-user, on a processor with all it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: str = _NEWEST) -> None:
         self.root = self._debian(_folder("debian-arm64"))
-        names = (*_WHEELS, f"onnxruntime=={onnxruntime.__version__}")
-        platforms = " ".join(f"manylinux_2_{minor}_aarch64" for minor in (17, 26, 27, 28))
-        platforms += " manylinux2014_aarch64"
-        self.site = _wheels(_folder("wheels-aarch64"), platforms, *names)
+        platforms = _manylinux("aarch64")
+        self.sites = (
+            _runtime("aarch64", platforms, release),
+            _wheels(_folder("wheels-aarch64"), platforms, *_WHEELS),
+        )
         self.compiler = _script(_folder("bin") / "c++", *zig("aarch64-linux-gnu.2.28"))
         # what Python takes for itself and starts again for its workers
         self.python = _script(
@@ -117,16 +180,9 @@ class ArmLinux:
 
     def run(self, *args: str, seconds: float, **environment: str) -> str:
         """Run Python with arguments in the checkout; returns what it printed."""
-        paths = (ROOT, self.site, sysconfig.get_path("purelib"))
-        done = subprocess.run(
-            (str(self.python), *args), cwd=ROOT, capture_output=True, text=True, timeout=seconds,
-            env={
-                **os.environ, "PYTHONPATH": ":".join(map(str, paths)), "CXX": str(self.compiler),
-                "TRACEA_CACHE": str(_folder("cache-arm")), **environment,
-            },
-        )  # fmt: skip
-        assert done.returncode == 0, f"{done.stdout[-4000:]} {done.stderr[-2000:]}"
-        return done.stdout
+        paths = (*self.sites, ROOT, sysconfig.get_path("purelib"))
+        own = {"CXX": str(self.compiler), "TRACEA_CACHE": str(_folder("cache-arm"))}
+        return _python((str(self.python), *args), paths, seconds, **{**own, **environment})
 
     @staticmethod
     def _debian(root: Path) -> Path:
@@ -159,10 +215,8 @@ class ArmLinux:
 class Windows:
     """onnxruntime's DLL under Wine, and a program that runs models in it."""
 
-    def __init__(self) -> None:
-        wheels = _wheels(
-            _folder("wheels-windows"), "win_amd64", f"onnxruntime=={onnxruntime.__version__}"
-        )
+    def __init__(self, release: str = _NEWEST) -> None:
+        wheels = _runtime("windows", "win_amd64", release)
         self.runtime = wheels / "onnxruntime/capi/onnxruntime.dll"
         self.host = _folder("bin") / "host.exe"
         self.host.parent.mkdir(parents=True, exist_ok=True)

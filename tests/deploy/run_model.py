@@ -1,6 +1,7 @@
 """Runs a model in onnxruntime: ``run_model.py MODEL FEEDS.npz OUT.npz [LIBRARY]``.
 
-Needs onnxruntime and NumPy alone.  Runs twice; raises AssertionError if the answers differ.
+Needs onnxruntime and NumPy alone.  Runs twice and says onnxruntime's version; raises
+AssertionError if the answers differ.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main(model: str, feeds: str, out: str, library: str = "") -> None:
     again = session.run(None, given)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(results, again, strict=True))
     np.savez(out, *results)
+    sys.stdout.write(onnxruntime.__version__)
 
 
 main(*sys.argv[1:])

@@ -1,6 +1,7 @@
 """Libraries for other machines, run by emulators: results equal ONNX Runtime's on this machine.
 
-One build writes each model's libraries for Arm and for Windows.  Emulators know no speed.
+One build writes each model's libraries for Arm and for Windows, a small one's for every release
+line of ONNX Runtime also for this machine.  Emulators know no speed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ import pytest
 from onnx import helper
 
 from models.make import make
-from tests.deploy.emulation import NEEDS_ARM, NEEDS_WINE, ROOT, ArmLinux, Windows
+from tests.deploy.emulation import (
+    NEEDS_ARM,
+    NEEDS_WINE,
+    NEEDS_X86,
+    RELEASES,
+    ROOT,
+    WINDOWS_RELEASES,
+    ArmLinux,
+    Linux,
+    Windows,
+)
 from tests.tiny import Array
 from tracea_graph import Options, api
 from tracea_graph.kernels.cpu.levels import ARM
@@ -30,6 +41,8 @@ CORPUS = ROOT.parent / "shared" / "corpus" / "real"
 PUBLIC = tuple(sorted(path.stem for path in CORPUS.glob("*.onnx")))
 SMALL, LARGE = ("tiny-bert", "mobilenetv2"), ("minilm", "resnet50")
 TARGETS = "linux-aarch64,windows-x86_64"
+HERE_TOO = "tiny-bert"
+"""The model that is also built for this machine, by the same compiler."""
 TOLERANCES = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
 """Largest error, as a share of the largest value, by the type of the original's results."""
 LEVELS = tuple(isa.name for isa in (*ARM.plain, *ARM.int8))
@@ -77,7 +90,8 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
         else:
             source = make(name, folder)
         result = folder / f"{name}.result.onnx"
-        report = api.optimize(source, Options(result, target=TARGETS, keep="all", effort="quick"))
+        targets = f"{TARGETS},linux-x86_64" if name == HERE_TOO else TARGETS
+        report = api.optimize(source, Options(result, target=targets, keep="all", effort="quick"))
         assert report.outcome == "improved", report.reason
         inputs = gather_inputs(load(source), Options(seed=9))
         feeds = dict(inputs.verification[inputs.foremost])
@@ -99,19 +113,28 @@ def windows() -> Windows:
     return Windows()
 
 
-def on_arm(arm: ArmLinux, case: Case, folder: Path, library: bool, **environment: str) -> None:
+def on_linux(
+    machine: Linux | ArmLinux, case: Case, folder: Path, suffix: str, **environment: str
+) -> str:
+    """Run a result with the library of that suffix, if any; returns the runtime's version."""
     feeds, out = folder / "feeds.npz", folder / "out.npz"
     np.savez(feeds, **case.feeds)
-    names = (case.result, feeds, out, *([case.result.with_suffix(".so")] if library else []))
+    names = (case.result, feeds, out, *([case.result.with_suffix(suffix)] if suffix else []))
     program = str(ROOT / "tests/deploy/run_model.py")
-    arm.run(program, *map(str, names), seconds=RUN_SECONDS, **environment)
+    said = machine.run(program, *map(str, names), seconds=RUN_SECONDS, **environment)
     with np.load(out) as found:
         case.check([found[name] for name in found.files])
+    return said.strip()
+
+
+def on_arm(arm: ArmLinux, case: Case, folder: Path, library: bool, **environment: str) -> None:
+    on_linux(arm, case, folder, ".so" if library else "", **environment)
 
 
 def on_windows(
     windows: Windows, case: Case, folder: Path, library: bool, **environment: str
-) -> None:
+) -> str:
+    """Run a result; returns the runtime's version."""
     words = []
     for name, array in case.feeds.items():
         raw = folder / f"{len(words)}.raw"
@@ -120,11 +143,14 @@ def on_windows(
         words += [name, str(kind), str(raw), str(array.ndim), *map(str, array.shape)]
     dll = str(case.result.with_suffix(".dll")) if library else "-"
     out = folder / "out"
-    windows.run(str(case.result), dll, str(out), "2", *words, seconds=RUN_SECONDS, **environment)
+    said = windows.run(
+        str(case.result), dll, str(out), "2", *words, seconds=RUN_SECONDS, **environment
+    )
     case.check([
         np.fromfile(f"{out}.{i}", want.dtype).reshape(want.shape)
         for i, want in enumerate(case.answers)
     ])  # fmt: skip
+    return said.split()[0]
 
 
 @NEEDS_ARM
@@ -170,6 +196,25 @@ def test_lower_levels_answer_on_windows(
     case_of: CaseOf, windows: Windows, level: str, tmp_path: Path
 ) -> None:
     on_windows(windows, case_of("tiny-bert"), tmp_path, True, TRACEA_ISA=level)
+
+
+@NEEDS_X86
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_answers_here(case_of: CaseOf, release: str, tmp_path: Path) -> None:
+    said = on_linux(Linux(release), case_of(HERE_TOO), tmp_path, ".x86_64.so")
+    assert said == release
+
+
+@NEEDS_ARM
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_answers_on_arm(case_of: CaseOf, release: str, tmp_path: Path) -> None:
+    assert on_linux(ArmLinux(release), case_of(HERE_TOO), tmp_path, ".so") == release
+
+
+@NEEDS_WINE
+@pytest.mark.parametrize("release", WINDOWS_RELEASES)
+def test_every_release_answers_on_windows(case_of: CaseOf, release: str, tmp_path: Path) -> None:
+    assert on_windows(Windows(release), case_of(HERE_TOO), tmp_path, True) == release
 
 
 @NEEDS_ARM
