@@ -327,6 +327,8 @@ class Evaluator:
         do not depend on them: only its full optimization runs there, on as little as one feed.
         """
         levels = only or candidate.levels(self.levels[-1:])[::-1]
+        if not candidate.runnable:  # function bodies run, the same at every level
+            levels = levels[:1]
         found = self._found(candidate, levels, labels)
         if self.worker_pool is not None and self.worker_pool.discard(suspect_workers(found)):
             self._reference = None
