@@ -24,7 +24,17 @@ from tracea_graph.kernels.cpu.variants import find
 from tracea_graph.toolchain.compilers import find_compiler
 from tracea_graph.toolchain.platforms import PLATFORMS
 
-__all__ = ["CORES", "TILES", "InnerLoop", "Tile", "inner_loop", "main", "model_analyzer", "share"]
+__all__ = [
+    "CORES",
+    "TILES",
+    "InnerLoop",
+    "Tile",
+    "inner_loop",
+    "llvm_tool",
+    "main",
+    "model_analyzer",
+    "share",
+]
 
 CORES = (
     "neoverse-n1", "neoverse-v1", "neoverse-n2", "neoverse-v2", "cortex-a53", "cortex-a55",
@@ -164,10 +174,15 @@ def _loops(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield tuple(line for line in code[begin : i + 1] if not _LABEL.match(line))
 
 
+def llvm_tool(name: str) -> str | None:
+    """The newest tool of LLVM of a name that is installed, or None."""
+    names = (name, *(f"{name}-{version}" for version in range(16, 40)))
+    return next((path for each in reversed(names) if (path := shutil.which(each))), None)
+
+
 def model_analyzer() -> str | None:
     """The newest ``llvm-mca`` that is installed, or None."""
-    names = ("llvm-mca", *(f"llvm-mca-{version}" for version in range(16, 40)))
-    return next((path for name in reversed(names) if (path := shutil.which(name))), None)
+    return llvm_tool("llvm-mca")
 
 
 def share(loop: InnerLoop, core: str, analyzer: str) -> float:

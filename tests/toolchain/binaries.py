@@ -12,17 +12,22 @@ AD_HOC = 0x2
 """The flag of a code directory that no certificate signs."""
 _LOAD, _DYNAMIC = 1, 2
 _NEEDED, _STRINGS = 1, 5
-_LOAD_DYLIB, _SIGNATURE, _VERSION_MIN, _BUILD_VERSION = 0xC, 0x1D, 0x24, 0x32
+_SYMBOLS, _LOAD_DYLIB, _SIGNATURE, _VERSION_MIN, _BUILD_VERSION = 0x2, 0xC, 0x1D, 0x24, 0x32
+_EXTERNAL, _PRIVATE, _SECTION = 0x01, 0x10, 0x0E
 _EMBEDDED_SIGNATURE, _CODE_DIRECTORY = 0xFADE0CC0, 0xFADE0C02
 
 
 @dataclass(frozen=True)
 class MachO:
-    """What the load commands of a Mach-O file say; ``signing`` are the code directory's flags."""
+    """What the load commands of a Mach-O file say; ``signing`` are the code directory's flags.
+
+    ``exported`` are names of symbols, without the underscore that the system puts before them.
+    """
 
     needed: tuple[str, ...]
     oldest: tuple[int, int]
     signing: int | None
+    exported: tuple[str, ...]
 
 
 def needed(data: bytes) -> tuple[str, ...]:
@@ -75,17 +80,26 @@ def _imported(data: bytes, at: int) -> Iterator[int]:
 def mach_o(data: bytes) -> MachO:
     """The load commands of a 64-bit Mach-O file."""
     libraries, oldest, signing, at = [], (0, 0), None, 32
+    exported: list[str] = []
     for _ in range(struct.unpack_from("<I", data, 16)[0]):
         kind, size, value, other = struct.unpack_from("<IIII", data, at)
         if kind == _LOAD_DYLIB:
             libraries.append(_text(data, at + value))
+        elif kind == _SYMBOLS:
+            strings, count = struct.unpack_from("<I", data, at + 16)[0], other
+            symbols = struct.iter_unpack("<IB11x", data[value : value + 16 * count])
+            exported += [
+                _text(data, strings + name).removeprefix("_")
+                for name, flags in symbols
+                if flags & (_EXTERNAL | _PRIVATE | _SECTION) == _EXTERNAL | _SECTION
+            ]
         elif kind in (_VERSION_MIN, _BUILD_VERSION):
             version = value if kind == _VERSION_MIN else other
             oldest = version >> 16, version >> 8 & 255
         elif kind == _SIGNATURE:
             signing = _signing(data[value : value + other])
         at += size
-    return MachO(tuple(libraries), oldest, signing)
+    return MachO(tuple(libraries), oldest, signing, tuple(exported))
 
 
 def _signing(signature: bytes) -> int:

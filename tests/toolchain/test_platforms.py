@@ -6,7 +6,9 @@ import ast
 import hashlib
 import importlib.util
 import os
+import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.deploy.emulation import zig
 from tests.toolchain.binaries import AD_HOC, mach_o, needed
+from tests.toolchain.machine_code import OBJDUMP, instructions, overwritten, windows_functions
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu_features import arm_features
@@ -22,6 +26,7 @@ from tracea_graph.kernels.cpu.deployment import Deployment, build_all, deploymen
 from tracea_graph.kernels.cpu.levels import ARM, X86, host_levels
 from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
+from tracea_graph.toolchain import Library
 from tracea_graph.toolchain.compilers import find_compiler
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_places
 
@@ -29,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NEEDS_ZIG = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
 )
+NEEDS_OBJDUMP = pytest.mark.skipif(OBJDUMP is None, reason="needs llvm-objdump")
 MAGIC = {".so": b"\x7fELF", ".dll": b"MZ", ".dylib": b"\xcf\xfa\xed\xfe"}
 SYSTEM = {
     ".so": ("libc.", "libpthread.", "libm."),
@@ -38,6 +44,21 @@ SYSTEM = {
 """What names of libraries begin with that every installation of a system has."""
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}
 """Numbers of architectures in ELF's header."""
+EXPORTED = ("RegisterCustomOps", "tracea_", "_mh_dylib_header", "__dso_handle")
+"""What names that a library exports begin with, and the two that macOS' linker adds."""
+HIGHEST = {"x86_64": "avx2", "aarch64": "neon"}
+"""The level that the libraries of these tests are built for."""
+MULTIPLIES = {"x86_64": r"vfmadd231ps .*%ymm", "aarch64": r"fmla\S* .*v\d"}
+ABOVE = {
+    "x86_64": r".*%(zmm|k[0-7]|[xy]mm(1[6-9]|[23]\d))|vpdp",
+    "aarch64": r"(us|su|[su])dot|bfdot|bfm|[us]mmla|.*\bz\d+\.",
+}
+"""Instructions of higher levels."""
+APPLE = "macos-aarch64"
+"""The platform whose every processor multiplies bytes: zig's code for it may do so too."""
+RESERVED = r".*(?<!\[)\b[xw]18\b"
+"""The register that macOS and Windows keep for themselves on Arm; Windows' points to the
+thread's own memory, which code reads through it."""
 
 
 def places(*names: str) -> list[str]:
@@ -147,15 +168,23 @@ def test_a_compiler_is_found_without_a_trace(
     assert not list(tmp_path.iterdir())
 
 
-@NEEDS_ZIG
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PLATFORMS if PLATFORMS[name] != HERE])
-def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
-    level = "neon" if PLATFORMS[name].machine == "aarch64" else "avx2"
-    made = build_all(
-        deployments_of([f"{name}:{level}"], "fp32"), [], ["gemm"], [], tmp_path / "m.onnx",
+def built_for(name: str, folder: Path) -> Library:
+    """A platform's library of products in fp32."""
+    level = HIGHEST[PLATFORMS[name].machine]
+    return build_all(
+        deployments_of([f"{name}:{level}"], "fp32"), [], ["gemm"], [], folder / "m.onnx",
         Environment(), quick=False,
     )  # fmt: skip
+
+
+OTHERS = [name for name in PLATFORMS if PLATFORMS[name] != HERE]
+
+
+@NEEDS_ZIG
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
+    made = built_for(name, tmp_path)
     data = made.path.read_bytes()
     assert made.platform == name and not made.runs_here
     assert data.startswith(MAGIC[made.path.suffix]) and b"RegisterCustomOps\0" in data
@@ -166,9 +195,48 @@ def test_a_library_of_every_platform_links(name: str, tmp_path: Path) -> None:
     elif made.path.suffix == ".dylib":
         header = mach_o(data)
         assert header.oldest == (11, 0)
+        assert header.exported and all(n.startswith(EXPORTED) for n in header.exported)
         # Apple's processors run nothing that is not signed at all
         assert header.signing is not None or PLATFORMS[name].machine == "x86_64"
         assert header.signing is None or header.signing & AD_HOC
+
+
+@NEEDS_ZIG
+@NEEDS_OBJDUMP
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_machine_code_is_of_its_level_and_keeps_what_its_system_reserves(
+    name: str, tmp_path: Path
+) -> None:
+    library, platform = built_for(name, tmp_path).path, PLATFORMS[name]
+    code = [text for _, text in instructions(library)]
+    assert sum(bool(re.match(MULTIPLIES[platform.machine], line)) for line in code) > 100
+    above = ABOVE[platform.machine].replace("|[su])dot", ")dot" if name == APPLE else "|[su])dot")
+    assert not [line for line in code if re.match(above, line)]
+    if platform.machine == "aarch64" and library.suffix != ".so":
+        assert not [line for line in code if re.match(RESERVED, line)]
+    if library.suffix == ".dll" and platform.machine == "x86_64":
+        functions = windows_functions(library.read_bytes())
+        assert any(function.saved for function in functions)
+        assert not [function for function in functions if function.handles]
+        assert not overwritten(library)
+
+
+@NEEDS_ZIG
+@NEEDS_OBJDUMP
+@pytest.mark.slow
+def test_registers_that_a_windows_function_does_not_save_are_found(tmp_path: Path) -> None:
+    source, library = tmp_path / "f.cpp", tmp_path / "f.dll"
+    source.write_text("\n".join(
+        f'extern "C" __declspec(dllexport) void {name}() {{ asm volatile("{code}"{kept}); }}'
+        for name, code, kept in (
+            ("good", "xorps %%xmm7, %%xmm7", ' ::: "xmm7"'),
+            ("bad", "xorps %%xmm6, %%xmm6", " ::"),
+        )
+    ))  # fmt: skip
+    command = (*zig("x86_64-windows-gnu"), "-O1", "-shared", str(source), "-o", str(library))
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert list(overwritten(library).values()) == [{6}]
 
 
 def test_no_module_needs_posix_to_be_imported() -> None:
