@@ -27,6 +27,10 @@ class Tolerance:
     """An fp32 kernel against the fp64 reference, as a share of max|y|."""
     kernel_fast_math: float = 2**-11
     """An fp32 kernel with a fast-math chain (``ops.chain``) against the fp64 reference."""
+    sigmoid: float = 2**-23
+    """Error of a float32 sigmoid, as a share of its range from 0 to 1; ONNX Runtime's own is half
+    of that.
+    """
     rounding: float = 1e-6
     """Difference between fp32 sums of a deep network in two orders, as a share of the largest sum.
     """

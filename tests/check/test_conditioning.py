@@ -10,7 +10,11 @@ import pytest
 
 from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
-from tracea_graph.check.ill_conditioned_outputs import unstable_answers, values_before_saturation
+from tracea_graph.check.ill_conditioned_outputs import (
+    sigmoid_results,
+    unstable_answers,
+    values_before_saturation,
+)
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 
@@ -22,6 +26,13 @@ def test_what_is_squashed_before_an_output_is_found() -> None:
     assert values_before_saturation(graph(NET, w=np.eye(8, dtype=np.float32))) == ("a",)
     plain = NET.replace("Softmax<axis=-1>", "Relu")
     assert values_before_saturation(graph(plain, w=np.eye(8, dtype=np.float32))) == ()
+
+
+def test_results_of_sigmoids_are_found_behind_data_movement() -> None:
+    text = """g (float[3,8] x) => (float[6,8] y) {
+        p = Sigmoid(x)  r = Relu(x)  t = Transpose<perm=[1,0]>(p)  u = Transpose<perm=[1,0]>(t)
+        both = Concat<axis=0>(p, r)  y = Concat<axis=0>(p, u) }"""
+    assert sigmoid_results(graph(text)) == {"p", "t", "u", "y"}
 
 
 @pytest.mark.parametrize(

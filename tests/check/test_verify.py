@@ -12,6 +12,7 @@ import pytest
 from tests.check.test_worker import bad_library
 from tests.check.tiny_models import graph, save
 from tracea_graph.check.bisection import bisect
+from tracea_graph.check.ill_conditioned_outputs import sigmoid_results
 from tracea_graph.check.output_errors import (
     Elementwise,
     ErrorLimits,
@@ -21,7 +22,7 @@ from tracea_graph.check.output_errors import (
     undecided,
 )
 from tracea_graph.check.reference_outputs import reference
-from tracea_graph.check.verify_outputs import compare, verify
+from tracea_graph.check.verify_outputs import OutputError, Verification, compare, verify
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import TOLERANCE
 
@@ -174,6 +175,38 @@ def test_an_output_may_be_off_by_one_number_of_its_type(name, one):
     run = {"one": {"y": np.array([1.0, 0.5]).astype(dtype)}}
     (found,) = floors(run, run)["one"].values()
     assert ErrorLimits().allowed("y", found) == max(one, TOLERANCE.exact)
+
+
+def test_failing_feeds_are_those_that_no_smaller_one_outdoes():
+    def error(feed, relative):
+        return OutputError("y", feed, relative, relative, 1.0, 0.0, relative < 1e-2)
+
+    found = {"n=400": 2e-2, "n=1": 1e-3, "n=4, padded": 3e-2, "n=400, uniform": 4e-2}
+    verification = Verification("failed", "", tuple(map(error, found, found.values())))
+    sizes = {"n=400": 400, "n=1": 1, "n=4, padded": 4, "n=400, uniform": 400}
+    assert verification.failing_feeds(sizes.__getitem__) == {"n=400, uniform", "n=4, padded"}
+
+
+@pytest.mark.parametrize("top", [1e-5, 0.5])
+def test_tiny_results_of_a_sigmoid_are_as_accurate_as_its_range(top):
+    run = {"one": {"p": np.array([top, top / 2], np.float32)}}
+    assert floors(run, run) == {"one": {"p": 0.0}}
+    found = floors(run, run, sigmoids={"p"})["one"]["p"]
+    assert found * top == pytest.approx(TOLERANCE.sigmoid)
+    nothing = {"one": {"p": np.zeros(2, np.float32)}}
+    assert floors(nothing, nothing, sigmoids={"p"}) == {"one": {"p": 0.0}}
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(2e-7, "passed"), (4e-7, "failed")])
+def test_a_tiny_probability_may_be_off_by_the_error_of_a_sigmoid(tmp_path, wrong, status):
+    text = "g (float[2] x) => (float[2] y) { h = Sigmoid(x)  y = Identity(h) }"
+    other = "g (float[2] x) => (float[2] y) { h = Sigmoid(x)  y = Add(h, w) }"
+    shift = np.full(2, wrong, np.float32)
+    paths = save(tmp_path, "a.onnx", text), save(tmp_path, "b.onnx", other, w=shift)
+    feeds = {"one": {"x": np.array([-11.0, -12.0], np.float32)}}
+    known = reference(paths[0], feeds, sigmoids=sigmoid_results(graph(text)))
+    assert compare(known, paths[1], None, feeds).status == status
+    assert compare(reference(paths[0], feeds), paths[1], None, feeds).status == "failed"
 
 
 def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):

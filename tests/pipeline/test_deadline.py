@@ -16,7 +16,7 @@ from tests.graphs import Net
 from tests.tiny import product
 from tracea_graph import api
 from tracea_graph.check.reference_outputs import Reference
-from tracea_graph.check.verify_outputs import OutputError, Verification
+from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
@@ -298,13 +298,3 @@ def test_time_for_another_look_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(evaluator, "compare", slowly)
     one.check(built("scalar", "avx2"))
     assert one._budget == 100.0 - 44.0 - 4.0, "published files are verified at the highest level"
-
-
-def test_a_search_looks_at_no_feed_that_a_smaller_one_outdoes() -> None:
-    def error(feed: str, relative: float) -> OutputError:
-        return OutputError("y", feed, relative, relative, 1.0, 0.0, relative < 1e-2)
-
-    one = an_evaluator(("avx2",))
-    found = {"n=400": 2e-2, "n=1": 1e-3, "n=4, padded": 3e-2, "n=400, uniform": 4e-2}
-    one.verification = Verification("failed", "", tuple(map(error, found, found.values())))
-    assert one._failing_feeds() == {"n=400, uniform", "n=4, padded"}

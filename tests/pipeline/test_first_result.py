@@ -14,7 +14,7 @@ from tests.tiny import product
 from tracea_graph import Options, api
 from tracea_graph.check.rewrite_selection import GroupSelection, Verdict
 from tracea_graph.cli import optimize_main
-from tracea_graph.pipeline import decision_cache, evaluator
+from tracea_graph.pipeline import decision_cache, evaluator, first_result
 
 pytestmark = pytest.mark.compiler
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compiler
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model of any size is worth a first result; all rewrites are faster."""
-    monkeypatch.setattr(evaluator, "_SCREENED_US", 0.0)
+    monkeypatch.setattr(first_result, "_SCREENED_US", 0.0)
     monkeypatch.setattr(evaluator, "select_faster", all_faster([]))
     monkeypatch.setattr(decision_cache, "FOLDER", f"decisions-{tmp_path.name}")
     return product(tmp_path / "m.onnx", 64, 64)

@@ -17,10 +17,14 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["unstable_answers", "values_before_saturation"]
+__all__ = ["sigmoid_results", "unstable_answers", "values_before_saturation"]
 
 _SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
+)  # fmt: skip
+_SIGMOIDS = frozenset(("Sigmoid", "HardSigmoid"))
+_MOVING = frozenset(
+    ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Concat")
 )  # fmt: skip
 _STEPS = 16
 """Maximum distance, in operators, from such a value to an output."""
@@ -41,6 +45,22 @@ def values_before_saturation(graph: TileGraph) -> tuple[str, ...]:
             level += [v for v in region.operands if v and v not in seen]
             seen.update(level)
     return tuple(v for v in found if v not in graph.weights)
+
+
+def sigmoid_results(graph: TileGraph) -> frozenset[str]:
+    """Return the values that hold results of a sigmoid, also after data movement.
+
+    Where all of them are tiny, the error of a sigmoid is a share of its range, not of the results.
+    """
+    found = set[str]()
+    for region in graph.regions():
+        operands = [v for v in region.operands if v]
+        moved = region.op in _MOVING and (
+            found.issuperset(operands) if region.op == "Concat" else operands[0] in found
+        )
+        if region.op in _SIGMOIDS or moved:
+            found.update(region.results)
+    return frozenset(found)
 
 
 def unstable_answers(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:

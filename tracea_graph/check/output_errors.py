@@ -8,7 +8,7 @@ which may differ where scores are within tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -139,12 +139,14 @@ def floors(
     off: Mapping[str, Mapping[str, Array]],
     on: Mapping[str, Mapping[str, Array]],
     noise: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    sigmoids: Set[str] = frozenset(),
 ) -> dict[str, dict[str, float]]:
     """Return the distance of ``on`` from ``off``, per feed and output, or ``noise`` if larger.
 
     An output's noise under one feed also counts under the others, up to ``TOLERANCE.lent_floor``,
     so that one extreme feed does not excuse errors under the others.  Numbers of 8 and 16 bits may
-    be rounded either way.
+    be rounded either way.  The results of ``sigmoids`` have at least the error of that function,
+    which is more than a share of ``max|y|`` where all of them are tiny.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
@@ -161,6 +163,7 @@ def floors(
                 noise.get(label, {}).get(name, 0.0),
                 lent.get(name, 0.0),
                 _rounding(off[label][name]),
+                _sigmoid_error(off[label][name]) if name in sigmoids else 0.0,
             )
             for name, own in run.items()
         }
@@ -174,6 +177,12 @@ def _rounding(array: Array) -> float:
     Twice that is allowed: an output may be off by one number of its own type.
     """
     return _EPSILON.get(array.dtype.name, 0.0) / 2
+
+
+def _sigmoid_error(array: Array) -> float:
+    """Return the error of a sigmoid as a share of its largest result; 0 if that is 0."""
+    largest = float(np.max(array, initial=0.0)) if is_float(array) else 0.0
+    return TOLERANCE.sigmoid / largest if largest > 0.0 else 0.0
 
 
 def is_float(array: Array) -> bool:

@@ -58,7 +58,8 @@ class Reference:
     Runtime's own distances between levels, per output (:func:`.distance.floors`).  ``extra`` are
     feeds that were added because outputs hardly changed with the others; ``changes`` says by how
     much those that are computed from inputs do (:func:`.sensitivity.changes`).  ``float32`` has
-    the answers of an fp16 model's float32 form, from which candidates differ least.
+    the answers of an fp16 model's float32 form, from which candidates differ least.  ``sigmoids``
+    are the values of the graph that hold results of a sigmoid.
     """
 
     off: Mapping[str, Outputs]
@@ -75,6 +76,7 @@ class Reference:
     extra: Feeds = field(default_factory=dict)
     changes: Mapping[str, float] = field(default_factory=dict)
     float32: Mapping[str, Outputs] = field(default_factory=dict)
+    sigmoids: frozenset[str] = frozenset()
     seconds: float = 0.0
     model: Path = Path()
     unloadable: bool = False
@@ -92,6 +94,7 @@ def reference(
     *,
     index_outputs: Mapping[str, IndexOutput] = NO_INDEX_OUTPUTS,
     watched: Sequence[str] = (),
+    sigmoids: Set[str] = frozenset(),
     spare: Set[str] = frozenset(),
     trouble: str = "",
     threads: int = 1,
@@ -103,7 +106,8 @@ def reference(
 
     ``threads`` are the candidates' thread count, because some operators' answers depend on it.
     The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
-    (:func:`values_before_saturation`) must not be so large that rounding changes outputs.
+    (:func:`.values_before_saturation`) must not be so large that rounding changes outputs, and
+    ``sigmoids`` (:func:`.sigmoid_results`) are accurate to a share of 1.
     ``sensitivity`` says which outputs must change with the inputs, and how much.
     ``float32_form`` is a model that computes in float32 what the original computes in fp16; it
     must agree with the original to within ``TOLERANCE.half``.  With a known ``trouble`` the
@@ -120,6 +124,7 @@ def reference(
                 feeds,
                 scores,
                 watched,
+                sigmoids,
                 spare,
                 threads,
                 sensitivity,
@@ -138,6 +143,7 @@ def _reference(
     feeds: Feeds,
     scores: Set[str],
     watched: Sequence[str],
+    sigmoids: Set[str],
     spare: Set[str],
     threads: int,
     sensitivity: Sensitivity,
@@ -194,10 +200,10 @@ def _reference(
     noise = _noise(worker, original, {label: feeds[label] for label in off}, off, levels, cut)
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, floors(off, on, noise), seconds=seconds,
+        drawn, floors(off, on, noise, sigmoids), seconds=seconds,
         model=float32_form or original,
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
-        float32=wide,
+        float32=wide, sigmoids=frozenset(sigmoids),
     )  # fmt: skip
 
 

@@ -1,22 +1,23 @@
 """Verify that a candidate computes what the original computes.
 
 The reference is the original in plain ONNX Runtime, once with its optimizations off and once with
-all of them.  The distance between these two is the floor f (:func:`.distance.floors`): smaller
-differences are noise.  Every output of the candidate, with optimizations off and on, must be
-within ``max(tolerance, 2 f)`` of ``max|y|`` from either reference, or within the tolerance alone
-if the caller gave one.  NaN and infinities must be at equal positions, dims and types must be
-equal, and so must integers, booleans and strings, except an index whose scores were within
-tolerance.  Random values are drawn once, by the original, and replace the operators that draw them
-in both models; the operands of a distribution are compared like outputs.  A model is
-``inconclusive``, never verified, if the reference does not run it, if its answers still differ
-from run to run, or if rounding alone changes its outputs (:mod:`.ill_conditioned_outputs`).
+all of them.  The distance between these two, or the error of a sigmoid if larger, is the floor f
+(:func:`.output_errors.floors`): smaller differences are noise.  Every output of a candidate, with
+optimizations off and on, must be within ``max(tolerance, 2 f)`` of ``max|y|`` from either
+reference, or within the tolerance alone if the caller gave one.  NaN and infinities must be at
+equal positions, dims and types must be equal, and so must integers, booleans and strings, except
+an index whose scores were within tolerance.  Random values are drawn once, by the original, and
+replace the operators that draw them in both models; the operands of a distribution are compared
+like outputs.  A model is ``inconclusive``, never verified, if the reference does not run it, if
+its answers still differ from run to run, or if rounding alone changes its outputs
+(:mod:`.ill_conditioned_outputs`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +52,7 @@ from tracea_graph.reasons import failed_to_run
 __all__ = ["OutputError", "Verification", "compare", "suspect_workers", "verify"]
 
 _INNER = 64  # inner values that are compared, at most
+_FAILING_FEEDS = 4  # feeds that show an error, at most
 _RESOLUTION = 2**-22  # of float32 results, as a share of max|y|
 _NO_ENV: Mapping[str, str] = MappingProxyType({})
 
@@ -115,6 +117,19 @@ class Verification:
         wrong = (o for o in self.outputs if not o.passed)
         shares = [o.relative / self.limits.allowed(o.output, o.floor) for o in wrong]
         return max(shares, default=math.inf) if min(shares, default=0.0) > 1.0 else math.inf
+
+    def failing_feeds(self, size: Callable[[str], int]) -> frozenset[str]:
+        """Return the feeds with the largest errors, at most a few, preferring small ones.
+
+        ``size`` returns the bytes of a feed.
+        """
+        wrong = sorted((o for o in self.outputs if not o.passed), key=lambda o: -o.relative)
+        telling, least = list[str](), math.inf
+        for feed in dict.fromkeys(o.feed for o in wrong):
+            if size(feed) <= least:
+                telling.append(feed)
+                least = size(feed)
+        return frozenset(telling[:_FAILING_FEEDS])
 
     @property
     def worst(self) -> float:
@@ -418,9 +433,10 @@ def _compare_inner(
         answers.append({name: run[name] for name in names if name in run})
     off, on, found = ({label: run} for run in answers)
     shared = {name: a for name, a in off[label].items() if is_float(a) and name in found[label]}
+    optimized = {label: {name: on[label][name] for name in shared}}
     there = replace(
         known, off={label: shared}, on=on, scores={label: {}}, float32={},
-        floors=floors({label: shared}, {label: {name: on[label][name] for name in shared}}),
+        floors=floors({label: shared}, optimized, sigmoids=known.sigmoids),
     )  # fmt: skip
     return list(_compare_outputs(there, label, found[label], limits, NO_INDEX_OUTPUTS))
 
@@ -432,7 +448,7 @@ def _limit_clause(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     if any(limits.of(o.output) != limits.tolerance for o in outputs):
         return "within each output's own tolerance"
     excused = not all(o.relative <= limits.of(o.output) for o in outputs if o.floor)
-    more = ", and twice the difference between ONNX Runtime's own levels" if excused else ""
+    more = ", and twice the error of ONNX Runtime's own answers" if excused else ""
     return f"{limits.tolerance:.1e} is allowed{more}"
 
 

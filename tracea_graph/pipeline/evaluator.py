@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tracea_graph.check.bisection import bisect
-from tracea_graph.check.ill_conditioned_outputs import values_before_saturation
+from tracea_graph.check.ill_conditioned_outputs import sigmoid_results, values_before_saturation
 from tracea_graph.check.output_errors import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
 from tracea_graph.check.reference_outputs import Reference, reference
@@ -25,7 +25,7 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.first_result import FirstResult
+from tracea_graph.pipeline.first_result import FirstResult, worth_screening
 from tracea_graph.pipeline.input_size_search import check_sizes
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.lock import Lock
@@ -40,16 +40,11 @@ _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
 """Limit of a bisection and its share of the time left; then all that may be faulty is dropped."""
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
-_BISECTION_FEEDS = 4  # feeds run by a bisection
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
 
 
 _SCREENING_SHARE = 0.1
 """Share of the budget for timing the first candidate."""
-_SCREENED_US = 2e3
-"""Predicted run time of models that are screened; of smaller ones, the result itself is near."""
-_SCREENED_BUDGET = 30.0
-"""Seconds left of the budget below which nothing is screened."""
 
 
 @dataclass
@@ -114,6 +109,7 @@ class Evaluator:
             self.inputs.verification,
             index_outputs=self._index_outputs(),
             watched=values_before_saturation(self.model.graph),
+            sigmoids=sigmoid_results(self.model.graph),
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
@@ -137,12 +133,11 @@ class Evaluator:
 
     def screens(self) -> bool:
         """Return whether a first result is worth its time: the final one takes much longer."""
-        options, cost, graph = self.options, self.builder.planner.cost, self.model.graph
-        decides = options.keep == "faster" and options.verify and options.effort != "quick"
-        if not decides or self.lock or self.unmeasured or self.inputs.trouble:
+        if self.lock or self.unmeasured or self.inputs.trouble:
             return False
+        cost, graph = self.builder.planner.cost, self.model.graph
         us = sum(cost(graph, region) for region in graph.regions())
-        return self.deadline.left >= _SCREENED_BUDGET and us >= _SCREENED_US
+        return worth_screening(self.options, us, self.deadline.left)
 
     def screen(self, step: Callable[[str], None]) -> FirstResult | None:
         """Verify and time all rewrites together, at the highest level, for a first result.
@@ -206,9 +201,7 @@ class Evaluator:
                 return None
             return self._verified(full)
         except OutOfTime:
-            self.reason = Reason(
-                f"{self._out_of_time} before a result was verified", Code.OUT_OF_BUDGET
-            )
+            self.reason = self._out_of_time("before a result was verified")
             return None
 
     def _load_original(self) -> None:
@@ -227,9 +220,10 @@ class Evaluator:
             except WorkerError as error:  # refused, or the process died
                 raise ModelError(f"the original does not run: {error}") from None
 
-    @property
-    def _out_of_time(self) -> str:
-        return f"the budget of {self.options.budget:g} s ran out"
+    def _out_of_time(self, when: str) -> Reason:
+        return Reason(
+            f"the budget of {self.options.budget:g} s ran out {when}", Code.OUT_OF_BUDGET
+        )
 
     def _verified(self, full: BuiltModel) -> BuiltModel | None:
         self._built[frozenset(), ()] = full
@@ -298,19 +292,40 @@ class Evaluator:
         )
         return self.levels[-1:]
 
-    def confirm(self, final: BuiltModel, kept: BuiltModel) -> None:
-        """Verify the files to be published, written anew from ``kept``.
+    def confirm(self, final: BuiltModel, kept: BuiltModel) -> bool:
+        """Return whether the files to be published, written anew from ``kept``, are verified.
 
         Kernels verified before are checked at the highest ISA level only; files that were verified
-        unchanged are not checked again.  Raises VerifyError.
+        unchanged are not checked again.
         """
         if not self.options.verify or final is self._right:
-            return
+            return True
         known = self._right is not None and kept.assembly.within(self._right.assembly)
         with self.deadline.lifted():  # time for this was reserved
             self.verification = self.check(final, self.levels[-1:] if known else ())
-        if self.verification.status != "passed":
+        return self.verification.status == "passed"
+
+    def repair(self, kept: BuiltModel) -> BuiltModel | None:
+        """Return the part of a result that is right and faster, or None; confirming it failed.
+
+        What is kept after timing is part of what was verified, and may show an error that was
+        inside a fused region, or too small, before.  Raises VerifyError if only a part may not be
+        published: decisions of an earlier run, ``--keep all``, or an inconclusive check.
+        """
+        assert self.verification is not None
+        fixed = self.lock or self.options.keep == "all" or self.unmeasured
+        if fixed or self.verification.status != "failed":
             raise VerifyError(f"the written result is wrong: {self.verification.sentence}")
+        try:
+            return self._right_part(kept)
+        except OutOfTime:
+            wrong = self.verification.sentence
+            self.reason = self._out_of_time(f"after the result was found to be wrong: {wrong}")
+            return None
+
+    def _right_part(self, kept: BuiltModel) -> BuiltModel | None:
+        rest = self._within_tolerance(kept)
+        return self._faster(rest, separately=False) if rest else None
 
     def check(
         self,
@@ -467,22 +482,12 @@ class Evaluator:
         one = (self._failing,)
         try:
             built = self.build(dropped, one if one == self.levels[-1:] else ())
-            found = self.check(built, one, self._failing_feeds())
+            telling = self.verification and self.verification.failing_feeds(self.inputs.bytes_of)
+            found = self.check(built, one, telling or None)
         except OutOfTime:
             return 0.0
         passed = 0.0 if self._limits().elementwise else found.spent
         return found.exceeded if found.status == "failed" else passed
-
-    def _failing_feeds(self) -> frozenset[str] | None:
-        """Return the feeds with the largest errors, preferring small ones; None if nothing ran."""
-        outputs = self.verification.outputs if self.verification else ()
-        wrong = sorted((o for o in outputs if not o.passed), key=lambda o: -o.relative)
-        telling, least = list[str](), float("inf")
-        for feed in dict.fromkeys(o.feed for o in wrong):
-            if (size := self.inputs.bytes_of(feed)) <= least:
-                telling.append(feed)
-                least = size
-        return frozenset(telling[:_BISECTION_FEEDS]) or None
 
     # ---- timing ------------------------------------------------------------------------
 
@@ -497,10 +502,7 @@ class Evaluator:
         try:
             return self._timed_and_right(candidate)
         except OutOfTime:
-            self.reason = Reason(
-                f"{self._out_of_time} before the faster part was measured and verified",
-                Code.OUT_OF_BUDGET,
-            )
+            self.reason = self._out_of_time("before the faster part was measured and verified")
             return None
 
     def _timed_and_right(self, candidate: BuiltModel) -> BuiltModel | None:
@@ -510,8 +512,7 @@ class Evaluator:
         self.verification = self.check(kept, self.levels[-1:])
         if self.verification.status == "passed":
             return kept
-        rest = self._within_tolerance(kept)
-        return self._faster(rest, separately=False) if rest else None
+        return self._right_part(kept)
 
     @property
     def _budget(self) -> float:

@@ -6,11 +6,26 @@ from dataclasses import dataclass
 
 from tracea_graph.check.rewrite_selection import GroupSelection
 from tracea_graph.check.verify_outputs import Verification
+from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import BuiltModel
 from tracea_graph.tuning import ScheduleTables
 from tracea_graph.views.report import speedup_in_words
 
-__all__ = ["FirstResult"]
+__all__ = ["FirstResult", "worth_screening"]
+
+_SCREENED_US = 2e3
+"""Predicted run time of models that are screened; of smaller ones, the result itself is near."""
+_SCREENED_BUDGET = 30.0
+"""Seconds left of the budget below which nothing is screened."""
+
+
+def worth_screening(options: Options, us: float, left: float) -> bool:
+    """Return whether a first result is worth timing for a model of ``us`` predicted microseconds.
+
+    ``left`` are the seconds left of the budget.
+    """
+    decides = options.keep == "faster" and options.verify and options.effort != "quick"
+    return decides and left >= _SCREENED_BUDGET and us >= _SCREENED_US
 
 
 @dataclass(frozen=True)

@@ -113,14 +113,12 @@ class Reporter:
         stage: StagingFolder,
     ) -> Report:
         """Stage the final files, write the report beside them, and move all of them into place."""
-        if kept is None:
-            final, model = None, stage.model
+        kept, final = self._confirmed(kept, evaluator, builder, stage)
+        if final is None:
+            model = stage.model
             data = write_original(self.model.runnable, model).data
         else:
-            final = self._final(kept, builder, stage)
             data, model = final.data, final.model
-            self.timer.step("confirming")
-            evaluator.confirm(final, kept)
         report = self._report(kept, evaluator, data)
         stage.report.write_text(report.to_json(), encoding="utf-8")
         built = final.built.all if final and final.built else ()
@@ -138,6 +136,22 @@ class Reporter:
         if kept and kept.built and report.library:
             builder.libraries.published(kept.built, Path(report.library))
         return report
+
+    def _confirmed(
+        self,
+        kept: BuiltModel | None,
+        evaluator: Evaluator,
+        builder: CandidateBuilder,
+        stage: StagingFolder,
+    ) -> tuple[BuiltModel | None, BuiltModel | None]:
+        """Return what is kept and its staged files; less of it as long as they are wrong."""
+        if kept is None:
+            return None, None
+        final = self._final(kept, builder, stage)
+        self.timer.step("confirming")
+        if evaluator.confirm(final, kept):
+            return kept, final
+        return self._confirmed(evaluator.repair(kept), evaluator, builder, stage)
 
     def _final(
         self, kept: BuiltModel, builder: CandidateBuilder, stage: StagingFolder
