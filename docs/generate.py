@@ -22,10 +22,10 @@ from types import MappingProxyType
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
+from tracea_graph.json_schemas import DOCUMENTS, schema
 from tracea_graph.kernels.cpu.call_table import call_table
 from tracea_graph.kernels.gpu.calls import CALLS as GPU_CALLS
 from tracea_graph.options import ALONE, OPTIONS
-from tracea_graph.schemas import DOCUMENTS, schema
 from tracea_graph.target import Backend
 
 __all__ = ["SECTIONS", "main", "schema_text", "updated"]

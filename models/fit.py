@@ -24,7 +24,7 @@ from models.region_times import MeasuredRegion, cost_model, measured, planned, s
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.coefficients import FILE, fitted
+from tracea_graph.policy.cost_coefficients import FILE, fitted
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.repeated_blocks import signature
 

@@ -14,7 +14,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.coefficients import Coefficients
+from tracea_graph.policy.cost_coefficients import Coefficients
 from tracea_graph.ttg import Region, TileGraph
 
 if TYPE_CHECKING:

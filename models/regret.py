@@ -39,7 +39,7 @@ from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.onnx_io import Model, load
-from tracea_graph.options import OPTIONS, values
+from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -286,10 +286,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--predicted", action="store_true", help="compare predicted times; build nothing")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--keep", choices=("faster", "all"), default="faster")
-    add("--budget", type=values.seconds, default=60.0, help="seconds to decide a variant in")
-    add("--seconds", type=values.seconds, default=20.0, help="for each comparison")
+    add(
+        "--budget", type=value_parsers.seconds, default=60.0, help="seconds to decide a variant in"
+    )
+    add("--seconds", type=value_parsers.seconds, default=20.0, help="for each comparison")
     add("--most", type=int, default=8, help="variants to build, of those by rules")
-    add("--threads", type=values.threads, default=(1, 2), metavar="N[,M]")
+    add("--threads", type=value_parsers.threads, default=(1, 2), metavar="N[,M]")
     add("--folder", type=Path, help="where to make models (default: a temporary folder)")
     add("--write", default="-", metavar="FILE.md", help=f"such as {RESULTS.name}, or - for none")
     return parser

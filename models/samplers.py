@@ -30,7 +30,7 @@ from rich.table import Table
 
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.sampling import SEEDS, params_of, sample, sampler, space_of
+from tracea_graph.tuning.candidate_sampling import SEEDS, params_of, sample, sampler, space_of
 
 TABLES = Path(__file__).with_name("tuning_tables.json")
 _LIMITS = {True: {"max_rows": 1 << 30}, False: {"max_images": 1 << 30}}

@@ -28,15 +28,15 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.onnx_io import load
-from tracea_graph.options import OPTIONS, values
+from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.target import HOST, target_of
-from tracea_graph.toolchain.cache import digest
-from tracea_graph.tuning.fixture import ModelFixture
-from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.tasks import tasks_of
+from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.tuning.benchmark_fixture import ModelFixture
+from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.task_priority import tasks_of
+from tracea_graph.tuning.tuning_problem import Case, default_of
 
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
@@ -94,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     add("--limit", type=int, default=6, help="challengers of each")
-    add("--threads", type=values.threads, default=(1,), metavar="N[,M]")
+    add("--threads", type=value_parsers.threads, default=(1,), metavar="N[,M]")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
-    add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
+    add("--budget", type=value_parsers.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {f"{row[0]} {row[1]}" for row in rows}

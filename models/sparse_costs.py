@@ -22,7 +22,7 @@ from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.levels import host_levels
 from tracea_graph.kernels.cpu.machine import measured_machine
 from tracea_graph.ops.gemm import BLOCK_ROWS, STEP_ROWS
-from tracea_graph.policy.coefficients import fitted
+from tracea_graph.policy.cost_coefficients import fitted
 
 K, N = 512, 512
 ROWS = (1, 16, 32)

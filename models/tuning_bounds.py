@@ -23,7 +23,7 @@ from models.samplers import TABLES
 from models.score import marks, replace_table
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.options import OPTIONS, Options, values
+from tracea_graph.options import OPTIONS, Options, value_parsers
 from tracea_graph.pipeline.candidates import TUNING_SHARE
 
 TOOL = "models.tuning_bounds"
@@ -71,9 +71,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {TOOL}", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="names of the zoo (default: all)")
-    add("--threads", type=values.threads, default=(1, 2), metavar="N[,M]")
+    add("--threads", type=value_parsers.threads, default=(1, 2), metavar="N[,M]")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
-    add("--budget", type=values.seconds, default=180.0, help="of a whole run (default: 180)")
+    add(
+        "--budget", type=value_parsers.seconds, default=180.0, help="of a whole run (default: 180)"
+    )
     add("--tables", type=Path, default=TABLES, metavar="TABLES.json")
     add("--folder", type=Path, help="where models are, or are made")
     add("--write", default=str(RESULTS), metavar="FILE.md", help="or - for none")

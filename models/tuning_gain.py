@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph.commands.tune import TunedModel, tune_model
-from tracea_graph.options import OPTIONS, Options, values
-from tracea_graph.tuning.tasks import MIN_GAIN
+from tracea_graph.options import OPTIONS, Options, value_parsers
+from tracea_graph.tuning.task_priority import MIN_GAIN
 
 _ENOUGH, _CLOSE, _NEAR = 0.05, 0.03, 1.10
 """Minimum end-to-end gain, gain a policy may leave, and tolerance for a region's best."""
@@ -100,9 +100,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m models.tuning_gain", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
-    add("--budget", type=values.seconds, default=60.0, help="of the short search (default: 60)")
-    add("--long", type=values.seconds, default=1200.0, help="of the long one (default: 1200)")
-    add("--threads", type=values.threads, default=(), metavar="N[,M]", help="default: 1 and all")
+    add(
+        "--budget",
+        type=value_parsers.seconds,
+        default=60.0,
+        help="of the short search (default: 60)",
+    )
+    add(
+        "--long",
+        type=value_parsers.seconds,
+        default=1200.0,
+        help="of the long one (default: 1200)",
+    )
+    add(
+        "--threads",
+        type=value_parsers.threads,
+        default=(),
+        metavar="N[,M]",
+        help="default: 1 and all",
+    )
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--seed", type=int, default=0)
     add("-o", dest="out", type=Path, metavar="FILE.json", help="append what was found")

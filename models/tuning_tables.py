@@ -31,13 +31,13 @@ from tracea_graph.commands.autotuner import write_problem
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.options import OPTIONS, values
+from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import HOST, target_of
-from tracea_graph.tuning.fixture import ModelFixture
-from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.space import candidates
+from tracea_graph.tuning.benchmark_fixture import ModelFixture
+from tracea_graph.tuning.candidate_selection import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE
+from tracea_graph.tuning.tuning_problem import Case, default_of
 
 
 def record(
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--runs", type=int, default=3, help="of a candidate in a pass (default: 3)")
     add("--passes", type=int, default=3, help="over all candidates (default: 3)")
-    add("--budget", type=values.seconds, default=math.inf, metavar="SECONDS")
+    add("--budget", type=value_parsers.seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     tables = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {(t["problem"], t["rows"]) for t in tables}

@@ -11,9 +11,9 @@ from rich.console import Console
 
 import tracea_graph as tg
 from tracea_graph.config import Environment
-from tracea_graph.documents import to_json
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
+from tracea_graph.json_documents import to_json
 from tracea_graph.kernels.cpu import catalog
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.levels import LEVELS, levels_of

@@ -24,9 +24,9 @@ from tracea_graph.cli.arguments import (
     tool_parser,
     whole_command,
 )
-from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.config_file import with_config
 from tracea_graph.target import BACKENDS, tile_words
-from tracea_graph.tuning.hints import hints_from
+from tracea_graph.tuning.schedule_hints import hints_from
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from tracea_graph.check.worker_process import RejectedByRuntime, Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.machine import measured_machine
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 
 pytestmark = pytest.mark.compiler
 CLOSE = 1e-5

@@ -26,7 +26,7 @@ HOMES = {"tracea_graph.kernels": ROOT / "kernels", "tracea_graph.passes": ROOT /
 # A part may import those of its own line and of the lines above it.  Modules beside api.py rank as
 # api.py does, and a backend is a part of its own.
 RANKS = (
-    ("errors", "config", "documents", "reasons", "ir", "resources", "version"),
+    ("errors", "config", "json_documents", "reason_codes", "ir", "temporary_files", "version"),
     ("ttg",),
     ("ops", "rewrite"),
     ("kernels",),

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
-from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.config_file import with_config
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS, Options
-from tracea_graph.options.declaration import Use, declared, option
+from tracea_graph.options.option_records import Use, declared, option
 
 EVERY = [*OPTIONS.items(), *ALONE.items()]
 

@@ -10,7 +10,7 @@ from tracea_graph import Options, ProblemDescriptor
 from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.errors import UsageError
 from tracea_graph.tuning import Case, TuningResult, Workload
-from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.tuning_problem import default_of
 
 
 def test_sizes_and_settings_have_names() -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.resources import STAGED, Scratch, sweep
+from tracea_graph.temporary_files import STAGED, Scratch, sweep
 
 NOBODY = 65534
 HOLD = """
 import sys, time
 from pathlib import Path
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 made = [Scratch("work"), Scratch(folder=Path(sys.argv[1]))]
 print("ready", flush=True)
 time.sleep(1000)

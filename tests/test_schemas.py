@@ -15,9 +15,9 @@ from docs.generate import schema_text
 from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.cli import main
-from tracea_graph.documents import read_document, to_json
 from tracea_graph.errors import UsageError
-from tracea_graph.schemas import DOCUMENTS, schema
+from tracea_graph.json_documents import read_document, to_json
+from tracea_graph.json_schemas import DOCUMENTS, schema
 from tracea_graph.views import Report
 
 FOLDER = ROOT / "docs" / "schema"

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         session,
         validate_shapes,
     )
+    from tracea_graph.command_api import bench, doctor, explain, profile, tune, verify
     from tracea_graph.commands.autotuner import AutoTuner
     from tracea_graph.context import Context
     from tracea_graph.health_check import Doctor
     from tracea_graph.options import Options
     from tracea_graph.policy import SearchSpace
     from tracea_graph.problem_descriptor import ProblemDescriptor
-    from tracea_graph.questions import bench, doctor, explain, profile, tune, verify
     from tracea_graph.ttg import TileGraph, TTGBuilder
     from tracea_graph.views import Report
 
@@ -51,7 +51,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "SearchSpace": "policy",
         "TTGBuilder": "ttg", "TileGraph": "ttg",
     }
-    | dict.fromkeys(("bench", "doctor", "explain", "profile", "tune", "verify"), "questions")
+    | dict.fromkeys(("bench", "doctor", "explain", "profile", "tune", "verify"), "command_api")
     | dict.fromkeys(
         ("load", "optimize", "optimize_many", "plan_kernel", "session", "validate_shapes"), "api"
     )

@@ -21,9 +21,9 @@ from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING
 from tracea_graph.pipeline.candidates import LibraryBuilder
-from tracea_graph.pipeline.lock import read_lock
-from tracea_graph.pipeline.output import Paths, paths_of_all
-from tracea_graph.pipeline.run import (
+from tracea_graph.pipeline.output_files import Paths, paths_of_all
+from tracea_graph.pipeline.plan_lock import read_lock
+from tracea_graph.pipeline.stages import (
     PipelineRun,
     Stage,
     build,
@@ -37,11 +37,11 @@ from tracea_graph.pipeline.run import (
     tune,
     verify,
 )
-from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.policy import KernelPlan
-from tracea_graph.resources import Scratch, sweep
-from tracea_graph.runtime_policy import RuntimePolicy, read_policy
+from tracea_graph.session_policy import RuntimePolicy, read_policy
 from tracea_graph.target import HOST, resolve_precision, target_of
+from tracea_graph.temporary_files import Scratch, sweep
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 from tracea_graph.views.shape_check import ShapeReport, ShapeRow

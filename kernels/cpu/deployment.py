@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.library import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.toolchain import Counted, Library, uncounted
-from tracea_graph.toolchain.artifact import Manifest
+from tracea_graph.toolchain.library_artifact import Manifest
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_places
 
 __all__ = ["Deployment", "build_all", "deployments_of", "unmeasured"]

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracea_graph.errors import BuildError
-from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import Compiler
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 
 __all__ = ["USES", "header_flags", "precompiled", "takes_intrinsics"]
 

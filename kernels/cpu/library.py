@@ -36,16 +36,15 @@ from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
-from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.artifact import (
+from tracea_graph.temporary_files import Scratch
+from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
+from tracea_graph.toolchain.library_artifact import (
     Counted,
     Library,
     LibraryPart,
     Manifest,
     uncounted,
 )
-from tracea_graph.toolchain.cache import ObjectCache, digest
-from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
 from tracea_graph.toolchain.linking import (
     ENTRY,
     entry_flags,
@@ -53,6 +52,7 @@ from tracea_graph.toolchain.linking import (
     link_parts,
     read_output,
 )
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 from tracea_graph.toolchain.platforms import HERE, Platform
 from tracea_graph.version import VERSION
 

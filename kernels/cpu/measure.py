@@ -31,7 +31,7 @@ from tracea_graph.kernels.cpu import probe
 from tracea_graph.kernels.cpu.architectures import nominal_ghz, pipes_of
 from tracea_graph.kernels.cpu.levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
 __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.levels import isa_of
 from tracea_graph.kernels.cpu.library import compiled_object
 from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant
 from tracea_graph.kernels.metadata import KernelMetadata, LaunchSpec, Resources
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 
 __all__ = ["kernel_metadata", "resources_of"]
 

@@ -27,11 +27,11 @@ from tracea_graph.kernels.gpu.standalone import DeviceFunction, functions_of
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
-from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.artifact import Library, LibraryPart, Manifest
-from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
+from tracea_graph.toolchain.library_artifact import Library, LibraryPart, Manifest
 from tracea_graph.toolchain.linking import ENTRY, entry_flags, link_parts, read_output
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 from tracea_graph.version import VERSION
 
 __all__ = ["Compile", "Image", "build_library", "compile_part", "cubins", "sources_of"]

@@ -25,7 +25,7 @@ from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.probe import GpuProbe, probe_source, probes
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.compilers import run_command
 
 __all__ = [

@@ -21,9 +21,9 @@ from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.source import KernelSource
-from tracea_graph.resources import Scratch
-from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 
 __all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
 

@@ -23,7 +23,7 @@ from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Pass, Phase, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -31,7 +31,7 @@ from tracea_graph.passes.attention.operands import (
 from tracea_graph.passes.attention.scores import match_scores
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph, TilePattern
 

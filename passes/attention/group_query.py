@@ -34,7 +34,7 @@ from tracea_graph.passes.attention.positions import Positions
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
 

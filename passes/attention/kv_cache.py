@@ -18,7 +18,7 @@ from tracea_graph.passes.attention.operands import (
     split_heads_operand,
 )
 from tracea_graph.passes.regions import is_f32
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region
 
 __all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]

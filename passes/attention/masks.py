@@ -24,7 +24,7 @@ from tracea_graph.passes.attention.matcher import NoMatch, dims
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.affine import Band, conjunction_factors, dropped_number, drops
 from tracea_graph.passes.regions import int_constant, operand_producer
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph, TilePattern
 
 __all__ = ["ABSORBING", "Masking", "Masks", "Term", "split_tiles"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import Extent
 from tracea_graph.passes.regions import attribute, operand_producer
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 

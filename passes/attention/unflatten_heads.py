@@ -17,7 +17,7 @@ from tracea_graph.passes.attention.matcher import NoMatch
 from tracea_graph.passes.extents import tail_agrees, where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of

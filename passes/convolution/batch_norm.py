@@ -31,7 +31,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 

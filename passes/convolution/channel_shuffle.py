@@ -20,7 +20,7 @@ from tracea_graph.passes.regions import (
     same_shape,
     with_feeders,
 )
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 

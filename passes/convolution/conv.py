@@ -26,7 +26,7 @@ from tracea_graph.passes.regions import (
     operand_producer,
     same_shape,
 )
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 

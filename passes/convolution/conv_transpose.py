@@ -31,7 +31,7 @@ from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

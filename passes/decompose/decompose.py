@@ -46,7 +46,7 @@ from tracea_graph.passes.decompose.quantized import (
     qlinear_where,
 )
 from tracea_graph.passes.decompose.quantized_attention import qattention
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -24,7 +24,7 @@ from tracea_graph.passes.pointwise.compose import (
     slice_operation,
 )
 from tracea_graph.passes.regions import attribute, fused, only_read_by, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -17,7 +17,7 @@ from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ROW, NORMS, operand_axes
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -27,7 +27,7 @@ from tracea_graph.passes.layout.selection import (
 )
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
-from tracea_graph.reasons import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

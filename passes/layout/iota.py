@@ -21,7 +21,7 @@ from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.extents import tuple_axes, where_equal
 from tracea_graph.passes.regions import attribute, fused, with_feeders
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 

@@ -18,7 +18,7 @@ from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
 from tracea_graph.passes.layout.selection import AxisSelection, operand_axes
 from tracea_graph.passes.layout.views import read_view
 from tracea_graph.passes.regions import attribute, int_constant, only_read_by
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

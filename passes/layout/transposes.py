@@ -30,7 +30,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.passes.convolution.pool import windowed_pool
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, only_read_by
-from tracea_graph.reasons import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -14,7 +14,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.maskable_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
 from tracea_graph.passes.regions import attribute
-from tracea_graph.reasons import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant
 from tracea_graph.ttg import Region, TileGraph, ValueUse
 
 __all__ = [

@@ -20,7 +20,7 @@ from tracea_graph.passes.extents import where_equal
 from tracea_graph.passes.layout.selection import BY_ELEMENT
 from tracea_graph.passes.layout.views import RESHAPES
 from tracea_graph.passes.regions import read_outside, with_feeders
-from tracea_graph.reasons import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

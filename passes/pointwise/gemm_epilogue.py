@@ -24,7 +24,7 @@ from tracea_graph.passes.regions import (
     product_producer,
     same_shape,
 )
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

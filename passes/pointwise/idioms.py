@@ -20,7 +20,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 

@@ -48,7 +48,7 @@ from tracea_graph.passes.quantized.rescale import (
 )
 from tracea_graph.passes.quantized.scales import ordinary
 from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.reasons import Code, Reason, not_constant, unsuited
+from tracea_graph.reason_codes import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 

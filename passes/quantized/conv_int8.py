@@ -26,7 +26,7 @@ from tracea_graph.passes.convolution.windows import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import attribute, is_f32, operand_producer
-from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of

@@ -12,7 +12,7 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.passes.quantized.integer_matrix import integer_gemm
 from tracea_graph.passes.regions import attribute, fused, is_f32
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
 

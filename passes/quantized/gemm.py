@@ -26,7 +26,7 @@ from tracea_graph.passes.quantized.rescale import (
     rescaling,
 )
 from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

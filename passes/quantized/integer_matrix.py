@@ -11,7 +11,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
 from tracea_graph.ops.weight_layouts import KN, NK
-from tracea_graph.reasons import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant
 from tracea_graph.ttg import TileGraph
 
 __all__ = [

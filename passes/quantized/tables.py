@@ -17,7 +17,7 @@ from tracea_graph.passes.quantized.weight_only import (
     unsupported_blocks,
 )
 from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

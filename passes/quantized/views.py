@@ -18,7 +18,7 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.quantized.scales import ordinary
 from tracea_graph.passes.regions import only_read_by, operand_producer
-from tracea_graph.reasons import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of

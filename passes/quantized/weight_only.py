@@ -25,7 +25,7 @@ from tracea_graph.passes.regions import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reasons import Code, Reason, not_constant, unsuited
+from tracea_graph.reason_codes import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -21,7 +21,7 @@ from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import attribute, is_f32
-from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

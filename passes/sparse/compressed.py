@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Plain
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PRUNED", "Compressed", "chosen_for", "not_chosen", "pruned_for"]

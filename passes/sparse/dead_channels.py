@@ -45,7 +45,7 @@ from tracea_graph.passes.sparse.pruned_weights import (
     with_matrix,
 )
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.reasons import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -25,7 +25,7 @@ from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import attribute, fused
 from tracea_graph.passes.sparse.compressed import Compressed, chosen_for, not_chosen
 from tracea_graph.passes.sparse.low_rank_exact import two_products
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region
 

@@ -26,7 +26,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
 from tracea_graph.passes.regions import fused
 from tracea_graph.passes.sparse.ranks import EPSILON, Floats
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 

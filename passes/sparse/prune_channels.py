@@ -17,7 +17,7 @@ from tracea_graph.passes.sparse.dead_channels import (
     remove_channels,
     whole_vectors,
 )
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

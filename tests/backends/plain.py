@@ -34,10 +34,10 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
-from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Pass, Phase
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain import Counted, Library, find_compiler, uncounted
-from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PLAIN", "PlainBackend"]

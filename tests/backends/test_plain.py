@@ -13,7 +13,7 @@ from tests.backends.plain import PLAIN
 from tracea_graph import Options, api, target
 from tracea_graph.cli.main import main
 from tracea_graph.onnx_io import backend_of, load
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 
 pytestmark = pytest.mark.compiler
 HERE = Options(target="plain:c", keep="all")

@@ -15,7 +15,7 @@ from tracea_graph.check.rewrite_selection import Group, ModelWithLibrary, select
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_process import NodeTime
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 
 FEEDS = {"seq=128": {"x": np.zeros(1, np.float32)}}
 ORIGINAL = Path("original")

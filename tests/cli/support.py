@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.cache import ObjectCache
+from tracea_graph.toolchain.object_cache import ObjectCache
 
 __all__ = ["COMMAND", "UNTIMED", "cache_with_runtime", "complaints", "content", "refused"]
 

@@ -16,7 +16,7 @@ from tests.tiny import ROOT, transformer
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline import run
+from tracea_graph.pipeline import stages
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_bug_is_one_line_and_how_to_report_it(
     def broken(*args: object, **named: object) -> None:
         raise IndexError("list index\nout of range")
 
-    monkeypatch.setattr(run, "load", broken)
+    monkeypatch.setattr(stages, "load", broken)
     assert optimize_main(["good.onnx"]) == 1
     said, report, rest = complaints(capsys.readouterr().err).split("\n")
     assert said == "error: IndexError: list index out of range (a bug; -v shows where)"

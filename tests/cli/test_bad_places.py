@@ -117,7 +117,7 @@ def test_the_disk_is_full_when_files_move_into_place(
     def fail(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code), str(target))
 
-    monkeypatch.setattr("tracea_graph.pipeline.output.os.replace", fail)
+    monkeypatch.setattr("tracea_graph.pipeline.output_files.os.replace", fail)
     said = refused(capsys, "good.onnx", *UNTIMED)
     assert said.startswith("error: cannot write ") and os.strerror(code) in said
 

@@ -13,7 +13,7 @@ from tracea_graph.cli import main
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
-from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.tuning.cache_key import machine_facts
 
 pytestmark = pytest.mark.compiler  # machine facts name one
 VALUE = {"schedule": [4, 0, 128, 0, 0], "gain": 1.25}

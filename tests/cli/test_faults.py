@@ -21,8 +21,8 @@ from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.reasons import Code
-from tracea_graph.toolchain.cache import ObjectCache
+from tracea_graph.reason_codes import Code
+from tracea_graph.toolchain.object_cache import ObjectCache
 
 pytestmark = pytest.mark.compiler
 X = {"x": np.random.default_rng(5).standard_normal((4, 32), np.float32)}

@@ -18,7 +18,7 @@ from tests.tiny import transformer
 from tracea_graph.cli import main
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation, render_explanation
 
 APART = ("--skip", "cluster")

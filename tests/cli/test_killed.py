@@ -142,7 +142,7 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from tracea_graph import Options, optimize
-import tracea_graph.pipeline.output as output
+import tracea_graph.pipeline.output_files as output
 at, moved, replace = int(sys.argv[3]), [], os.replace
 
 def dying(source, target):

@@ -227,4 +227,4 @@ def test_twice_verbose_shows_the_log(home: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "tracea_graph.pipeline.timer: reading" in ended.stderr and ended.stdout == ""
+    assert "tracea_graph.pipeline.step_timer: reading" in ended.stderr and ended.stdout == ""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tests.cli.support import complaints
 from tracea_graph.cli.progress import Steps
-from tracea_graph.pipeline.timer import StepProgress, StepTimer
+from tracea_graph.pipeline.step_timer import StepProgress, StepTimer
 
 GAIN = "at least 1.20× as fast, 1.25× in the median"
 

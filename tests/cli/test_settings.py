@@ -9,9 +9,9 @@ import yaml
 
 from tests.cli.support import refused
 from tracea_graph.cli.arguments import optimize_parser, options_of
-from tracea_graph.cli.settings import with_config
+from tracea_graph.cli.config_file import with_config
 from tracea_graph.options import Options
-from tracea_graph.options.files import save
+from tracea_graph.options.config_files import save
 
 
 def options(*words: str) -> Options:

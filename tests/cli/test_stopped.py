@@ -18,7 +18,7 @@ from tests.cli.support import COMMAND, UNTIMED, complaints, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
-from tracea_graph.cli.stopping import interrupt_exit_code, stoppable
+from tracea_graph.cli.termination_signals import interrupt_exit_code, stoppable
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS
 
 

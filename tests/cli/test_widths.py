@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tests.graphs import Net
 from tracea_graph.cli import main, optimize_main
-from tracea_graph.views import tables as fitted
+from tracea_graph.views import terminal_tables as fitted
 
 pytestmark = pytest.mark.compiler
 COLUMNS = 80

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
+from tracea_graph.views.profile_record import Memory, Profile, ProfileRow, Roofs
 
 DOMAIN = "tracea.0123456789"
 ROOFS = Roofs(

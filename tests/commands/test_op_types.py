@@ -10,7 +10,7 @@ from tests.tiny import product
 from tracea_graph.cli import main
 from tracea_graph.commands.inspect import explain
 from tracea_graph.options import Options
-from tracea_graph.views.op_types import OpTypeRow, op_type_table
+from tracea_graph.views.op_type_table import OpTypeRow, op_type_table
 
 ROWS, K, N = 7, 32, 48
 ITEM = 4

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.commands.page import profiled
+from tracea_graph.commands.report_profiles import profiled
 
 pytestmark = pytest.mark.compiler
 

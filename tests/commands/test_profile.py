@@ -20,8 +20,8 @@ from tracea_graph.ir import Node
 from tracea_graph.kernels.cpu.call_stats import CallStats, ViewAccess
 from tracea_graph.options import Options
 from tracea_graph.ttg import TileGraph
+from tracea_graph.views.profile_record import ProfileRow, families, notable
 from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
-from tracea_graph.views.profiling import ProfileRow, families, notable
 from tracea_graph.views.roofline import profile_page
 
 pytestmark = pytest.mark.usefixtures("highest_level")

@@ -13,7 +13,7 @@ import pytest
 from tests.tiny import child, padded_text, transformer
 from tracea_graph import api
 from tracea_graph.cli.main import main
-from tracea_graph.commands.telemetry import (
+from tracea_graph.commands.production_telemetry import (
     call_rows,
     metrics_text,
     read_runs,
@@ -23,7 +23,7 @@ from tracea_graph.commands.telemetry import (
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.schema import PHASES
 from tracea_graph.options import Options
-from tracea_graph.runtime_policy import read_policy
+from tracea_graph.session_policy import read_policy
 from tracea_graph.target import read_environment
 from tracea_graph.toolchain import find_compiler
 
@@ -126,7 +126,7 @@ def test_a_result_that_runs_is_profiled_call_by_call(
 OBSERVED = """
 import gc, sys, numpy
 import tracea_graph as tg
-from tracea_graph.commands.telemetry import RunMetrics
+from tracea_graph.commands.production_telemetry import RunMetrics
 from tracea_graph.native_library import NodeRun
 
 runs, metrics = [], RunMetrics()

@@ -27,7 +27,7 @@ from tracea_graph.kernels.cpu.levels import families_of, family_of, levels_of
 from tracea_graph.kernels.cpu.measure import assumed, measure
 from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.views.doctor import render_health
 
 HERE = profile_cpu()

@@ -23,9 +23,9 @@ from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.intrinsics import takes_intrinsics
 from tracea_graph.kernels.cpu.levels import TILES, host_levels
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
-from tracea_graph.toolchain.artifact import uncounted
-from tracea_graph.toolchain.cache import ObjectCache
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
+from tracea_graph.toolchain.library_artifact import uncounted
+from tracea_graph.toolchain.object_cache import ObjectCache
 
 Array = npt.NDArray[Any]
 

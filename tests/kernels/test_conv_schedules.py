@@ -25,12 +25,19 @@ from tracea_graph.kernels.cpu.schedules.conv_space import TaskGrid, divide
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program, Schedule
 from tracea_graph.ops.chain import Chain
-from tracea_graph.tuning import Case, TuningResult, Workload, problems_of, tables, with_schedules
-from tracea_graph.tuning.fixture import ModelFixture
-from tracea_graph.tuning.hints import hint_of, hinted, hints_from
-from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning import (
+    Case,
+    TuningResult,
+    Workload,
+    problems_of,
+    schedule_tables,
+    with_schedules,
+)
+from tracea_graph.tuning.benchmark_fixture import ModelFixture
+from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
+from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.space import candidates, legal_schedules
+from tracea_graph.tuning.tuning_problem import default_of
 
 PAD = (1, 1, 1, 1)
 BF16_SILU = replace(SILU, stores=(DType.BF16,))
@@ -111,13 +118,13 @@ def test_images_are_rows_and_schedules_reach_the_call() -> None:
     assert load == Workload(PLAIN, 1, (2, 8))
     few, many = ConvSchedule(h_tasks=2), ConvSchedule(oc_chunk=1)
     found = [TuningResult(Case(PLAIN, rows), d, 1.1, "cache") for rows, d in ((2, few), (8, many))]
-    table = tables(found)[PLAIN]
+    table = schedule_tables(found)[PLAIN]
     assert table == (replace(few, max_images=4), many)
     assert (
         with_schedules(made, SCHEDULE_SPACE.problem_of, {PLAIN: table}).calls[-1].schedules
         == table
     )
-    assert tables([TuningResult(Case(PLAIN, 2), ConvSchedule(), 1.0, "cache")]) == {}
+    assert schedule_tables([TuningResult(Case(PLAIN, 2), ConvSchedule(), 1.0, "cache")]) == {}
 
 
 @named

@@ -12,8 +12,8 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, text
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
-from tracea_graph.tuning.problem import Case, default_of
-from tracea_graph.tuning.space import candidates, legal_schedules
+from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
+from tracea_graph.tuning.tuning_problem import Case, default_of
 
 CASES = [
     Case(GemmProblem(k, n, layout), rows)

@@ -19,10 +19,10 @@ from tracea_graph.kernels.cpu.schedules.task_space import cut
 from tracea_graph.kernels.program import Program, View
 from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.tuning import Case, problems_of, with_schedules
-from tracea_graph.tuning.fixture import ModelFixture
-from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.benchmark_fixture import ModelFixture
+from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.space import candidates, legal_schedules
+from tracea_graph.tuning.tuning_problem import default_of
 
 PROGRAMS = {case.name: case.program for case in all_cases()}
 

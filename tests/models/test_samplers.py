@@ -13,7 +13,7 @@ from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, TuningResult
-from tracea_graph.tuning.sampling import SEEDS, sampler
+from tracea_graph.tuning.candidate_sampling import SEEDS, sampler
 
 AXES = ["nr_panels", "mc", "nc", "prefetch"]
 ROWS = [[panels, mc, nc, 1] for panels in (0, 1, 2) for mc in (32, 64, 96) for nc in range(8)]

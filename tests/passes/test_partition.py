@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region_subgraph import Subgraph
-from tracea_graph.pipeline.assembly import assemble
+from tracea_graph.pipeline.result_assembly import assemble
 from tracea_graph.rewrite import SchedulerLimits
 from tracea_graph.target import backend_named
 from tracea_graph.ttg import TileGraph

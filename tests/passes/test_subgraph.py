@@ -9,7 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ops.region_subgraph import Subgraph, subgraph_of
 from tracea_graph.ttg import Region, TileGraph, tile_regions
 from tracea_graph.views.ttg import NOTEBOOK
-from tracea_graph.views.ttg.html import graph_html
+from tracea_graph.views.ttg.graph_html import graph_html
 
 
 def program() -> tuple[TileGraph, Region]:

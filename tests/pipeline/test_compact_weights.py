@@ -9,8 +9,8 @@ from rich.console import Console
 
 from models.zero_blocks import block_mask
 from tests.graphs import APART, Net, every_phase, normal
-from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.reporting import storage_rows
+from tracea_graph.pipeline.result_assembly import Assembly, assemble
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
 from tracea_graph.target import BACKENDS

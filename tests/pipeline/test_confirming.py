@@ -18,7 +18,7 @@ from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.errors import VerifyError
 from tracea_graph.kernels.cpu.backend import CpuBackend
 from tracea_graph.pipeline import evaluator
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 
 pytestmark = pytest.mark.compiler
 

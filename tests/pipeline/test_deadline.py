@@ -20,13 +20,13 @@ from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
-from tracea_graph.pipeline import evaluator, run
-from tracea_graph.pipeline.compression import CompressionSearch
+from tracea_graph.pipeline import evaluator, stages
+from tracea_graph.pipeline.compression_search import CompressionSearch
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.timer import Deadline, StepTimer
-from tracea_graph.reasons import Code
+from tracea_graph.pipeline.step_timer import Deadline, StepTimer
+from tracea_graph.reason_codes import Code
 
 
 class Time:
@@ -110,7 +110,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_verify(
             with self.deadline.within(0.0):
                 return super().verify(full)
 
-    monkeypatch.setattr(run, "Evaluator", Late)
+    monkeypatch.setattr(stages, "Evaluator", Late)
     report = outcome(tmp_path, keep=keep)
     assert report.code is Code.OUT_OF_BUDGET
 
@@ -124,7 +124,7 @@ def test_nothing_is_kept_that_there_was_no_time_to_time(
             with self.deadline.within(0.0):
                 return super().time(candidate)
 
-    monkeypatch.setattr(run, "Evaluator", Late)
+    monkeypatch.setattr(stages, "Evaluator", Late)
     assert outcome(tmp_path).code is Code.OUT_OF_BUDGET
 
 

@@ -20,11 +20,11 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.options import Options
 from tracea_graph.passes import WEIGHT_DEPENDENT
-from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.candidates import LibraryBuilder
-from tracea_graph.pipeline.output import paths_of_all
-from tracea_graph.pipeline.run import PipelineRun
-from tracea_graph.pipeline.timer import Deadline, StepTimer
+from tracea_graph.pipeline.output_files import paths_of_all
+from tracea_graph.pipeline.result_assembly import Assembly
+from tracea_graph.pipeline.stages import PipelineRun
+from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.policy import PolicyEngine
 from tracea_graph.target import target_of
 from tracea_graph.tuning import Tuner

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.output import Paths, StagingFolder, paths_for, paths_of_all, staging
+from tracea_graph.pipeline.output_files import (
+    Paths,
+    StagingFolder,
+    paths_for,
+    paths_of_all,
+    staging,
+)
 
 LIBRARY = b"...RegisterCustomOps\0...tracea.0123456789\0..."
 DATA = "m.0123456789.data"

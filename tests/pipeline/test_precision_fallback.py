@@ -16,9 +16,9 @@ from tracea_graph.check.rewrite_selection import Group, GroupSelection, ModelWit
 from tracea_graph.check.verify_outputs import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
-from tracea_graph.pipeline.assembly import row_tiling_key
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.precision_fallback import precision_fallback
+from tracea_graph.pipeline.result_assembly import row_tiling_key
 from tracea_graph.target import BACKENDS
 
 COUNTS = {"conv-bf16": 20, "gemm-bf16": 8, "gemm-int16": 8}

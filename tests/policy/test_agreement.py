@@ -34,8 +34,8 @@ from tracea_graph.kernels.schema import CallSchema
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes import WEIGHT_DEPENDENT
-from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.policy import CostModel, Machine, OperatorTopology
 from tracea_graph.target import target_of
 from tracea_graph.toolchain import find_compiler

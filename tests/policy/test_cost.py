@@ -25,7 +25,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.weight_layouts import WeightLayout
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.policy.coefficients import Coefficients, fitted
+from tracea_graph.policy.cost_coefficients import Coefficients, fitted
 from tracea_graph.policy.ort_cost import vector_instructions
 from tracea_graph.ttg import Region, TileGraph
 

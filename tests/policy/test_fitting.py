@@ -11,7 +11,7 @@ import pytest
 from models.fit import choices, median_error, predict
 from models.fitting import fit, rechosen, repredicted
 from models.make import make
-from tracea_graph.policy.coefficients import FILE, UNMEASURED, fitted
+from tracea_graph.policy.cost_coefficients import FILE, UNMEASURED, fitted
 
 STORED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "measured_regions.json").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Memo, Miss, Phase, Proposal, SchedulerLimits, schedule
-from tracea_graph.rewrite import memo as memos
+from tracea_graph.rewrite import pass_result_cache as memos
 from tracea_graph.ttg import Region, TileGraph
 
 

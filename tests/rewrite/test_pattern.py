@@ -9,7 +9,7 @@ import pytest
 
 from tests.graphs import Net
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, RulePass, match
 from tracea_graph.ttg import Region, TileGraph
 

@@ -11,7 +11,7 @@ import pytest
 from tests.graphs import Net
 from tracea_graph.errors import GraphError, RuleError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 from tracea_graph.rewrite import Miss, Phase, Proposal, SchedulerLimits, Trace, schedule
 from tracea_graph.ttg import Region, TileGraph
 

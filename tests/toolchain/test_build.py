@@ -23,7 +23,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.object_cache import ObjectCache, digest, write_whole
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
 ADD = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.toolchain import cache as module
-from tracea_graph.toolchain.cache import ObjectCache, digest
+from tracea_graph.toolchain import object_cache as module
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 
 KEYS = [digest(str(i)) for i in range(5)]
 SIZE = 1000

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, X86, isa_of
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import Compiler, find_compiler
-from tracea_graph.toolchain.cache import ObjectCache
+from tracea_graph.toolchain.object_cache import ObjectCache
 
 CHAINS = [one_step(op) for op in ("relu", "neg", "abs")]
 TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]

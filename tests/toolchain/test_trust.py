@@ -16,8 +16,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.decision_cache import DecisionCache
-from tracea_graph.toolchain.cache import ObjectCache, digest
-from tracea_graph.toolchain.trust import distrust, make_private, read_private, trusted
+from tracea_graph.toolchain.cache_trust import distrust, make_private, read_private, trusted
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 from tracea_graph.tuning import CacheEntry, TuningCache
 
 KEY = digest("x")
@@ -129,7 +129,7 @@ def test_a_file_exchanged_after_the_look_is_not_read(
 ) -> None:
     (tmp_path / "a").write_bytes(b"planted")
     (tmp_path / "a").chmod(0o666)
-    monkeypatch.setattr("tracea_graph.toolchain.trust.distrust", lambda path, root: "")
+    monkeypatch.setattr("tracea_graph.toolchain.cache_trust.distrust", lambda path, root: "")
     with pytest.warns(UserWarning, match="a can be written by other users"):
         assert read_private(tmp_path / "a", tmp_path) is None
 

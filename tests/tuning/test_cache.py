@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.tuning.cache import CacheEntry, TuningCache
+from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
 
 ENTRY = CacheEntry(
     {"schedule": [4, 0, 128, 0, 0], "gain": 1.25}, [{"pairs": [1.0, 2.0]}], True, "a case"
@@ -70,7 +70,7 @@ def test_a_look_up_is_one_search_by_key(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from tracea_graph.tuning.cache import CacheEntry, TuningCache
+from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
 with TuningCache(Path(sys.argv[1])) as cache:
     for i in range(25):
         cache.put(f"{sys.argv[2]}-{i}", CacheEntry({"gain": i}, [], True))

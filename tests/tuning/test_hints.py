@@ -14,10 +14,10 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning import Case, Tuner, TuningCache, TuningResult, Workload, hints
-from tracea_graph.tuning.hints import hint_of, hinted, hints_from, proposals
-from tracea_graph.tuning.problem import default_of
-from tracea_graph.tuning.space import candidates
+from tracea_graph.tuning import Case, Tuner, TuningCache, TuningResult, Workload, schedule_hints
+from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from, proposals
+from tracea_graph.tuning.tuning_problem import default_of
 
 FUSED = GemmProblem(768, 768, epilogue=Chain(("full",), (Step("gelu", (0,)),), (1,)))
 CASE, OTHER = Case(FUSED, 128), Case(GemmProblem(768, 768), 128)
@@ -79,7 +79,7 @@ class Point:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, propose: Any) -> None:
-    monkeypatch.setattr(hints, "entry_points", lambda group: [Point(propose)])
+    monkeypatch.setattr(schedule_hints, "entry_points", lambda group: [Point(propose)])
 
 
 def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.problem import (
+from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.tuning_problem import (
     Case,
     Problem,
     Workload,
@@ -19,7 +20,6 @@ from tracea_graph.tuning.problem import (
     row_class,
     with_schedules,
 )
-from tracea_graph.tuning.space import candidates
 
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
 WIDE, NARROW = GemmProblem(32, 128, epilogue=GELU), GemmProblem(128, 32, "kn", bias=False)

@@ -32,10 +32,10 @@ from tracea_graph.tuning import (
     TuningResult,
     Workload,
     problems_of,
-    tables,
+    schedule_tables,
     with_schedules,
 )
-from tracea_graph.tuning.hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.telemetry import Telemetry, read_rows
 
@@ -176,7 +176,7 @@ def test_the_fastest_schedule_is_found_and_remembered(cache: TuningCache, tmp_pa
     assert {row["config"]["width"] for row in rows if row["what"] == "trial"} == {1, 2, 8, 16}
     (again,) = run(cache, 0.0)
     assert (again.schedule, again.source) == (found.schedule, "cache")
-    assert tables([again]) == {CASE.problem: (Width(width=8),)}
+    assert schedule_tables([again]) == {CASE.problem: (Width(width=8),)}
 
 
 def test_its_words_are_those_of_hints(cache: TuningCache) -> None:

@@ -30,13 +30,13 @@ from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.target import BACKENDS
 from tracea_graph.tuning import Case, Tunable, Tuner, TuningCache, TuningOptions, Workload
+from tracea_graph.tuning.cache_key import key_of
+from tracea_graph.tuning.candidate_sampling import params_of, space_of
+from tracea_graph.tuning.candidate_selection import candidates
 from tracea_graph.tuning.distributed import run_published_trials, tune_distributed
-from tracea_graph.tuning.identity import key_of
-from tracea_graph.tuning.sampling import params_of, space_of
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.shared_study import SharedStorage, _candidate_id
-from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.tasks import TuningTask
+from tracea_graph.tuning.task_priority import TuningTask
 
 TRIALS = 12
 HERE = Path(__file__).resolve().parent

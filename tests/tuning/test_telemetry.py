@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
-from tracea_graph.views.tuning import convergence_svg, curves
+from tracea_graph.views.tuning_tables import convergence_svg, curves
 
 CASE = Case(GemmProblem(512, 1024), 64)
 FAST, SLOW = GemmSchedule(512, mc=64), GemmSchedule(512, mc=32)

@@ -31,14 +31,14 @@ from tracea_graph.tuning import (
     TuningResult,
     TuningStarted,
     Workload,
-    tables,
+    schedule_tables,
     tune,
 )
-from tracea_graph.tuning.identity import about_case, difference, key_of, machine_facts
-from tracea_graph.tuning.machine import resident_bytes
-from tracea_graph.tuning.problem import Case
-from tracea_graph.tuning.tasks import GainEstimates, allot, by_priority, tasks_of
+from tracea_graph.tuning.cache_key import about_case, difference, key_of, machine_facts
+from tracea_graph.tuning.machine_tuner import resident_bytes
+from tracea_graph.tuning.task_priority import GainEstimates, allot, by_priority, tasks_of
 from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
+from tracea_graph.tuning.tuning_problem import Case
 
 SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
 LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
@@ -229,7 +229,7 @@ def test_no_budget_measures_nothing(cache: TuningCache) -> None:
     fixture = ModelFixture()
     found = tuner(cache, fixture).run(LOADS, 0)
     assert fixture.openings == 0 and {t.source for t in found} == {"default"}
-    assert tables(found) == {}
+    assert schedule_tables(found) == {}
 
 
 def test_an_interrupt_keeps_what_was_measured(cache: TuningCache) -> None:
@@ -302,7 +302,7 @@ def test_tables_cover_every_row_count_and_split_where_two_points_meet() -> None:
     tuned = [
         TuningResult(Case(SMALL, r), d, 1.1, "measured") for r, d in ((64, fast), (256, tall))
     ]
-    assert tables(tuned) == {
+    assert schedule_tables(tuned) == {
         SMALL: (BY_ROWS[0], BY_ROWS[1], replace(fast, max_rows=128), tall, BY_ROWS[3])
     }
 
@@ -326,7 +326,7 @@ def test_a_tiny_problem_is_tuned_for_real(tmp_path: Path) -> None:
     assert any(e.evidence for e in entries), "something was measured"
     assert all(not trial["fault"] for e in entries for trial in e.evidence)
     again = tune(loads, TuningOptions(levels, budget=0.0), CPU, environment)
-    assert tables(again) == tables(first)
+    assert schedule_tables(again) == schedule_tables(first)
 
 
 def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:

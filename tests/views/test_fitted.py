@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from tests.commands.samples import profile, row
 from tracea_graph.check.verify_outputs import OutputError, Verification
 from tracea_graph.views.profile_table import render_profile
-from tracea_graph.views.tables import Column, FittedTable
+from tracea_graph.views.terminal_tables import Column, FittedTable
 from tracea_graph.views.verify import VerifyReport, render_comparison
 
 

@@ -11,7 +11,7 @@ from tests.browser import BROWSER, DARK, probe
 from tests.commands.samples import profile, row
 from tests.views.test_report import IMPROVED, KEPT, KEPT_ORIGINAL
 from tracea_graph.views import Profiled, report_page
-from tracea_graph.views.profiling import ProfileRow
+from tracea_graph.views.profile_record import ProfileRow
 from tracea_graph.views.roofline import profile_page
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium")

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.commands.samples import profile, row
 from tracea_graph import Report
 from tracea_graph.kernels.metadata import KernelMetadata, LaunchSpec, Resources
-from tracea_graph.reasons import VERDICTS, Code
+from tracea_graph.reason_codes import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (
     GroupRow,
@@ -26,8 +26,8 @@ from tracea_graph.views import (
     report_page,
     rule_rows,
 )
-from tracea_graph.views.kernels import KernelRow
-from tracea_graph.views.report import gain_of, with_folder
+from tracea_graph.views.kernel_table import KernelRow
+from tracea_graph.views.report_record import gain_of, with_folder
 
 EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
 TIMING = TimingRow(1, "batch=1", 2.0, 1.0, 1.9, 0.9, 2.0, 1.9, 2.1, 15)

@@ -17,8 +17,8 @@ from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
 from tracea_graph.ttg.repeated_blocks import repeated_blocks
 from tracea_graph.views.ttg import NOTEBOOK
-from tracea_graph.views.ttg.drawing import HEIGHT
-from tracea_graph.views.ttg.html import _facts, graph_html
+from tracea_graph.views.ttg.graph_html import _facts, graph_html
+from tracea_graph.views.ttg.graph_svg import HEIGHT
 
 EVIL = '<script>alert("x")</script>&\x00\ud800'
 F32 = DType.F32

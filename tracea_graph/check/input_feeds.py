@@ -22,7 +22,7 @@ from tracea_graph.check.symbol_bindings import Binding, bindings, fed
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
-from tracea_graph.resources import open_regular
+from tracea_graph.temporary_files import open_regular
 from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["Binding", "Feeds", "bindings", "fill", "from_file", "synthesize"]

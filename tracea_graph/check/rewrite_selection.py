@@ -40,7 +40,7 @@ from tracea_graph.check.paired_benchmark import (
 from tracea_graph.check.timing_statistics import Ratio, busy_cores
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
-from tracea_graph.reasons import Code, Reason, code_of, failed_to_run
+from tracea_graph.reason_codes import Code, Reason, code_of, failed_to_run
 
 __all__ = ["Group", "GroupSelection", "ModelWithLibrary", "Verdict", "clear_gain", "select_faster"]
 

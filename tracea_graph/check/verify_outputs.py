@@ -45,9 +45,9 @@ from tracea_graph.check.reference_outputs import (
 )
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.check.worker_process import Array, OpenInfo, Port, Worker
-from tracea_graph.documents import Figure
 from tracea_graph.errors import WorkerError
-from tracea_graph.reasons import failed_to_run
+from tracea_graph.json_documents import Figure
+from tracea_graph.reason_codes import failed_to_run
 
 __all__ = ["OutputError", "Verification", "compare", "suspect_workers", "verify"]
 

@@ -31,7 +31,7 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerCrash, WorkerError
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.resources import Scratch, kill_group
+from tracea_graph.temporary_files import Scratch, kill_group
 
 __all__ = [
     "Array",

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracea_graph.cli.flags import OPTIMIZE, add_flags, made_options
 from tracea_graph.cli.kernels_parser import add_kernels, add_metrics, add_repro
+from tracea_graph.cli.option_flags import OPTIMIZE, add_flags, made_options
 from tracea_graph.cli.parser import Parser
 from tracea_graph.cli.subcommands import (
     add_bench,

@@ -10,19 +10,19 @@ from typing import Any
 from rich.console import Console
 
 from tracea_graph.cli.console import list_written
-from tracea_graph.cli.flags import made_options
+from tracea_graph.cli.option_flags import made_options
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune
 from tracea_graph.commands.serving import serve
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.output import check_file, write_text
-from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.pipeline.output_files import check_file, write_text
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.views.bench import render_bench
+from tracea_graph.views.profile_record import Profile
 from tracea_graph.views.profile_table import render_profile
-from tracea_graph.views.profiling import Profile
-from tracea_graph.views.retune import render_retuned
+from tracea_graph.views.retune_text import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 from tracea_graph.views.serving import render_serving
 from tracea_graph.views.timeline import Timeline, timeline_svg

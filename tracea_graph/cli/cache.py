@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph.config import Environment
-from tracea_graph.documents import plain_data
 from tracea_graph.errors import UsageError
+from tracea_graph.json_documents import plain_data
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
-from tracea_graph.tuning.identity import machine_facts
-from tracea_graph.views.tables import new_table
-from tracea_graph.views.tuned import CachedResult
+from tracea_graph.tuning.cache_key import machine_facts
+from tracea_graph.views.terminal_tables import new_table
+from tracea_graph.views.tuning_documents import CachedResult
 
 __all__ = ["run_cache"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from tracea_graph.context import Context
-from tracea_graph.documents import to_json
 from tracea_graph.errors import UsageError
 from tracea_graph.health_check import Doctor
+from tracea_graph.json_documents import to_json
 from tracea_graph.target import HOST
 from tracea_graph.version import runtime_conflict
 from tracea_graph.views.doctor import render_health, render_kernel

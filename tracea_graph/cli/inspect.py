@@ -9,10 +9,10 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli.console import list_written
-from tracea_graph.cli.flags import made_options
+from tracea_graph.cli.option_flags import made_options
 from tracea_graph.commands.inspect import explain
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.views import render_graph
 from tracea_graph.views.explain import render_explanation, render_node
 from tracea_graph.views.shape_check import render_shapes

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tracea_graph.commands.kernels import build_kernels, known_ops, list_kernels, show_kernel
 from tracea_graph.target import HOST, read_environment
-from tracea_graph.views.tables import new_table
+from tracea_graph.views.terminal_tables import new_table
 
 __all__ = ["run_kernels"]
 

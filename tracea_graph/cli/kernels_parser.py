@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.cli.flags import add_flags
+from tracea_graph.cli.option_flags import add_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.target_names import TARGETS
 

@@ -13,9 +13,9 @@ from importlib import import_module
 from types import MappingProxyType
 
 from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
-from tracea_graph.cli.complaints import complain, drop_stdout, failed
-from tracea_graph.cli.settings import with_config
-from tracea_graph.cli.stopping import interrupt_exit_code, stoppable
+from tracea_graph.cli.config_file import with_config
+from tracea_graph.cli.error_messages import complain, drop_stdout, failed
+from tracea_graph.cli.termination_signals import interrupt_exit_code, stoppable
 
 __all__ = ["main", "optimize_main"]
 

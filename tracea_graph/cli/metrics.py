@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from tracea_graph.commands.telemetry import (
+from tracea_graph.commands.production_telemetry import (
     call_rows,
     metrics_text,
     read_runs,
@@ -15,7 +15,7 @@ from tracea_graph.commands.telemetry import (
     timeline,
     works_of,
 )
-from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.pipeline.output_files import check_file, write_text
 
 __all__ = ["run_metrics"]
 

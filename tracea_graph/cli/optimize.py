@@ -12,17 +12,17 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import options_of, wants_folder
-from tracea_graph.cli.complaints import complain, failed
 from tracea_graph.cli.console import list_written, made_console
+from tracea_graph.cli.error_messages import complain, failed
 from tracea_graph.cli.progress import Steps
 from tracea_graph.cli.repro import failure_of, pack_failure
-from tracea_graph.cli.stopping import interrupt_exit_code
+from tracea_graph.cli.termination_signals import interrupt_exit_code
 from tracea_graph.commands.inspect import explain
-from tracea_graph.commands.page import profiled
+from tracea_graph.commands.report_profiles import profiled
 from tracea_graph.commands.repro import RunOutcome
 from tracea_graph.errors import TraceaError
 from tracea_graph.options import Options
-from tracea_graph.pipeline.output import check_file, check_folder, write_text
+from tracea_graph.pipeline.output_files import check_file, check_folder, write_text
 from tracea_graph.target import target_of
 from tracea_graph.views import (
     Report,

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tracea_graph.pipeline.timer import StepProgress
+from tracea_graph.pipeline.step_timer import StepProgress
 from tracea_graph.tuning import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.views import plain
 
@@ -93,7 +93,7 @@ class Steps(AbstractContextManager["Steps"]):
             self._table.stop()
 
     def __call__(self, name: str) -> None:
-        """Show a step; :class:`~tracea_graph.pipeline.timer.StepProgress` says how far it is."""
+        """Show a step, as far as :class:`~tracea_graph.pipeline.step_timer.StepProgress` says."""
         step = name if isinstance(name, StepProgress) else StepProgress(name)
         if self._table is not None:
             self._show(self._table, step)

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_of
-from tracea_graph.cli.complaints import INTERNAL
+from tracea_graph.cli.error_messages import INTERNAL
 from tracea_graph.commands.repro import RunOutcome, replayable, write_repro
 from tracea_graph.errors import TraceaError, UsageError, VerifyError, WorkerError
 from tracea_graph.options import Options
-from tracea_graph.pipeline.output import check_file
-from tracea_graph.resources import Scratch
+from tracea_graph.pipeline.output_files import check_file
+from tracea_graph.temporary_files import Scratch
 
 __all__ = ["failure_of", "pack_failure", "run_repro"]
 

@@ -15,7 +15,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import options_of
 from tracea_graph.cli.console import list_written
 from tracea_graph.errors import UsageError
-from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.views import Report, plain
 from tracea_graph.views.charts import check_charts
 from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep

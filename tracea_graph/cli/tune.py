@@ -15,24 +15,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph.cli.console import list_written
-from tracea_graph.cli.flags import made_options
+from tracea_graph.cli.option_flags import made_options
 from tracea_graph.cli.progress import Bar
 from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.commands.tune import TunedModel, tune_model
-from tracea_graph.documents import plain_data
 from tracea_graph.errors import UsageError
+from tracea_graph.json_documents import plain_data
 from tracea_graph.options import OPTIONS, Options
-from tracea_graph.options.files import save
-from tracea_graph.pipeline.output import check_file, write_text
+from tracea_graph.options.config_files import save
+from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import Event, TuningOptions
-from tracea_graph.tuning.hints import hint_of, proposals
-from tracea_graph.tuning.machine import tuner
+from tracea_graph.tuning.machine_tuner import tuner
+from tracea_graph.tuning.schedule_hints import hint_of, proposals
 from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, write_csv
 from tracea_graph.views import plain
-from tracea_graph.views.tuned import TunedCase, TunedReport
-from tracea_graph.views.tuning import convergence_svg, curves, render_curves, render_tuned
+from tracea_graph.views.tuning_documents import TunedCase, TunedReport
+from tracea_graph.views.tuning_tables import convergence_svg, curves, render_curves, render_tuned
 
 __all__ = ["run_tune", "run_tune_report", "run_worker"]
 

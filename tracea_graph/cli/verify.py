@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from tracea_graph.cli.console import list_written
-from tracea_graph.cli.flags import made_options
+from tracea_graph.cli.option_flags import made_options
 from tracea_graph.commands.retune import strip
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import VerifyError
-from tracea_graph.pipeline.output import check_file
+from tracea_graph.pipeline.output_files import check_file
 from tracea_graph.views.verify import comparison_json, render_comparison
 
 __all__ = ["run_strip", "run_verify"]

@@ -13,7 +13,7 @@ from tracea_graph.onnx_io.single_op_models import SingleOp
 from tracea_graph.options import Options
 from tracea_graph.policy import SearchSpace
 from tracea_graph.problem_descriptor import ProblemDescriptor
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.tuning import Listener, Propose, ignore
 
 __all__ = ["AutoTuner", "TunedProblem", "tune_problem", "write_problem"]

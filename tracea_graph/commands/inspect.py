@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.check.symbol_bindings import bindings
-from tracea_graph.commands.op_types import op_types
+from tracea_graph.commands.op_type_totals import op_types
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.program import Program
@@ -21,11 +21,11 @@ from tracea_graph.ops.operator_spaces import COSTS
 from tracea_graph.ops.program_row_tiling import plan_subgraph
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
-from tracea_graph.pipeline.assembly import Assembly
 from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
+from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
-from tracea_graph.reasons import EXPECTED, Code, Reason
+from tracea_graph.reason_codes import EXPECTED, Code, Reason
 from tracea_graph.rewrite import Trace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
@@ -36,8 +36,8 @@ from tracea_graph.views.explain import (
     RegionExplanation,
     StepExplanation,
 )
-from tracea_graph.views.kernels import kernel_rows
-from tracea_graph.views.report import located, overridable_warning, rule_rows
+from tracea_graph.views.kernel_table import kernel_rows
+from tracea_graph.views.report_record import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
 __all__ = ["Stages", "explain", "set_cost_model"]

@@ -18,11 +18,11 @@ from tracea_graph.kernels.runtime import (
     abi_version,
     public_header,
 )
-from tracea_graph.resources import Scratch
 from tracea_graph.target import HOST, target_of
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.version import VERSION
 
 __all__ = ["KernelLibrary", "build_kernels", "known_ops", "list_kernels", "show_kernel"]

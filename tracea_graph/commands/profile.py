@@ -25,10 +25,10 @@ from tracea_graph.onnx_io.initializer_guards import BRANCHES
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
-from tracea_graph.resources import Scratch
 from tracea_graph.target import Backend, backend_named, host_fingerprint
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.version import versions
-from tracea_graph.views.profiling import Memory, Profile, ProfileRow, Roofs
+from tracea_graph.views.profile_record import Memory, Profile, ProfileRow, Roofs
 
 __all__ = [
     "CallTime",

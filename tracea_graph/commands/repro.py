@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph.onnx_io.weightless_models import regrow, write_skeleton
-from tracea_graph.resources import Scratch
 from tracea_graph.target import host_fingerprint
-from tracea_graph.toolchain.cache import write_whole
+from tracea_graph.temporary_files import Scratch
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.version import versions
 
 __all__ = ["FILE_OPTIONS", "RunOutcome", "packed_words", "replayable", "write_repro"]

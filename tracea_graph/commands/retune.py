@@ -21,20 +21,20 @@ from tracea_graph.check.rewrite_selection import (
 )
 from tracea_graph.check.verify_outputs import compare
 from tracea_graph.commands.bench import subject
-from tracea_graph.documents import read_document
 from tracea_graph.errors import UsageError, VerifyError
+from tracea_graph.json_documents import read_document
 from tracea_graph.onnx_io import DataPool, Model, Written, load, write
 from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
 from tracea_graph.onnx_io.initializer_guards import is_guarded
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
-from tracea_graph.pipeline.output import Paths, StagingFolder, staging
-from tracea_graph.resources import Scratch
+from tracea_graph.pipeline.output_files import Paths, StagingFolder, staging
 from tracea_graph.target import host_fingerprint
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
 from tracea_graph.views import Report
-from tracea_graph.views.retuned import Retuned, RetunedRow
+from tracea_graph.views.retune_record import Retuned, RetunedRow
 
 __all__ = ["retune", "strip", "write_inlined"]
 

@@ -17,8 +17,8 @@ from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import inputs_to_run
-from tracea_graph.resources import Scratch
 from tracea_graph.target import backend_named
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.views.timeline import TaskSpan, Timeline
 
 __all__ = ["read_timeline", "record_timeline"]

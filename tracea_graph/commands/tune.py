@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
-from tracea_graph.pipeline.assembly import unscheduled_us
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
+from tracea_graph.pipeline.result_assembly import unscheduled_us
 from tracea_graph.policy import SearchSpace
 from tracea_graph.target import target_of, tile_words
 from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
-from tracea_graph.tuning.hints import hinted, hints_from
-from tracea_graph.tuning.tasks import MIN_GAIN
+from tracea_graph.tuning.schedule_hints import hinted, hints_from
+from tracea_graph.tuning.task_priority import MIN_GAIN
 
 __all__ = ["TunedModel", "tune_model"]
 

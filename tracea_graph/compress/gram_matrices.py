@@ -24,7 +24,7 @@ from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress.calibration_data import Samples
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
-from tracea_graph.toolchain.trust import make_private, trusted
+from tracea_graph.toolchain.cache_trust import make_private, trusted
 
 __all__ = ["Calibration", "ObservedValue", "add_all", "calibrate", "output_names"]
 

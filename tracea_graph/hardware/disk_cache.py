@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.toolchain.cache import digest, write_whole
-from tracea_graph.toolchain.trust import make_private, read_private, trusted
+from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
+from tracea_graph.toolchain.object_cache import digest, write_whole
 
 __all__ = ["keep", "key_of", "recall", "stamp"]
 

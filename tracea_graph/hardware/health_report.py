@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tracea_graph.documents import to_json
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.gpu import Gpus
 from tracea_graph.hardware.machine_measurements import Measurements
+from tracea_graph.json_documents import to_json
 
 __all__ = ["BackendHealth", "Health", "Runtime"]
 

@@ -29,7 +29,7 @@ from tracea_graph.onnx_io.tile_masks import patterns_of
 from tracea_graph.ops.maskable_tiles import pattern_of
 from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.ops.region_subgraph import subgraph_of
-from tracea_graph.resources import gc_paused, open_regular
+from tracea_graph.temporary_files import gc_paused, open_regular
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load", "read_unchecked"]

@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.model_writer import Written
 from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, every_node
 from tracea_graph.onnx_io.protobuf_wire import WireError, parse_lazily
-from tracea_graph.resources import open_regular
+from tracea_graph.temporary_files import open_regular
 from tracea_graph.toolchain.platforms import HERE
 
 __all__ = [

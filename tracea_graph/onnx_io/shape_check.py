@@ -18,7 +18,7 @@ from tracea_graph.onnx_io.shape_contradictions import (
 )
 from tracea_graph.onnx_io.shape_inference import Inference
 from tracea_graph.onnx_io.value_facts import Facts, attribute
-from tracea_graph.resources import gc_paused
+from tracea_graph.temporary_files import gc_paused
 
 __all__ = ["check_shapes"]
 

@@ -20,7 +20,7 @@ from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.passes import Request
-from tracea_graph.pipeline.assembly import FALLBACK_DOMAIN, Assembly, assemble
+from tracea_graph.pipeline.result_assembly import FALLBACK_DOMAIN, Assembly, assemble
 from tracea_graph.policy import CostModel, PolicyEngine
 from tracea_graph.rewrite import SchedulerLimits, schedule
 from tracea_graph.target import Target

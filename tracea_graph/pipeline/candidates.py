@@ -29,7 +29,6 @@ from tracea_graph.onnx_io import (
 from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
-from tracea_graph.pipeline.assembly import Assembly, unscheduled_us
 from tracea_graph.pipeline.planning import (
     STANDARD_RULES,
     Constraints,
@@ -38,11 +37,12 @@ from tracea_graph.pipeline.planning import (
     condition_of,
     guards_of,
 )
-from tracea_graph.pipeline.timer import Deadline
+from tracea_graph.pipeline.result_assembly import Assembly, unscheduled_us
+from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.policy import CostModel
-from tracea_graph.resources import Scratch
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import Backend, PartBuilder, Target, tile_words
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain import Counted, Library, LibraryPart, find_compiler, uncounted
 from tracea_graph.toolchain.compilers import stop_running
 from tracea_graph.toolchain.linking import link_parts
@@ -52,10 +52,10 @@ from tracea_graph.tuning import (
     ScheduleTables,
     TuningOptions,
     TuningStarted,
-    tables,
+    schedule_tables,
     tune,
 )
-from tracea_graph.tuning.hints import hinted, hints_from
+from tracea_graph.tuning.schedule_hints import hinted, hints_from
 
 __all__ = [
     "TUNING_SHARE",
@@ -486,7 +486,7 @@ class CandidateBuilder:
             loads, tuning, self.planner.backend, options.environment, pin=pin,
             building=deadline.suspended, listen=_CasesCounted(counted),
         )  # fmt: skip
-        found = tables(tuned)
+        found = schedule_tables(tuned)
         if not measure and dict(self._schedules) != found:
             raise UsageError("better schedules have been found since")
         self._schedules = found

@@ -25,15 +25,15 @@ from typing import Any
 
 from tracea_graph import version
 from tracea_graph.check.timing_statistics import busy_cores
-from tracea_graph.documents import plain_data
 from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
+from tracea_graph.json_documents import plain_data
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
-from tracea_graph.pipeline.lock import Lock, parse_lock
+from tracea_graph.pipeline.plan_lock import Lock, parse_lock
 from tracea_graph.target import Target
-from tracea_graph.toolchain.cache import digest, write_whole
-from tracea_graph.toolchain.trust import make_private, read_private, trusted
-from tracea_graph.tuning.identity import machine_facts
+from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
+from tracea_graph.toolchain.object_cache import digest, write_whole
+from tracea_graph.tuning.cache_key import machine_facts
 from tracea_graph.views import Report, TimingRow, WeightRow
 
 __all__ = ["FOLDER", "DecisionCache"]

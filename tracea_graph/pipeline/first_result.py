@@ -9,7 +9,7 @@ from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import BuiltModel
 from tracea_graph.tuning import ScheduleTables
-from tracea_graph.views.report import speedup_in_words
+from tracea_graph.views.report_record import speedup_in_words
 
 __all__ = ["FirstResult", "worth_screening"]
 

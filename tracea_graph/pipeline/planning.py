@@ -41,14 +41,14 @@ from tracea_graph.passes.quantized.views import QUANTIZE_FIRST
 from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
 from tracea_graph.passes.sparse.compressed import Compressed
 from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.pipeline.assembly import Assembly, assemble
 from tracea_graph.pipeline.backend_fallback import FallbackPlanner
 from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.timer import Deadline
+from tracea_graph.pipeline.result_assembly import Assembly, assemble
+from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.policy import CostModel, decision_cost
-from tracea_graph.resources import gc_paused
 from tracea_graph.rewrite import Memo, Phase, RulePass, SchedulerLimits, Trace, schedule
 from tracea_graph.target import Backend, Target, target_of
+from tracea_graph.temporary_files import gc_paused
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [

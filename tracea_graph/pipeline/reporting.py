@@ -20,17 +20,17 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
-from tracea_graph.pipeline.assembly import AssembledNode, Assembly
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.compression import Compression
+from tracea_graph.pipeline.compression_search import Compression
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.lock import Lock
-from tracea_graph.pipeline.notes import count_nodes, guard_notes, precision_notes
-from tracea_graph.pipeline.output import Paths, StagingFolder, write_text
-from tracea_graph.pipeline.timer import Deadline, StepTimer
-from tracea_graph.reasons import Code, Reason, code_of
+from tracea_graph.pipeline.output_files import Paths, StagingFolder, write_text
+from tracea_graph.pipeline.plan_lock import Lock
+from tracea_graph.pipeline.report_notes import count_nodes, guard_notes, precision_notes
+from tracea_graph.pipeline.result_assembly import AssembledNode, Assembly
+from tracea_graph.pipeline.step_timer import Deadline, StepTimer
+from tracea_graph.reason_codes import Code, Reason, code_of
 from tracea_graph.rewrite import Trace
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain import Manifest
@@ -46,8 +46,8 @@ from tracea_graph.views import (
     gain_of,
     rule_rows,
 )
-from tracea_graph.views.kernels import KernelRow, kernel_rows
-from tracea_graph.views.report import overridable_warning
+from tracea_graph.views.kernel_table import KernelRow, kernel_rows
+from tracea_graph.views.report_record import overridable_warning
 
 __all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "weight_rows"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tracea_graph.policy.cost import CostModel, decision_cost
-from tracea_graph.policy.decision import Candidate, KernelPlan, PolicyDecision, Rejected
-from tracea_graph.policy.engine import CallDecision, PolicyEngine
+from tracea_graph.policy.cost_model import CostModel, decision_cost
 from tracea_graph.policy.kernel_catalog import KernelCatalog
-from tracea_graph.policy.machine import Machine
+from tracea_graph.policy.kernel_decision import Candidate, KernelPlan, PolicyDecision, Rejected
+from tracea_graph.policy.machine_model import Machine
 from tracea_graph.policy.operator_topology import (
     BlockSparse,
     Channelwise,
@@ -20,8 +19,9 @@ from tracea_graph.policy.operator_topology import (
     Unstructured,
     Windowed,
 )
-from tracea_graph.policy.processor import Processor
-from tracea_graph.policy.space import Config, SearchSpace
+from tracea_graph.policy.policy_engine import CallDecision, PolicyEngine
+from tracea_graph.policy.processor_families import Processor
+from tracea_graph.policy.search_space import Config, SearchSpace
 
 __all__ = [
     "BlockSparse",

@@ -11,7 +11,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, Sizes
-from tracea_graph.policy.decision import Candidate
+from tracea_graph.policy.kernel_decision import Candidate
 from tracea_graph.policy.operator_topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
 
 __all__ = ["KernelCatalog", "SizeOf"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracea_graph.rewrite.memo import Memo
+from tracea_graph.rewrite.decision_trace import Trace, TraceEntry
+from tracea_graph.rewrite.pass_result_cache import Memo
 from tracea_graph.rewrite.pattern import (
     Made,
     Match,
@@ -24,7 +25,6 @@ from tracea_graph.rewrite.proposal import (
     SchedulerLimits,
 )
 from tracea_graph.rewrite.scheduler import constant_values, schedule
-from tracea_graph.rewrite.trace import Trace, TraceEntry
 
 __all__ = [
     "Cost",

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.reasons import Code, Reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from tracea_graph.ir import TensorSpec, Weight
-from tracea_graph.reasons import EXPECTED, Code, code_of
+from tracea_graph.reason_codes import EXPECTED, Code, code_of
 from tracea_graph.rewrite.pattern import Made, Match, Miss, Rewrite, Rule, matches
 from tracea_graph.ttg import Region, TileGraph
 

@@ -22,9 +22,9 @@ from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
-from tracea_graph.reasons import EXPECTED, Code, Reason, code_of, other_readers
-from tracea_graph.rewrite.heap import Heap, QueuedProposal
-from tracea_graph.rewrite.memo import Memo
+from tracea_graph.reason_codes import EXPECTED, Code, Reason, code_of, other_readers
+from tracea_graph.rewrite.decision_trace import Trace
+from tracea_graph.rewrite.pass_result_cache import Memo
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import (
     Cost,
@@ -35,7 +35,7 @@ from tracea_graph.rewrite.proposal import (
     Proposal,
     SchedulerLimits,
 )
-from tracea_graph.rewrite.trace import Trace
+from tracea_graph.rewrite.proposal_queue import Heap, QueuedProposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["constant_values", "schedule"]

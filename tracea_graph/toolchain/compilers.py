@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.resources import kill_group
+from tracea_graph.temporary_files import kill_group
 from tracea_graph.toolchain.platforms import HERE, Platform
 
 __all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]

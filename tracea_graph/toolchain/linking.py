@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tracea_graph.errors import BuildError
-from tracea_graph.toolchain.artifact import Library, LibraryPart
-from tracea_graph.toolchain.cache import write_whole
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler
+from tracea_graph.toolchain.library_artifact import Library, LibraryPart
+from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.toolchain.platforms import HERE, Platform
 
 __all__ = [

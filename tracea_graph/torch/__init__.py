@@ -19,8 +19,8 @@ except ImportError as error:
     ) from error
 
 from tracea_graph.torch import ops
-from tracea_graph.torch.fallback import fallbacks
-from tracea_graph.torch.library import use_library
+from tracea_graph.torch.fallback_log import fallbacks
+from tracea_graph.torch.kernel_library import use_library
 from tracea_graph.torch.modules import (
     TraceaConv2d,
     TraceaLinear,

@@ -26,9 +26,9 @@ from torch.fx import GraphModule
 from tracea_graph.api import optimize, session
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.options import Options
-from tracea_graph.resources import Scratch
+from tracea_graph.temporary_files import Scratch
 from tracea_graph.torch.export import Exported, NotExportedError, export
-from tracea_graph.torch.fallback import note
+from tracea_graph.torch.fallback_log import note
 
 __all__ = ["compile_graph"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tracea_graph.torch import ops
-from tracea_graph.torch.fallback import note_call
+from tracea_graph.torch.fallback_log import note_call
 
 __all__ = ["TraceaConv2d", "TraceaLinear", "attention_kernels", "patch", "patch_conv2d"]
 

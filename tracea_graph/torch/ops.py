@@ -17,8 +17,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView
-from tracea_graph.torch.fallback import note_call
-from tracea_graph.torch.library import kernels, packed, view
+from tracea_graph.torch.fallback_log import note_call
+from tracea_graph.torch.kernel_library import kernels, packed, view
 
 __all__ = ["CONDITIONS", "conv2d", "linear", "scaled_dot_product_attention"]
 

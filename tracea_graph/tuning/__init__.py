@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from tracea_graph.tuning.cache import CacheEntry, TuningCache
-from tracea_graph.tuning.events import (
+from tracea_graph.tuning.machine_tuner import CACHE_FILE, TuningOptions
+from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
+from tracea_graph.tuning.schedule_space import HostTimed, ProgramBuilder, ScheduleSpace, Tunable
+from tracea_graph.tuning.schedule_tables import schedule_tables
+from tracea_graph.tuning.tune import tune
+from tracea_graph.tuning.tuner import Propose, Tuner
+from tracea_graph.tuning.tuner_events import (
     CaseFinished,
     Event,
     Listener,
@@ -12,8 +17,7 @@ from tracea_graph.tuning.events import (
     TuningStarted,
     ignore,
 )
-from tracea_graph.tuning.machine import CACHE_FILE, TuningOptions
-from tracea_graph.tuning.problem import (
+from tracea_graph.tuning.tuning_problem import (
     Case,
     Problem,
     ScheduleTables,
@@ -21,10 +25,6 @@ from tracea_graph.tuning.problem import (
     problems_of,
     with_schedules,
 )
-from tracea_graph.tuning.schedule_space import HostTimed, ProgramBuilder, ScheduleSpace, Tunable
-from tracea_graph.tuning.tables import tables
-from tracea_graph.tuning.tune import tune
-from tracea_graph.tuning.tuner import Propose, Tuner
 
 __all__ = [
     "CACHE_FILE",
@@ -49,7 +49,7 @@ __all__ = [
     "Workload",
     "ignore",
     "problems_of",
-    "tables",
+    "schedule_tables",
     "tune",
     "with_schedules",
 ]  # fmt: skip

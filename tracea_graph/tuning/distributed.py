@@ -8,16 +8,22 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracea_graph.tuning.events import CaseFinished, TuningResult, TuningStarted
-from tracea_graph.tuning.identity import key_of
-from tracea_graph.tuning.machine import TuningOptions
-from tracea_graph.tuning.problem import Case, Workload
+from tracea_graph.tuning.cache_key import key_of
+from tracea_graph.tuning.machine_tuner import TuningOptions
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.shared_study import SharedStorage, SharedStudy
 from tracea_graph.tuning.study import StudyResult
-from tracea_graph.tuning.tasks import GainEstimates, TuningTask, allot, by_priority, tasks_of
+from tracea_graph.tuning.task_priority import (
+    GainEstimates,
+    TuningTask,
+    allot,
+    by_priority,
+    tasks_of,
+)
 from tracea_graph.tuning.tuner import KNOWN, Fixture, Tuner
+from tracea_graph.tuning.tuner_events import CaseFinished, TuningResult, TuningStarted
+from tracea_graph.tuning.tuning_problem import Case, Workload
 
 __all__ = ["run_published_trials", "tune_distributed"]
 

@@ -23,7 +23,7 @@ from tracea_graph.policy import (
     SearchSpace,
 )
 from tracea_graph.toolchain import Counted, Library, uncounted
-from tracea_graph.tuning.problem import Case, Problem
+from tracea_graph.tuning.tuning_problem import Case, Problem
 
 __all__ = ["Fixture", "HostTimed", "ProgramBuilder", "ScheduleSpace", "Tunable"]
 

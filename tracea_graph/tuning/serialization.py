@@ -9,8 +9,8 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.problem import Case
 from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = [
     "case_from_json", "case_to_json", "chain_from_json", "chain_to_json", "schedule_to_json",

@@ -24,7 +24,7 @@ from warnings import catch_warnings, simplefilter
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.sampling import SEEDS, params_of, sampler, space_of
+from tracea_graph.tuning.candidate_sampling import SEEDS, params_of, sampler, space_of
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.tuning.study import EXHAUSTIVE, Study, StudyResult, Trial

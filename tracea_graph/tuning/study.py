@@ -229,7 +229,7 @@ class Study:
 def explore(study: Study) -> bool:
     """Measure a small number of candidates in order; sample a large one."""
     if len(study.candidates) > EXHAUSTIVE:
-        from tracea_graph.tuning.sampling import sample
+        from tracea_graph.tuning.candidate_sampling import sample
 
         return sample(study.candidates, study.first_score, study.trials, study.seed)
     return all(study.first_score(c) is not None for c in study.candidates[: study.trials])

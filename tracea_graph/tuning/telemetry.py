@@ -20,9 +20,9 @@ from statistics import median
 from types import TracebackType
 from typing import Any, TextIO
 
-from tracea_graph.toolchain.trust import make_private
-from tracea_graph.tuning.events import CaseFinished, Event, TrialMeasured, TuningStarted
-from tracea_graph.tuning.problem import Case
+from tracea_graph.toolchain.cache_trust import make_private
+from tracea_graph.tuning.tuner_events import CaseFinished, Event, TrialMeasured, TuningStarted
+from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = ["FOLDER", "Telemetry", "read_rows", "runs", "write_csv"]
 

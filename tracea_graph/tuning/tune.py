@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from tracea_graph.config import Environment
-from tracea_graph.tuning.events import Listener, TuningResult, ignore
-from tracea_graph.tuning.machine import Building, TuningOptions, tuner
-from tracea_graph.tuning.problem import Workload
+from tracea_graph.tuning.machine_tuner import Building, TuningOptions, tuner
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
+from tracea_graph.tuning.tuner_events import Listener, TuningResult, ignore
+from tracea_graph.tuning.tuning_problem import Workload
 
 __all__ = ["tune"]
 

@@ -18,8 +18,21 @@ from functools import cached_property, partial
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Processor, SearchSpace
-from tracea_graph.tuning.cache import CacheEntry, TuningCache
-from tracea_graph.tuning.events import (
+from tracea_graph.tuning.cache_key import about_case, difference, differs_in_machine_only, key_of
+from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
+from tracea_graph.tuning.schedule_space import Fixture, ScheduleSpace
+from tracea_graph.tuning.serialization import schedule_to_json
+from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
+from tracea_graph.tuning.task_priority import (
+    MIN_GAIN,
+    GainEstimates,
+    TuningTask,
+    allot,
+    by_priority,
+    tasks_of,
+)
+from tracea_graph.tuning.tuner_events import (
     CaseFinished,
     Event,
     Listener,
@@ -28,20 +41,7 @@ from tracea_graph.tuning.events import (
     TuningStarted,
     ignore,
 )
-from tracea_graph.tuning.identity import about_case, difference, differs_in_machine_only, key_of
-from tracea_graph.tuning.problem import Case, Problem, Workload, default_of
-from tracea_graph.tuning.schedule_space import Fixture, ScheduleSpace
-from tracea_graph.tuning.serialization import schedule_to_json
-from tracea_graph.tuning.space import candidates
-from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
-from tracea_graph.tuning.tasks import (
-    MIN_GAIN,
-    GainEstimates,
-    TuningTask,
-    allot,
-    by_priority,
-    tasks_of,
-)
+from tracea_graph.tuning.tuning_problem import Case, Problem, Workload, default_of
 
 __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracea_graph.views.graph import render_graph, render_stages
 from tracea_graph.views.notebook_report import Report
-from tracea_graph.views.report import (
+from tracea_graph.views.report_page import Profiled, report_page
+from tracea_graph.views.report_record import (
     CompressionRow,
     GroupRow,
     RuleRow,
@@ -14,9 +14,9 @@ from tracea_graph.views.report import (
     gain_of,
     rule_rows,
 )
-from tracea_graph.views.report_page import Profiled, report_page
-from tracea_graph.views.tables import plain
-from tracea_graph.views.text import render_report, render_rules
+from tracea_graph.views.report_text import render_report, render_rules
+from tracea_graph.views.stage_tables import render_graph, render_stages
+from tracea_graph.views.terminal_tables import plain
 
 __all__ = [
     "CompressionRow",

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.documents import Figure, to_json
-from tracea_graph.views.tables import new_table, plain, three_digits
+from tracea_graph.json_documents import Figure, to_json
+from tracea_graph.views.terminal_tables import new_table, plain, three_digits
 
 __all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
 

@@ -13,7 +13,7 @@ from tracea_graph.hardware.gpu import Gpu
 from tracea_graph.hardware.health_report import BackendHealth, Health, Runtime
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
-from tracea_graph.views.tables import Column, FittedTable, cell, new_table, three_digits
+from tracea_graph.views.terminal_tables import Column, FittedTable, cell, new_table, three_digits
 
 __all__ = ["render_health", "render_kernel"]
 

@@ -9,14 +9,14 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.documents import to_json
-from tracea_graph.reasons import EXPECTED, Code
-from tracea_graph.views.kernels import KernelRow
+from tracea_graph.json_documents import to_json
+from tracea_graph.reason_codes import EXPECTED, Code
+from tracea_graph.views.kernel_table import KernelRow
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.op_types import OpTypeRow, op_type_table
-from tracea_graph.views.report import RuleRow, unnamed
-from tracea_graph.views.tables import cell, new_table, plain, three_digits
-from tracea_graph.views.text import render_kernels, render_rules
+from tracea_graph.views.op_type_table import OpTypeRow, op_type_table
+from tracea_graph.views.report_record import RuleRow, unnamed
+from tracea_graph.views.report_text import render_kernels, render_rules
+from tracea_graph.views.terminal_tables import cell, new_table, plain, three_digits
 
 __all__ = [
     "Explanation",

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tracea_graph.views.bench import made_with
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.op_types import op_type_table
-from tracea_graph.views.profiling import (
+from tracea_graph.views.op_type_table import op_type_table
+from tracea_graph.views.profile_record import (
     EXPLAINED,
     SHORTEST,
     NodeGroup,
@@ -18,7 +18,7 @@ from tracea_graph.views.profiling import (
     ProfileRow,
     notable,
 )
-from tracea_graph.views.tables import Column, FittedTable, in_bytes, plain
+from tracea_graph.views.terminal_tables import Column, FittedTable, in_bytes, plain
 from tracea_graph.views.time_share import op_totals
 
 _FEWER = "winograd"

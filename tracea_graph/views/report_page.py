@@ -13,9 +13,15 @@ from markupsafe import Markup
 
 from tracea_graph.kernels.metadata import KernelMetadata
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.profiling import Profile
-from tracea_graph.views.report import GroupRow, ReportRecord, RuleRow, TimingRow, with_folder
-from tracea_graph.views.tables import in_bytes, plain, three_digits
+from tracea_graph.views.profile_record import Profile
+from tracea_graph.views.report_record import (
+    GroupRow,
+    ReportRecord,
+    RuleRow,
+    TimingRow,
+    with_folder,
+)
+from tracea_graph.views.terminal_tables import in_bytes, plain, three_digits
 from tracea_graph.views.time_share import LayerTime, OpTotals, layers_of, op_totals
 
 __all__ = ["Profiled", "report_fragment", "report_page"]

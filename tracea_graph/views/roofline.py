@@ -20,8 +20,7 @@ from typing import Any
 import jinja2
 
 from tracea_graph.errors import UsageError
-from tracea_graph.views.profile_table import abridged, cells, headline, summary
-from tracea_graph.views.profiling import (
+from tracea_graph.views.profile_record import (
     MOST,
     PETTY,
     NodeGroup,
@@ -31,7 +30,8 @@ from tracea_graph.views.profiling import (
     families,
     notable,
 )
-from tracea_graph.views.tables import plain
+from tracea_graph.views.profile_table import abridged, cells, headline, summary
+from tracea_graph.views.terminal_tables import plain
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
 

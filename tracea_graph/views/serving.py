@@ -11,9 +11,9 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.documents import to_json
+from tracea_graph.json_documents import to_json
 from tracea_graph.views.bench import made_with
-from tracea_graph.views.tables import cell, new_table, plain, three_digits
+from tracea_graph.views.terminal_tables import cell, new_table, plain, three_digits
 
 __all__ = ["ServingReport", "ServingRow", "quantile", "render_serving"]
 

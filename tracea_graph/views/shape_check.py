@@ -9,8 +9,8 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.documents import to_json
-from tracea_graph.views.text import cell, new_table, plain
+from tracea_graph.json_documents import to_json
+from tracea_graph.views.report_text import cell, new_table, plain
 
 __all__ = ["ShapeReport", "ShapeRow", "render_shapes"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracea_graph.views.charts import INK, PAPER, chart_svg, chart_theme, check_charts
-from tracea_graph.views.tables import FittedTable, cell, new_table, three_digits
+from tracea_graph.views.terminal_tables import FittedTable, cell, new_table, three_digits
 
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
 

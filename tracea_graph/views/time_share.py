@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.profiling import Profile, ProfileRow
+from tracea_graph.views.profile_record import Profile, ProfileRow
 
 __all__ = ["LayerTime", "OpTotals", "layers_of", "op_totals"]
 

@@ -11,7 +11,7 @@ from importlib import resources
 
 import jinja2
 
-from tracea_graph.views.tables import plain
+from tracea_graph.views.terminal_tables import plain
 
 __all__ = ["TaskSpan", "Timeline", "timeline_svg"]
 

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.check.verify_outputs import Verification
-from tracea_graph.documents import to_json
-from tracea_graph.views.tables import Column, FittedTable, cell, plain
+from tracea_graph.json_documents import to_json
+from tracea_graph.views.terminal_tables import Column, FittedTable, cell, plain
 
 __all__ = ["VerifyReport", "comparison_json", "render_comparison"]
 

@@ -38,7 +38,7 @@ from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.structure import WeightScan
 from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
-from tracea_graph.reasons import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.tile_set import Ids

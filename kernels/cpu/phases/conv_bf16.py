@@ -34,7 +34,7 @@ from tracea_graph.kernels.cpu.phases.precision import (
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import TileGraph
 

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.reasons import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvInt16"]

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["FEW_FILTERS", "ConvWinograd"]

@@ -27,7 +27,7 @@ from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
 from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

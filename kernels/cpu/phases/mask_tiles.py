@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
-from tracea_graph.reasons import not_constant
+from tracea_graph.reason_codes import not_constant
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph, TTGBuilder
 

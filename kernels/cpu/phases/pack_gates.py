@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.gates import GATE_PANELS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.reasons import unsuited
+from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["PackGates"]

@@ -22,7 +22,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Plain
 from tracea_graph.passes.matmul.constant_matrices import must_stay_plain
-from tracea_graph.reasons import not_constant
+from tracea_graph.reason_codes import not_constant
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

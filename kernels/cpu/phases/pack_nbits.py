@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["PACK_NBITS", "PACK_NBITS_TABLE"]

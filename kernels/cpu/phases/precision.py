@@ -51,7 +51,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.regions import fused
-from tracea_graph.reasons import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 

@@ -39,8 +39,8 @@ from tracea_graph.policy import (
     SearchSpace,
     Transformed,
 )
-from tracea_graph.tuning.problem import Case, Problem
 from tracea_graph.tuning.schedule_space import HostTimed
+from tracea_graph.tuning.tuning_problem import Case, Problem
 
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
 

@@ -29,7 +29,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
 from tracea_graph.kernels.cpu.variants import conv_bf16_tile, conv_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace
-from tracea_graph.tuning.problem import Case
+from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = ["TaskGrid", "divide", "modelled_us", "schedule_of", "space_of"]
 

@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, Gemm
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_int8_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace
-from tracea_graph.tuning.problem import Case, default_of, row_class
+from tracea_graph.tuning.tuning_problem import Case, default_of, row_class
 
 __all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
 

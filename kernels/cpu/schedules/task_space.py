@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.ops.elementwise_steps import ELEMENTARY
 from tracea_graph.policy import Config, SearchSpace
-from tracea_graph.tuning.problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_of
 
 __all__ = ["TaskCut", "cut", "modelled_us", "schedule_of", "space_of"]
 

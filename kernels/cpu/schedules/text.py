@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
 from tracea_graph.kernels.cpu.schedules.task import TaskProblem
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.toolchain.cache import digest
+from tracea_graph.toolchain.object_cache import digest
 
 __all__ = ["text_of"]
 

@@ -31,10 +31,10 @@ from tracea_graph.policy import (
     Processor,
     SearchSpace,
 )
-from tracea_graph.toolchain.cache import digest
-from tracea_graph.tuning.problem import Case, Problem, default_of, row_class
+from tracea_graph.toolchain.object_cache import digest
 from tracea_graph.tuning.schedule_space import Fixture
 from tracea_graph.tuning.serialization import chain_from_json, chain_to_json
+from tracea_graph.tuning.tuning_problem import Case, Problem, default_of, row_class
 
 __all__ = ["GpuScheduleSpace"]
 

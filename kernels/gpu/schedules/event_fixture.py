@@ -36,8 +36,8 @@ from tracea_graph.kernels.gpu.schedules.matmul import MatmulProblem, runs, tiles
 from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Program, Schedule, View
-from tracea_graph.resources import Scratch
-from tracea_graph.tuning.problem import Case
+from tracea_graph.temporary_files import Scratch
+from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = ["DeviceWorker", "EventFixture", "request_for"]
 

@@ -30,8 +30,8 @@ from tracea_graph.kernels.gpu.emitter import vocabulary
 from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import Buffer, View
-from tracea_graph.toolchain.cache import ObjectCache, digest
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
+from tracea_graph.toolchain.object_cache import ObjectCache, digest
 
 Array = npt.NDArray[Any]
 

@@ -41,10 +41,10 @@ from tracea_graph.tuning import (
     tune,
     with_schedules,
 )
-from tracea_graph.tuning.identity import key_of
-from tracea_graph.tuning.problem import default_of
+from tracea_graph.tuning.cache_key import key_of
+from tracea_graph.tuning.candidate_selection import candidates
 from tracea_graph.tuning.serialization import case_from_json, case_to_json, schedule_to_json
-from tracea_graph.tuning.space import candidates
+from tracea_graph.tuning.tuning_problem import default_of
 
 SPACE = GPU.schedule_space
 assert SPACE is not None

@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.passes.convolution import batch_norm, conv, pool
-from tracea_graph.pipeline.assembly import assemble
+from tracea_graph.pipeline.result_assembly import assemble
 from tracea_graph.rewrite import Proposal, RulePass
 from tracea_graph.target import BACKENDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.graphs import Net, assert_same, normal, only, ops, optimized, schedule_only
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
-from tracea_graph.reasons import Code
+from tracea_graph.reason_codes import Code
 
 FEEDS = {"x": normal(2, 5, 24)}
 

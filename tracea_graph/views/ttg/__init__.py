@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracea_graph.views.ttg.notebook import NOTEBOOK
-from tracea_graph.views.ttg.page import graph_page
+from tracea_graph.views.ttg.graph_page import graph_page
+from tracea_graph.views.ttg.notebook_display import NOTEBOOK
 
 __all__ = ["NOTEBOOK", "graph_page"]

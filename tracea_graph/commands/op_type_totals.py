@@ -1,0 +1,65 @@
+"""Counts, FLOPs, bytes and predicted times of a graph by op type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from tracea_graph.commands.op_statistics import touched_bytes
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import assumed
+from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.region_subgraph import Subgraph
+from tracea_graph.policy import CostModel
+from tracea_graph.policy.ort_cost import SHAPE_ONLY
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.views.op_type_table import OpTypeRow
+
+__all__ = ["op_types"]
+
+
+def op_types(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
+    """Return a row per op type, that with the longest predicted time first.
+
+    A program counts as its steps.  Bytes are those that each op touches, FLOPs those of the ops
+    whose iteration space is known.
+    """
+    found: dict[str, list[float]] = {}
+    for place, region in _steps(graph):
+        flops, moved = _work(place, region, cost.bindings)
+        us = cost(place, region) - (cost.machine.node_us if place is not graph else 0.0)
+        sums = found.setdefault(region.op, [0, 0.0, 0.0, 0.0])
+        for i, more in enumerate((1, flops, moved, us)):
+            sums[i] += more
+    rows = (OpTypeRow(op, int(n), flops, moved, us) for op, (n, flops, moved, us) in found.items())
+    return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def _steps(graph: TileGraph) -> Iterator[tuple[TileGraph, Region]]:
+    """Yield every region that is no program, and every step of a program, with its graph."""
+    for region in graph.regions():
+        if isinstance(region.params, RegionParams):
+            inside = Subgraph(graph, region)
+            yield from ((inside, step) for step in inside.steps)
+        else:
+            yield graph, region
+
+
+def _work(graph: TileGraph, region: Region, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return FLOPs, and the bytes touched of all operands and results."""
+
+    def bytes_of(value: str) -> float:
+        spec = graph.spec(value)
+        if spec.dtype is None or spec.shape is None:
+            return 0.0
+        return prod(assumed(extent, sizes) for extent in spec.shape) * spec.dtype.size
+
+    if region.op in SHAPE_ONLY:
+        return 0.0, 0.0
+    try:
+        model = graph.model(region)
+        sides = touched_bytes(graph, region, sizes, bytes_of)
+        flops = model.flops(sizes) if model else 0.0
+    except GraphError:  # a size is not known
+        return 0.0, 0.0
+    return flops, sum(size for side in sides for value, size in side.items() if value)

@@ -1,0 +1,56 @@
+"""JSON Schemas of all kinds of documents, published in ``docs/schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.hardware.health_report import Health
+from tracea_graph.json_documents import schema_of
+from tracea_graph.pipeline.plan_lock import LockContent
+from tracea_graph.policy import KernelPlan
+from tracea_graph.toolchain import Manifest
+from tracea_graph.views import Report
+from tracea_graph.views.bench import BenchReport
+from tracea_graph.views.explain import Explanation
+from tracea_graph.views.retune_record import Retuned
+from tracea_graph.views.serving import ServingReport
+from tracea_graph.views.shape_check import ShapeReport
+from tracea_graph.views.sweep import SweepPoint
+from tracea_graph.views.tuning_documents import CachedResult, TunedReport
+from tracea_graph.views.verify import VerifyReport
+
+__all__ = ["DOCUMENTS", "schema"]
+
+DOCUMENTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "bench": BenchReport,
+        "cache": CachedResult,
+        "doctor": Health,
+        "explain": Explanation,
+        "kernel": KernelPlan,
+        "lock": LockContent,
+        "manifest": Manifest,
+        "report": Report,
+        "retune": Retuned,
+        "shapes": ShapeReport,
+        "serving": ServingReport,
+        "sweep": SweepPoint,
+        "tune": TunedReport,
+        "verify": VerifyReport,
+    }
+)
+"""The record of each document.
+
+``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
+a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, ``shapes`` of ``tracea inspect
+--check``, ``serving`` of ``tracea bench --sessions``, the others that of the command of their
+name, ``cache``, ``sweep`` and ``tune`` an item of its list, and ``lock`` the file of
+``--save-lock``.
+"""
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a document.  Raises KeyError for names not in DOCUMENTS."""
+    return schema_of(DOCUMENTS[name])

@@ -1,0 +1,102 @@
+"""The policy of a session: the ``runtime`` mapping of a YAML file, beside options and hints.
+
+runtime:
+  threads: 2
+  allocator: arena
+  profile: runs.txt
+  timeout: 5s
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tracea_graph.errors import UsageError, close_match
+from tracea_graph.options import value_parsers
+from tracea_graph.options.config_files import RUNTIME, read
+
+__all__ = ["ALLOCATORS", "RuntimePolicy", "read_policy"]
+
+ALLOCATORS = ("arena", "plain", "guard")
+"""ONNX Runtime's arena, malloc for each run, or guard pages and canaries (``TRACEA_DEBUG``)."""
+_LOCK = Lock()
+
+
+@dataclass(frozen=True)
+class RuntimePolicy:
+    """How a result runs; what is None stays as the process has it.
+
+    ``threads``: of each node; ``allocator``: one of :data:`ALLOCATORS`; ``profile``: the file that
+    runs are appended to; ``timeout``: seconds after which a run ends with an error.
+    """
+
+    threads: int | None = None
+    allocator: str | None = None
+    profile: Path | None = None
+    timeout: float | None = None
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return the environment variables that a library reads when it is registered."""
+        found = {
+            "TRACEA_PROFILE": None if self.profile is None else str(self.profile),
+            "TRACEA_TIMEOUT": None if self.timeout is None else str(self.timeout),
+            "TRACEA_DEBUG": "guard" if self.allocator == "guard" else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Set the variables for the time in which a library is registered."""
+        with _LOCK:
+            before = {name: os.environ.get(name) for name in self.variables}
+            os.environ.update(self.variables)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    if value is None:
+                        del os.environ[name]
+                    else:
+                        os.environ[name] = value
+
+
+def read_policy(path: Path) -> RuntimePolicy:
+    """Read the policy of a file; a relative ``profile`` is relative to it.
+
+    Raises UsageError if the file cannot be read, or for an unknown word or impossible value.
+    """
+    found = read(path).get(RUNTIME) or {}
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: {RUNTIME} is no mapping")
+    known = [one.name for one in fields(RuntimePolicy)]
+    for name in found:
+        if name not in known:
+            which = close_match(str(name), known) or f"; there are {', '.join(known)}"
+            raise UsageError(f"{path}: {RUNTIME} has no {name!r}{which}")
+    try:
+        return RuntimePolicy(**{name: _value(name, found[name], path.parent) for name in found})
+    except (ValueError, ArgumentTypeError) as error:
+        raise UsageError(f"{path}: {RUNTIME}: {error}") from None
+
+
+def _value(name: str, value: Any, folder: Path) -> Any:
+    if name == "threads":
+        return value_parsers.count(str(value))
+    if name == "timeout":
+        seconds = value_parsers.seconds(str(value))
+        if seconds <= 0:
+            raise ValueError("timeout must be above 0")
+        return seconds
+    if name == "profile":
+        return folder / str(value)
+    if value not in ALLOCATORS:
+        raise ValueError(f"allocator is {value!r}, not {', '.join(ALLOCATORS)}")
+    return value

@@ -1,0 +1,135 @@
+"""Content-addressed store of compiled objects, bounded in size.
+
+An entry is one file, named by its key: the SHA-256 of the object, followed by the object.  An
+entry that does not match its digest counts as absent and is rebuilt, and so does one that other
+users can have written (:mod:`~tracea_graph.toolchain.cache_trust`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracea_graph.errors import BuildError
+from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
+
+__all__ = ["ObjectCache", "digest", "write_whole"]
+
+_DIGEST_BYTES = 32
+LIMIT = 2 << 30
+"""Bytes of objects to keep; a library for all levels has about 30 MB of them."""
+
+
+def digest(*parts: str | bytes) -> str:
+    """Return the SHA-256 of parts, each preceded by its length so that no two lists collide."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file completely, then rename it into place; readers see the old or the new one."""
+    handle, name = tempfile.mkstemp(prefix=".tracea-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+_guard = threading.Lock()
+_making: dict[Path, threading.Lock] = {}
+"""Locks of entries that threads of this process made or are making."""
+
+
+_trimmed = set[Path]()
+"""Roots that this process has brought within the limit; once is enough for a build's objects."""
+
+
+@dataclass(frozen=True)
+class ObjectCache:
+    """Objects under ``root``, readable by their owner alone.
+
+    The first object that a process stores makes room: what was not used for longest goes.
+    """
+
+    root: Path
+
+    @contextmanager
+    def making(self, key: str) -> Iterator[None]:
+        """Wait until no other thread of this process makes the object of a key; then make it.
+
+        Ask for the object again in this block: another thread may have stored it.
+        """
+        with _guard:
+            lock = _making.setdefault(self._path(key), threading.Lock())
+        with lock:
+            yield
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object stored under a key; None if it is absent, damaged or not trusted."""
+        try:
+            data = read_private(self._path(key), self.root)
+        except OSError:
+            return None
+        if data is None:
+            return None
+        body = data[_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
+            return None
+        with suppress(OSError):  # a cache that cannot be written serves as well
+            os.utime(self._path(key))
+        return body
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object, unless other users can write to the folder.
+
+        Raises BuildError if the folder cannot be written.
+        """
+        path = self._path(key)
+        try:
+            make_private(path.parent)
+            if trusted(path.parent, self.root):
+                write_whole(path, hashlib.sha256(data).digest() + data, mode=0o600)
+                if self.root not in _trimmed:
+                    _trimmed.add(self.root)
+                    self.trim()
+        except OSError as error:
+            raise BuildError(
+                f"The build cache {self.root} cannot be written ({error.strerror}); "
+                "set TRACEA_CACHE to a folder of your own."
+            ) from error
+
+    def trim(self, limit: int = LIMIT) -> int:
+        """Remove objects, those unused for longest first, until ``limit`` bytes are left.
+
+        Returns the bytes removed.  Files that another process removes meanwhile do not matter.
+        """
+        found = []
+        for path in self.root.glob("*/*"):
+            with suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        excess, removed = sum(size for _, size, _ in found) - limit, 0
+        for _, size, path in sorted(found):
+            if removed >= excess:
+                break
+            with suppress(OSError):
+                path.unlink()
+                removed += size
+        return removed
+
+    def _path(self, key: str) -> Path:
+        return self.root / key[:2] / key

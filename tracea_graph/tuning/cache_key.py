@@ -1,0 +1,111 @@
+"""Everything a tuning result depends on, as text; the cache's key is a digest of it.
+
+The machine (processor, instruction set, caches), the compiler and its flags, ONNX Runtime, this
+package's version, the sources of the measured code, the problem, its row count and dtype, the
+thread counts, and the default schedule that a candidate had to beat.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware import fingerprint_hash
+from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.tuning_problem import Case, Problem, default_of
+from tracea_graph.version import VERSION
+
+__all__ = [
+    "about_case", "difference", "differs_in_machine_only", "key_of", "machine_facts",
+]  # fmt: skip
+
+_PROBLEM = ("op", "epilogue", "rows", "dtype")
+_MACHINE = ("machine", "compiler", "onnxruntime")
+"""Facts about where a result was measured."""
+_WORDS = {
+    "machine": "on another machine",
+    "compiler": "with another compiler",
+    "onnxruntime": "with another ONNX Runtime",
+    "tracea": "by another version of tracea",
+    "kernels": "with other kernel sources",
+    "isa": "for another instruction set",
+    "threads": "at other thread counts",
+    "weights": "with other weights in the cache",
+    "default": "against another default",
+}
+
+
+def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> dict[str, str]:
+    """Return what results depend on besides the problem and the kernels' sources.
+
+    ``fingerprint`` is the backend's description of the machine.  Raises BuildError if there is no
+    working compiler.
+    """
+    try:
+        runtime = version("onnxruntime")
+    except PackageNotFoundError:
+        runtime = "unknown"
+    compiler = find_compiler(environment)
+    told = f"{compiler.identity.splitlines()[0]} [{digest(compiler.identity)[:8]}]"
+    return {
+        "machine": f"{fingerprint['model']} [{fingerprint_hash(fingerprint)}]",
+        "compiler": " ".join((told, *map(shlex.quote, compiler.flags))),
+        "onnxruntime": runtime,
+        "tracea": VERSION,
+    }
+
+
+def about_case(
+    case: Case,
+    facts: Mapping[str, str],
+    schedule_space: ScheduleSpace,
+    level: str,
+    threads: Sequence[int],
+) -> dict[str, str]:
+    """Return everything a case's result depends on, as text by name."""
+    problem = case.problem
+    return {
+        **facts,
+        "kernels": schedule_space.text_of(problem, level),
+        "isa": level,
+        "threads": ",".join(map(str, threads)),
+        "op": " ".join(filter(None, map(_word, sorted(_shape(problem).items())))),
+        "epilogue": problem.epilogue.text if problem.epilogue else "",
+        "rows": str(case.rows),
+        "dtype": problem.dtype,
+        "default": str(default_of(case)),
+    }
+
+
+def differs_in_machine_only(about: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether two results are of one case and kernel, from machines that may differ."""
+    return {**other, **{n: about[n] for n in _MACHINE}} == dict(about)
+
+
+def key_of(about: Mapping[str, str]) -> str:
+    """Return the cache's key: a digest of ``about``."""
+    return digest(*(f"{name}={value}" for name, value in sorted(about.items())))
+
+
+def difference(about: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> str:
+    """Return how the nearest cached result of a problem differs from a case, as a clause."""
+    same = [o for o in others if all(o.get(name) == about[name] for name in _PROBLEM)]
+    if not same:
+        return "never measured"
+    changes = [[w for n, w in _WORDS.items() if o.get(n) != about.get(n)] for o in same]
+    nearest = min(changes, key=lambda words: len(words))
+    return f"measured {' and '.join(nearest)}"
+
+
+def _shape(problem: Problem) -> dict[str, Any]:
+    return {n: v for n, v in problem.key.items() if n != "epilogue"}
+
+
+def _word(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name}={value}" if value != "" else ""

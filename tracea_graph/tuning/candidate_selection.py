@@ -1,0 +1,60 @@
+"""Choose which candidates of a case's search space to measure, and in which order.
+
+The backend defines spaces and the cost models that rank them; measurements decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracea_graph.kernels.program import Schedule
+from tracea_graph.policy import Config, PolicyEngine, Processor, SearchSpace
+from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.tuning_problem import Case, default_of
+
+__all__ = ["candidates", "legal_schedules"]
+
+
+def legal_schedules(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
+    """Yield all distinct schedules, the default first."""
+    return (
+        schedule_space.schedule(case, c) for c in schedule_space.space(case, level, None).legal()
+    )
+
+
+def candidates(
+    case: Case,
+    schedule_space: ScheduleSpace,
+    level: str,
+    threads: Sequence[int],
+    limit: int | None = None,
+    on: Processor | None = None,
+    within: SearchSpace | None = None,
+) -> list[Schedule]:
+    """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
+
+    Ties are broken by the order of :func:`legal_schedules`; the default is not included.  The
+    policy narrows the backend's space to what is worth measuring.  Axes that ``within`` sets
+    replace the backend's, in a space that is searched as a whole; raises UsageError for an axis it
+    has not.
+    """
+    space, default = schedule_space.space(case, level, on), default_of(case)
+    same = next(space.legal())  # the default's values are first on every axis
+    space = space.within(within) if within else space
+    before = [schedule_space.modelled_us(case, default, level, t) for t in threads]
+
+    known: dict[Schedule, float] = {}
+
+    def total(config: Config) -> float:
+        """Modelled times relative to the default's, over all thread counts."""
+        schedule = schedule_space.schedule(case, config)
+        if schedule not in known:
+            after = (schedule_space.modelled_us(case, schedule, level, t) for t in threads)
+            known[schedule] = sum(a / b for a, b in zip(after, before, strict=True))
+        return known[schedule]
+
+    if within is None:
+        policy = PolicyEngine(schedule_space.catalog, schedule_space.levels(level))
+        space = policy.decide(schedule_space.topology(case)).prune(space, total, same)
+    schedules = [schedule_space.schedule(case, config) for config in space.ranked(total)]
+    return [d for d in schedules if d != schedule_space.schedule(case, same)][:limit]

@@ -1,0 +1,164 @@
+"""Order tuning tasks and allot trials by expected gain per cost.
+
+    expected gain = share of its run's time · expected speed-up of the task
+    cost          ∝ one run of the fixture's model
+
+The requested row counts form one run, in which every case has its share of the whole model's
+predicted time; every typical row count that was not requested forms a run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracea_graph.tuning.benchmark_fixture import replicas
+from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.schedule_space import ScheduleSpace
+from tracea_graph.tuning.tuning_problem import Case, Workload, default_of, row_class
+
+__all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
+
+_PRIOR_GAIN = 0.03
+"""Expected gain of a case before any was measured, if the cost model predicts less."""
+MIN_GAIN = 0.01
+"""Runs whose remaining cases promise a smaller end-to-end gain are not tuned."""
+_UNASKED_WEIGHT = 0.1
+_FEWEST, _MOST = 4, 160
+"""Minimum and maximum trials of a case."""
+_BENCH_BYTES, _PAIRS, _OPENING_US = 64 << 20, 5, 60e3
+"""Bytes of weights a run reads if they are cold, average pairs per trial, µs to open a session."""
+_SEARCHING = 0.7
+"""Share of a case's time for searching; the rest is for the verdict."""
+_JUDGING = 30
+"""Typical number of pairs of the verdict."""
+
+
+@dataclass(frozen=True)
+class TuningTask:
+    """A case to tune: whether its row count was requested, and its share of its run's time."""
+
+    case: Case
+    asked: bool
+    share: float
+
+    @property
+    def run(self) -> int:
+        """Its run: 0 for requested row counts, else the row count."""
+        return 0 if self.asked else self.case.rows
+
+    @property
+    def weight(self) -> float:
+        """Weight of its run relative to the requested one."""
+        return 1.0 if self.asked else _UNASKED_WEIGHT
+
+
+def tasks_of(
+    workloads: Iterable[Workload],
+    schedule_space: ScheduleSpace,
+    level: str,
+    threads: Sequence[int],
+    rest_us: float = 0.0,
+) -> list[TuningTask]:
+    """Return every case of the workloads that is large enough to tune.
+
+    ``rest_us`` is the predicted µs of the model's other regions.
+    """
+    spent: dict[int, float] = {0: rest_us}
+    found: list[tuple[TuningTask, float]] = []
+    for load in workloads:
+        for rows in (*load.rows, *_others(load)):
+            task = TuningTask(Case(load.problem, rows), rows in load.rows, 0.0)
+            us = schedule_space.modelled_us(task.case, default_of(task.case), level, threads[0])
+            spent[task.run] = spent.get(task.run, 0.0) + us * load.count
+            if us >= schedule_space.least_us:
+                found.append((task, us * load.count))
+    return [TuningTask(j.case, j.asked, us / spent[j.run]) for j, us in found]
+
+
+def _others(load: Workload) -> list[int]:
+    """Row counts to tune for the tables that were not requested."""
+    problem = load.problem
+    taken = {row_class(problem, rows) for rows in load.rows}
+    return [rows for rows in problem.typical_rows if row_class(problem, rows) not in taken]
+
+
+@dataclass
+class GainEstimates:
+    """Expected gains of tasks: predicted by the cost model, corrected by measured gains."""
+
+    schedule_space: ScheduleSpace
+    level: str
+    threads: Sequence[int]
+    min_gain: float = MIN_GAIN
+    run_bytes: int | None = None
+    _modelled: dict[Case, float] = field(default_factory=dict)
+    _gains: dict[int, list[float]] = field(default_factory=dict)
+
+    def of(self, task: TuningTask) -> float:
+        """Return the expected end-to-end gain of a task, as a share of its run's time."""
+        if task.case not in self._modelled:
+            self._modelled[task.case] = self._modelled_gain(task.case)
+        gains = self._gains.get(task.run, [])
+        usual, trust = (_PRIOR_GAIN + sum(gains)) / (1 + len(gains)), 1.0 / (1 + len(gains))
+        return task.share * (trust * max(self._modelled[task.case], usual) + (1 - trust) * usual)
+
+    def _modelled_gain(self, case: Case) -> float:
+        """Predict the share of the case's time that the best candidate saves."""
+        default, us = default_of(case), self.schedule_space.modelled_us
+        gains = (
+            1 - us(case, schedule, self.level, t) / us(case, default, self.level, t)
+            for schedule in candidates(
+                case, self.schedule_space, self.level, self.threads, limit=4
+            )
+            for t in self.threads
+        )
+        return max(gains, default=0.0)
+
+    def run_us(self, case: Case) -> float:
+        """Return the predicted µs of one run of the case's fixture model."""
+        us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
+        return us * replicas(case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES)
+
+    def record_gain(self, task: TuningTask, gain: float) -> None:
+        """Record a measured speed-up, which raises the expectations of the run's other tasks."""
+        self._gains.setdefault(task.run, []).append(1 - 1 / gain)
+
+    def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
+        """Return the seconds that the first of ``tasks`` may search, out of the total left."""
+        wanted = [self.of(task) * task.weight for task in tasks]
+        return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
+
+    def below_min_gain(self, tasks: Iterable[TuningTask]) -> set[int]:
+        """Return runs whose remaining tasks together have too small an expected gain."""
+        sums: dict[int, float] = {}
+        for task in tasks:
+            sums[task.run] = sums.get(task.run, 0.0) + self.of(task)
+        return {run for run, gain in sums.items() if gain < self.min_gain}
+
+
+def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
+    """Sort tasks: requested ones first, then by expected gain per cost."""
+
+    def priority(task: TuningTask) -> float:
+        return estimates.of(task) / estimates.run_us(task.case)
+
+    return sorted(tasks, key=lambda task: (not task.asked, -priority(task)))
+
+
+def allot(
+    tasks: Sequence[TuningTask], estimates: GainEstimates, seconds: float
+) -> Mapping[Case, int]:
+    """Return trials per case, proportional to expected gains, that fit into ``seconds``.
+
+    Uses models only: equal tasks and budgets always give equal numbers.
+    """
+    wanted = {task.case: estimates.of(task) * task.weight for task in tasks}
+    total = sum(wanted.values()) or 1.0
+    trials = {}
+    for case, gain in wanted.items():
+        run_us = estimates.run_us(case) * len(estimates.threads)
+        us = seconds * 1e6 * gain / total - 2 * _JUDGING * run_us
+        fitting = int(us / (2 * _PAIRS * run_us + _OPENING_US))
+        trials[case] = min(max(fitting, _FEWEST), _MOST)
+    return trials

@@ -1,0 +1,346 @@
+"""The record of an optimization, from which table, JSON and manifest are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from tracea_graph.json_documents import Figure, to_json
+from tracea_graph.reason_codes import EXPECTED, VERDICTS, Code
+from tracea_graph.rewrite import Trace
+from tracea_graph.toolchain import Manifest
+from tracea_graph.views.kernel_table import KernelRow
+from tracea_graph.views.retune_record import Retuned
+
+__all__ = [
+    "CompressionRow",
+    "GroupRow",
+    "ReportRecord",
+    "RuleRow",
+    "StorageRow",
+    "TimingRow",
+    "WeightRow",
+    "gain_of",
+    "located",
+    "overridable_warning",
+    "rule_rows",
+    "speedup_in_words",
+    "unnamed",
+    "with_folder",
+]  # fmt: skip
+
+
+_QUOTED = re.compile(r"'[^']*'")
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One group of equal rewrites and the decision about it.
+
+    ``gains`` are ratios of the time without the group to the time with it (above 1: faster), one
+    per entry of the report's timings; empty if it was not timed separately.
+    """
+
+    group: str
+    rule: str
+    count: int
+    kept: bool
+    reason: str
+    gains: tuple[float, ...] = ()
+    originals: tuple[str, ...] = ()
+    code: Code = Code.UNMEASURED
+
+    @property
+    def verdict(self) -> str:
+        """The reason in a few words, without figures."""
+        return VERDICTS[self.code]
+
+    @property
+    def gain(self) -> str:
+        """``1.03×``, or ``1.03–1.28×`` over thread counts and shapes."""
+        if not self.gains:
+            return ""
+        low, high = f"{min(self.gains):.2f}", f"{max(self.gains):.2f}"
+        return f"{low}×" if low == high else f"{low}–{high}×"
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """How often a rule was applied, or the reason it was not."""
+
+    rule: str
+    count: int
+    verdict: str
+    reason: str = ""
+    code: Code = Code.APPLIED
+
+
+def unnamed(reason: str) -> str:
+    """Return a reason with the names of tensors left out."""
+    return _QUOTED.sub("''", reason)
+
+
+def overridable_warning(count: int) -> str:
+    """Return why overridable initializers stay outside kernels, and how to change that."""
+    return (
+        f"initializers that callers may override: {count}; kernels cannot use "
+        "them as weights, unless --freeze-initializers makes them constants"
+    )
+
+
+def located(reason: str, tensor: str) -> str:
+    """Return a reason that names a tensor: the given one unless it already names one."""
+    return reason if _QUOTED.search(reason) or not tensor else f"{reason} (at {tensor!r})"
+
+
+def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
+    """Return the rules that were applied, then those that were not, then those that raised.
+
+    Reasons that differ only in tensor names share a row, which names the first; expected ones have
+    none.
+    """
+    applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
+    alike: dict[tuple[str, str], RuleRow] = {}
+    for entry in trace.entries:
+        if entry.verdict not in ("missed", "rejected") or entry.code in EXPECTED:
+            continue
+        rule, why = entry.rule, entry.reason
+        key = (rule, unnamed(why))
+        where = next(iter(entry.nodes), "")
+        first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where), entry.code))
+        alike[key] = dataclasses.replace(first, count=first.count + 1)
+    raised = (
+        RuleRow(error.rule, 1, "raised", error.raised, Code.RAISED) for error in trace.broken
+    )
+    return (*applied, *alike.values(), *raised)
+
+
+@dataclass(frozen=True)
+class StorageRow:
+    """Matmuls of one group with sparse or low-rank storage: bytes of all their weights."""
+
+    group: str
+    technique: str
+    count: int
+    dense: int
+    stored: int
+    kept: bool
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    """Structure in a weight (zeros, low rank, copies) that allows smaller storage.
+
+    ``stored`` and ``potential`` are bytes in the original and with the structure exploited;
+    ``applied`` is the rule that exploited it, or why none did.
+    """
+
+    weight: str
+    structure: str
+    stored: int
+    potential: int
+    applied: str
+
+
+@dataclass(frozen=True)
+class CompressionRow:
+    """A layer ``[k, n]`` whose matrix was compressed by ``technique``.
+
+    ``size`` is a rank, a fraction of zeros, or a number of removed channels; ``kept`` is the
+    fraction of numbers and operations kept.  Names of the new weights begin with one of ``marks``.
+    ``predicted`` and ``holdout_error`` are relative errors of the layer's output on calibration
+    and holdout data (None without); ``model_error`` is its predicted contribution to the model's
+    error, ``saved_us`` the predicted saving of run time.
+    """
+
+    layer: str
+    marks: tuple[str, ...]
+    technique: str
+    size: float
+    k: int
+    n: int
+    kept_share: float
+    predicted: float
+    holdout_error: float | None
+    model_error: float
+    saved_us: float
+    kept: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The holdout error as a multiple of the calibration error; 1 without holdout data."""
+        if not (self.holdout_error and self.predicted):
+            return 1.0
+        return self.holdout_error / self.predicted
+
+    @property
+    def title(self) -> str:
+        """``rank 96``, ``70 % zeros`` or ``96 channels less``."""
+        if self.technique == "channels":
+            return f"{self.size:.0f} channels less"
+        if self.technique == "zeros":
+            return f"{100 * self.size:.0f} % zeros"
+        return f"rank {self.size:.0f}"
+
+
+@dataclass(frozen=True)
+class TimingRow:
+    """Original against result under one binding and thread count.
+
+    ``ratio`` is the median over pairs of original time / result time, ``low`` and ``high`` its 99
+    % bounds; times are ms.
+    """
+
+    threads: int
+    binding: str
+    before_ms: float
+    after_ms: float
+    before_min_ms: float
+    after_min_ms: float
+    ratio: float
+    low: Figure
+    high: Figure
+    pairs: int
+
+
+_NEXT_STEPS: Mapping[Code, str] = MappingProxyType(
+    {
+        Code.NOT_FASTER: "--keep all applies every rewrite that verifies, faster or not.",
+        Code.OUT_OF_BUDGET: "A larger --budget measures the rest.",
+        Code.OUT_OF_TOLERANCE: "--max-error accepts a larger error.",
+        Code.NO_REWRITE: "tracea explain MODEL says which rules nearly applied, and why not.",
+    }
+)
+"""What a user can do if the original was kept, by the reason's code."""
+
+
+@dataclass
+class ReportRecord:
+    """The outcome of an optimization: ``"improved"`` or ``"kept original"``, with a reason.
+
+    ``reason`` is a sentence, ``code`` its identifier.  ``error`` is the largest difference from
+    the original relative to ``max|y|``, ``floor`` that between ONNX Runtime with and without its
+    own optimizations; ``status`` is ``passed``, ``insensitive`` (equal, but outputs hardly
+    change with the inputs, so an error may not show), ``inconclusive`` or ``skipped``.
+    ``holdout_error`` is the error of all compressed layers on holdout inputs, by the user's own
+    metric if there is one. ``tried`` are the timings of the rejected result if the original was
+    kept; ``timed_at`` is the date of timings that an equal earlier run measured; ``rejected`` the
+    inputs that the original itself rejects, with its message; ``faults`` the tracebacks of rules
+    that raised and were left out; ``kernel_calls`` what the policy decided about the calls of the
+    result, or of the plan if the original was kept; ``retuned`` the outcome of ``bench
+    --retune``; ``libraries`` the file of each platform's library, if ``library`` is not one for
+    this machine alone.  The document is ``docs/schema/report.json``.
+    """
+
+    input: str
+    output: str
+    outcome: str
+    reason: str
+    library: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    data: str | None = None
+    domain: str | None = None
+    kernels: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    status: str = "skipped"
+    status_reason: str = ""
+    error: Figure | None = None
+    floor: Figure | None = None
+    backend: str = ""
+    levels: tuple[str, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    rules: tuple[RuleRow, ...] = ()
+    kernel_calls: tuple[KernelRow, ...] = ()
+    compact_weights: tuple[StorageRow, ...] = ()
+    weight_analysis: tuple[WeightRow, ...] = ()
+    compressed: tuple[CompressionRow, ...] = ()
+    holdout_error: float | None = None
+    timings: tuple[TimingRow, ...] = ()
+    tried: tuple[TimingRow, ...] = ()
+    timed_at: str = ""
+    warnings: tuple[str, ...] = ()
+    bindings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
+    retuned: Retuned | None = None
+    code: Code = Code.IMPROVED
+    schema_version: Literal[1] = 1
+
+    @property
+    def improved(self) -> bool:
+        """Whether the result differs from the original."""
+        return self.outcome == "improved"
+
+    @property
+    def crash(self) -> str:
+        """Why a worker process died with this model's kernels; empty if none did."""
+        told = ((self.reason, self.code), *((group.reason, group.code) for group in self.groups))
+        return next((reason for reason, code in told if code is Code.CRASHED), "")
+
+    @property
+    def gain(self) -> str:
+        """The measured speed-up of the result, in words."""
+        return gain_of(self.timings)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the result; the last one is this report as JSON."""
+        report = str(Path(self.output).with_suffix(".json"))
+        found = (self.output, self.library, *self.libraries.values(), self.data, report)
+        return tuple(dict.fromkeys(file for file in found if file))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        """Return indented JSON with sorted keys; infinite figures become null."""
+        return to_json(self)
+
+    @property
+    def next_step(self) -> str:
+        """What could change the outcome if the original was kept; empty otherwise."""
+        if self.improved:
+            return ""
+        pairs = min((row.pairs for row in self.tried if math.isinf(row.high)), default=0)
+        if pairs:
+            return (
+                f"Only {pairs} pairs were timed, too few for 99 % bounds: "
+                "a larger --budget gives more."
+            )
+        return _NEXT_STEPS.get(self.code, "")
+
+
+def gain_of(timings: Sequence[TimingRow]) -> str:
+    """Return the lower bound of the timings' ratios and the range of their medians, in words."""
+    if not timings:
+        return "not timed"
+    return speedup_in_words([row.low for row in timings], [row.ratio for row in timings])
+
+
+def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
+    """Return the least of the lower bounds and the range of the medians; 0 is no bound."""
+    ratios = sorted(medians)
+    most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
+    median = f"{ratios[0]:.2f}×{most} in the median"
+    if min(lows) <= 0:
+        return f"{median} of too few runs for bounds"
+    return f"at least {min(lows):.2f}× as fast, {median}"
+
+
+def with_folder(path: str) -> str:
+    """Return a path that the dynamic loader does not search for; a bare name would be."""
+    return path if os.sep in path else f".{os.sep}{path}"
