@@ -400,3 +400,28 @@ def test_a_busy_machine_races_the_whole_again_before_parts_are_planned():
     )  # fmt: skip
     assert found.candidate == machine.build(frozenset()) and found.kept == {"a", "b"}
     assert all(ratio.low > 2.0 for ratio in found.total.values())
+
+
+def test_what_is_known_of_the_whole_is_not_measured_again():
+    first = run(FakeMachine({"a": 0.4, "b": 0.2}))
+    machine = FakeMachine({"a": 0.4, "b": 0.2})
+    found = run(machine, known=first.total)
+    assert found.kept == {"a", "b"} and found.total == first.total
+    assert "original" not in {a for a, _, _ in machine.compared}
+    machine = FakeMachine({"a": 0.4, "b": -0.2})
+    found = run(machine, known=first.total)
+    assert found.kept == {"a"} and found.total != first.total, "the rest is another model"
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.3, 1, 3), (0.004, 1, 12)])
+def test_a_gain_that_no_more_pairs_can_prove_ends_its_rounds(noise, least, most):
+    """Of 1 % where a run varies by 30 %, 180 pairs show nothing; where by 0.4 %, they do."""
+    machine = FakeMachine({"a": 0.01}, noise=noise)
+    machine.profile_pair = lambda *_, **__: 2 * ((NodeTime("n", "Op", "", 5.0, (5.0,) * 15),),)  # type: ignore[method-assign, assignment]
+    with PairedBenchmark(machine.worker, FEEDS, (1,), 60.0, machine.clock) as bench:
+        found = bench.compare_at(
+            ModelWithLibrary(ORIGINAL, None), machine.build(frozenset()), (1, "seq=128"), 60.0,
+            screen=True,
+        )  # fmt: skip
+    assert least <= len(machine.compared) <= most
+    assert found.win == (noise < 0.1)

@@ -5,6 +5,7 @@ At most two sessions are timed at a time, with one thread count; a worker that d
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,9 @@ INCONCLUSIVE_SPREAD = 1.5
 PROFILING_US = 2.0
 """Time that profiling adds to each node; without correction, few large nodes would look too fast.
 """
+
+_BOUND_IN_STANDARD_ERRORS = 2.58
+"""Distance of a 99 % bound from the median of normally distributed ratios."""
 
 Key = tuple[int, str]
 """Thread count and binding label."""
@@ -154,6 +158,12 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         """Estimate the seconds of the shortest comparisons of one group from measured times."""
         return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
 
+    def reserve(self, total: Mapping[Key, Ratio]) -> None:
+        """Keep time for one more comparison like those that gave the ratios ``total``."""
+        self._reserve = sum(
+            (FIRST_ROUND_PAIRS + WARMUP) * (r.a_ms + r.b_ms) / 1e3 for r in total.values()
+        )
+
     def compare_all(
         self, a: ModelWithLibrary, b: ModelWithLibrary, seconds: float, keys: Sequence[Key] = ()
     ) -> dict[Key, Ratio]:
@@ -186,8 +196,8 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         If b is ``proven`` faster at another key, a likely gain suffices.  ``screen`` times the
         differing nodes alone if the first round is undecided, or if there is no time for a round.
         A median without gain ends the comparison, because more pairs would only narrow its bounds,
-        unless the bounds are inconclusive and nothing else screens.  Raises WorkerError if either
-        cannot run.
+        and so does a gain whose bounds all ``ROUNDS`` would leave too wide, unless the bounds are
+        inconclusive and nothing else screens.  Raises WorkerError if either cannot run.
         """
         feeds, timings = self.feeds[key[1]], list[PairedTimes]()
         alone: Ratio | None = None
@@ -207,7 +217,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
                     break
                 if screen and alone is None and found.median > PROFILE_ABOVE:
                     alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))
-                hopeless = found.median <= MINIMUM_GAIN and (screen or not _inconclusive(found))
+                hopeless = not _decidable(found) and (screen or not _inconclusive(found))
                 if (alone and _decided(alone)) or hopeless or len(timings) == ROUNDS:
                     break
         except WorkerError:
@@ -253,6 +263,17 @@ def _sums(nodes: Sequence[NodeTime]) -> list[float]:
 
 def _decided(found: Ratio) -> bool:
     return found.low > MINIMUM_GAIN or found.high < 1.0
+
+
+def _decidable(found: Ratio) -> bool:
+    """Return whether the pairs of all rounds may still prove a gain.
+
+    Bounds narrow with the square root of the pairs; the median may rise by a standard error.
+    """
+    half = found.median - found.low
+    narrowed = half * math.sqrt(found.pairs / (PAIRS * ROUNDS))
+    gain = found.median - MINIMUM_GAIN
+    return gain > 0 and gain + half / _BOUND_IN_STANDARD_ERRORS > narrowed
 
 
 def _inconclusive(found: Ratio) -> bool:

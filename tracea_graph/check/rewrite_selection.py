@@ -50,6 +50,7 @@ COMBINED_SHARE = 0.5
 """Share of the time left then for the combined comparison of all undecided groups."""
 
 
+_UNKNOWN: Mapping[Key, Ratio] = {}
 _UNTIMED = "the kept rewrites could not be timed"
 _BUSY = "other processes keep a core busy: the ratios are less certain"
 
@@ -134,6 +135,7 @@ def select_faster(
     separately: bool = True,
     clock: Callable[[], float] = time.monotonic,
     counted: Callable[[int, int], None] = lambda done, total: None,
+    known: Mapping[Key, Ratio] = _UNKNOWN,
 ) -> GroupSelection:
     """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
@@ -141,7 +143,8 @@ def select_faster(
 
     ``feeds`` are one input set per binding to time.  ``worker`` starts the process that runs
     everything; if it dies it is replaced, and its candidate loses.  ``clock`` returns the budget's
-    seconds, ``counted`` is told how many of the groups' comparisons are made.  Raises BuildError
+    seconds, ``counted`` is told how many of the groups' comparisons are made.  ``known`` are
+    ratios of the full model over the original that need not be measured again.  Raises BuildError
     if the full model cannot be built.
     """
     notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
@@ -150,7 +153,7 @@ def select_faster(
     full = build(frozenset())
     with PairedBenchmark(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
         return _Selector(
-            ModelWithLibrary(original, None), full, build, bench, notes, separately, counted
+            ModelWithLibrary(original, None), full, build, bench, notes, separately, counted, known
         ).select_faster(groups)
 
 
@@ -194,6 +197,7 @@ class _Selector:
     notes: tuple[str, ...]
     separately: bool = True
     counted: Callable[[int, int], None] = lambda done, total: None
+    known: Mapping[Key, Ratio] = field(default_factory=dict)
 
     def select_faster(self, groups: Sequence[Group]) -> GroupSelection:
         try:
@@ -210,13 +214,15 @@ class _Selector:
         return self._final(verdicts, total, any(unit.trouble for unit in units))
 
     def _compare_whole(self) -> dict[Key, Ratio]:
-        """Compare everything on with the original at every key, which every selection needs.
+        """Compare everything on with the original at every key where that is not known.
 
         Takes a second share of the budget if opening the models used up the first, or if noise
         leaves a gain undecided: planning the model without some groups may take all the time left,
         and then only this comparison can decide.
         """
-        total, rest = dict[Key, Ratio](), list(self.bench.keys)
+        total = {key: self.known[key] for key in self.bench.keys if key in self.known}
+        rest = [key for key in self.bench.keys if key not in total]
+        self.bench.reserve(total)
         seconds = WHOLE_SHARE * self.bench.budget
         while rest and self.bench.left and not _loses(total):
             total |= self.bench.compare_all(self.original, self.full, seconds, rest)

@@ -24,7 +24,7 @@ from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.first_result import FirstResult, worth_screening
+from tracea_graph.pipeline.first_result import FirstResult, known_ratios, worth_screening
 from tracea_graph.pipeline.input_size_search import check_sizes
 from tracea_graph.pipeline.inputs import Feed, Inputs
 from tracea_graph.pipeline.plan_lock import Lock
@@ -542,6 +542,7 @@ class Evaluator:
             worker=Worker,
             separately=separately,
             counted=self.counted,
+            known=known_ratios(self.first, self.dropped, self.builder.schedules),
         )
         self.warnings += found.notes
         lost = tuple(v for v in before if not v.kept)

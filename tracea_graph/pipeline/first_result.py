@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracea_graph.check.paired_benchmark import Key
 from tracea_graph.check.rewrite_selection import GroupSelection
+from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import BuiltModel
 from tracea_graph.tuning import ScheduleTables
 from tracea_graph.views.report_record import speedup_in_words
 
-__all__ = ["FirstResult", "worth_screening"]
+__all__ = ["FirstResult", "known_ratios", "worth_screening"]
 
 _SCREENED_US = 2e3
 """Predicted run time of models that are screened; of smaller ones, the result itself is near."""
@@ -55,3 +58,14 @@ class FirstResult:
             f"interrupted: this is the first result, with all rewrites{levels}; a whole run may "
             "find a faster one"
         )
+
+
+def known_ratios(
+    first: FirstResult | None, dropped: frozenset[str], schedules: ScheduleTables
+) -> Mapping[Key, Ratio]:
+    """Return the ratios of the first result if a candidate has the same rewrites and schedules.
+
+    Kernels of lower levels, which the first result lacks, do not run while it is timed.
+    """
+    same = first is not None and not dropped and schedules == first.schedules
+    return first.decision.total if first is not None and same else {}
