@@ -43,6 +43,10 @@ class HostTimed:
     least_us = 3.0
     """Faster calls are dominated by the overhead of a call."""
 
+    def usual_gain(self, case: Case) -> float:
+        """Return 3 %."""
+        return 0.03
+
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Return all thread counts."""
         return tuple(counts)
@@ -74,6 +78,10 @@ class ScheduleSpace(Protocol):
     @property
     def least_us(self) -> float:
         """Predicted µs below which calls are not tuned."""
+        ...
+
+    def usual_gain(self, case: Case) -> float:
+        """Return the share of its time that the best schedule of such a case usually saves."""
         ...
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:

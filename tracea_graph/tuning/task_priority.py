@@ -19,8 +19,8 @@ from tracea_graph.tuning.tuning_problem import Case, Workload, default_of, row_c
 
 __all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
 
-_PRIOR_GAIN = 0.03
-"""Expected gain of a case before any was measured, if the cost model predicts less."""
+_PRIOR_WEIGHT = 0.03
+"""Gain that a run must have been expected to have before measured gains outweigh expectations."""
 MIN_GAIN = 0.01
 """Runs whose remaining cases promise a smaller end-to-end gain are not tuned."""
 _UNASKED_WEIGHT = 0.1
@@ -85,7 +85,10 @@ def _others(load: Workload) -> list[int]:
 
 @dataclass
 class GainEstimates:
-    """Expected gains of tasks: predicted by the cost model, corrected by measured gains."""
+    """Expected gains of tasks: usual ones or predicted ones, corrected by measured gains.
+
+    A run's measured gains are compared with the usual ones of the same cases.
+    """
 
     schedule_space: ScheduleSpace
     level: str
@@ -93,14 +96,17 @@ class GainEstimates:
     min_gain: float = MIN_GAIN
     run_bytes: int | None = None
     _modelled: dict[Case, float] = field(default_factory=dict)
-    _gains: dict[int, list[float]] = field(default_factory=dict)
+    _gains: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def of(self, task: TuningTask) -> float:
         """Return the expected end-to-end gain of a task, as a share of its run's time."""
         if task.case not in self._modelled:
             self._modelled[task.case] = self._modelled_gain(task.case)
-        gains = self._gains.get(task.run, [])
-        usual, trust = (_PRIOR_GAIN + sum(gains)) / (1 + len(gains)), 1.0 / (1 + len(gains))
+        gains, trust = self._gains.get(task.run, []), 1.0
+        usual = self.schedule_space.usual_gain(task.case)
+        if gains:
+            found, wanted = (_PRIOR_WEIGHT + sum(each) for each in zip(*gains, strict=True))
+            usual, trust = usual * found / wanted, 1.0 / (1 + len(gains))
         return task.share * (trust * max(self._modelled[task.case], usual) + (1 - trust) * usual)
 
     def _modelled_gain(self, case: Case) -> float:
@@ -121,8 +127,9 @@ class GainEstimates:
         return us * replicas(case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES)
 
     def record_gain(self, task: TuningTask, gain: float) -> None:
-        """Record a measured speed-up, which raises the expectations of the run's other tasks."""
-        self._gains.setdefault(task.run, []).append(1 - 1 / gain)
+        """Record a measured speed-up, which changes the expectations of the run's other tasks."""
+        found = 1 - 1 / gain, self.schedule_space.usual_gain(task.case)
+        self._gains.setdefault(task.run, []).append(found)
 
     def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
         """Return the seconds that the first of ``tasks`` may search, out of the total left."""

@@ -44,6 +44,16 @@ from tracea_graph.tuning.tuning_problem import Case, Problem
 
 __all__ = ["SCHEDULE_SPACE", "CpuScheduleSpace"]
 
+_USUAL_GAINS = {
+    "gemm": 0.01,
+    "gemm_nbits": 0.01,
+    "elementwise": 0.01,
+    "attention": 0.05,
+    "gemm_block_sparse": 0.1,
+}
+"""What the best schedules of recorded cases save (models/tuning_tables.json, RESULTS.md)."""
+_FEW_ROWS = 32
+"""Rows up to which a product is bound by memory; of such few were recorded."""
 _UNKNOWN_CACHE = 32 << 20
 """Bytes assumed if the machine does not report its cache size."""
 
@@ -60,6 +70,14 @@ class CpuScheduleSpace(HostTimed):
         """Size of the last-level cache in bytes."""
         profile = profile_cpu()
         return profile.l3 or profile.l2 or _UNKNOWN_CACHE
+
+    def usual_gain(self, case: Case) -> float:
+        """Return what the best schedules of recorded cases of this kind save."""
+        problem, usual = case.problem, super().usual_gain(case)
+        if isinstance(problem, TaskProblem):
+            return _USUAL_GAINS.get(problem.op, usual)
+        dense = isinstance(problem, GemmProblem) and case.rows > _FEW_ROWS
+        return _USUAL_GAINS["gemm"] if dense else usual
 
     @property
     def architecture(self) -> Processor | None:
