@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu.measure import measure
+from tracea_graph.kernels.cpu.core_measurement import measure
 from tracea_graph.tuning import CacheEntry, TuningCache
 
 _ENTRIES, _TIMES = 10_000, 50

@@ -19,7 +19,7 @@ from models.make import available, make
 from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.levels import X86
+from tracea_graph.kernels.cpu.isa_levels import X86
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options

@@ -27,7 +27,7 @@ from typing import Any
 from tracea_graph import Options, api
 from tracea_graph.check.paired_benchmark import PROFILING_US
 from tracea_graph.check.worker_process import Worker
-from tracea_graph.kernels.cpu.machine import measured_machine
+from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.custom_op_inlining import calls_of
 from tracea_graph.passes import WEIGHT_DEPENDENT

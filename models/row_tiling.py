@@ -24,7 +24,7 @@ from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmar
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import phases as cpu
-from tracea_graph.kernels.cpu.machine import measured_machine
+from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_AND_FUSE
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.fused_region import RegionParams

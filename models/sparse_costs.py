@@ -19,8 +19,8 @@ import numpy as np
 from models.sparsity import ModelTimer, product_model
 from models.zero_blocks import block_mask
 from tracea_graph.config import Environment
-from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.machine import measured_machine
+from tracea_graph.kernels.cpu.isa_levels import host_levels
+from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.ops.gemm import BLOCK_ROWS, STEP_ROWS
 from tracea_graph.policy.cost_coefficients import fitted
 

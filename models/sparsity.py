@@ -34,7 +34,7 @@ from models.zero_blocks import PATTERNS, block_mask
 from tracea_graph import Options, api
 from tracea_graph.config import AttentionWindow
 from tracea_graph.onnx_io import load
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.reporting import analyze_weights
 
 __all__ = ["attention_model", "product_model"]

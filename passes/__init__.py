@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.config import AttentionWindow
-from tracea_graph.passes import embedding, partition, recurrent
+from tracea_graph.passes import cluster_programs, embedding, recurrent
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.passes.attention.rotary_embedding import RotaryEmbedding
@@ -17,6 +17,11 @@ from tracea_graph.passes.convolution.conv3d_to_conv2d import Conv3dToConv2d
 from tracea_graph.passes.convolution.conv_transpose import ConvTranspose
 from tracea_graph.passes.convolution.merge_parallel_convs import MergeParallelConvs
 from tracea_graph.passes.decompose.decompose import Decompose
+from tracea_graph.passes.layout.channels_last_transposes import (
+    CancelTransposes,
+    QuantizeLast,
+    SinkTransposes,
+)
 from tracea_graph.passes.layout.concat import Concat, FuseIntoConcat, SinkConcat
 from tracea_graph.passes.layout.fuse_views import FuseReshape, FuseView, StridedCopy
 from tracea_graph.passes.layout.gather_elements import GATHER_ELEMENTS
@@ -24,27 +29,20 @@ from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
-from tracea_graph.passes.layout.transposes import (
-    CancelTransposes,
-    QuantizeLast,
-    SinkTransposes,
-)
 from tracea_graph.passes.matmul import gemm, matmul
 from tracea_graph.passes.matmul.merge_gemms import MergeGemms, MergeQkv
 from tracea_graph.passes.matmul.unflatten_rows import UnflattenRows
-from tracea_graph.passes.pointwise import idioms, image_norms, reductions
+from tracea_graph.passes.pointwise import decomposed_activations, image_norms, reductions
 from tracea_graph.passes.pointwise.channel_norm import ChannelNorm
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp, NormPrologue
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
-from tracea_graph.passes.quantized import dynamic
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized import dynamic_quantization
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv import CONV_INTEGER, QUANTIZED_PAD, QuantizedConv
 from tracea_graph.passes.quantized.conv_int8 import READ_ROUNDED, ConvInt8
-from tracea_graph.passes.quantized.gemm import QuantizedGemm
-from tracea_graph.passes.quantized.tables import QuantizedEmbedding
-from tracea_graph.passes.quantized.views import (
+from tracea_graph.passes.quantized.dequantize_past_views import (
     DEQUANTIZE_EACH,
     QUANTIZE_FIRST,
     CancelQuantize,
@@ -52,14 +50,16 @@ from tracea_graph.passes.quantized.views import (
     GatherFirst,
     PoolFirst,
 )
+from tracea_graph.passes.quantized.gemm import QuantizedGemm
+from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
-from tracea_graph.passes.sparse.compressed import PRUNED, Compressed
+from tracea_graph.passes.sparse.chosen_compression import PRUNED, Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.prune_channels import PruneChannels
 from tracea_graph.passes.sparse.prune_heads import PruneHeads
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.rewrite import Pass, Phase, RulePass
 
 __all__ = [
@@ -80,7 +80,11 @@ STRUCTURE = "structure"
 """The phase in which the rules that exploit structure in weights compete."""
 PARTITION = "partition"
 """The phase that clusters neighbouring regions into one program."""
-CLUSTERING = (partition.ClusterConv.name, partition.Cluster.name, partition.ClusterAll.name)
+CLUSTERING = (
+    cluster_programs.ClusterConv.name,
+    cluster_programs.Cluster.name,
+    cluster_programs.ClusterAll.name,
+)
 """Rules that cluster several regions into one program."""
 REVERTIBLE = (
     DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm",
@@ -158,7 +162,7 @@ _QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(), RulePass(CONV_INTEGE
 _MATCH = Phase(
     "match",
     (
-        *map(RulePass, idioms.RULES),
+        *map(RulePass, decomposed_activations.RULES),
         Attention(),
         AttentionOp(),
         ChannelNorm(),
@@ -206,7 +210,7 @@ LAYOUT = (
 def _convert(prepack: bool) -> Phase:
     """Convert operators to custom ops into which others can be fused."""
     quantized = (
-        RulePass(dynamic.MATMUL_INTEGER),
+        RulePass(dynamic_quantization.MATMUL_INTEGER),
         QuantizedGemm(),
         MatmulNbits(),
         DequantizedGemm(),
@@ -217,7 +221,7 @@ def _convert(prepack: bool) -> Phase:
         (
             gemm.Gemm(plain=not prepack),
             RulePass(matmul.MATMUL),
-            RulePass(dynamic.DYNAMIC_QUANTIZE),
+            RulePass(dynamic_quantization.DYNAMIC_QUANTIZE),
             *(quantized if prepack else ()),
             RulePass(embedding.EMBEDDING),
             RulePass(GATHER_ELEMENTS),

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import MAX_TABLES, EmbeddingParams
-from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region

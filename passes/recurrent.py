@@ -12,7 +12,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.recurrent import GATES, RecurrentParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph

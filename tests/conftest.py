@@ -19,7 +19,7 @@ from hypothesis.internal.conjecture import providers
 
 from tests.highest import highest_level
 from tracea_graph.kernels.cpu import backend
-from tracea_graph.kernels.cpu.levels import TILES, host_levels
+from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
 from tracea_graph.policy import Machine
 
 # A rule that raises fails its test, instead of being left out with a warning.

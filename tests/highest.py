@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tracea_graph.kernels.cpu.backend import CpuBackend
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 __all__ = ["highest_level"]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
-from tracea_graph.kernels.cpu.bitmap import unpack_bitmap
+from tracea_graph.kernels.cpu.bitmap_sparse_format import unpack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.filters import NCHW32C, WinogradFilters
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels

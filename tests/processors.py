@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.isa_levels import isa_of
 
 __all__ = ["flags_of", "write_sysfs"]
 

@@ -14,11 +14,11 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.json_documents import to_json
-from tracea_graph.kernels.cpu import catalog
+from tracea_graph.kernels.cpu import kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.levels import LEVELS, levels_of
-from tracea_graph.kernels.cpu.machine import CpuDiagnostics
-from tracea_graph.kernels.cpu.measure import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.isa_levels import LEVELS, levels_of
+from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS as GPU_CALLS
@@ -30,8 +30,8 @@ from tracea_graph.views.doctor import render_kernel
 
 HERE = levels_of(profile_cpu())
 PRECISIONS = ("fp32", "BF16", "fp16", "int8", "int16", "bf16x2")
-HOST_LOOPS = {catalog.host_loop(schema.op) for schema in CALLS.values()}
-KNOWN = {catalog.variant_id(v) for v in VARIANTS} | HOST_LOOPS
+HOST_LOOPS = {kernel_catalog.host_loop(schema.op) for schema in CALLS.values()}
+KNOWN = {kernel_catalog.variant_id(v) for v in VARIANTS} | HOST_LOOPS
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tracea_graph import Options, Report, api
 from tracea_graph.check.worker_process import RejectedByRuntime, Worker
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu import backend
-from tracea_graph.kernels.cpu.machine import measured_machine
+from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.reason_codes import Code
 
 pytestmark = pytest.mark.compiler

@@ -19,7 +19,7 @@ from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.commands.inspect import Stages
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.levels import TILES, host_levels
+from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
 
 pytestmark = pytest.mark.compiler
 PRECISIONS = {"fp32": TOLERANCE.exact, "bf16": 5e-2, "bf16x2": 1e-3, "int16": 1e-2}

@@ -12,7 +12,7 @@ import pytest
 from tests.graphs import Net, normal
 from tests.tiny import answers, padded_text, transformer
 from tracea_graph import Options, api
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 pytestmark = pytest.mark.compiler
 LEVELS = host_levels("bf16")

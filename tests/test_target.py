@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.target import BACKENDS, backend_named, resolve_precision, target_of
 
 

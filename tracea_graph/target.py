@@ -15,12 +15,12 @@ from tracea_graph.errors import UsageError, close_match
 from tracea_graph.hardware import Diagnostics, Tracing
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
-from tracea_graph.kernels.cpu.deployment import deployments_of, unmeasured
+from tracea_graph.kernels.cpu.platform_deployment import deployments_of, unmeasured
+from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import LaunchedCall, OpType, Program
-from tracea_graph.kernels.rules import RuleNames
-from tracea_graph.kernels.source import Source
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine

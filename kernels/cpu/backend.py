@@ -13,9 +13,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import Diagnostics, Tracing, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan_encoding
-from tracea_graph.kernels.cpu.catalog import CATALOG
-from tracea_graph.kernels.cpu.deployment import Deployment, build_all, unmeasured
-from tracea_graph.kernels.cpu.levels import (
+from tracea_graph.kernels.cpu.isa_levels import (
     FAMILIES,
     LEVELS,
     TILES,
@@ -24,27 +22,29 @@ from tracea_graph.kernels.cpu.levels import (
     host_levels,
     isa_of,
 )
-from tracea_graph.kernels.cpu.library import build_ahead, build_library, compile_part
-from tracea_graph.kernels.cpu.lowering.guard import MOST_GUARDED, lower_guard
+from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
+from tracea_graph.kernels.cpu.kernel_facts import kernel_metadata
+from tracea_graph.kernels.cpu.library_build import build_ahead, build_library, compile_part
+from tracea_graph.kernels.cpu.lowering.guard_program import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.machine import CALL_TRACING, DIAGNOSTICS, measured_machine
-from tracea_graph.kernels.cpu.metadata import kernel_metadata
-from tracea_graph.kernels.cpu.names import TARGETS
+from tracea_graph.kernels.cpu.machine_model import CALL_TRACING, DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
-from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
-from tracea_graph.kernels.cpu.phases.precision import (
+from tracea_graph.kernels.cpu.phases.lower_precision import (
     FALLBACK,
     FURTHER,
     LOWERING,
     PRECISION_FALLBACKS,
 )
+from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
+from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
+from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, standalone
+from tracea_graph.kernels.cpu.target_words import TARGETS
 from tracea_graph.kernels.cpu.variants import own_kernels
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
-from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine

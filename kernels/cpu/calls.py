@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
-from tracea_graph.kernels.cpu.operands import operand as _op
-from tracea_graph.kernels.cpu.operands import result as _out
+from tracea_graph.kernels.cpu.operand_schemas import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
+from tracea_graph.kernels.cpu.operand_schemas import operand as _op
+from tracea_graph.kernels.cpu.operand_schemas import result as _out
 from tracea_graph.kernels.cpu.product_calls import (
     BITMAP,
     BITMAP_BF16,

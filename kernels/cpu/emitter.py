@@ -14,11 +14,11 @@ from pathlib import Path
 import jinja2
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels import chain_source, source
-from tracea_graph.kernels.cpu.byte_tables import with_tables
+from tracea_graph.kernels import chain_source, generated_source
+from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS, Function
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of, vectors_of
+from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of, vectors_of
 from tracea_graph.kernels.cpu.scale_division import quotients, rounded_stores
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
@@ -48,7 +48,7 @@ CHAIN = "const tracea_chain_tile*"
 
 
 @dataclass(frozen=True)
-class CompilationUnit(source.Source):
+class CompilationUnit(generated_source.Source):
     """One generated C++ file: its first symbol, its text, and its compiler flags."""
 
     flags: tuple[str, ...]

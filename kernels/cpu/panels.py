@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.bitmap import bitmap_to_onnx, unpack_bitmap
+from tracea_graph.kernels.cpu.bitmap_sparse_format import bitmap_to_onnx, unpack_bitmap
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows

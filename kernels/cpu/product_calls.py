@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from tracea_graph.kernels.cpu.operands import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
-from tracea_graph.kernels.cpu.operands import operand as _op
-from tracea_graph.kernels.cpu.operands import result as _out
+from tracea_graph.kernels.cpu.operand_schemas import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
+from tracea_graph.kernels.cpu.operand_schemas import operand as _op
+from tracea_graph.kernels.cpu.operand_schemas import result as _out
 from tracea_graph.kernels.cpu.schedule import GemmSchedule, TaskSchedule
 from tracea_graph.kernels.schema import (
     CallSchema,

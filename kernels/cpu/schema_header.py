@@ -15,7 +15,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.cpu.loop_units import COMMON, LOOP_UNITS, unit_of
+from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand

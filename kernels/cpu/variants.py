@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from tracea_graph.kernels.cpu.levels import isa_of
+from tracea_graph.kernels.cpu.isa_levels import isa_of
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.int16 import LIMIT, RUN
 

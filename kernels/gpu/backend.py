@@ -12,14 +12,16 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.hardware import Diagnostics, Tracing
 from tracea_graph.ir import TensorSpec
+from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.gpu import plan_encoding
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.catalog import GpuCatalog
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
-from tracea_graph.kernels.gpu.kernels import kernels_of, launches_for
+from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog
+from tracea_graph.kernels.gpu.kernel_facts import kernel_metadata
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for
 from tracea_graph.kernels.gpu.launch_order import launch_order
-from tracea_graph.kernels.gpu.library import (
+from tracea_graph.kernels.gpu.library_build import (
     Compile,
     build_library,
     compile_part,
@@ -27,17 +29,15 @@ from tracea_graph.kernels.gpu.library import (
     sources_of,
 )
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
-from tracea_graph.kernels.gpu.machine import GpuDiagnostics, gpus, level_of, measured_machine
-from tracea_graph.kernels.gpu.metadata import kernel_metadata
-from tracea_graph.kernels.gpu.names import TARGETS
+from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, gpus, level_of, measured_machine
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
-from tracea_graph.kernels.gpu.standalone import OPS, standalone
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.gpu.standalone_functions import OPS, standalone
+from tracea_graph.kernels.gpu.target_words import TARGETS
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
-from tracea_graph.kernels.rules import RuleNames
-from tracea_graph.kernels.source import Source
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
 
 __all__ = ["CUDA", "HOST", "Dialect", "Target"]
 

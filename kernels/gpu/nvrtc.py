@@ -20,7 +20,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
-from tracea_graph.kernels.gpu.source import KernelSource
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
 from tracea_graph.toolchain.object_cache import ObjectCache, digest

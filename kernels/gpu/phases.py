@@ -18,9 +18,9 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, partition
+from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.reason_codes import Code, Reason, unsuited
@@ -124,5 +124,5 @@ def phases(request: Request) -> tuple[Phase, ...]:
         *LAYOUT,
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),
-        Phase(PARTITION, (partition.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
+        Phase(PARTITION, (cluster_programs.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
     )

@@ -38,7 +38,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode, symbol_of
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernels import key_of, launches_for
+from tracea_graph.kernels.gpu.kernel_selection import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 

@@ -17,7 +17,7 @@ from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.pointwise.bound_expressions import inline
-from tracea_graph.passes.regions import fused, gemm_producer, only_read_by
+from tracea_graph.passes.region_helpers import fused, gemm_producer, only_read_by
 from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

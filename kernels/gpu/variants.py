@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.selection import (
+from tracea_graph.kernels.gpu.tile_choice import (
     CONVOLUTION_TILES,
     FEW_KEYS,
     FEW_TILES,

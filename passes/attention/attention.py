@@ -14,23 +14,23 @@ from dataclasses import replace
 
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.attention_tiles import grid_of, map_of
-from tracea_graph.passes.attention.consumers import (
-    AttentionOutput,
-    attention_outputs,
-    match_value_matmul,
-    skip_nan_guard,
-)
-from tracea_graph.passes.attention.masks import Masking, Masks, split_tiles
-from tracea_graph.passes.attention.matcher import Matcher, NoMatch, check_interior
-from tracea_graph.passes.attention.operands import (
+from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, check_interior
+from tracea_graph.passes.attention.match_scores import match_scores
+from tracea_graph.passes.attention.qkv_operands import (
     AttentionOperand,
     head_major_operand,
     matrices_operand,
     split_heads_operand,
 )
-from tracea_graph.passes.attention.scores import match_scores
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.regions import attribute, fused, is_f32, with_feeders
+from tracea_graph.passes.attention.score_masks import Masking, Masks, split_tiles
+from tracea_graph.passes.attention.softmax_consumers import (
+    AttentionOutput,
+    attention_outputs,
+    match_value_matmul,
+    skip_nan_guard,
+)
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32, with_feeders
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph, TilePattern

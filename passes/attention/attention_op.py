@@ -19,18 +19,18 @@ from math import inf, sqrt
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
-from tracea_graph.passes.attention.consumers import AttentionOutput, attention_outputs
+from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, number
 from tracea_graph.passes.attention.group_query import GROUP_QUERY, convert_group_query
 from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
-from tracea_graph.passes.attention.masks import Masks, Term
-from tracea_graph.passes.attention.matcher import Matcher, NoMatch, number
-from tracea_graph.passes.attention.operands import (
+from tracea_graph.passes.attention.qkv_operands import (
     AttentionOperand,
     rows_operand,
     split_heads_operand,
 )
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.attention.score_masks import Masks, Term
+from tracea_graph.passes.attention.softmax_consumers import AttentionOutput, attention_outputs
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -28,12 +28,12 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
-from tracea_graph.passes.attention.matcher import NoMatch, number
-from tracea_graph.passes.attention.operands import columns_operand
-from tracea_graph.passes.attention.positions import Positions
+from tracea_graph.passes.attention.attention_matcher import NoMatch, number
+from tracea_graph.passes.attention.kv_cache_positions import Positions
+from tracea_graph.passes.attention.qkv_operands import columns_operand
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph

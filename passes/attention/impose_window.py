@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

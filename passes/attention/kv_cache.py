@@ -10,14 +10,14 @@ output are read from their source.
 from __future__ import annotations
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
-from tracea_graph.passes.attention.masks import Masks
-from tracea_graph.passes.attention.matcher import NoMatch
-from tracea_graph.passes.attention.operands import (
+from tracea_graph.passes.attention.attention_matcher import NoMatch
+from tracea_graph.passes.attention.qkv_operands import (
     AttentionOperand,
     rows_operand,
     split_heads_operand,
 )
-from tracea_graph.passes.regions import is_f32
+from tracea_graph.passes.attention.score_masks import Masks
+from tracea_graph.passes.region_helpers import is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region
 

@@ -17,7 +17,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.concat import ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

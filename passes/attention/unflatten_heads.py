@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
-from tracea_graph.passes.attention.matcher import NoMatch
-from tracea_graph.passes.extents import tail_agrees, where_equal
-from tracea_graph.passes.layout.selection import BY_ELEMENT
-from tracea_graph.passes.regions import attribute, int_constant, read_outside, with_feeders
+from tracea_graph.passes.attention.attention_matcher import NoMatch
+from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
+from tracea_graph.passes.prove_extents import tail_agrees, where_equal
+from tracea_graph.passes.region_helpers import attribute, int_constant, read_outside, with_feeders
 from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -17,14 +17,14 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.convolution.conv import conv_producer
-from tracea_graph.passes.convolution.filters import (
+from tracea_graph.passes.convolution.derived_filters import (
     ChannelAffine,
     fold_affine_after,
     fold_affine_before,
     must_stay_plain,
 )
 from tracea_graph.passes.pointwise.bound_expressions import kind_of
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     attribute,
     fused,
     is_f32,

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     attribute,
     fused,
     is_f32,

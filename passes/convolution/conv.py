@@ -14,11 +14,11 @@ from typing import Any
 from tracea_graph.ir import Attr, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.convolution.filters import must_stay_plain, select_taps
-from tracea_graph.passes.convolution.windows import live_taps, read_window
+from tracea_graph.passes.convolution.derived_filters import must_stay_plain, select_taps
+from tracea_graph.passes.convolution.read_window import live_taps, read_window
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     attribute,
     fused,
     is_f32,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.convolution.unfold_depth import DepthUnfolder, unfold_region
-from tracea_graph.passes.regions import read_outside
+from tracea_graph.passes.region_helpers import read_outside
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -28,9 +28,9 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.weight_layouts import ALIGNED
-from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -22,8 +22,8 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.batch_norm import read_affine
-from tracea_graph.passes.convolution.filters import ChannelAffine, must_stay_plain
-from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.passes.convolution.derived_filters import ChannelAffine, must_stay_plain
+from tracea_graph.passes.region_helpers import fused, only_read_by
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -15,7 +15,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.layout_op import BORDERS, LayoutParams
 from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph

@@ -10,8 +10,8 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.passes.convolution.windows import read_window
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph

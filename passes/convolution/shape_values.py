@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, combine
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["ShapeValues"]

@@ -29,9 +29,9 @@ from tracea_graph.passes.decompose.contrib_attention import attention, multi_hea
 from tracea_graph.passes.decompose.einsum import einsum
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
-from tracea_graph.passes.decompose.pad import padded
+from tracea_graph.passes.decompose.pad_any_axes import padded
 from tracea_graph.passes.decompose.patch_conv3d import stacked
-from tracea_graph.passes.decompose.quantized import (
+from tracea_graph.passes.decompose.qlinear_ops import (
     dynamic_quantize_matmul,
     matmul_integer_to_float,
     qgemm,

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.region_helpers import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 

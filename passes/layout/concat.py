@@ -15,15 +15,15 @@ from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
-from tracea_graph.passes.layout.views import RESHAPES
-from tracea_graph.passes.pointwise.compose import (
+from tracea_graph.passes.layout.read_views import RESHAPES
+from tracea_graph.passes.pointwise.compose_elementwise import (
     Operation,
     fits,
     fuse_producer,
     read_operation,
     slice_operation,
 )
-from tracea_graph.passes.regions import attribute, fused, only_read_by, with_feeders
+from tracea_graph.passes.region_helpers import attribute, fused, only_read_by, with_feeders
 from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -13,10 +13,15 @@ from dataclasses import replace
 
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.extents import reshape_target
-from tracea_graph.passes.layout.views import RESHAPES
-from tracea_graph.passes.pointwise.compose import Operation, fits, fuse_producer, read_operation
-from tracea_graph.passes.regions import attribute, fused, only_read_by
+from tracea_graph.passes.layout.read_views import RESHAPES
+from tracea_graph.passes.pointwise.compose_elementwise import (
+    Operation,
+    fits,
+    fuse_producer,
+    read_operation,
+)
+from tracea_graph.passes.prove_extents import reshape_target
+from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
 from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

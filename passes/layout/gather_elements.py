@@ -10,7 +10,13 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.gather_elements import GatherElementsParams
-from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer, with_feeders
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused,
+    is_f32,
+    operand_producer,
+    with_feeders,
+)
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tracea_graph.ir import Node, TensorSpec, Weight, combine
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.layout.selection import BY_ROW, NORMS, operand_axes
-from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.passes.layout.axis_selection import BY_ROW, NORMS, operand_axes
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

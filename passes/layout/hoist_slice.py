@@ -19,14 +19,14 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight, combine
-from tracea_graph.passes.extents import reshape_target, where_equal
-from tracea_graph.passes.layout.selection import (
+from tracea_graph.passes.layout.axis_selection import (
     AxisSelection,
     operand_axes,
     read_selection,
 )
-from tracea_graph.passes.layout.views import read_view
-from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.passes.layout.read_views import read_view
+from tracea_graph.passes.prove_extents import reshape_target, where_equal
+from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
 from tracea_graph.reason_codes import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -19,8 +19,8 @@ from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.size_expressions import substitute
 from tracea_graph.passes.convolution.shape_values import ShapeValues
-from tracea_graph.passes.extents import tuple_axes, where_equal
-from tracea_graph.passes.regions import attribute, fused, with_feeders
+from tracea_graph.passes.prove_extents import tuple_axes, where_equal
+from tracea_graph.passes.region_helpers import attribute, fused, with_feeders
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.passes.layout.views import read_view
-from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.layout.read_views import read_view
+from tracea_graph.passes.region_helpers import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LayoutOps", "read_layout_ops"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tracea_graph.passes.extents import tuple_axes, where_equal
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.prove_extents import tuple_axes, where_equal
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracea_graph.ir import Attr, Node, TensorSpec, Weight
-from tracea_graph.passes.extents import reshape_target
+from tracea_graph.passes.layout.axis_selection import AxisSelection, operand_axes
 from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
-from tracea_graph.passes.layout.selection import AxisSelection, operand_axes
-from tracea_graph.passes.layout.views import read_view
-from tracea_graph.passes.regions import attribute, int_constant, only_read_by
+from tracea_graph.passes.layout.read_views import read_view
+from tracea_graph.passes.prove_extents import reshape_target
+from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -13,7 +13,7 @@ from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.maskable_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.reason_codes import Code, Reason, not_constant
 from tracea_graph.ttg import Region, TileGraph, ValueUse
 

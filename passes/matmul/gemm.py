@@ -26,7 +26,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
     stored_matrix,
 )
 from tracea_graph.passes.pointwise.bound_expressions import kind_of
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     attribute,
     fused,
     gemm_producer,

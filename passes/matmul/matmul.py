@@ -17,7 +17,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline
-from tracea_graph.passes.regions import attribute, fused, is_f32, operand_producer
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32, operand_producer
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph

@@ -16,7 +16,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
-from tracea_graph.passes.regions import fused, operand_producer
+from tracea_graph.passes.region_helpers import fused, operand_producer
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -15,11 +15,11 @@ from tracea_graph.ir import Extent, TensorSpec, product
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
-from tracea_graph.passes.attention.matcher import NoMatch
-from tracea_graph.passes.extents import where_equal
-from tracea_graph.passes.layout.selection import BY_ELEMENT
-from tracea_graph.passes.layout.views import RESHAPES
-from tracea_graph.passes.regions import read_outside, with_feeders
+from tracea_graph.passes.attention.attention_matcher import NoMatch
+from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
+from tracea_graph.passes.layout.read_views import RESHAPES
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import read_outside, with_feeders
 from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

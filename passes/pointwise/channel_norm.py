@@ -14,9 +14,9 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.passes.pointwise.idioms import LAYER_NORMS
+from tracea_graph.passes.pointwise.decomposed_activations import LAYER_NORMS
 from tracea_graph.passes.pointwise.image_norms import is_over_channels, over_channels
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.rewrite import Match, Miss, Proposal, constant_number, match
 from tracea_graph.ttg import Region, TileGraph
 

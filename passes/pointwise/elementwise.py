@@ -12,7 +12,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.regions import broadcasts_over_matrix, fused
+from tracea_graph.passes.region_helpers import broadcasts_over_matrix, fused
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

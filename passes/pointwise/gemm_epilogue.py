@@ -17,7 +17,7 @@ from tracea_graph.ops.chain import MAX_RESULTS, Chain
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     broadcasts_over_matrix,
     fused,
     only_read_by,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap
-from tracea_graph.passes.pointwise.compose import fits, fuse_siblings
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.pointwise.compose_elementwise import fits, fuse_siblings
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.norm import Norm
-from tracea_graph.passes.pointwise.idioms import LAYER_NORMS, RMS_NORMS
+from tracea_graph.passes.pointwise.decomposed_activations import LAYER_NORMS, RMS_NORMS
 from tracea_graph.passes.pointwise.reductions import axes_of
-from tracea_graph.passes.regions import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph

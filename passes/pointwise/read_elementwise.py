@@ -18,8 +18,8 @@ from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.ops.elementwise_steps import OPERATORS
 from tracea_graph.passes.pointwise.bound_expressions import BoundChain, kind_of
-from tracea_graph.passes.quantized.scales import is_ordinary
-from tracea_graph.passes.regions import attribute, operand_producer
+from tracea_graph.passes.quantized.scale_checks import is_ordinary
+from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 

@@ -25,7 +25,7 @@ from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.regions import attribute, fused, is_f32, same_shape
+from tracea_graph.passes.region_helpers import attribute, fused, is_f32, same_shape
 from tracea_graph.reason_codes import Code, Reason, other_readers
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph

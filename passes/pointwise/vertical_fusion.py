@@ -12,7 +12,7 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.pointwise.bound_expressions import inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.regions import fused, same_shape
+from tracea_graph.passes.region_helpers import fused, same_shape
 from tracea_graph.reason_codes import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -29,7 +29,7 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
-from tracea_graph.passes.convolution.windows import read_window
+from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
     BYTES,
     column_zeros,
@@ -46,8 +46,8 @@ from tracea_graph.passes.quantized.rescale import (
     rescaled,
     rescaling,
 )
-from tracea_graph.passes.quantized.scales import ordinary
-from tracea_graph.passes.regions import attribute, fused
+from tracea_graph.passes.quantized.scale_checks import ordinary
+from tracea_graph.passes.region_helpers import attribute, fused
 from tracea_graph.reason_codes import Code, Reason, not_constant, unsuited
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph

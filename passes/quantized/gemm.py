@@ -25,7 +25,7 @@ from tracea_graph.passes.quantized.rescale import (
     rescaled,
     rescaling,
 )
-from tracea_graph.passes.regions import attribute, fused
+from tracea_graph.passes.region_helpers import attribute, fused
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

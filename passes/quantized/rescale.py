@@ -9,8 +9,8 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
-from tracea_graph.passes.quantized.scales import ordinary
-from tracea_graph.passes.regions import only_read_by, operand_producer
+from tracea_graph.passes.quantized.scale_checks import ordinary
+from tracea_graph.passes.region_helpers import only_read_by, operand_producer
 from tracea_graph.reason_codes import not_constant
 from tracea_graph.ttg import Region, TileGraph
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import RoundedValue, why_no_integers
-from tracea_graph.passes.regions import is_f32, operand_producer
+from tracea_graph.passes.region_helpers import is_f32, operand_producer
 from tracea_graph.reason_codes import other_readers, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -18,7 +18,7 @@ from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK, BlockQuantized
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue
-from tracea_graph.passes.regions import (
+from tracea_graph.passes.region_helpers import (
     attribute,
     fused,
     is_f32,

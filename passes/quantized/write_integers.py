@@ -19,8 +19,8 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.regions import attribute, is_f32
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.region_helpers import attribute, is_f32
 from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

@@ -29,9 +29,9 @@ from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED
-from tracea_graph.passes.convolution.filters import must_stay_plain
+from tracea_graph.passes.convolution.derived_filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix, why_kept
-from tracea_graph.passes.regions import fused, only_read_by
+from tracea_graph.passes.region_helpers import fused, only_read_by
 from tracea_graph.passes.sparse.pruned_weights import (
     in_channels,
     is_depthwise,
@@ -44,7 +44,7 @@ from tracea_graph.passes.sparse.pruned_weights import (
     with_channels,
     with_matrix,
 )
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason, other_readers
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

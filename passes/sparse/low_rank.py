@@ -22,8 +22,8 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import gemm
-from tracea_graph.passes.regions import attribute, fused
-from tracea_graph.passes.sparse.compressed import Compressed, chosen_for, not_chosen
+from tracea_graph.passes.region_helpers import attribute, fused
+from tracea_graph.passes.sparse.chosen_compression import Compressed, chosen_for, not_chosen
 from tracea_graph.passes.sparse.low_rank_exact import two_products
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

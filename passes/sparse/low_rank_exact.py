@@ -23,9 +23,9 @@ from tracea_graph.passes.matmul.constant_matrices import (
     replaceable_matrix,
     why_kept,
 )
-from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.ranks import EPSILON, Floats
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.sparse.exact_low_rank import EPSILON, Floats
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph

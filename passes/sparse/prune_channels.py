@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.dead_channels import (
     channel_producers,
     remove_channels,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
-from tracea_graph.passes.regions import fused, only_read_by
-from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.region_helpers import fused, only_read_by
+from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.pruned_weights import (
     pruned_bias,
     pruned_weight,

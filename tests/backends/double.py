@@ -18,8 +18,8 @@ from tests.kernels.gpu.machine import compiled
 from tracea_graph.config import Environment
 from tracea_graph.kernels.gpu.backend import GpuBackend
 from tracea_graph.kernels.gpu.dialect import HOST
-from tracea_graph.kernels.gpu.library import Image
-from tracea_graph.kernels.gpu.source import KernelSource
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
+from tracea_graph.kernels.gpu.library_build import Image
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 
 __all__ = ["DOUBLE", "driver"]

@@ -18,13 +18,13 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.extent_bytecode import postfix
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.generated_source import Source
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Attributes, Call, LaunchedCall, OpType, Program, View
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value
-from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.region_signature import clipped, localise, loose_axes
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.kernels.schema import float_bits
-from tracea_graph.kernels.signature import clipped, localise, loose_axes
-from tracea_graph.kernels.source import Source
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams

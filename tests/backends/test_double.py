@@ -22,7 +22,7 @@ from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
 from tracea_graph.config import AttentionWindow
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.gpu.kernels import kernels_of
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.commands.kernels import KernelLibrary, build_kernels
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.native_library import NativeLibrary
 
 OPS = ("gemm", "conv2d", "attention", "norm")

@@ -18,7 +18,13 @@ from tests.tiny import child
 from tracea_graph import Options, api, target
 from tracea_graph.commands.kernels import KernelLibrary, build_kernels
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.standalone import OPS, SYMBOLS, DeviceFunction, functions, standalone
+from tracea_graph.kernels.gpu.standalone_functions import (
+    OPS,
+    SYMBOLS,
+    DeviceFunction,
+    functions,
+    standalone,
+)
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain
 

@@ -15,8 +15,8 @@ from tests.graphs import normal
 from tracea_graph.commands.kernels import KernelLibrary
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu.machine import CpuDiagnostics
-from tracea_graph.kernels.cpu.measure import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.native_library import Conv2dParams, NativeLibrary, view
 
 pytestmark = pytest.mark.compiler

@@ -13,7 +13,7 @@ import pytest
 
 from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.errors import UsageError
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView, view
 
 INVALID, UNSUPPORTED = 1, 2

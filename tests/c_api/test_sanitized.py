@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.kernels.cpu import emitter, table
-from tracea_graph.kernels.cpu.loop_units import units_for
-from tracea_graph.kernels.cpu.standalone import STANDALONE, standalone
+from tracea_graph.kernels.cpu import emitter, library_table
+from tracea_graph.kernels.cpu.host_loop_units import units_for
+from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, standalone
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = Path(__file__).with_name("hosts")
@@ -42,7 +42,7 @@ def test_hosts_run_clean(sanitizer: str, tmp_path: Path) -> None:
     units = ("runtime", *(f"{unit}_loops" for unit in units_for(kernels)))
     runtime = ROOT / "kernels" / "cpu" / "runtime"
     sources = [*(runtime / f"{unit}.cpp" for unit in units), tmp_path / "table.cpp"]
-    text = table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"])
+    text = library_table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"])
     sources[-1].write_text(text)
     for unit in emitter.units(kernels, chains, ["scalar"]):
         sources.append(tmp_path / f"{unit.symbol}.cpp")

@@ -13,9 +13,9 @@ import pytest
 from tracea_graph.cli import optimize_main
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu import library
+from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache
@@ -35,7 +35,7 @@ COMMAND = (
 def _runtime() -> bytes:
     """The object of the runtime, which every library has."""
     unit, shared = _runtime_unit(), ObjectCache(Environment().cache / "objects")
-    key = library.object_key(find_compiler(), unit)
+    key = library_build.object_key(find_compiler(), unit)
     if shared.get(key) is None:
         types = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
         with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def _runtime() -> bytes:
 
 
 def _runtime_unit() -> CompilationUnit:
-    units = library._units((), (), (), ("scalar",), library._NO_DOMAIN, False)
+    units = library_build._units((), (), (), ("scalar",), library_build._NO_DOMAIN, False)
     return next(unit for unit in units if unit.symbol == "runtime")
 
 
@@ -56,7 +56,7 @@ def cache_with_runtime(folder: Path) -> Path:
         named = find_compiler()
         patch.delenv("CXX", raising=False)
         data = _runtime()
-    ObjectCache(folder / "objects").put(library.object_key(named, _runtime_unit()), data)
+    ObjectCache(folder / "objects").put(library_build.object_key(named, _runtime_unit()), data)
     return folder
 
 

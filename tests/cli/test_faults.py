@@ -19,7 +19,7 @@ from tracea_graph import Options, api, optimize
 from tracea_graph.check import reference_outputs
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.reason_codes import Code
 from tracea_graph.toolchain.object_cache import ObjectCache
@@ -213,7 +213,7 @@ def test_a_compiler_that_lies(
 def test_a_compiler_that_hangs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", compiler(home, '[ "$1" = --version ] || sleep 100'))
     monkeypatch.setitem(build_library.__kwdefaults__, "seconds", 1.0)
-    monkeypatch.setattr("tracea_graph.kernels.cpu.library.COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr("tracea_graph.kernels.cpu.library_build.COMPILE_SECONDS", 1.0)
     with pytest.raises(BuildError, match="took longer than"):
         optimize("good.onnx", Options(keep="all", cache=Path("cache")))
     assert not Path("good.tracea.onnx").exists()

@@ -17,7 +17,7 @@ from tests.graphs import Net
 from tests.tiny import transformer
 from tracea_graph.cli import main
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.reason_codes import Code
 from tracea_graph.views.explain import Explanation, NearMiss, RegionExplanation, render_explanation
 

@@ -16,7 +16,7 @@ from tracea_graph.commands.autotuner import TunedProblem
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
 
 CASE = Case(GemmProblem(768, 3072), 128)

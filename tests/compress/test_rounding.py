@@ -13,7 +13,7 @@ from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 from tracea_graph.rewrite import SchedulerLimits, schedule
 
 X, W = normal(512, 96, seed=1), normal(96, 48, seed=2)

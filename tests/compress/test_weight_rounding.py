@@ -8,7 +8,7 @@ import pytest
 from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph.compress.int4_rounding import choose_int4, dequantized, gptq
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 from tracea_graph.rewrite import SchedulerLimits, schedule
 
 W = normal(100, 24, seed=2)

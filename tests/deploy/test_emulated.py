@@ -31,7 +31,7 @@ from tests.deploy.emulation import (
 )
 from tests.tiny import Array
 from tracea_graph import Options, api
-from tracea_graph.kernels.cpu.levels import ARM
+from tracea_graph.kernels.cpu.isa_levels import ARM
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.inputs import gather_inputs
 

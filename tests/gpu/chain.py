@@ -30,7 +30,7 @@ from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, buffer_bytes, launches, retiled
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.kernels import FEW_ROWS
+from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
 

@@ -23,11 +23,11 @@ from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.families import (
-    few_rows,
+    few_row_matmul,
     warpgroup_convolution,
-    warpgroup_products,
+    warpgroup_matmul,
 )
-from tracea_graph.kernels.gpu.kernels import (
+from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_ROWS,
     WARPGROUPS,
     WINDOWS,
@@ -60,7 +60,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_REFUSALS = {FEW_ROWS: few_rows.refusal, WARPGROUPS: warpgroup_products.refusal,
+_REFUSALS = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
              WINDOWS: warpgroup_convolution.refusal}  # fmt: skip
 
 

@@ -35,8 +35,8 @@ from tests.kernels.gpu.machine import Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 

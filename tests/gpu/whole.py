@@ -25,7 +25,7 @@ from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.kernels import WARPGROUPS, WINDOWS
+from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, WINDOWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.onnx_io import load

@@ -20,12 +20,12 @@ from tracea_graph.hardware import CpuProfile, Measurements, profile_cpu
 from tracea_graph.hardware.core_topology import read_topology
 from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.health_check import Doctor
-from tracea_graph.kernels.cpu import measure as measuring
-from tracea_graph.kernels.cpu import probe as probes
+from tracea_graph.kernels.cpu import core_measurement as measuring
+from tracea_graph.kernels.cpu import peak_probes as probes
+from tracea_graph.kernels.cpu.core_measurement import assumed, measure
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.levels import families_of, family_of, levels_of
-from tracea_graph.kernels.cpu.measure import assumed, measure
-from tracea_graph.kernels.cpu.probe import PROBES, Probe, probe_source
+from tracea_graph.kernels.cpu.isa_levels import families_of, family_of, levels_of
+from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.views.doctor import render_health

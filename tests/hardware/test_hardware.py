@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.hardware import CpuProfile, fingerprint_hash, profile_cpu
-from tracea_graph.kernels.cpu.levels import features_of, fingerprint, levels_of
+from tracea_graph.kernels.cpu.isa_levels import features_of, fingerprint, levels_of
 
 AVX2 = "fpu sse2 avx avx2 fma f16c bmi1 bmi2"
 AVX512 = f"{AVX2} avx512f avx512dq avx512bw avx512vl avx512_vnni avx512_bf16"

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.config import TOLERANCE, Environment
-from tracea_graph.kernels.cpu import library
+from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.intrinsics import takes_intrinsics
-from tracea_graph.kernels.cpu.levels import TILES, host_levels
+from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
+from tracea_graph.kernels.cpu.precompiled_intrinsics import takes_intrinsics
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.toolchain.library_artifact import uncounted
@@ -29,7 +29,7 @@ from tracea_graph.toolchain.object_cache import ObjectCache
 
 Array = npt.NDArray[Any]
 
-HEADERS = Path(library.__file__).parent
+HEADERS = Path(library_build.__file__).parent
 LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)
@@ -190,14 +190,14 @@ def compile_unit(source: CompilationUnit) -> Path:
     compiler, objects = find_compiler(), ObjectCache(Environment().cache / "objects")
     folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
-    made = folder / f"{library.object_key(compiler, source)[:24]}.so"
+    made = folder / f"{library_build.object_key(compiler, source)[:24]}.so"
     if made.exists():
         return made
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        shop = library._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
+        shop = library_build._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
         if takes_intrinsics(source.text) and compiler.family == "gcc":
             shop.header("header", source.flags, make=True)  # a lone unit would not
-        library._compile(shop, [source], uncounted)
+        library_build._compile(shop, [source], uncounted)
         exported = re.findall(r"^// (tracea_\w+)$", source.text, re.MULTILINE)
         jump = "b" if platform.machine() == "aarch64" else "jmp"
         lines = (

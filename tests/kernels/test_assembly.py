@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernels.assembly import count, inner_loop, instructions, loops, spills
 from tests.kernels.conformance import HEADERS
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, isa_of
+from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of
 from tracea_graph.kernels.cpu.variants import conv_tile, gemm_int8_tile, gemm_tile
 
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernels.test_chain_kernel import evaluate
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.byte_tables import with_tables
+from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
 from tracea_graph.ops.chain import Chain, Step
 
 QUANTIZED = (Step("div", (0, 0.05)), Step("round", (1,)), Step("saturate", (2, -118.0, 137.0)))

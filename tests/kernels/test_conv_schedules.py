@@ -15,12 +15,12 @@ from tests.runtime.conv_calls import conv, depthwise
 from tests.runtime.conv_int16_cases import run_of_case
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.architectures import ARCHITECTURES
 from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.cpu.processor_families import ARCHITECTURES
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
-from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
+from tracea_graph.kernels.cpu.schedules.conv_problem import ConvProblem
 from tracea_graph.kernels.cpu.schedules.conv_space import TaskGrid, divide
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program, Schedule

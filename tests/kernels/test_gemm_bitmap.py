@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernels.conformance import Array, Output, address, close, function, guarded
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.bitmap import pack_bitmap
+from tracea_graph.kernels.cpu.bitmap_sparse_format import pack_bitmap
 from tracea_graph.kernels.cpu.emitter import emit, symbols
 
 KERNELS = {"gemm_bitmap": np.float32, "gemm_bitmap_bf16": ml_dtypes.bfloat16}

@@ -19,7 +19,7 @@ from tests.kernels.conformance import (
     kernel,
 )
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_block_sparse_vnni2
 from tracea_graph.ops.bf16 import round_bf16
 

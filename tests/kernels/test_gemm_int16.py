@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import Array, Output, by_tiles, close, guarded, kernel
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_vnni2
 from tracea_graph.kernels.cpu.variants import gemm_tile
 from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import PANEL, Array, GemmTile, Output, guarded, kernel
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int8, unpack_int8
 from tracea_graph.kernels.cpu.variants import gemm_int8_tile
 from tracea_graph.ops.quantize_rows import ZERO, quantize_rows

@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.conformance import PANEL, Array, Output, close, function, guarded, kernel
 from tests.runtime.nbits_cases import drawn_matrix
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
 from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
 from tracea_graph.ops.block_quantized import ZEROS, round_blocks

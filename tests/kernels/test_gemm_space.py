@@ -8,8 +8,8 @@ import pytest
 
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, text
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, source_digest
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.kernels.cpu.schedules.gemm_space import divide
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
@@ -25,7 +25,7 @@ CASES = [
 
 def test_the_text_that_keys_follow_is_there() -> None:
     folder = Path(emitter.__file__).parent
-    globs = (*text._RUNTIME, *text._PRODUCTS, *text._CONVOLUTIONS)
+    globs = (*source_digest._RUNTIME, *source_digest._PRODUCTS, *source_digest._CONVOLUTIONS)
     assert [glob for glob in globs if not any(folder.glob(glob))] == []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.cpu.library import manifest
-from tracea_graph.kernels.cpu.loop_units import COMMON, LOOP_UNITS, unit_of, units_for
+from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of, units_for
+from tracea_graph.kernels.cpu.library_build import manifest
 
 
 def test_loops_that_are_left_out_are_of_no_use_without_kernels() -> None:

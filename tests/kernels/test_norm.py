@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import Array, NormTile, Output, address, close, guarded, kernel
 from tracea_graph.kernels.cpu.emitter import emit, symbols
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 EPS = 1e-5
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.conformance import HEADERS
-from tracea_graph.kernels.cpu.combined_units import _one
+from tracea_graph.kernels.cpu.combined_compilation_units import _one
 from tracea_graph.kernels.cpu.emitter import CompilationUnit, emit, units
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS
+from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS
 from tracea_graph.toolchain.compilers import find_compiler
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror", f"-I{HEADERS.parent}")

@@ -13,8 +13,8 @@ from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.schedule import TaskSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.schedules.task import TaskProblem
 from tracea_graph.kernels.cpu.schedules.task_bench import task_program
+from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem
 from tracea_graph.kernels.cpu.schedules.task_space import cut
 from tracea_graph.kernels.program import Program, View
 from tracea_graph.ops.size_expressions import substitute

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import GemmTile, Output, address, close, guarded, kernel
-from tracea_graph.kernels.cpu import emitter, table, variants
+from tracea_graph.kernels.cpu import emitter, library_table, variants
 from tracea_graph.kernels.cpu.variants import NO_TILES, VARIANTS, find
 
 OTHER = {("gemm", "scalar"): "2x16"}
@@ -33,8 +33,8 @@ def test_the_first_that_is_listed_is_taken_unless_another_is_asked_for() -> None
     source = emitter.emit("gemm", "scalar", tiles=OTHER)
     assert source.symbol == "tracea_f32_gemm_2x16__scalar"
     held = ("tracea.0123456789", (), ("gemm",), (), ("scalar",))
-    assert "tracea_f32_gemm_4x16__scalar" in table.table_source(*held)
-    made = table.table_source(*held, OTHER)
+    assert "tracea_f32_gemm_4x16__scalar" in library_table.table_source(*held)
+    made = library_table.table_source(*held, OTHER)
     assert "tracea_f32_gemm_2x16__scalar" in made and "4x16__scalar" not in made.split("levels")[0]
     assert '{"scalar", 2, 1, 4, 1,' in made
 

@@ -11,7 +11,7 @@ from models.samplers import TABLES, Stored, random, ranked, trials_needed, with_
 from models.tuning_bounds import bound
 from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, TuningResult
 from tracea_graph.tuning.candidate_sampling import SEEDS, sampler
 

@@ -10,7 +10,7 @@ from models.regret import Variant, met
 from models.structured import STRUCTURED, make_structured
 from tracea_graph import Options
 from tracea_graph.onnx_io import load
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import Trace

@@ -18,7 +18,7 @@ from tests.graphs import session
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.layout import hoist_slice
-from tracea_graph.passes.pointwise import compose
+from tracea_graph.passes.pointwise import compose_elementwise
 from tracea_graph.pipeline.planning import Constraints, Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg.topological_order import Topology
@@ -83,13 +83,13 @@ def test_what_is_alike_is_worked_out_once(tmp_path: Path, monkeypatch: pytest.Mo
         onnx.save(unrolled(layers, 8), tmp_path / "m.onnx")
         graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
         predicted.clear()
-        for known in (compose._merged, compose._given):
+        for known in (compose_elementwise._merged, compose_elementwise._given):
             known.cache_clear()
         Planner(graph, Options(), sizes, cost=CostModel(Machine(), sizes)).plan()
         return {
             "predictions": len(predicted),
-            "chains put together": compose._merged.cache_info().misses,
-            "chains seen from outside": compose._given.cache_info().misses,
+            "chains put together": compose_elementwise._merged.cache_info().misses,
+            "chains seen from outside": compose_elementwise._given.cache_info().misses,
         }
 
     monkeypatch.setattr(CostModel, "_predicted", counted)

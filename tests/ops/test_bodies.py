@@ -15,8 +15,8 @@ from tests import convolutions
 from tests.graphs import normal, relative_error, run_body
 from tests.runtime.nbits_cases import drawn_matrix
 from tracea_graph.ir import DType, Expr, TensorSpec
-from tracea_graph.kernels.cpu.bitmap import pack_bitmap
-from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.bitmap_sparse_format import pack_bitmap
+from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
     BF16_SINCE,

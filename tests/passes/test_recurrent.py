@@ -10,7 +10,7 @@ import pytest
 
 from tests.graphs import Net, assert_same, every_phase, normal, only, reasons, schedule_only
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.ops.recurrent import PLAIN_GATES

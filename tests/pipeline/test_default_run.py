@@ -15,7 +15,7 @@ import pytest
 
 from models.make import make
 from tracea_graph.api import PLANNING, optimize
-from tracea_graph.kernels.cpu import catalog
+from tracea_graph.kernels.cpu import kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.options import Options
@@ -35,8 +35,8 @@ COUNTED: dict[str, tuple[type, str]] = {
     "tuner": (Tuner, "run"),
 }
 """The method that counts as a call of each subsystem."""
-KNOWN = {catalog.variant_id(v) for v in VARIANTS} | {
-    catalog.host_loop(schema.op) for schema in CALLS.values()
+KNOWN = {kernel_catalog.variant_id(v) for v in VARIANTS} | {
+    kernel_catalog.host_loop(schema.op) for schema in CALLS.values()
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.reporting import WeightProperty, analyze_weights
 
 pytestmark = pytest.mark.usefixtures("highest_level")

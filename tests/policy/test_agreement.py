@@ -20,15 +20,15 @@ from models.make import make
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu import catalog, emitter
+from tracea_graph.kernels.cpu import emitter, kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.core_measurement import assumed
 from tracea_graph.kernels.cpu.functions import KERNELS
-from tracea_graph.kernels.cpu.machine import CpuDiagnostics
-from tracea_graph.kernels.cpu.measure import assumed
+from tracea_graph.kernels.cpu.library_table import table_source
+from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
-from tracea_graph.kernels.cpu.table import table_source
 from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant, find
-from tracea_graph.kernels.gpu.kernels import kernels_of, variant_of, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of, variant_of, variants_of
 from tracea_graph.kernels.operations import KernelOperation
 from tracea_graph.kernels.schema import CallSchema
 from tracea_graph.onnx_io import load
@@ -134,7 +134,7 @@ def test_three_answers_are_one(
     assert level == resolved.levels[-1]
     row = row_of(assembly, level, resolved.levels)
     policy = tg.Context().policy(precision)
-    known = {catalog.variant_id(v): v for v in VARIANTS}
+    known = {kernel_catalog.variant_id(v): v for v in VARIANTS}
     assert assembly.placed
     for item in assembly.placed:
         for call, one in zip(item.program.calls, item.decisions, strict=True):
@@ -171,7 +171,7 @@ def test_a_cap_is_followed_by_all(probe: Path) -> None:
     for cap in levels:
         level, _ = chosen(probe, levels, cap)
         plan = tg.Context("host", Environment(level=cap)).plan_kernel("gemm")
-        assert level == cap and plan.variant_id == catalog.variant_id(find("gemm", cap))
+        assert level == cap and plan.variant_id == kernel_catalog.variant_id(find("gemm", cap))
 
 
 @pytest.mark.compiler
@@ -186,7 +186,7 @@ def test_calls_of_every_kind_agree(probe: Path) -> None:
             kernel = found.variant_id.removeprefix("host_")
             if kernel == schema.op and not schema.needs and schema.op != "elementwise":
                 continue
-            runs = {catalog.variant_id(v) for v in _run(schema, level)}
+            runs = {kernel_catalog.variant_id(v) for v in _run(schema, level)}
             assert found.variant_id in runs, schema.name
 
 

@@ -13,9 +13,9 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.kernels.cpu.core_measurement import assumed
 from tracea_graph.kernels.cpu.filters import LAYOUTS
-from tracea_graph.kernels.cpu.machine import machine_of, measured_machine
-from tracea_graph.kernels.cpu.measure import assumed
+from tracea_graph.kernels.cpu.machine_model import machine_of, measured_machine
 from tracea_graph.kernels.cpu.panels import INT16, PANELS, VNNI2
 from tracea_graph.ops import OPS
 from tracea_graph.ops.conv import ConvParams

@@ -7,8 +7,8 @@ import pytest
 from tests.processors import flags_of
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CpuProfile
-from tracea_graph.kernels.cpu.architectures import architecture_of, pipes_of
 from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.cpu.processor_families import architecture_of, pipes_of
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.policy import (
     BlockSparse,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.support import Case, model, mutate, run_cases, run_worker
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.ops.chain import Chain
 from tracea_graph.toolchain import Library

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tests.runtime.sparse_cases import SPARSE_CHAIN, infinite
 from tests.runtime.support import Case, dense, single, spec, strided
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.bitmap import pack_bitmap
+from tracea_graph.kernels.cpu.bitmap_sparse_format import pack_bitmap
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import pack_panels
 from tracea_graph.ops.bf16 import round_bf16

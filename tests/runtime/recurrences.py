@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tests.runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ttg import Region, TileGraph

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.answers import Answers
 from tests.runtime.support import Case
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 __all__ = ["by_precision", "named_errors"]
 

@@ -10,7 +10,7 @@ from tests.runtime.answers import Answers
 from tests.runtime.conv_int16_cases import run_of_case
 from tests.runtime.support import Case as Run
 from tracea_graph.kernels.cpu.filters import LAYOUTS
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 DIRECT = {name: layout.direct.name for name, layout in LAYOUTS.items() if layout.direct}
 LEVEL = host_levels("int16")[-1]

@@ -10,7 +10,7 @@ from tests.runtime.cases import Array
 from tests.runtime.empty_cases import Empty, empty_cases
 from tests.sanitizers.harness import Answer, Sanitizer
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.plan_encoding import encode
 
 pytestmark = pytest.mark.compiler

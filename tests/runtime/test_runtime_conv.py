@@ -26,7 +26,7 @@ from tests.runtime.conv_cases import (
 from tests.runtime.support import Case, model, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.plan_encoding import decode, encode
 from tracea_graph.kernels.program import View
 from tracea_graph.toolchain import Library

@@ -13,7 +13,7 @@ from tests.runtime.conv_bf16_cases import CHAINS, all_bf16_cases
 from tests.runtime.conv_calls import conv, depthwise
 from tests.runtime.support import Case
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in all_bf16_cases()}

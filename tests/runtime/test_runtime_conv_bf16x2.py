@@ -11,7 +11,7 @@ from tests.convolutions import SILU_ADD, conv, window
 from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from tests.runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from tests.runtime.conv_int16_cases import run_of_case
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("bf16")
 CASES = {case.name: case for case in conv_bf16x2_cases()}

@@ -10,7 +10,7 @@ import pytest
 from tests.convolutions import SILU_ADD, conv, either, window
 from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from tests.runtime.conv_int16_cases import conv_int16_cases, run_of_case
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("int16")
 CASES = {case.name: case for case in conv_int16_cases()}

@@ -10,7 +10,7 @@ import pytest
 from tests.interpreter import check_lifetimes, run
 from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from tests.runtime.conv_integer_cases import conv_integer_cases
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("int8")
 CASES = {case.name: case for case in conv_integer_cases()}

@@ -13,7 +13,7 @@ from tests.interpreter import run
 from tests.runtime.answers import Answers
 from tests.runtime.support import Case
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.fused_region import RowTile
 

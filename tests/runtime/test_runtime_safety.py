@@ -15,8 +15,8 @@ from tests.runtime.cases import ADD, GELU_RESIDUAL
 from tests.runtime.support import Case, dense, model, mutate, run_cases, run_worker, single, spec
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.isa_levels import host_levels
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.toolchain import Library
 

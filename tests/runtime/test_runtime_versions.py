@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.support import Case, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.levels import host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.toolchain import Library
 
 NAMES = ("gemm_chain_37x72_layout0", "gemm_then_norm", "gemm_then_norm_empty", "attention_boolean")

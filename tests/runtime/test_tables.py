@@ -15,8 +15,8 @@ import pytest
 
 from tests.runtime.cases import all_cases
 from tests.runtime.support import model, run_worker
-from tracea_graph.kernels.cpu.levels import host_levels
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.isa_levels import host_levels
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.toolchain import Library, linking
 
 pytestmark = pytest.mark.compiler

@@ -21,7 +21,7 @@ from onnx import helper
 from tests.runtime.support import Case
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.emitter import kernels_of
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.toolchain import Library
 
 __all__ = ["Answer", "Job", "Sanitizer", "conforms", "kernels_in"]

@@ -16,9 +16,9 @@ from tests.steps import one_step
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.combined_units import combined_units
+from tracea_graph.kernels.cpu.combined_compilation_units import combined_units
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.library import build_library, domain_of, manifest
+from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
@@ -187,7 +187,7 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
-    from tracea_graph.kernels.cpu.table import table_source
+    from tracea_graph.kernels.cpu.library_table import table_source
 
     golden(
         "table.cpp",

@@ -11,7 +11,7 @@ import pytest
 from tests.steps import one_step
 from tracea_graph.config import Environment
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.library import build_ahead, build_library
+from tracea_graph.kernels.cpu.library_build import build_ahead, build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.candidates import LibraryBuilder
 from tracea_graph.target import HOST, target_of

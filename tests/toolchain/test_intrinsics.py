@@ -17,11 +17,11 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.cpu import library
+from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import units
-from tracea_graph.kernels.cpu.intrinsics import USES, header_flags, precompiled
-from tracea_graph.kernels.cpu.levels import COMMON_FLAGS, X86, isa_of
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, X86, isa_of
+from tracea_graph.kernels.cpu.library_build import build_library
+from tracea_graph.kernels.cpu.precompiled_intrinsics import USES, header_flags, precompiled
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import Compiler, find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache
@@ -32,7 +32,7 @@ LEVEL = "avx2"
 PATIENT = 600.0
 """Seconds a compiler may take: a busy machine is no failure."""
 UNITS = units((), CHAINS, (LEVEL,))
-FLAGS = (*library._FLAGS, *header_flags(UNITS[0].flags))
+FLAGS = (*library_build._FLAGS, *header_flags(UNITS[0].flags))
 pytestmark = [
     pytest.mark.compiler,
     pytest.mark.skipif(not shutil.which("g++"), reason="only gcc parses the header once"),
@@ -81,7 +81,7 @@ def known(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert asked(env, "c++-header") == 1 and asked(env, "-include") == len(UNITS) == USES
     compiler = find_compiler(env)
     for unit in UNITS:
-        key = library.object_key(compiler, unit)
+        key = library_build.object_key(compiler, unit)
         (env.cache / "objects" / key[:2] / key).unlink()
     return env.cache
 

@@ -22,8 +22,8 @@ from tests.toolchain.machine_code import OBJDUMP, instructions, overwritten, win
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu_features import arm_features
-from tracea_graph.kernels.cpu.deployment import Deployment, build_all, deployments_of
-from tracea_graph.kernels.cpu.levels import ARM, X86, host_levels
+from tracea_graph.kernels.cpu.isa_levels import ARM, X86, host_levels
+from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, deployments_of
 from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
 from tracea_graph.toolchain import Library

@@ -13,7 +13,7 @@ import pytest
 from tracea_graph.config import Environment
 from tracea_graph.hardware import disk_cache
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.library import build_library
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.toolchain.cache_trust import distrust, make_private, read_private, trusted

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.benchmark_fixture import MOST_BYTES, MOST_NODES, ModelFixture, replicas
 from tracea_graph.tuning.tuning_problem import Case, Problem

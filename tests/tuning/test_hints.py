@@ -12,7 +12,7 @@ import pytest
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, Tuner, TuningCache, TuningResult, Workload, schedule_hints
 from tracea_graph.tuning.candidate_selection import candidates

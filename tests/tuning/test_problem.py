@@ -8,7 +8,7 @@ from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning.candidate_selection import candidates

@@ -26,7 +26,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.target import BACKENDS
 from tracea_graph.tuning import Case, Tunable, Tuner, TuningCache, TuningOptions, Workload

@@ -11,7 +11,7 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning.candidate_selection import candidates
 from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Study, StudyResult, Trial
 from tracea_graph.tuning.tuning_problem import Case, default_of

@@ -10,7 +10,7 @@ import pytest
 
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
 from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
 from tracea_graph.views.tuning_tables import convergence_svg, curves

@@ -13,11 +13,11 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.backend import CPU
-from tracea_graph.kernels.cpu.levels import LEVELS, host_levels
+from tracea_graph.kernels.cpu.isa_levels import LEVELS, host_levels
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES as BY_ROWS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.schedules.gemm import TYPICAL_ROWS, GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import TYPICAL_ROWS, GemmProblem
 from tracea_graph.policy import SearchSpace
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.tuning import (

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.commands.samples import profile, row
 from tracea_graph import Report
-from tracea_graph.kernels.metadata import KernelMetadata, LaunchSpec, Resources
+from tracea_graph.kernels.kernel_metadata import KernelMetadata, LaunchSpec, Resources
 from tracea_graph.reason_codes import VERDICTS, Code
 from tracea_graph.rewrite import Trace
 from tracea_graph.views import (

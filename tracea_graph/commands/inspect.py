@@ -12,8 +12,8 @@ from tracea_graph.check.symbol_bindings import bindings
 from tracea_graph.commands.op_type_totals import op_types
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
+from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.program import Program
-from tracea_graph.kernels.source import Source
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.fused_region import RegionParams

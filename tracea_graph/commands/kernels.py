@@ -10,7 +10,7 @@ from string import Template
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, close_match
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.runtime import (
     PUBLIC_HEADERS,
     RUNTIME_HEADER,

@@ -7,7 +7,7 @@ from pathlib import Path
 from tracea_graph.commands.bench import BenchOptions, Progress
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import BuildError, TraceaError, UsageError
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.options import Options
 from tracea_graph.target import backend_named
 from tracea_graph.views import Profiled, Report

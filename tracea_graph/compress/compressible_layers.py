@@ -27,7 +27,7 @@ from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.dead_channels import channel_producers
 from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, conv_output, table_key
 from tracea_graph.passes.sparse.prune_heads import prunable_heads

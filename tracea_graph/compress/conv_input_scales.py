@@ -25,7 +25,7 @@ from tracea_graph.compress.int8_rounding import byte_grid, range_candidates, rou
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
 from tracea_graph.ops.int8_matmul import fit_columns
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
 __all__ = ["ConvLayer", "ConvSamples", "choose_conv_int8", "sample_convolutions", "summary"]
 

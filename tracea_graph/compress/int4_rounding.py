@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ops.block_quantized import block_ranges, fit_blocks
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
 __all__ = ["choose_int4", "gptq"]
 

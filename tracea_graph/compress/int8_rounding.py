@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
 __all__ = ["byte_grid", "choose_int8", "migration_factors", "range_candidates", "round_static"]
 

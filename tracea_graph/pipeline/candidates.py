@@ -16,7 +16,7 @@ from types import TracebackType
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError, OutOfTime, UsageError
 from tracea_graph.kernels.program import OpType
-from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.onnx_io import (
     BACKEND_KEY,
     PLATFORMS_KEY,

@@ -44,7 +44,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import UsageError, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.passes.sparse.compressed import Compressed
+from tracea_graph.passes.sparse.chosen_compression import Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
 from tracea_graph.pipeline.inputs import Inputs

@@ -20,10 +20,10 @@ from tracea_graph.compress.conv_input_scales import (
 from tracea_graph.compress.int4_rounding import choose_int4
 from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import unpadded, why_no_integers, window_of
 from tracea_graph.passes.quantized.round_results import values_between
-from tracea_graph.passes.regions import attribute
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.pipeline.compression_search import CompressionContext, observable_layers
 
 __all__ = ["Quantization", "calibrate_rounding"]

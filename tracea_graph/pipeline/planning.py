@@ -15,7 +15,7 @@ import numpy as np
 from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
-from tracea_graph.kernels.rules import RuleNames
+from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.onnx_io import LocalFunction, Model, load
 from tracea_graph.onnx_io.initializer_guards import CONDITION, reference_of
 from tracea_graph.ops.concat import ConcatParams
@@ -34,13 +34,13 @@ from tracea_graph.passes import (
     phases,
     write_convolutions,
 )
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8
+from tracea_graph.passes.quantized.dequantize_past_views import QUANTIZE_FIRST
 from tracea_graph.passes.quantized.round_results import RoundResults
-from tracea_graph.passes.quantized.views import QUANTIZE_FIRST
 from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
-from tracea_graph.passes.sparse.compressed import Compressed
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.sparse.chosen_compression import Compressed
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.backend_fallback import FallbackPlanner
 from tracea_graph.pipeline.inputs import Inputs
 from tracea_graph.pipeline.result_assembly import Assembly, assemble

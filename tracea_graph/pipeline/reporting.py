@@ -19,7 +19,7 @@ from tracea_graph.ops.weight_layouts import ALIGNED, aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.passes.sparse.structure import DENSE, Structure, WeightScan, as_matrix
+from tracea_graph.passes.sparse.zero_structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.compression_search import Compression
 from tracea_graph.pipeline.decision_cache import DecisionCache

@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from tracea_graph.kernels.metadata import KernelMetadata
+from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.profile_record import Profile
 from tracea_graph.views.report_record import (

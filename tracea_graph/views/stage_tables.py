@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.program import Call, Program, View
-from tracea_graph.kernels.source import Source
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views.terminal_tables import FittedTable, cell, new_table
 

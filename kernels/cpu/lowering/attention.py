@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.lowering.gemm import rounded
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast, matrix
+from tracea_graph.kernels.cpu.lowering.region_writer import (
+    RegionWriter,
+    Shape,
+    Slot,
+    broadcast,
+    matrix,
+)
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.cpu.filters import BLOCK, blocks
-from tracea_graph.kernels.cpu.lowering.writer import Shape, Slot
+from tracea_graph.kernels.cpu.lowering.region_writer import Shape, Slot
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.conv_windows import add_constant
 from tracea_graph.ops.index_map import dense_strides

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.kernels.cpu.lowering.values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.conv_windows import add_constant
 from tracea_graph.ops.layout_op import LayoutParams

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent, product
-from tracea_graph.kernels.cpu.lowering.rows import stored
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.row_ops import stored
 from tracea_graph.kernels.cpu.panels import FOUR, Int8Panels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.conv_integer import ConvIntegerParams

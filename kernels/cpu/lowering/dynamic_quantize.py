@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.dynamic_quantize import (
     HIGH,

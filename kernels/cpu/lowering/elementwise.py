@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.kernels.cpu.lowering.rows import stored
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot
+from tracea_graph.kernels.cpu.lowering.row_ops import stored
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, Part

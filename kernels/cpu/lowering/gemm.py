@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.rows import norm_call, stored, sum_destination
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix, over_rows
+from tracea_graph.kernels.cpu.lowering.row_ops import norm_call, stored, sum_destination
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import BF16X2, FOUR, INT16, SPLIT_STEPS, Int8Panels
 from tracea_graph.kernels.program import View

@@ -10,8 +10,8 @@ from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked_values import BlockedValue
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
 from tracea_graph.kernels.cpu.lowering.choose_layouts import CHANNELS_FIRST, RegionLayout
+from tracea_graph.kernels.cpu.lowering.region_values import ChannelShuffle, Values, copy
 from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
-from tracea_graph.kernels.cpu.lowering.values import ChannelShuffle, Values, copy
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.index_map import dense_strides

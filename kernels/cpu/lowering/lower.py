@@ -29,16 +29,16 @@ from tracea_graph.kernels.cpu.lowering.reduce import (
     lower_softmax,
     lower_top_k,
 )
-from tracea_graph.kernels.cpu.lowering.region import alone, lower_region
-from tracea_graph.kernels.cpu.lowering.rows import (
+from tracea_graph.kernels.cpu.lowering.region_steps import alone, lower_region
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot
+from tracea_graph.kernels.cpu.lowering.row_ops import (
     lower_embedding,
     lower_norm,
     lower_quantized_embedding,
     lower_take,
 )
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot
 from tracea_graph.kernels.program import Call, Program
-from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
+from tracea_graph.kernels.region_signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot, broadcast
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides
 from tracea_graph.ops.matmul import MatMulParams

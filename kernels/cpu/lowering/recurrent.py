@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.kernels.cpu.gates import GatePanels
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Slot, matrix
+from tracea_graph.kernels.cpu.gate_layouts import GatePanels
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.recurrent import RecurrentParams

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.elementwise import chain_call, columns_of
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, Shape, Slot, broadcast, matrix
+from tracea_graph.kernels.cpu.lowering.region_writer import (
+    RegionWriter,
+    Shape,
+    Slot,
+    broadcast,
+    matrix,
+)
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.chain import Chain

@@ -52,7 +52,7 @@ from tracea_graph.kernels.cpu.lowering.loop_values import (
     slice_rows,
     times,
 )  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.writer import RegionWriter, touches
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, touches
 from tracea_graph.kernels.program import Buffer, Call, Loop, View
 
 __all__ = ["NotTileable", "loop_over"]

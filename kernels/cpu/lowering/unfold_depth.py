@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import Values
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain, Step
 

@@ -9,21 +9,21 @@ from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
 from tracea_graph.kernels.cpu.phases.gemm_int4 import GemmInt4
 from tracea_graph.kernels.cpu.phases.gemm_int8 import GemmInt8
+from tracea_graph.kernels.cpu.phases.lower_precision import (
+    AttentionBf16,
+    GemmBf16,
+    GemmBf16x2,
+    GemmInt16,
+)
 from tracea_graph.kernels.cpu.phases.mask_tiles import MaskTiles
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS, PACK_NBITS_TABLE
-from tracea_graph.kernels.cpu.phases.precision import (
-    AttentionBf16,
-    GemmBf16,
-    GemmBf16x2,
-    GemmInt16,
-)
 from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, UnstructuredSparseGemm
 from tracea_graph.ops.weight_layouts import BLOCKS
-from tracea_graph.passes import LAYOUT, PARTITION, Request, partition
+from tracea_graph.passes import LAYOUT, PARTITION, Request, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
@@ -54,12 +54,12 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
         *_lower_convolutions(precision, tiles, bf16),
         Phase("transform", (ConvWinograd(),)),
         # forms the programs of convolutions; values between their steps are stored blocked
-        Phase(PARTITION, (partition.ClusterConv(),)),
+        Phase(PARTITION, (cluster_programs.ClusterConv(),)),
         *LAYOUT,
         # after all that views a matrix in its plain order
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles, bf16),
-        Phase(PARTITION, (partition.Cluster(),)),
+        Phase(PARTITION, (cluster_programs.Cluster(),)),
     )
 
 

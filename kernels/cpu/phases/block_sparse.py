@@ -33,11 +33,11 @@ from tracea_graph.passes.matmul.constant_matrices import (
     replaceable_matrix,
     why_kept,
 )
-from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.compressed import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.passes.sparse.structure import WeightScan
-from tracea_graph.passes.sparse.zeros import nonzero_tiles, zero_map
+from tracea_graph.passes.sparse.zero_maps import nonzero_tiles, zero_map
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason, not_constant
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph

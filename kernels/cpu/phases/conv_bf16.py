@@ -19,17 +19,17 @@ from tracea_graph.kernels.cpu.filters import (
     VNNI2,
     DepthwiseFilters,
 )
+from tracea_graph.kernels.cpu.phases.lower_precision import (
+    PRODUCT_ERROR,
+    no_bf16,
+    rounded_as_read,
+    with_lowered_weights,
+)
 from tracea_graph.kernels.cpu.phases.pack_filters import (
     conv,
     filter_layouts,
     output_extents,
     repack_filters,
-)
-from tracea_graph.kernels.cpu.phases.precision import (
-    PRODUCT_ERROR,
-    no_bf16,
-    rounded_as_read,
-    with_lowered_weights,
 )
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.layout_op import LayoutParams

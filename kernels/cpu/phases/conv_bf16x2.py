@@ -10,8 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BF16X2, BLOCKED
+from tracea_graph.kernels.cpu.phases.lower_precision import (
+    BF16X2_ERROR,
+    no_bf16,
+    with_lowered_weights,
+)
 from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
-from tracea_graph.kernels.cpu.phases.precision import BF16X2_ERROR, no_bf16, with_lowered_weights
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 

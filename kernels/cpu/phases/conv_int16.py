@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracea_graph.kernels.cpu.filters import BLOCKED, INT16, transformable
+from tracea_graph.kernels.cpu.phases.lower_precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.kernels.cpu.phases.pack_filters import (
     conv,
     filter_layouts,
     output_extents,
     repack_filters,
 )
-from tracea_graph.kernels.cpu.phases.precision import INT16_ERROR, with_lowered_weights
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.reason_codes import Code, Reason, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

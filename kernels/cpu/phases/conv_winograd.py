@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
     winograd_filters,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 

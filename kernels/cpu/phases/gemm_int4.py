@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.phases.precision import INT4_ERROR
+from tracea_graph.kernels.cpu.phases.lower_precision import INT4_ERROR
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
@@ -23,8 +23,8 @@ from tracea_graph.passes.matmul.constant_matrices import (
     replaceable_matrix,
     why_kept,
 )
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.regions import fused, is_f32
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.region_helpers import fused, is_f32
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["BITS", "BLOCK", "GemmInt4"]

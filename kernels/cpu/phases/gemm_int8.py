@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Array, DType, TensorSpec, Weight
-from tracea_graph.kernels.cpu.phases.precision import INT8_ERROR
+from tracea_graph.kernels.cpu.phases.lower_precision import INT8_ERROR
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
@@ -25,8 +25,8 @@ from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers, fit_columns
 from tracea_graph.ops.quantize_rows import ZERO, QuantizeRowsParams
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
 from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
-from tracea_graph.passes.quantized.calibrated import UNCALIBRATED, Calibrated
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.reason_codes import unsuited
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph

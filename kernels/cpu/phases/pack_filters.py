@@ -39,7 +39,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
 from tracea_graph.ops.function_body import BodyBuilder, placed
-from tracea_graph.passes.convolution.filters import must_stay_plain
+from tracea_graph.passes.convolution.derived_filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import nodes_making
 from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
-from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 from tracea_graph.ops.weight_layouts import Floats

@@ -18,7 +18,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, PANEL, pack_int8
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.weight_layouts import Plain
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 

@@ -15,7 +15,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.passes.matmul.constant_matrices import gemm
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 from tracea_graph.reason_codes import not_constant, unsuited
 from tracea_graph.rewrite import Match, Rewrite, Rule
 

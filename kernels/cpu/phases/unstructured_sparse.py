@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tracea_graph.ir import Array, DType, Weight, product
-from tracea_graph.kernels.cpu.bitmap import bitmap_words, pack_bitmap
+from tracea_graph.kernels.cpu.bitmap_sparse_format import bitmap_words, pack_bitmap
 from tracea_graph.kernels.cpu.panels import BITMAP, PANEL, pack_panels
 from tracea_graph.kernels.cpu.phases.block_sparse import (
     dense_matrix,
@@ -26,8 +26,8 @@ from tracea_graph.kernels.cpu.phases.block_sparse import (
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of
-from tracea_graph.passes.regions import fused
-from tracea_graph.passes.sparse.structure import WeightScan
+from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region

@@ -9,26 +9,26 @@ from typing import Any
 
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.ir import Array
-from tracea_graph.kernels.cpu.architectures import architecture_of
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.catalog import CATALOG
-from tracea_graph.kernels.cpu.levels import LEVELS, isa_of
+from tracea_graph.kernels.cpu.isa_levels import LEVELS, isa_of
+from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
+from tracea_graph.kernels.cpu.processor_families import architecture_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.cpu.schedules import (
-    conv,
+    conv_problem,
     conv_space,
-    gemm,
+    gemm_problem,
     gemm_space,
-    serialization,
+    problem_json,
     task_space,
 )
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
-from tracea_graph.kernels.cpu.schedules.conv import ConvProblem
-from tracea_graph.kernels.cpu.schedules.core import DRAM_GBS
-from tracea_graph.kernels.cpu.schedules.gemm import GemmProblem
-from tracea_graph.kernels.cpu.schedules.task import TaskProblem, tasks_of_call
+from tracea_graph.kernels.cpu.schedules.conv_problem import ConvProblem
+from tracea_graph.kernels.cpu.schedules.core_constants import DRAM_GBS
+from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
+from tracea_graph.kernels.cpu.schedules.source_digest import text_of
 from tracea_graph.kernels.cpu.schedules.task_bench import contents_of, task_program
-from tracea_graph.kernels.cpu.schedules.text import text_of
+from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem, tasks_of_call
 from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.policy import (
     Config,
@@ -63,7 +63,7 @@ class CpuScheduleSpace(HostTimed):
     is cut into tasks of rows and columns (:class:`TaskSchedule`).
     """
 
-    tile = tuple(dict.fromkeys((*gemm.TILE, *conv.TILE)))
+    tile = tuple(dict.fromkeys((*gemm_problem.TILE, *conv_problem.TILE)))
 
     @property
     def cache_bytes(self) -> int:
@@ -114,18 +114,18 @@ class CpuScheduleSpace(HostTimed):
         """The tuning problem of a call; None if it takes no schedule or has symbolic sizes."""
         schedule = CALLS.of(call).schedule
         if schedule is ConvSchedule:
-            return conv.convolution_of(program, call)
+            return conv_problem.convolution_of(program, call)
         if schedule is TaskSchedule:
             return tasks_of_call(program, call)
-        return gemm.product_of(program, call) if schedule is GemmSchedule else None
+        return gemm_problem.product_of(program, call) if schedule is GemmSchedule else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """Encode a problem as JSON-ready values."""
-        return serialization.problem_to_json(_own(problem))
+        return problem_json.problem_to_json(_own(problem))
 
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
         """The inverse of :meth:`problem_to_json`.  Raises KeyError, TypeError or ValueError."""
-        return serialization.problem_from_json(data)
+        return problem_json.problem_from_json(data)
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         """Decode a schedule from its fields by name.  Raises KeyError, TypeError or ValueError."""

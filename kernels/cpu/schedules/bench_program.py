@@ -13,8 +13,8 @@ from typing import Any
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL, SPLIT_STEPS
-from tracea_graph.kernels.cpu.schedules.conv import BLOCK, Box, ConvProblem
-from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, GemmProblem
+from tracea_graph.kernels.cpu.schedules.conv_problem import BLOCK, Box, ConvProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
 __all__ = ["bench_program", "weight_of"]

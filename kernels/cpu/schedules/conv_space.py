@@ -13,8 +13,8 @@ from math import prod
 from tracea_graph.config import usable_processors
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.schedule import ConvSchedule
-from tracea_graph.kernels.cpu.schedules.conv import BLOCK, ConvProblem
-from tracea_graph.kernels.cpu.schedules.core import (
+from tracea_graph.kernels.cpu.schedules.conv_problem import BLOCK, ConvProblem
+from tracea_graph.kernels.cpu.schedules.core_constants import (
     DRAM_GBS,
     FMA_LATENCY,
     GHZ,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tracea_graph.config import usable_processors
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.cpu.schedules.core import (
+from tracea_graph.kernels.cpu.schedules.core_constants import (
     DRAM_GBS,
     FMA_LATENCY,
     GHZ,
@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     units_of,
     vectors_per_panel,
 )
-from tracea_graph.kernels.cpu.schedules.gemm import BYTES, IN_PAIRS, SPLIT, GemmProblem
+from tracea_graph.kernels.cpu.schedules.gemm_problem import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_int8_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, Processor, SearchSpace

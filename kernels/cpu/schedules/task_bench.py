@@ -13,7 +13,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.schedules.task import ROWS, Strided, TaskProblem
+from tracea_graph.kernels.cpu.schedules.task_problem import ROWS, Strided, TaskProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 from tracea_graph.kernels.schema import Operand
 

@@ -13,7 +13,7 @@ from tracea_graph.config import usable_processors
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.kernels.cpu.schedule import TaskSchedule
-from tracea_graph.kernels.cpu.schedules.core import (
+from tracea_graph.kernels.cpu.schedules.core_constants import (
     DRAM_GBS,
     GHZ,
     L2_BYTES,
@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.schedules.core import (
     units_of,
     vectors_per_panel,
 )
-from tracea_graph.kernels.cpu.schedules.task import ROWS, Strided, TaskProblem
+from tracea_graph.kernels.cpu.schedules.task_problem import ROWS, Strided, TaskProblem
 from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.ops.elementwise_steps import ELEMENTARY

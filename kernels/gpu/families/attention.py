@@ -13,14 +13,14 @@ from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, combine, product
-from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, f32, i32, pointer
-from tracea_graph.kernels.gpu.semantic.banks import matrix_load, prove_free
-from tracea_graph.kernels.gpu.semantic.lanes import ATOMS, MatrixLoad
-from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
-from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import matrix_load, prove_free
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -147,10 +147,10 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile, (depth, depth_v) = _proved(shared_layout(call, variant)), heads_of(call)
     a = call.attributes
     return {
-        "element": chains.ELEMENTS[TYPES[call.dtype]],
+        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "kind": call.dtype,
         "mask": a["mask_kind"],
-        "mask_element": chains.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "order": a["order"],
         "skips": _skips(call),
         "capped": a["softcap"] > 0,

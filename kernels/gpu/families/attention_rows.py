@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import DType, combine, product
-from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of, operands_of
-from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
@@ -36,17 +36,17 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     a, (depth, depth_v) = call.attributes, heads_of(call, LARGEST_HEAD)
     lowest = f"{LOWEST.hex()}f" if a["zero_rows"] != "infinite" else "-__builtin_inff()"
     return {
-        "element": chains.ELEMENTS[TYPES[call.dtype]],
-        "y_element": chains.ELEMENTS[_y_type(call)],
+        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
+        "y_element": chain_parameters.ELEMENTS[_y_type(call)],
         "mask": a["mask_kind"],
-        "mask_element": chains.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "order": a["order"],
         "zero_rows": a["zero_rows"],
         "capped": a["softcap"] > 0,
         "windowed": a["window_left"] >= 0,
         "masked": lowest,
         "head_size": depth,
-        "run": chains.vector_length(TYPES[call.dtype]),
+        "run": chain_parameters.vector_length(TYPES[call.dtype]),
         "head_v": depth_v,
     }
 

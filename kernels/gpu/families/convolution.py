@@ -11,7 +11,7 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import products
+from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
@@ -48,18 +48,18 @@ def product_of(call: Call) -> Call:
 
 
 def name(call: Call) -> str:
-    return products.name(product_of(call)).replace("gemm_nk", "conv")
+    return tensor_core_matmul.name(product_of(call)).replace("gemm_nk", "conv")
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     down = variant.threads * 16 // variant.params["k_bytes"]
     if down % _ROWS_APART or variant.params["m"] % down:
         raise GraphError(f"A tile of {variant.tile} has no whole rows for each thread.")
-    return products.parameters(product_of(call), variant)
+    return tensor_core_matmul.parameters(product_of(call), variant)
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return products.shared(product_of(call), variant)
+    return tensor_core_matmul.shared(product_of(call), variant)
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
@@ -75,7 +75,9 @@ def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch
     _, height, width, channels = x.dims
     _, p, q, _ = named["y"][0].dims
     steps: tuple[Extent, ...] = (*x.strides, height, width)
-    blocks, made = products.arguments(product_of(call), variant.params["m"], variant.params["n"])
+    blocks, made = tensor_core_matmul.arguments(
+        product_of(call), variant.params["m"], variant.params["n"]
+    )
     made += map(i32, steps)
     made += map(divisor, (channels, named["w"].dims[2], combine("mul", p, q), q))
     made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))

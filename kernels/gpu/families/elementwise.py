@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import combine, product
-from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
@@ -30,7 +30,7 @@ def _views(call: Call) -> tuple[View, ...]:
 
 def _run(call: Call, variant: Variant) -> int:
     chain, width = _chain(call), variant.params["bytes"]
-    return chains.vector_length(*chain.operand_types, *chain.result_types, width=width)
+    return chain_parameters.vector_length(*chain.operand_types, *chain.result_types, width=width)
 
 
 def name(call: Call) -> str:
@@ -38,7 +38,7 @@ def name(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    made = chains.parameters(_chain(call))
+    made = chain_parameters.parameters(_chain(call))
     rank = len(_views(call)[0].dims)
     names = [f"x{x.index}" for x in made["operands"]] + [f"y{y.index}" for y in made["results"]]
     wide = [x.wide for x in made["operands"]] + [True] * len(made["results"])

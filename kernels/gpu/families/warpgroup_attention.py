@@ -13,11 +13,11 @@ from math import inf
 from typing import Any
 
 from tracea_graph.ir import DType, combine, product
-from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.families import attention
 from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
-from tracea_graph.kernels.gpu.families.products import TYPES
-from tracea_graph.kernels.gpu.families.warpgroup_products import Exchange
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
+from tracea_graph.kernels.gpu.families.warpgroup_matmul import Exchange
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Launch,
@@ -27,8 +27,8 @@ from tracea_graph.kernels.gpu.launch import (
     pointer,
     tensor_map,
 )
-from tracea_graph.kernels.gpu.semantic.banks import prove_free
-from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
     Instruction,
     MatrixOperand,
@@ -166,12 +166,12 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile, a = _proved(shared_layout(call, variant)), call.attributes
     producer, consumer = _REGISTERS[tile.groups]
     return {
-        "element": chains.ELEMENTS[TYPES[call.dtype]],
+        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "kind": call.dtype,
         "instructions": _instructions(tile),
         "mask": a["mask_kind"],
         "mask_flat": _mask_is_flat(call),
-        "mask_element": chains.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "order": a["order"],
         "skips": a["order"] != "none" and a["fill"] == -inf,
         "altered": _altered(call),

@@ -12,9 +12,9 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import products, warpgroup_products
+from tracea_graph.kernels.gpu.families import tensor_core_matmul, warpgroup_matmul
 from tracea_graph.kernels.gpu.families.convolution import product_of
-from tracea_graph.kernels.gpu.families.products import TYPES
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Launch,
@@ -38,14 +38,14 @@ _MOST_STEP, _MOST_TAP = 8, 255
 
 def _product(call: Call) -> Call:
     """Return the matmul with a contiguous left operand, which the window stands for."""
-    made = products.without_parts(product_of(call))
+    made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
     return replace(made, views=(replace(x, strides=(_CHANNELS, 1), offset=0), *rest))
 
 
 def name(call: Call) -> str:
-    return warpgroup_products.name(_product(call)).replace("wgmma_nk", "wgconv", 1)
+    return warpgroup_matmul.name(_product(call)).replace("wgmma_nk", "wgconv", 1)
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -69,15 +69,15 @@ def refusal(call: Call, variant: Variant) -> str:
     reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
     if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP:
         return "tensor maps take windows with short steps and near taps"
-    return warpgroup_products.refusal(made, variant)
+    return warpgroup_matmul.refusal(made, variant)
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    return {**warpgroup_products.parameters(_product(call), variant), "conv": True}
+    return {**warpgroup_matmul.parameters(_product(call), variant), "conv": True}
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return warpgroup_products.shared(_product(call), variant)
+    return warpgroup_matmul.shared(_product(call), variant)
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
@@ -106,4 +106,4 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
             *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
     depth = combine("mul", count, blocks * _CHANNELS)
-    return warpgroup_products.launch_over(_product(call), variant, symbol, maps, depth, more)
+    return warpgroup_matmul.launch_over(_product(call), variant, symbol, maps, depth, more)

@@ -9,11 +9,11 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
-from tracea_graph.kernels.gpu.lowering.parts import cut
-from tracea_graph.kernels.gpu.lowering.pointwise import Targets
-from tracea_graph.kernels.gpu.lowering.rows import lower_reduce
-from tracea_graph.kernels.gpu.lowering.writer import HALVES, ZERO, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, Writer
+from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
+from tracea_graph.kernels.gpu.lowering.split_k import cut
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain

@@ -10,8 +10,8 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
-from tracea_graph.kernels.gpu.lowering.pointwise import Targets
-from tracea_graph.kernels.gpu.lowering.writer import Writer
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.program_writer import Writer
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.conv_integer import ConvIntegerParams

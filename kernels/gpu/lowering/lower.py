@@ -12,22 +12,23 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed, product
-from tracea_graph.kernels.gpu.lowering.cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
-from tracea_graph.kernels.gpu.lowering.folding import drop_unread
-from tracea_graph.kernels.gpu.lowering.integers import (
-    lower_conv_integer,
-    lower_dynamic_quantize,
-)
-from tracea_graph.kernels.gpu.lowering.moves import lower_move
-from tracea_graph.kernels.gpu.lowering.pointwise import (
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     Targets,
     lower_concat,
     lower_elementwise,
     lower_iota,
 )
-from tracea_graph.kernels.gpu.lowering.products import lower_attention, lower_gemm, lower_matmul
-from tracea_graph.kernels.gpu.lowering.rows import (
+from tracea_graph.kernels.gpu.lowering.integers import (
+    lower_conv_integer,
+    lower_dynamic_quantize,
+)
+from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
+from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_attention, lower_gemm, lower_matmul
+from tracea_graph.kernels.gpu.lowering.norm_folding import drop_unread
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Writer
+from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_arg,
     lower_channel_norm,
     lower_embedding,
@@ -38,10 +39,9 @@ from tracea_graph.kernels.gpu.lowering.rows import (
     lower_take,
     lower_top_k,
 )
-from tracea_graph.kernels.gpu.lowering.writer import HALVES, Writer
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
-from tracea_graph.kernels.signature import bound_strictly, clipped, localise, loose_axes
+from tracea_graph.kernels.region_signature import bound_strictly, clipped, localise, loose_axes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams

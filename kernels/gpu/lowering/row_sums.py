@@ -10,11 +10,11 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.products import with_sums
-from tracea_graph.kernels.gpu.families.warpgroup_products import MOST_PARTS
-from tracea_graph.kernels.gpu.kernels import WARPGROUPS, variants_of
-from tracea_graph.kernels.gpu.lowering.writer import HALVES, Normed, Writer
-from tracea_graph.kernels.gpu.selection import LEAST_SIDE, WARPGROUP_TILES
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import with_sums
+from tracea_graph.kernels.gpu.families.warpgroup_matmul import MOST_PARTS
+from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, variants_of
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Normed, Writer
+from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
 

@@ -9,14 +9,14 @@ from typing import Any
 from tracea_graph.config import Environment
 from tracea_graph.ir import Array
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.catalog import GpuCatalog, modelled_us
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.machine import gpus, level_of
-from tracea_graph.kernels.gpu.measure import NOMINAL, nominal
+from tracea_graph.kernels.gpu.gpu_measurement import NOMINAL, nominal
+from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog, modelled_us
+from tracea_graph.kernels.gpu.machine_model import gpus, level_of
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.schedules.event_fixture import EventFixture
-from tracea_graph.kernels.gpu.schedules.matmul import (
+from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     MatmulProblem,
     config_of,
     matmul_of,

@@ -28,12 +28,12 @@ from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
-from tracea_graph.kernels.gpu.kernels import for_variant
+from tracea_graph.kernels.gpu.kernel_selection import for_variant
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Argument
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.schedule import TileSchedule
-from tracea_graph.kernels.gpu.schedules.matmul import MatmulProblem, runs, tiles_of
-from tracea_graph.kernels.gpu.source import KernelSource
+from tracea_graph.kernels.gpu.schedules.matmul_problem import MatmulProblem, runs, tiles_of
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Program, Schedule, View
 from tracea_graph.temporary_files import Scratch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
-from tracea_graph.kernels.gpu.semantic.swizzle import LINE, RUN, Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, RUN, Layout, SwizzleMode
 
 __all__ = ["DEPTH", "Instruction", "MatrixOperand", "prove_read"]
 

@@ -27,8 +27,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, TensorMap
-from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache, digest

@@ -9,11 +9,11 @@ from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import RARE, Case, check
 from tests.kernels.gpu.machine import HERE, Memory, compiled, run_here
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
-from tracea_graph.kernels.gpu.families import products
-from tracea_graph.kernels.gpu.semantic.banks import prove_free
-from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, Ring
-from tracea_graph.kernels.gpu.semantic.strips import Strip
-from tracea_graph.kernels.gpu.source import KernelSource
+from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
+from tracea_graph.kernels.gpu.semantic.epilogue_strips import Strip
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
@@ -51,12 +51,12 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
 def test_a_ring_that_waits_too_little_shows(tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the model of a ring refuses, the kernel's text computes wrongly here."""
 
-    def loose(self: products.Tile) -> Ring:
+    def loose(self: tensor_core_matmul.Tile) -> Ring:
         return Ring(self.stages, BarrierMode.GROUPS, pending=self.stages - 1)
 
-    monkeypatch.setattr(products.Tile, "ring", property(loose))
-    monkeypatch.setattr(products, "prove", lambda ring: None)
-    products._proved.cache_clear()
+    monkeypatch.setattr(tensor_core_matmul.Tile, "ring", property(loose))
+    monkeypatch.setattr(tensor_core_matmul, "prove", lambda ring: None)
+    tensor_core_matmul._proved.cache_clear()
     case = next(c for c in CASES if c.name == "f16 nk 70 136 200")
     memory = Memory()
     call, expected = case.make(memory, np.random.default_rng(0))
@@ -64,11 +64,11 @@ def test_a_ring_that_waits_too_little_shows(tile: str, monkeypatch: pytest.Monke
     run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory)
     with pytest.raises(AssertionError):
         check(memory, expected())
-    products._proved.cache_clear()
+    tensor_core_matmul._proved.cache_clear()
 
 
 def test_strips_and_tiles_meet_no_bank_twice() -> None:
-    plain = products.Tile(64, 64, 128, 32, 32, 2, "nk", 3)
+    plain = tensor_core_matmul.Tile(64, 64, 128, 32, 32, 2, "nk", 3)
     prove_free(plain.loads())
     for cols, run in ((32, 4), (32, 8), (64, 4), (64, 8)):
         prove_free(Strip(cols).accesses(run))

@@ -12,8 +12,8 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, pointer
-from tracea_graph.kernels.gpu.source import KernelSource
 
 pytestmark = pytest.mark.compiler
 

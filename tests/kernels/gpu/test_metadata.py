@@ -9,7 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.metadata import typical_call
+from tracea_graph.kernels.gpu.kernel_facts import typical_call
 from tracea_graph.kernels.gpu.variants import VARIANTS
 
 HOPPER = "cuda:sm_90"

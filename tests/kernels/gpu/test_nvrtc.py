@@ -14,8 +14,8 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources, find_nvrtc
-from tracea_graph.kernels.gpu.source import KernelSource
 
 pytestmark = pytest.mark.compiler
 

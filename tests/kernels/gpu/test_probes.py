@@ -20,14 +20,14 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import Measurements, disk_cache
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.kernels.gpu import backend, device_main, machine
-from tracea_graph.kernels.gpu import measure as measuring
+from tracea_graph.kernels.gpu import backend, device_main, machine_model
+from tracea_graph.kernels.gpu import gpu_measurement as measuring
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.gpu.machine import GpuDiagnostics, machine_of, measured_machine
-from tracea_graph.kernels.gpu.measure import EARLY, HOST_NODE, PLAIN, SMS, measure, nominal
+from tracea_graph.kernels.gpu.gpu_measurement import EARLY, HOST_NODE, PLAIN, SMS, measure, nominal
+from tracea_graph.kernels.gpu.gpu_probes import GpuProbe, probe_source, probes
+from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, machine_of, measured_machine
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.probe import GpuProbe, probe_source, probes
 from tracea_graph.policy import PolicyEngine
 from tracea_graph.views.doctor import _figures as figures_table
 
@@ -223,9 +223,11 @@ def test_what_cannot_be_measured_is_a_typical_device_and_told(
 @pytest.fixture
 def there(answered: Measurements, monkeypatch: pytest.MonkeyPatch) -> Measurements:
     """This machine has an H100 with the stand-in's figures."""
-    monkeypatch.setattr(machine, "gpus", lambda: (H100,))
+    monkeypatch.setattr(machine_model, "gpus", lambda: (H100,))
     monkeypatch.setattr(backend, "gpus", lambda: (H100,))
-    monkeypatch.setattr(machine, "measure", lambda *a, **k: replace(answered, device="an H100"))
+    monkeypatch.setattr(
+        machine_model, "measure", lambda *a, **k: replace(answered, device="an H100")
+    )
     return answered
 
 
@@ -264,7 +266,7 @@ def test_modelled_times_are_of_the_gpu_that_is_there(there: Measurements) -> Non
 
 
 def test_without_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", tuple)
+    monkeypatch.setattr(machine_model, "gpus", tuple)
 
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("nothing is compiled or run")

@@ -13,12 +13,12 @@ from tests.kernels.gpu.test_probes import H100, TimedDriver
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import evaluate
-from tracea_graph.kernels.gpu import device_main, machine, plan_encoding
+from tracea_graph.kernels.gpu import device_main, machine_model, plan_encoding
 from tracea_graph.kernels.gpu import schedules as spaces
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernels import kernels_of, tile_numbers, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of, tile_numbers, variants_of
 from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
 from tracea_graph.kernels.gpu.schedules import SEEDS, event_fixture
 from tracea_graph.kernels.gpu.schedules.event_fixture import (
@@ -27,7 +27,12 @@ from tracea_graph.kernels.gpu.schedules.event_fixture import (
     request_for,
     sources_of,
 )
-from tracea_graph.kernels.gpu.schedules.matmul import MatmulProblem, matmul_of, runs, tiles_of
+from tracea_graph.kernels.gpu.schedules.matmul_problem import (
+    MatmulProblem,
+    matmul_of,
+    runs,
+    tiles_of,
+)
 from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain, Step
@@ -232,7 +237,7 @@ def test_a_fixture_compiles_every_tile_and_asks_its_worker(
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment, TileSchedule]:
     """A cache with the result of a machine that has a GPU; here there is none."""
-    monkeypatch.setattr(machine, "gpus", tuple)
+    monkeypatch.setattr(machine_model, "gpus", tuple)
     monkeypatch.setattr(spaces, "gpus", tuple)
     environment = Environment(cache=tmp_path / "cache")
     best = TileSchedule(256, *WIDE)

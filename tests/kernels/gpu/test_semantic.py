@@ -7,21 +7,26 @@ import re
 import numpy as np
 import pytest
 
-from tracea_graph.kernels.gpu.semantic.banks import (
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import (
     Access,
     BankConflict,
     matrix_load,
     prove_free,
 )
-from tracea_graph.kernels.gpu.semantic.lanes import (
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import (
     ATOMS,
     Atom,
     LaneMap,
     MatrixLoad,
     wgmma_accumulator,
 )
-from tracea_graph.kernels.gpu.semantic.pipeline import BarrierMode, PipelineError, Ring, prove
-from tracea_graph.kernels.gpu.semantic.swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import (
+    BarrierMode,
+    PipelineError,
+    Ring,
+    prove,
+)
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 
 MAPS = {f"{a.name} {part}": getattr(a, part) for a in ATOMS.values() for part in "abd"} | {
     f"wgmma n{n}": wgmma_accumulator(n) for n in (8, 24, 96, 256)

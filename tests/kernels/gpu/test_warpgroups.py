@@ -17,13 +17,13 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.families import warpgroup_products
-from tracea_graph.kernels.gpu.kernels import kernels_of, launches_for, variants_of
+from tracea_graph.kernels.gpu.families import warpgroup_matmul
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for, variants_of
 from tracea_graph.kernels.gpu.launch import TensorMap
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.selection import WARPGROUP_TILES, choose_warpgroup_tiles
-from tracea_graph.kernels.gpu.semantic.banks import prove_free
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import MatrixOperand, prove_read
+from tracea_graph.kernels.gpu.tile_choice import WARPGROUP_TILES, choose_warpgroup_tiles
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step
@@ -154,7 +154,7 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
     for tile, layout, chain in compiled_tiles(*which):
         call = call_of(4096, 768, 768, layout, chain)
         variant = find(call, target.architecture, tile)
-        if not warpgroup_products.refusal(call, variant):
+        if not warpgroup_matmul.refusal(call, variant):
             sources.append(emit(call, variant, target))
     assert len(sources) > 5
     for built in compile_sources(sources, ["sm_90a"]):
@@ -236,7 +236,7 @@ def test_machine_code_of_attention_and_convolutions(names: tuple[str, ...]) -> N
 def test_tensors_of_an_epilogue_meet_no_bank_twice() -> None:
 
     for size, wide in ((2, 64), (2, 32), (1, 64), (1, 32)):
-        one = warpgroup_products.Exchange("y", "f16", "vf", size, wide)
+        one = warpgroup_matmul.Exchange("y", "f16", "vf", size, wide)
         prove_free(one.accesses())
         places = {one.layout.offset(r, c) for r in range(16) for c in range(wide * size)}
         assert len(places) == 16 * wide * size

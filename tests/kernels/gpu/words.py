@@ -10,11 +10,11 @@ from tests.kernels.gpu.machine import Array, Memory
 from tests.steps import one_step
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.gpu import chains
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, i32, pointer
-from tracea_graph.kernels.gpu.source import KernelSource
 from tracea_graph.ops.chain import ELEMENTARY, Chain
 
 __all__ = ["STEPS", "check", "grid", "kernel", "launch"]
@@ -71,7 +71,7 @@ def _text(target: Target) -> Iterator[str]:
     yield "const i32 i = block_x() * 128 + thread();\nif (i >= n) return;\n"
     for place, chain in enumerate(STEPS.values()):
         yield "{\n"
-        for x in chains.operands(chain):
+        for x in chain_parameters.operands(chain):
             value = ("x[i]", "y[i]", "x[i] + y[i]")[x.index]
             value += " > 0.0f" if x.dtype is DType.BOOL else ""
             yield f"const {x.held} x{x.index} = {value};\n"

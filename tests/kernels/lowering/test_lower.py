@@ -16,7 +16,7 @@ from tests import convolutions
 from tests.graphs import normal, relative_error
 from tests.interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
-from tracea_graph.kernels.cpu.gates import GATE_PANELS
+from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (

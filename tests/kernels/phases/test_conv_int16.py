@@ -9,7 +9,7 @@ import pytest
 from tests.graphs import Net, every_phase, normal
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
-from tracea_graph.kernels.cpu.phases.precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
+from tracea_graph.kernels.cpu.phases.lower_precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.rewrite import SchedulerLimits, Trace, schedule

@@ -21,7 +21,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import KN, NK, Plain
 from tracea_graph.passes.matmul.gemm import Gemm
-from tracea_graph.passes.regions import fused
+from tracea_graph.passes.region_helpers import fused
 
 LAYOUTS = [KN, NK]
 

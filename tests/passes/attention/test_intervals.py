@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.graphs import Net, evaluate
 from tracea_graph.ir import DType
-from tracea_graph.passes.attention.intervals import UNBOUNDED, interval
+from tracea_graph.passes.attention.interval_arithmetic import UNBOUNDED, interval
 
 LOWEST = float(np.finfo(np.float32).min)
 Make = Callable[[Net], str]

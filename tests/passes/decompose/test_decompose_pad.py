@@ -6,7 +6,7 @@ import pytest
 
 from tests.graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.decompose.decompose import Decompose
-from tracea_graph.passes.layout.views import RESHAPES
+from tracea_graph.passes.layout.read_views import RESHAPES
 
 Sizes = tuple[int | str, ...]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.graphs import Net, assert_same, normal, ops, optimized, schedule_only
-from tracea_graph.passes.layout.transposes import CancelTransposes, SinkTransposes
-from tracea_graph.passes.pointwise.idioms import SILU
+from tracea_graph.passes.layout.channels_last_transposes import CancelTransposes, SinkTransposes
+from tracea_graph.passes.pointwise.decomposed_activations import SILU
 from tracea_graph.rewrite import RulePass
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]

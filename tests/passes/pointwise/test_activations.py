@@ -20,11 +20,11 @@ from tests.graphs import (
     schedule_only,
 )
 from tracea_graph.ir import DType
-from tracea_graph.passes.pointwise import idioms
+from tracea_graph.passes.pointwise import decomposed_activations
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": 3 * normal(2, 5, 8)}
-RULES = tuple(map(RulePass, idioms.RULES))
+RULES = tuple(map(RulePass, decomposed_activations.RULES))
 Spelling = Callable[[Net, str], str]
 
 

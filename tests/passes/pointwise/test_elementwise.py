@@ -6,7 +6,7 @@ import pytest
 
 from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.passes.matmul import gemm
-from tracea_graph.passes.pointwise import elementwise, idioms, vertical_fusion
+from tracea_graph.passes.pointwise import decomposed_activations, elementwise, vertical_fusion
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 5, 24)}
@@ -85,5 +85,5 @@ def test_recognition_comes_before_fusion() -> None:
     net, x = new()
     y = net("MatMul", x, net.weight(24, 20))
     graph = net.graph(net("Mul", y, net("Sigmoid", y)))
-    trace = schedule_only(graph, *map(RulePass, idioms.RULES), gemm.Gemm())
+    trace = schedule_only(graph, *map(RulePass, decomposed_activations.RULES), gemm.Gemm())
     assert trace.applied()["silu"] == 1

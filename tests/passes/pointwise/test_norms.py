@@ -11,10 +11,10 @@ import pytest
 from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.norm import Norm
-from tracea_graph.passes.pointwise import idioms
+from tracea_graph.passes.pointwise import decomposed_activations
 from tracea_graph.rewrite import RulePass
 
-RULES = tuple(map(RulePass, idioms.RULES))
+RULES = tuple(map(RulePass, decomposed_activations.RULES))
 FEEDS = {"x": normal(2, 5, 16) + 3}
 EPS = float(np.float32(1e-5))
 

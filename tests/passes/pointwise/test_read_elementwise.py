@@ -12,7 +12,7 @@ from tests.graphs import Net, assert_same, evaluate, normal, only, ops, optimize
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise_steps import ELEMENTARY, OPERATORS, UNARY
 from tracea_graph.ops.operator_spaces import COSTS
-from tracea_graph.passes.layout.selection import BY_ELEMENT
+from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.pointwise import elementwise, read_elementwise
 
 LIFT = elementwise.ElementwiseOp()

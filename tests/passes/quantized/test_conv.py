@@ -11,7 +11,7 @@ from tests.graphs import Net, assert_same, normal, ops, optimized, reasons, sche
 from tests.passes.quantized.test_gemm import const, dequantized, integers, scales
 from tracea_graph.ir import DType
 from tracea_graph.passes.quantized.conv import QUANTIZED_PAD, QuantizedConv
-from tracea_graph.passes.quantized.views import CancelQuantize
+from tracea_graph.passes.quantized.dequantize_past_views import CancelQuantize
 from tracea_graph.rewrite import RulePass
 
 FEEDS = {"x": normal(2, 12, 9, 7)}

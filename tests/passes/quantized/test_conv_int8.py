@@ -22,9 +22,9 @@ from tests.graphs import (
 from tests.passes.quantized.test_conv import WINDOWS, conv
 from tracea_graph.ir import DType
 from tracea_graph.ops.int8_matmul import MAX_DEPTH
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8, READ_ROUNDED, ConvInt8
-from tracea_graph.passes.quantized.views import QUANTIZE_FIRST
+from tracea_graph.passes.quantized.dequantize_past_views import QUANTIZE_FIRST
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import TileGraph
 

@@ -11,7 +11,7 @@ import pytest
 from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
 from tracea_graph import Options, optimize
 from tracea_graph.ir import DType
-from tracea_graph.passes.quantized.dynamic import DYNAMIC_QUANTIZE, MATMUL_INTEGER
+from tracea_graph.passes.quantized.dynamic_quantization import DYNAMIC_QUANTIZE, MATMUL_INTEGER
 from tracea_graph.rewrite import RulePass
 
 pytestmark = pytest.mark.usefixtures("highest_level")

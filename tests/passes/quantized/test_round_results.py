@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.graphs import Net, evaluate, normal, ops, relative_error, schedule_only
-from tracea_graph.passes.quantized.calibrated import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 from tracea_graph.passes.quantized.conv_int8 import ConvInt8
 from tracea_graph.passes.quantized.round_results import RoundResults, values_between
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.graphs import Net, ops, schedule_only
 from tracea_graph.ir import DType
-from tracea_graph.passes.quantized.views import (
+from tracea_graph.passes.quantized.dequantize_past_views import (
     DEQUANTIZE_EACH,
     DequantizeFirst,
     GatherFirst,

@@ -15,7 +15,7 @@ from tests.graphs import Net, assert_same, normal, ops, reasons, schedule_only
 from tracea_graph import Options, optimize
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS, PACK_NBITS_TABLE
-from tracea_graph.passes.quantized.tables import QuantizedEmbedding
+from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.rewrite import RulePass
 

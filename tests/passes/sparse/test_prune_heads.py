@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graphs import APART, Net, assert_same, every_phase, normal, ops
-from tracea_graph.passes.sparse.compressed import Compressed
+from tracea_graph.passes.sparse.chosen_compression import Compressed
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule
 from tracea_graph.ttg import TileGraph

@@ -11,7 +11,12 @@ import pytest
 from models.zero_blocks import block_mask
 from tests.graphs import normal
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes.sparse.structure import DENSE, WeightScan, may_have_zeros, structure_of
+from tracea_graph.passes.sparse.zero_structure import (
+    DENSE,
+    WeightScan,
+    may_have_zeros,
+    structure_of,
+)
 
 Array = npt.NDArray[Any]
 

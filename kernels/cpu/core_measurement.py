@@ -1,0 +1,293 @@
+"""Measure a core: peak throughput, bandwidths, clock, and the cost of waking threads.
+
+One small program per multiply-add instruction is compiled and run in its own process with a time
+limit; a crash loses only that program's figure.  Complete results are cached per hardware,
+compiler and program text.  Units: 1e9 operations/s (a multiply-add counts as two), GB/s of reads,
+GHz, µs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.hardware import disk_cache
+from tracea_graph.hardware.core_topology import read_topology
+from tracea_graph.hardware.cpu import CpuProfile
+from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Measurements, Peak
+from tracea_graph.kernels.cpu import peak_probes
+from tracea_graph.kernels.cpu.isa_levels import fingerprint, isa_of, levels_of
+from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
+from tracea_graph.kernels.cpu.processor_families import nominal_ghz, pipes_of
+from tracea_graph.temporary_files import Scratch
+from tracea_graph.toolchain.compilers import Compiler, find_compiler
+
+__all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
+
+SECONDS = 5.0
+"""Time limit in seconds of all measurements together, compiling included."""
+_COMPILE_SHARE = 0.7
+_WHOLE = "machine"
+"""Name under which complete figures are cached."""
+_LATE = "there was no time left; tracea doctor --refresh tries again"
+_RUN_SECONDS = 2.0
+_TEMPLATES = Path(peak_probes.__file__).resolve().parent
+_KIB, _MIB = 1 << 10, 1 << 20
+_SAID = 160
+_LOADS, _OPS = 2, 2
+"""Vector loads of a core in a cycle, and operations per multiply-add."""
+_BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
+_GHZ = 2.5
+_SHARED = {
+    "core": "threads of a core", "L2": "cores of an L2", "L3": "cores of an L3",
+    "node": "L3s of a memory node", "machine": "memory nodes",
+}  # fmt: skip
+"""What two processors share at most, by the level of :meth:`ProcessorTopology.nearest`."""
+
+
+def measure(
+    cpu: CpuProfile,
+    environment: Environment | None = None,
+    *,
+    refresh: bool = False,
+    seconds: float = SECONDS,
+    only: str = "",
+) -> Measurements:
+    """The machine's figures, from the cache, or measured if they are not there or ``refresh``.
+
+    With a type in ``only``, peaks of other types may be missing, which takes less time.  Never
+    fails: figures that cannot be measured are derived from the instruction set, with a note of the
+    reason.  Results without fp32 peaks and bandwidths are not cached.
+    """
+    environment = environment or Environment()
+    folder = environment.cache / "doctor"
+    key = disk_cache.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
+    for name in (_WHOLE, *filter(None, (only,))):
+        if not refresh and (found := _recalled(folder, name, key)) is not None:
+            return found
+    fresh = _measure(cpu, environment, seconds, only)
+    if fresh.measured:
+        disk_cache.keep(folder, only or _WHOLE, key, asdict(fresh))
+    return fresh
+
+
+def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
+    """Figures of a core of this processor's family and instruction sets, without measuring.
+
+    Its multiply-add units (two if the family is unknown) at the clock in ``cpuinfo``, else its
+    family's, else 2.5 GHz; 32, 16 and 4 bytes per cycle from L2, L3 and DRAM.
+    """
+    ghz = _told_ghz(cpuinfo) or nominal_ghz(cpu) or _GHZ
+    lanes = {name: isa_of(name).width for name in levels_of(cpu)}
+    peaks = tuple(
+        Peak("f32", name, pipes_of(cpu, width) * _OPS * width * ghz)
+        for name, width in lanes.items()
+    )
+    levels = {level: per_cycle * ghz for level, per_cycle in _BYTES_PER_CYCLE.items()}
+    l1 = _LOADS * 4.0 * max(lanes.values()) * ghz
+    bandwidth = Bandwidth(l1=l1, dram_all=levels["dram"], **levels)
+    return Measurements(peaks, bandwidth, ghz, measured=False)
+
+
+def compiler_key(environment: Environment) -> list[Any]:
+    """A key that changes with the compiler that would be found, computed without running it."""
+    words = _words(environment.compiler or "")
+    zig = importlib.util.find_spec("ziglang")
+    places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
+    return [words, *map(disk_cache.stamp, places), disk_cache.stamp(zig.origin if zig else None)]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
+
+
+def _recalled(folder: Path, name: str, key: str) -> Measurements | None:
+    data = disk_cache.recall(folder, name, key)
+    try:
+        return Measurements.from_json(data) if data is not None else None
+    except (KeyError, TypeError, ValueError):
+        return None  # a damaged cache file: measure again
+
+
+def _text_key() -> list[str]:
+    return [(_TEMPLATES / name).read_text() for name in peak_probes.template_names()]
+
+
+def _told_ghz(cpuinfo: Path) -> float:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return 0.0
+    told = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")]
+    mhz = max((float(t) for t in told if t.replace(".", "", 1).isdigit()), default=0.0)
+    return mhz / 1000.0
+
+
+# ---- measuring -------------------------------------------------------------------------
+
+
+def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: str) -> Measurements:
+    """Measure everything, or the peaks of one type.
+
+    Figures of programs that cannot be built or run are derived.
+    """
+    start = time.monotonic()
+    end = start + seconds
+    try:
+        compiler = find_compiler(environment, seconds)
+    except (BuildError, ValueError) as error:
+        return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
+    with Scratch("doctor") as name:
+        probes = [p for p in PROBES if _runs(p, cpu) and only in ("", p.dtype)]
+        notes = _compile(
+            compiler, probes, Path(name), start + seconds * _COMPILE_SHARE, cpu.threads
+        )
+        peaks, more = _peaks([p for p in probes if p not in notes], Path(name), end)
+        notes |= more
+        top = next(p for p in reversed(probes) if not p.feature)
+        memory = dict[str, float]()
+        why = notes.get(top, "")  # its program also measures memory and pairs of processors
+        further: tuple[Figure, ...] = ()
+        if not why:
+            memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
+            further = () if only else _between(Path(name), top, end)
+    texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
+    if why:
+        texts += (f"memory was not measured: {why}",)
+        return replace(assumed(cpu), compiler=_first_line(compiler), notes=texts)
+    known = {f.name for f in fields(Bandwidth)}
+    return Measurements(
+        peaks,
+        Bandwidth(**{k: v for k, v in memory.items() if k in known}),
+        memory["ghz"],
+        memory.get("wake_sleeping", 0.0),
+        memory.get("wake_spinning", 0.0),
+        _first_line(compiler),
+        round(time.monotonic() - start, 2),
+        notes=texts,
+        further=further,
+    )
+
+
+def _between(folder: Path, probe: Probe, end: float) -> tuple[Figure, ...]:
+    """What it takes to hand a cache line over, and to wake a thread up, by what is shared."""
+    pairs = read_topology().pairs()
+    if not pairs:
+        return ()
+    names = [_SHARED[level] for level in pairs]
+    processors = (str(processor) for pair in pairs.values() for processor in pair)
+    figures, _ = _figures(folder, probe, ("pairs", *processors), end)
+    kinds = {"handover": "hand-over", "wake": "wake-up"}
+    return tuple(
+        Figure(f"{what}, {name}", figures[key], "µs")
+        for word, what in kinds.items()
+        for index, name in enumerate(names)
+        if (key := f"{word}_{index}") in figures
+    )
+
+
+def _runs(probe: Probe, cpu: CpuProfile) -> bool:
+    return probe.isa in levels_of(cpu) and (not probe.feature or probe.feature in cpu.flags)
+
+
+def _compile(
+    compiler: Compiler, probes: Sequence[Probe], folder: Path, end: float, threads: int
+) -> dict[Probe, str]:
+    """Build the programs in parallel; return the reasons of those that failed."""
+    with ThreadPoolExecutor(threads) as pool:
+        whys = pool.map(partial(_build, compiler, folder, end), probes)
+        return {p: why for p, why in zip(probes, whys, strict=True) if why}
+
+
+def _build(compiler: Compiler, folder: Path, end: float, probe: Probe) -> str:
+    source = probe_source(probe)
+    (folder / f"{source.symbol}.cpp").write_text(source.text)
+    files = (f"-I{_TEMPLATES}", f"{source.symbol}.cpp", "-o", source.symbol, "-pthread")
+    try:
+        compiler.run((*source.flags, *files), folder, max(0.1, end - time.monotonic()))
+    except BuildError as error:
+        return _LATE if time.monotonic() >= end else str(error)
+    return ""
+
+
+def _peaks(
+    probes: Iterable[Probe], folder: Path, end: float
+) -> tuple[tuple[Peak, ...], dict[Probe, str]]:
+    peaks, notes = [], {}
+    for p in probes:
+        figures, why = _figures(folder, p, ("peak",), end)
+        if why:
+            notes[p] = why
+        else:
+            peaks.append(Peak(p.dtype, p.name, figures["gops"]))
+    return tuple(peaks), notes
+
+
+def _figures(
+    folder: Path, probe: Probe, arguments: Sequence[str], end: float
+) -> tuple[dict[str, float], str]:
+    """The figures that a program prints, or the reason why there are none."""
+    limit = min(_RUN_SECONDS, end - time.monotonic())
+    command = [str(folder / f"probe_{probe.dtype}_{probe.name}"), *arguments]
+    if limit <= 0:
+        return {}, _LATE
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=True
+        )
+        return _parse(done.stdout.decode()), ""
+    except subprocess.TimeoutExpired:
+        return {}, f"it took over {limit:.0f} s" if limit == _RUN_SECONDS else _LATE
+    except subprocess.CalledProcessError as error:
+        return {}, f"it ended with code {error.returncode}"
+    except (OSError, ValueError) as error:
+        return {}, str(error)[:_SAID]
+
+
+def _parse(text: str) -> dict[str, float]:
+    """Parse ``name value`` lines.  Raises ValueError for other text and figures not above 0."""
+    figures = {name: float(value) for name, value in (line.split() for line in text.splitlines())}
+    if not figures or min(figures.values()) <= 0:
+        raise ValueError("it gave no usable figures")
+    return figures
+
+
+def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
+    """The arguments for measuring memory: bytes to read per level, and the thread count.
+
+    Half of each cache, and several times the last one for DRAM; 0 skips a level.
+    """
+    l3 = min(cpu.l3 // 2, 16 * _MIB) if cpu.l3 > 2 * cpu.l2 else 0
+    dram = max(64 * _MIB, min(4 * cpu.l3, 512 * _MIB))
+    fits = dram <= _free_bytes() // 4
+    sizes = (cpu.l1d // 2 or 16 * _KIB, cpu.l2 // 2, l3, dram if fits else 0)
+    return ("memory", *map(str, sizes), str(cpu.threads))
+
+
+def _free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes of available memory, page cache included; 0 if unknown."""
+    try:
+        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
+
+
+def _first_line(compiler: Compiler) -> str:
+    text = compiler.identity.splitlines()
+    return f"zig c++ ({text[0]})" if compiler.family == "zig" and text else "".join(text[:1])

@@ -1,0 +1,144 @@
+"""Lower a region step by step, over plain and blocked values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tracea_graph.kernels.cpu.lowering.blocked_values import per_channel
+from tracea_graph.kernels.cpu.lowering.channel_block_norms import lower_norm_in_blocks
+from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
+from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
+from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
+from tracea_graph.kernels.cpu.lowering.fold_channel_scales import Scaled, scaled_values
+from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
+from tracea_graph.kernels.cpu.lowering.region_values import Values
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot
+from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over
+from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.chain import FULL
+from tracea_graph.ops.channel_norm import ChannelNormParams
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.passes.pointwise.bound_expressions import inline
+
+__all__ = ["Lower", "alone", "lower_region"]
+
+Lower = Callable[[RegionWriter, OpParams, Sequence[Slot], Sequence[Slot]], None]
+"""Function that emits the calls of one op on contiguous slots."""
+
+
+def alone(
+    params: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
+) -> RegionParams:
+    """Make a region of one step."""
+    count = params.operands
+    return RegionParams(count, (RegionStep(params, tuple(range(count))),), (count,))
+
+
+def lower_region(
+    w: RegionWriter,
+    p: RegionParams,
+    operands: Sequence[Slot],
+    results: Sequence[Slot],
+    lower: Lower,
+) -> None:
+    """Lower a region; ``lower`` emits the steps that take plain values only.
+
+    Raises NotTileable if the calls of a row tile are not tileable.
+    """
+    specs = p.infer_all([s.spec for s in operands])
+    targets = dict(zip(p.results, results, strict=True))
+    layout = RegionLayout.plan(specs, p.steps, p.inputs)
+    rounding = StoredTypes.plan(p, specs, layout)
+    layout = RegionLayout.plan(specs, p.steps, p.inputs, rounding.apart)
+    reads = Counter(i for step in p.steps for i in step.operands)
+    v = Values(
+        w,
+        layout,
+        specs,
+        rounding,
+        targets=targets,
+        written_by_pad=written_by_pad(p, layout, reads),
+        reads=reads,
+    )
+    v.dense |= dict(enumerate(operands))
+    value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
+    for number, step in enumerate(p.steps):
+        begins.append(len(w.calls))
+        if value not in scaled:
+            _lower_step(v, step, value, lower, scaled)
+        w.calls[begins[-1] :] = [replace(call, step=number) for call in w.calls[begins[-1] :]]
+        value += step.results
+    begins.append(len(w.calls))
+    for result in p.results:
+        v.slot(result)
+    for row_tile in reversed(p.row_tiles):
+        loop_over(w, begins[row_tile.first], begins[row_tile.last + 1] - 1, row_tile.rows)
+
+
+def _lower_step(
+    v: Values, step: RegionStep, value: int, lower: Lower, scaled: Mapping[int, Scaled]
+) -> None:
+    params = step.params
+    if value in v.rounding.views:
+        v.alias(step.operands[0], value)
+    elif isinstance(params, ConvParams):
+        lower_conv(v, params, step.operands, value, scaled.get(step.operands[0]))
+    elif isinstance(params, PoolParams) and len(v.shape(step.operands[0])) < 5:
+        lower_pool(v, params, step.operands, value)
+    elif isinstance(params, ResizeParams):
+        lower_resize(v, params, step.operands, value)
+    elif isinstance(params, ElementwiseParams) and value in v.layout.blocked:
+        _lower_chain(v, params, step.operands, value)
+    elif isinstance(params, ChannelNormParams) and value in v.layout.blocked:
+        lower_norm_in_blocks(v, params, step.operands, value)
+    elif isinstance(params, ConcatParams):
+        _lower_concat(v, params, step.operands, value)
+    elif isinstance(params, IotaParams):
+        lower_grid(v.w, params, [v.shape(i) for i in step.operands], v.out(value))
+    elif isinstance(params, LayoutParams):
+        lower_layout(v, params, step.operands, value)
+    else:
+        made = [v.out(value + i) for i in range(step.results)]
+        lower(v.w, params, [v.slot(i) for i in step.operands], made)
+
+
+def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: int) -> None:
+    """Lower a concat; blocked operands are reordered straight into the result."""
+    stretches = places(p, [v.shape(i) for i in operands], v.out(result))
+    for part, place in zip(p.parts, stretches, strict=True):
+        own, params = [operands[i] for i in part.operands], part.params
+        whole = part.like < 0 and reshapes(params)
+        if not (whole and v.unblock_into(own[0], place)):
+            write_part(v.w, part, [v.slot(i) for i in own], place)
+
+
+def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
+    """Lower a chain over a blocked value without its halo; absorb the deferred norms it reads."""
+    dst, inner = v.dst(result), v.interior(result)
+    kinds = tuple(v.layout.lies_over(i, result) for i in operands)
+    chain, rows = replace(p.chain, operands=kinds), dict[str, tuple[Slot, bool]]()
+    names = tuple(map(str, operands))
+    for value in dict.fromkeys(operands):
+        shifted = v.shifted.get(value)
+        if shifted is None or value in v.blocks or v.layout.lies_over(value, result) != FULL:
+            continue
+        own = {f"{value}.{i}": row for i, row in enumerate(shifted.rows)}
+        joined = inline((chain, names), str(value), (shifted.chain, (str(shifted.source), *own)))
+        if joined is not None:
+            (chain, names), rows = joined, {**rows, **own}
+    views = [
+        per_channel(*rows[n], dst.channels, inner) if n in rows else v.over(int(n), result, inner)
+        for n in names
+    ]
+    v.w.call("elementwise", x=views, y=inner, chain=replace(chain, stores=(dst.dtype,)))
+    v.finish(result, dst)

@@ -1,0 +1,73 @@
+"""Model of this machine for the cost model and the doctor, from measurements of one core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.config import Environment
+from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
+from tracea_graph.hardware.machine_measurements import Measurements
+from tracea_graph.kernels.cpu.call_stats import call_stats
+from tracea_graph.kernels.cpu.core_measurement import assumed, measure
+from tracea_graph.kernels.cpu.isa_levels import PLAIN, TILES, features_of, levels_of
+from tracea_graph.kernels.program import CallStats
+from tracea_graph.policy import Machine
+
+__all__ = ["CALL_TRACING", "DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measured_machine"]
+
+
+def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
+    """Build the machine model from measured figures, for kernels up to the level ``isa``.
+
+    A level that was not measured gets the figure of the next lower one that was.
+    """
+    peaks = [figures.peak("f32", name) for name in _levels(cpu, isa)]
+    typical = assumed(cpu).bandwidth
+    dram = figures.bandwidth.dram or typical.dram
+    l3 = max(figures.bandwidth.l3, dram)
+    l2 = max(figures.bandwidth.l2, l3)
+    gflops = max(peaks) or max(assumed(cpu).peak("f32", n) for n in _levels(cpu, isa))
+    tiles = isa in (None, TILES) and TILES in levels_of(cpu, "bf16")
+    return Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
+
+
+def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:
+    """The model of this machine, from the cache or measured now (at most five seconds).
+
+    If nothing can be measured, as without a compiler, figures follow from the instruction set.
+    """
+    environment = environment or Environment()
+    cpu = profile_cpu()
+    return machine_of(cpu, measure(cpu, environment, only="f32"), isa or environment.level)
+
+
+def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
+    """Names of the processor's levels up to ``cap``; an unknown cap is ignored."""
+    order = [isa.name for isa in PLAIN]
+    allowed = order[: order.index(cap) + 1] if cap in order else order
+    return [name for name in levels_of(cpu) if name in allowed] or ["scalar"]
+
+
+class CpuDiagnostics:
+    """Diagnostics of this machine, for the doctor and the policy."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Processor features beyond its levels that kernels could use."""
+        return features_of(profile_cpu())
+
+    def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
+        """Figures of one core, from the cache, or measured (at most 5 s) if new or ``refresh``."""
+        return measure(profile_cpu(), environment, refresh=refresh)
+
+
+class CallTracing:
+    """The work of traced calls, for the profiler."""
+
+    def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
+        """The work of an encoded program's calls.  Raises GraphError for a malformed plan."""
+        return call_stats(words, symbols)
+
+
+DIAGNOSTICS = CpuDiagnostics()
+CALL_TRACING = CallTracing()

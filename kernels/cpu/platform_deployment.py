@@ -1,0 +1,121 @@
+"""Libraries for other machines: one per platform, of the same kernels and under one domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import UsageError, close_match
+from tracea_graph.kernels.cpu.isa_levels import FAMILIES, IsaFamily, host_levels
+from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
+from tracea_graph.kernels.program import OpType
+from tracea_graph.ops.chain import Chain
+from tracea_graph.toolchain import Counted, Library, uncounted
+from tracea_graph.toolchain.library_artifact import Manifest
+from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_places
+
+__all__ = ["Deployment", "build_all", "deployments_of", "unmeasured"]
+
+_HOST = "host"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A platform that a library is built for, and the levels that it has code for."""
+
+    platform: Platform
+    levels: tuple[str, ...]
+
+
+def deployments_of(names: Sequence[str], precision: str) -> tuple[Deployment, ...]:
+    """The deployments of names such as ``host`` and ``linux-aarch64:neon``.
+
+    Without a level a library has all levels that the precision has a use for; ``host`` has this
+    machine's.  Raises UsageError for an unknown name or level, and a platform named twice.
+    """
+    found = tuple(_deployment(name.strip(), precision) for name in names)
+    platforms = [d.platform for d in found]
+    if twice := next((p for p in platforms if platforms.count(p) > 1), None):
+        raise UsageError(f"the targets {','.join(names)} name {twice.name} twice")
+    return found
+
+
+def _deployment(name: str, precision: str) -> Deployment:
+    place, _, level = name.partition(":")
+    precision = "bf16" if precision == "int8" else precision  # for what is no product
+    if name == _HOST:
+        return Deployment(HERE, _both(host_levels(precision), host_levels("int8")))
+    if place not in PLATFORMS:
+        which = close_match(place, (_HOST, *PLATFORMS)) or f"; use {', '.join(PLATFORMS)}"
+        raise UsageError(f"there is no platform {place!r}{which}")
+    platform = PLATFORMS[place]
+    family = next(f for f in FAMILIES if f.name == platform.machine)
+    names = [isa.name for isa in family.levels]
+    if not level:
+        return Deployment(platform, _both(_names(family, precision), _names(family, "int8")))
+    if level not in names:
+        which = close_match(level, names) or f"; use {', '.join(names)}"
+        raise UsageError(f"{place} has no level {level!r}{which}")
+    return Deployment(platform, tuple(names[: names.index(level) + 1]))
+
+
+def _names(family: IsaFamily, precision: str) -> tuple[str, ...]:
+    return tuple(isa.name for isa in family.of(precision))
+
+
+def _both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
+    """The levels of either, lowest first."""
+    order = [isa.name for family in FAMILIES for isa in family.levels]
+    return tuple(sorted({*a, *b}, key=order.index))
+
+
+def unmeasured(deployments: Sequence[Deployment]) -> str:
+    """Why deployments cannot run on this machine, as a sentence; empty if all can."""
+    elsewhere = [d.platform.name for d in deployments if d.platform != HERE]
+    if not elsewhere:
+        return ""
+    return (
+        f"this machine is {HERE.name}: what ONNX Runtime makes of the result was checked, the "
+        f"kernels for {', '.join(elsewhere)} are unmeasured"
+    )
+
+
+def build_all(
+    deployments: Sequence[Deployment],
+    types: Sequence[OpType],
+    kernels: Sequence[str],
+    chains: Sequence[Chain],
+    out: Path,
+    environment: Environment,
+    quick: bool,
+    counted: Counted = uncounted,
+) -> Library:
+    """Build a library per deployment beside ``out``; all share a domain, and a model.
+
+    Returns the first one's.  Raises BuildError, leaving nothing there.
+    """
+    facts = Manifest(
+        platforms={
+            d.platform.name: manifest(
+                types, kernels, chains, d.levels, quick=quick, platform=d.platform
+            )
+            for d in deployments
+        }
+    )
+    domain = domain_of(facts)
+    places = library_places(out, tuple(d.platform for d in deployments))
+    made: list[Library] = []
+    try:
+        for one, place in zip(deployments, places, strict=True):
+            built = build_library(
+                types, kernels, chains, one.levels, place, environment=environment, quick=quick,
+                counted=counted, platform=one.platform, domain=domain,
+            )  # fmt: skip
+            made.append(replace(built, platform=one.platform.name, manifest=facts))
+    except BaseException:
+        for library in made:
+            library.path.unlink(missing_ok=True)
+        raise
+    return replace(made[0], others=tuple(made[1:]))

@@ -1,0 +1,45 @@
+"""ArgMax and ArgMin of rows: one block for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu import chain_parameters
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
+from tracea_graph.kernels.gpu.launch import Launch, i32, pointer
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "shared"]
+
+_HELD = 8
+"""Bytes of shared memory per thread: a number and its index."""
+
+
+def name(call: Call) -> str:
+    return f"arg_{call.attributes['kind']}" + "_last" * bool(call.attributes["last"])
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    a = call.attributes
+    return {
+        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
+        "kind": a["kind"],
+        "last": a["last"],
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return _HELD * variant.threads
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, y = named["x"], named["y"]
+    made = (
+        pointer(x, TYPES[call.dtype]), *map(i32, x.strides), pointer(y, DType.I64),
+        i32(y.strides[0]), i32(x.dims[1]),
+    )  # fmt: skip
+    return Launch(symbol, (x.dims[0], 1, 1), variant.threads, shared(call, variant), made)

@@ -1,0 +1,164 @@
+"""Depthwise convolution and pooling of channels-last images.
+
+Both are memory-bound.  Sums are in float32, tap by tap.  Small windows known in advance have
+kernels whose threads compute neighbouring pixels from what they read once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["launch", "name", "parameters", "refusal", "refusal_whole", "shared"]
+
+_MOST_TAPS, _MOST_STEP = 7, 2
+"""Largest side of a window, and largest step, for which loops over taps are unrolled."""
+_LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
+"""A word of minus infinities."""
+_MOST_HELD = 9
+"""Taps of a filter that a thread's registers hold."""
+
+
+def _product(call: Call) -> Call:
+    """Return a matmul with the call's epilogue whose depth is the taps of the window."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, y = named["x"], named["y"][0] if call.op == "depthwise" else named["y"]
+    channels = y.dims[3]
+    if call.op == "depthwise":
+        w = named["w"]
+        taps = product(w.dims[:2])
+        w = View(w.buffer, (taps, channels), w.strides[1:], w.offset)
+        more = {"bias": named["bias"], "inputs": [flat(v) for v in named["inputs"]]}
+        ys = [flat(view) for view in named["y"]]
+    else:
+        taps = product(tuple(call.attributes["kernel"]))
+        w, more, ys = View(x.buffer, (taps, channels), (0, 0), x.offset), {}, [flat(y)]
+    return CALLS.make(
+        "gemm", call.dtype, layout="kn", chain=call.chain, w=w, y=ys, **more,
+        x=View(x.buffer, (product(y.dims[:3]), taps), (0, 0), x.offset),
+    )  # fmt: skip
+
+
+def _taps(call: Call) -> tuple[Any, Any]:
+    """Return height and width of the window."""
+    if call.op == "pool":
+        high, wide = call.attributes["kernel"]
+        return high, wide
+    dims = CALLS.of(call).named(call)["w"].dims  # type: ignore[union-attr]
+    return dims[0], dims[1]
+
+
+def refusal(call: Call) -> str:
+    """Return why no kernel of tiles can compute a call, or "" if one can."""
+    a = call.attributes
+    if any(not isinstance(k, int) or k > _MOST_TAPS for k in _taps(call)):
+        return f"windows of up to {_MOST_TAPS} × {_MOST_TAPS} pixels are unrolled"
+    if max(a["strides"]) > _MOST_STEP or max(a["dilations"]) > 1:
+        return f"windows without gaps, at most {_MOST_STEP} pixels apart, are unrolled"
+    return _apart(call)
+
+
+def refusal_whole(call: Call) -> str:
+    """Return why no kernel of whole images can compute a pool, or "" if one can."""
+    if call.op != "pool":
+        return "only a pool has windows as large as images"
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    _, high, wide, _ = named["x"].dims
+    if _taps(call) != (high, wide) or named["y"].dims[1:3] != (1, 1):
+        return "windows are smaller than images"
+    _, s_h, s_w, _ = named["x"].strides
+    if s_h != combine("mul", s_w, wide):
+        return "pixels of an image lie one step apart"
+    return _apart(call)
+
+
+def _apart(call: Call) -> str:
+    """Return why threads cannot read whole runs of channels, or "" if they can."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    run = tensor_core_matmul.vector_length(_product(call))
+    for view in (named["x"], named.get("w")):
+        if view is None:
+            continue
+        channels = view.dims[-1]
+        if view.strides[-1] != 1 or not isinstance(channels, int) or channels % run:
+            return f"threads read {run} channels of a pixel at once"
+        if not all(_whole(s, run) for s in (*view.strides[:-1], view.offset)):
+            return f"pixels lie {run} elements apart, or a multiple"
+    return ""
+
+
+def _whole(extent: Extent, run: int) -> bool:
+    """Return whether an extent is a known multiple of a run."""
+    if isinstance(extent, int):
+        return extent % run == 0
+    if isinstance(extent, str):
+        return False
+    both = [_whole(arg, run) for arg in extent.args]
+    return any(both) if extent.op == "mul" else extent.op in ("add", "sub") and all(both)
+
+
+def _tiled(variant: Variant) -> bool:
+    return "down" in variant.params
+
+
+def name(call: Call) -> str:
+    what = f"pool_{call.attributes['kind']}" if call.op == "pool" else "depthwise"
+    (high, wide), steps = _taps(call), call.attributes["strides"]
+    what += f"_{high}x{wide}_{steps[0]}x{steps[1]}"
+    return tensor_core_matmul.name(_product(call)).replace("gemm_kn", what)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    what = call.attributes["kind"] if call.op == "pool" else "depthwise"
+    made = {
+        **tensor_core_matmul.epilogue(_product(call)),
+        "what": what,
+        "lowest": _LOWEST[call.dtype],
+    }
+    if _tiled(variant):
+        (high, wide), steps = _taps(call), call.attributes["strides"]
+        made |= {"taps_h": high, "taps_w": wide, "step_h": steps[0], "step_w": steps[1]}
+        made["held"] = high * wide <= _MOST_HELD
+    return made
+
+
+def shared(call: Call, variant: Variant) -> int:
+    if "groups" not in variant.params:
+        return 0
+    return 4 * variant.threads * tensor_core_matmul.vector_length(_product(call))
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, a, same = named["x"], call.attributes, _product(call)
+    y = named["y"][0] if call.op == "depthwise" else named["y"]
+    n, p, q, _ = y.dims
+    run = tensor_core_matmul.vector_length(same)
+    threads, made = tensor_core_matmul.arguments(same, 1, run)
+    taken = shared(call, variant)
+    if taken:
+        across = combine("ceildiv", y.dims[3], run * variant.params["runs"])
+        made += map(i32, (x.strides[0], x.strides[2], product(x.dims[1:3])))
+        made.append(divisor(across))
+        blocks = combine("mul", n, across)
+        return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))
+    made += map(i32, (*x.strides, *x.dims[1:3]))
+    if _tiled(variant):
+        down, across = (combine("ceildiv", size, variant.params[side])
+                        for size, side in ((p, "down"), (q, "across")))  # fmt: skip
+        tiles = product((n, down, across))
+        made += [i32(p), i32(q), divisor(combine("mul", down, across)), divisor(across)]
+        made += map(i32, (tiles, *a["pads"]))
+        threads = combine("mul", tiles, combine("ceildiv", y.dims[3], run))
+    else:
+        made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]
+        made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
+    blocks = combine("ceildiv", threads, variant.threads)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

@@ -1,0 +1,113 @@
+"""Copies between views of any strides: transposes, slices, repeats, and parts of a concatenation.
+
+The template ``move`` copies runs of a row.  ``transpose`` serves x and y that are contiguous along
+different axes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["launch", "lies", "name", "parameters", "shared"]
+
+_ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
+             "b8": (8, "u64", DType.U64)}  # fmt: skip
+"""Element size in bytes, the templates' type of that size, and a DType of that size, by dtype."""
+_BYTES = 16
+_PADS = {1: 4, 2: 2, 4: 1, 8: 1}
+"""Padding in elements between rows of a square, which puts a column into different banks."""
+
+
+def _views(call: Call) -> tuple[View, View]:
+    """Return x and y with at least two axes."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    pair = []
+    for view in (named["x"], named["y"]):
+        add = (1,) * (2 - len(view.dims))
+        steps = (*(0 for _ in add), *view.strides)
+        pair.append(View(view.buffer, (*add, *view.dims), steps, view.offset))
+    return pair[0], pair[1]
+
+
+def lies(call: Call) -> int | None:
+    """Return the axis along which x is contiguous if it is not the last, else None."""
+    x, _ = _views(call)
+    steps = zip(x.strides[:-1], x.dims[:-1], strict=True)
+    found = [axis for axis, (step, dim) in enumerate(steps) if step == 1 and dim != 1]
+    return found[-1] if found else None
+
+
+def _along(call: Call) -> int:
+    """Return the axis to transpose with the last.  Raises GraphError if there is none."""
+    if (axis := lies(call)) is None:
+        raise GraphError("A copy turns nothing: x lies along no axis but y's last.")
+    return axis
+
+
+@cache
+def _pitch(side: int, size: int) -> int:
+    """Return the row pitch of a square in elements, proved free of bank conflicts."""
+    pitch = side + _PADS[size]
+    rows = tuple(lane * size for lane in range(WARP))
+    columns = tuple(lane * pitch * size for lane in range(WARP))
+    prove_free([Access("store of a row", size, rows), Access("load of a column", size, columns)])
+    return pitch
+
+
+def name(call: Call) -> str:
+    axis = lies(call)
+    return f"copy_rank{len(_views(call)[0].dims)}" + f"along{axis}" * (axis is not None)
+
+
+def _start(tensor: str, axes: list[int]) -> str:
+    return " + ".join(f"(i64)i{axis} * {tensor}_{axis}" for axis in axes) or "0"
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    size, element, _ = _ELEMENTS[call.dtype]
+    rank = len(_views(call)[0].dims)
+    others = list(range(rank - 1))
+    made: dict[str, Any] = {"size": size, "element": element, "rank": rank, "run": _BYTES // size}
+    if side := variant.params.get("side", 0):
+        along = _along(call)
+        others.remove(along)
+        made |= {"along": along, "pitch": _pitch(side, size)}
+    return {**made, "others": others, "start_x": _start("x", others),
+            "start_y": _start("y", others)}  # fmt: skip
+
+
+def shared(call: Call, variant: Variant) -> int:
+    side, size = variant.params.get("side", 0), _ELEMENTS[call.dtype][0]
+    return side * (side + _PADS[size]) * size
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    (x, y), (size, _, dtype) = _views(call), _ELEMENTS[call.dtype]
+    made: list[Argument] = [pointer(x, dtype), pointer(y, dtype)]
+    for pair in zip(x.strides, y.strides, strict=True):
+        made += map(i32, pair)
+    *outer, cols = y.dims
+    if side := variant.params.get("side", 0):
+        along = _along(call)
+        others = [dim for axis, dim in enumerate(outer) if axis != along]
+        tiles = combine("ceildiv", outer[along], side), combine("ceildiv", cols, side)
+        made += [divisor(dim) for dim in others[1:]]
+        made += [i32(outer[along]), i32(cols), *map(divisor, tiles)]
+        blocks = product((*others, *tiles))
+    else:
+        rows, runs = product(tuple(outer)), combine("ceildiv", cols, _BYTES // size)
+        made += [divisor(dim) for dim in outer[1:]]
+        made += [i32(rows), i32(cols), divisor(runs)]
+        blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

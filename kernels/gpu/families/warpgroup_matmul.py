@@ -1,0 +1,438 @@
+"""Matmul of warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16 and bf16.
+
+One warpgroup copies tiles of both operands by tensor maps; two multiply.  Blocks loop over tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.gpu import chain_parameters
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import (
+    TYPES,
+    batch_of,
+    chain_of,
+    strides_of,
+)
+from tracea_graph.kernels.gpu.launch import (
+    MAP_ALIGN,
+    Argument,
+    Launch,
+    divisor,
+    fixed,
+    i32,
+    pointer,
+    tensor_map,
+)
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
+    Instruction,
+    MatrixOperand,
+    prove_read,
+)
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import Chain
+
+__all__ = ["MOST_PARTS", "launch", "name", "parameters", "refusal", "shared"]
+
+_DEPTH = 64
+_ROWS = 64
+"""Rows of one instruction."""
+_WARPS = 8
+"""Warps that multiply."""
+_STRIP = 16 * 128
+"""Bytes in which a warp exchanges a tensor of the epilogue."""
+_WIDEST = SwizzleMode.XOR8
+_BAND = 8
+"""Rows of tiles that are computed before the next column of tiles."""
+_PRODUCER, _CONSUMER = 24, 240
+"""Registers of a thread that copies, and of one that multiplies."""
+_MOST_SUMS = 128
+"""Sums of a thread beside which the addresses of an epilogue fit its registers."""
+_ADDRESSES = {False: 72, True: 93}
+"""Registers of a thread that hold neither sums nor operands asked for ahead, by ``pingpong``."""
+_MOST_AXES = 5
+"""Axes of a tensor map."""
+_BARRIER, _WORD = 8, 4
+MOST_PARTS = 8
+"""Parts of a row of x whose sums a thread adds up."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """An operand of the epilogue that varies along the columns alone, staged in shared memory."""
+
+    name: str
+    element: str
+    size: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A tensor of the epilogue that turns between runs and fragments in shared memory.
+
+    ``wide`` columns of 16 rows do so at a time.  ``ahead`` tells how many times that much is asked
+    for before it is used.
+    """
+
+    name: str
+    element: str
+    held: str
+    size: int
+    wide: int
+    ahead: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        pitch = self.wide * self.size
+        return Layout(pitch, {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4}.get(pitch, _WIDEST))
+
+    @property
+    def runs(self) -> int:
+        """Runs of 16 bytes in a row."""
+        return self.layout.pitch // 16
+
+    @property
+    def rounds(self) -> int:
+        """Runs of a lane."""
+        return 16 * self.runs // WARP
+
+    @property
+    def pair(self) -> str:
+        """What turns a lane's first pair of columns into that of block j and row half h."""
+        block = 8 * self.size
+        place = self.layout.expression("h * 8", f"j * {block} / 16")
+        return f"({place} + j * {block} % 16)"
+
+    @property
+    def round(self) -> str:
+        """What turns a lane's first run into that of round p."""
+        return f"({self.layout.expression(f'p * {WARP // self.runs}', '0')})"
+
+    def accesses(self) -> list[Access]:
+        """Return the accesses to pairs and to runs."""
+        found = []
+        for j in range(self.wide // 8):
+            for top in (0, 8):
+                cols = [(j * 8 + lane % 4 * 2) * self.size for lane in range(WARP)]
+                at = tuple(self.layout.offset(top + i // 4, c) for i, c in enumerate(cols))
+                found.append(Access(f"pairs of {self.name}", 2 * self.size, at))
+        for first in range(0, 16 * self.runs, WARP):
+            both = [divmod(first + lane, self.runs) for lane in range(WARP)]
+            at = tuple(self.layout.offset(row, run * 16) for row, run in both)
+            found.append(Access(f"runs of {self.name}", 16, at))
+        return found
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shared memory of a variant's tile: the ring, strips of the epilogue, vectors, barriers."""
+
+    m: int
+    n: int
+    stages: int
+    pingpong: bool
+    by_depth: bool
+
+    @property
+    def a(self) -> MatrixOperand:
+        return MatrixOperand(self.m, _DEPTH, True)
+
+    @property
+    def b(self) -> MatrixOperand:
+        return MatrixOperand(self.n, _DEPTH, self.by_depth)
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.stages, BarrierMode.MBARRIER)
+
+    @property
+    def tall(self) -> int:
+        """Instructions that cover the rows of a warpgroup."""
+        return self.m // _ROWS // (1 if self.pingpong else 2)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether sums leave a thread few registers."""
+        return self.tall * self.n // 2 > _MOST_SUMS
+
+    @property
+    def strips_at(self) -> int:
+        return self.stages * (self.a.nbytes + self.b.nbytes)
+
+    @property
+    def barriers_at(self) -> int:
+        return self.strips_at + _WARPS * _STRIP
+
+    @property
+    def vectors_at(self) -> int:
+        return self.barriers_at + -(-2 * self.stages * _BARRIER // 16) * 16
+
+
+@cache
+def _proved(tile: Tile, exchanged: tuple[Exchange, ...]) -> Tile:
+    """Prove a tile's layouts and pipeline; raises GraphError otherwise.
+
+    Pairs of 4-byte elements meet banks twice, which no program has between its calls.
+    """
+    prove_read(tile.a, _ROWS)
+    prove_read(tile.b, tile.n)
+    for one in exchanged:
+        prove_free([a for a in one.accesses() if a.width != 8])
+    prove(tile.ring)
+    return tile
+
+
+def shared_layout(call: Call, variant: Variant) -> Tile:
+    """Return the shared-memory layout of a call's operands."""
+    p = variant.params
+    return Tile(
+        p["m"], p["n"], p["stages"], bool(p["pingpong"]), call.attributes["layout"] == "nk"
+    )
+
+
+def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
+    """Return the staged operands: the bias, and those of the chain that are one row."""
+    found = list[tuple[str, DType]]()
+    if tensor_core_matmul.named_of(call)["bias"] is not None:
+        found.append(("bias", DType.F32))
+    if tensor_core_matmul.norm_of(call) == "layer":
+        found.append(("column_sums", DType.F32))
+    listed = chain_parameters.operands(chain_of(call))[1:]
+    found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
+    at, made = shared_layout(call, variant).vectors_at, list[Vector]()
+    for name, dtype in found:
+        made.append(Vector(name, chain_parameters.ELEMENTS[dtype], int(dtype.size), at))
+        at += -(-variant.params["n"] * int(dtype.size) // 16) * 16
+    return tuple(made)
+
+
+def _moments_at(call: Call, variant: Variant) -> int:
+    """Return where the moments of a warpgroup's rows lie, behind its staged operands."""
+    n, first = variant.params["n"], shared_layout(call, variant).vectors_at
+    return first + sum(-(-n * v.size // 16) * 16 for v in vectors_of(call, variant))
+
+
+def _vector_bytes(call: Call, variant: Variant) -> int:
+    """Return the bytes of the staged operands of one warpgroup, and of its rows' moments."""
+    tile = shared_layout(call, variant)
+    moments = tile.tall * _ROWS * 2 * _WORD if tensor_core_matmul.norm_of(call) != "none" else 0
+    return _moments_at(call, variant) - tile.vectors_at + moments
+
+
+def name(call: Call) -> str:
+    words = [
+        tensor_core_matmul.name(tensor_core_matmul.without_parts(call)).replace("gemm", "wgmma", 1)
+    ]
+    words += ["summed"] * _counted(call)
+    named, batch = tensor_core_matmul.named_of(call), len(batch_of(call))
+    for operand in "xw":
+        axes = _axes(named[operand], batch)
+        words += [operand + "".join(map(str, axes))] * (len(axes) < batch)
+    return "_".join(words)
+
+
+def _counted(call: Call) -> bool:
+    """Whether sums of the result's rows are asked for."""
+    return row_sum_views(call)[1] is not None
+
+
+def row_sum_views(call: Call) -> tuple[View | None, View | None]:
+    """Return the views of sums of rows: of x, and of the first result."""
+    named = tensor_core_matmul.named_of(call)
+    return named.get("x_sums"), named.get("y_sums")
+
+
+def _axes(view: View, batch: int) -> list[int]:
+    """Return the batch axes along which an operand differs."""
+    steps = strides_of(view, batch)[:-2]
+    return [axis for axis, step in enumerate(steps) if step != 0]
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named, batch = tensor_core_matmul.named_of(call), len(batch_of(call))
+    x, w = named["x"], named["w"]
+    if why := _refusal_of_sums(call, variant):
+        return why
+    if x.strides[-1] != 1 or w.strides[-1] != 1:
+        return "tensor maps need operands that are contiguous along their last axis"
+    taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)
+             if kind in ("full", "row")]  # fmt: skip
+    if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
+        return "the epilogue needs tensors that are contiguous along their last axis"
+    step = MAP_ALIGN // int(TYPES[call.dtype].size)
+    for view in (x, w):
+        fixed_ones = [s for s in (*view.strides[:-1], view.offset) if isinstance(s, int)]
+        if any(s % step for s in fixed_ones):
+            return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
+        if len(_axes(view, batch)) + 2 > _MOST_AXES:
+            return f"tensor maps have at most {_MOST_AXES} axes"
+    if any(
+        int(t.size) > _WORD for t in (*chain_of(call).operand_types, *chain_of(call).result_types)
+    ):
+        return "the epilogue exchanges elements of up to 4 bytes"
+    tile = shared_layout(call, variant)
+    if tile.crowded and "full" in chain_of(call).operands[1:]:
+        return "sums leave no registers for a matrix that the epilogue reads"
+    if call.attributes["layout"] == "kn" and variant.params["n"] % _DEPTH:
+        return "a tile of [K, N] consists of panels of 64 columns"
+    if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
+        return "the epilogue's vectors leave no room for the tile"
+    return ""
+
+
+def _refusal_of_sums(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot normalise rows of x or sum those of the result, or ""."""
+    (taken, made), normed = row_sum_views(call), tensor_core_matmul.norm_of(call) != "none"
+    if normed and (taken is None or batch_of(call)):
+        return "rows of x are not normalised on the way, without sums of a single matrix"
+    if normed and shared_layout(call, variant).crowded:
+        return "sums leave no registers for what a norm takes"
+    if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
+        return f"at most {MOST_PARTS} sums of a row are added up"
+    width = tensor_core_matmul.named_of(call)["y"][0].dims[-1]
+    part = variant.params["n"]
+    if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
+        return "sums are asked for of other columns than those of a tile"
+    return ""
+
+
+def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchange]]:
+    """Return the tensors of the epilogue that are read, and those that are written."""
+    chain, tile = chain_of(call), shared_layout(call, variant)
+    taken = [x for x in chain_parameters.operands(chain)[1:] if x.kind == "full"]
+    made = chain_parameters.results(chain)
+    large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
+    wide = 32 if tile.n % 64 or tile.crowded or large else 64
+    # what a thread's sums and addresses leave of its registers, in runs of four
+    held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
+    free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
+    strips = tile.tall * tile.n // wide
+    read = list[Exchange]()
+    for x in taken:
+        runs = wide * int(x.dtype.size) // 32
+        ahead = max(0, min(strips, free // (runs * len(taken))))
+        read.append(Exchange(f"x{x.index}", x.element, x.held, int(x.dtype.size), wide, ahead))
+    written = [Exchange(f"y{y.index}", y.element, y.held, int(y.dtype.size), wide) for y in made]
+    return read, written
+
+
+def _element_of(call: Call) -> list[str]:
+    """Return the C expressions of one element of each operand of the chain, in order."""
+    words = {"full": "two_x{0}.at[e]", "row": "at_x{0}.at[e]", "scalar": "ahead_x{0}[i][h]",
+             "col": "ahead_x{0}[i][h]"}  # fmt: skip
+    return [words[x.kind].format(x.index) for x in chain_parameters.operands(chain_of(call))[1:]]
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    call = tensor_core_matmul.without_parts(call)
+    read, written = exchanges(call, variant)
+    tile = _proved(shared_layout(call, variant), (*read, *written))
+    named, batch, chain = tensor_core_matmul.named_of(call), len(batch_of(call)), chain_of(call)
+    epilogue = tensor_core_matmul.epilogue(call)
+    return {
+        **epilogue,
+        "strided": False,
+        "conv": False,
+        "read": read,
+        "written": written,
+        "sizes": list({one.size: one for one in (*read, *written)}.values()),
+        "crowded": tile.crowded,
+        # results replace what was read where both take as much room
+        "in_place": read[-1].name if read and read[-1].size == written[0].size else "",
+        "wide": written[0].wide,
+        "strips": tile.n // written[0].wide,
+        "strip_bytes": _STRIP,
+        "counted": _counted(call),
+        "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in _narrow(chain)],
+        "operands_of": _element_of(call),
+        "a": tile.a,
+        "b": tile.b,
+        "ring": tile.ring,
+        "tall": tile.tall,
+        "kind": call.dtype,
+        "instructions": [Instruction(tile.n, False, tile.by_depth)],
+        "stage_bytes": tile.a.nbytes + tile.b.nbytes,
+        "strips_at": tile.strips_at,
+        "barriers_at": tile.barriers_at,
+        "vectors": vectors_of(call, variant),
+        "most_parts": MOST_PARTS,
+        "moments_at": _moments_at(call, variant),
+        "vector_bytes": _vector_bytes(call, variant),
+        "band": _BAND,
+        "x_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["x"], batch))),
+        "w_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["w"], batch))),
+        "producer_registers": _PRODUCER,
+        "consumer_registers": _CONSUMER,
+    }
+
+
+def _narrow(chain: Chain) -> set[str]:
+    """Return the operands of a chain that are one number for each row, or for all."""
+    return {
+        f"x{x.index}" for x in chain_parameters.operands(chain)[1:] if x.kind in ("col", "scalar")
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return shared_layout(call, variant).vectors_at + 2 * _vector_bytes(call, variant)
+
+
+def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument:
+    """Return the tensor map of an operand, over the batch axes along which it differs."""
+    axes = _axes(view, batch)
+    missing = batch + 2 - len(view.dims)
+    dims = tuple(view.dims[axis - missing] for axis in axes)
+    steps = tuple(view.strides[axis - missing] for axis in axes)
+    whole = View(view.buffer, (*dims, *view.dims[-2:]), (*steps, *view.strides[-2:]), view.offset)
+    return tensor_map(whole, dtype, ((1,) * len(axes)) + box)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, own = tensor_core_matmul.named_of(call), TYPES[call.dtype]
+    batch, tile = len(batch_of(call)), shared_layout(call, variant)
+    x, w = named["x"], named["w"]
+    maps = [_map(x, batch, own, tile.a.box), _map(w, batch, own, tile.b.box)]
+    return launch_over(call, variant, symbol, maps, x.dims[-1], [])
+
+
+def launch_over(
+    call: Call,
+    variant: Variant,
+    symbol: str,
+    maps: Sequence[Argument],
+    depth: Extent,
+    more: Sequence[Argument],
+) -> Launch:
+    """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments."""
+    named, chain, batch = tensor_core_matmul.named_of(call), chain_of(call), batch_of(call)
+    tile, made = shared_layout(call, variant), list(maps)
+    if named["bias"] is not None:
+        made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
+    types = (*chain.operand_types[1:], *chain.result_types)
+    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
+        made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
+    made += tensor_core_matmul.norm_arguments(call)
+    made += [one for sums in row_sum_views(call) if sums is not None
+             for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
+    made += [divisor(dim) for dim in batch[1:]]
+    rows, cols = named["y"][0].dims[-2:]
+    tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)
+    tiles = combine("mul", tiles_m, tiles_n)
+    blocks = product((*batch, tiles))
+    made += [i32(rows), i32(cols), i32(depth), i32(blocks), i32(tiles_m), divisor(tiles)]
+    made += [divisor(combine("mul", tiles_n, _BAND)), *more, fixed(named["w"])]
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

@@ -1,0 +1,184 @@
+"""Measure a GPU by short kernels: rates of instructions, bandwidths, and the cost of a launch.
+
+Kernels are compiled by NVRTC and run in a process of their own with a time limit.  Complete
+results are cached per device, compiler and text of the kernels.  Figures that cannot be measured
+are those of a typical device of the architecture.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError
+from tracea_graph.hardware import Measurements, disk_cache
+from tracea_graph.hardware.gpu import Gpu
+from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Peak
+from tracea_graph.kernels.gpu import device_main
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.gpu_probes import GpuProbe, probe_source, probes
+from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
+from tracea_graph.temporary_files import Scratch
+from tracea_graph.toolchain.compilers import run_command
+
+__all__ = [
+    "EARLY", "HOST_NODE", "PLAIN", "SMS", "figures_for", "measure", "nominal", "peak_level",
+]  # fmt: skip
+
+EARLY = "kernel after kernel in a graph, started early"
+PLAIN = "kernel after kernel in a graph"
+HOST_NODE = "the same with copies both ways"
+SMS = "multiprocessors"
+"""Names of figures that the cost model reads."""
+_COMPILE_SECONDS, _RUN_SECONDS = 60.0, 30.0
+_NODE, _STEP, _EARLY_STEP = 25.0, 1.1, 0.8
+"""µs of a typical device."""
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """A typical device of an architecture: a data sheet's figures.
+
+    Clock in GHz; operations of an SM in a cycle, dense, in 16 bits on tensor cores and in float32
+    outside of them; SMs; bytes of L2; GB/s of L2, by what such chips reach, and of memory.
+    """
+
+    sms: int
+    ghz: float
+    narrow: int
+    wide: int
+    l2: int
+    l2_gbytes: float
+    gbytes: float
+
+
+NOMINAL: Mapping[str, Nominal] = MappingProxyType(
+    {
+        "sm_75": Nominal(40, 1.59, 1024, 128, 4 << 20, 1000, 320),
+        "sm_80": Nominal(108, 1.41, 2048, 128, 40 << 20, 4000, 1555),
+        "sm_86": Nominal(82, 1.70, 512, 256, 6 << 20, 2000, 936),
+        "sm_89": Nominal(128, 2.52, 512, 256, 72 << 20, 4000, 1008),
+        "sm_90a": Nominal(132, 1.76, 4096, 256, 50 << 20, 5500, 3350),
+        "sm_100": Nominal(148, 1.85, 8192, 256, 126 << 20, 10000, 8000),
+        "sm_120": Nominal(170, 2.41, 1024, 256, 96 << 20, 6000, 1792),
+    }
+)
+"""T4, A100, RTX 3090, RTX 4090, H100 SXM, B200, RTX 5090."""
+_MMA_SHARE = 0.62
+"""What ``mma.sync`` reaches of the tensor cores that have ``wgmma`` or ``tcgen05``."""
+
+
+def peak_level(architecture: str, instruction: str) -> str:
+    """Return the level of a peak: an architecture and its instruction."""
+    return f"{architecture} {instruction}"
+
+
+def nominal(name: str) -> Measurements:
+    """Return the figures of a typical device of an architecture, without measuring."""
+    device, architecture = NOMINAL[name], ARCHITECTURES[name]
+    rate = device.sms * device.ghz
+    newer = architecture.capability in (90, 100)
+    narrow = rate * device.narrow * (_MMA_SHARE if newer else 1.0)
+    peaks = {("f32", "fma"): rate * device.wide, ("f16", "mma"): narrow}
+    if architecture.has("bf16"):
+        peaks |= {("bf16", "mma"): narrow, ("tf32", "mma"): narrow / 2, ("i8", "mma"): narrow * 2}
+    if architecture.has("wgmma"):
+        shares = {"f16": 1.0, "bf16": 1.0, "tf32": 0.5, "f8": 2.0, "i8": 2.0}
+        peaks |= {(dtype, "wgmma"): rate * device.narrow * s for dtype, s in shares.items()}
+    step = Figure(EARLY, _EARLY_STEP, "µs") if architecture.has("dependents") else None
+    return Measurements(
+        tuple(Peak(d, peak_level(name, how), gops) for (d, how), gops in peaks.items()),
+        Bandwidth(l2=device.l2_gbytes, dram=device.gbytes),
+        device.ghz, measured=False, device=f"a typical GPU of {name}",
+        further=(Figure(SMS, device.sms, ""), Figure(PLAIN, _STEP, "µs"),
+                 *((step,) if step else ()), Figure(HOST_NODE, _NODE, "µs")),
+    )  # fmt: skip
+
+
+def figures_for(name: str, figures: Measurements | None) -> Measurements:
+    """Return figures if they are of an architecture, else those of a typical device of it."""
+    own = figures is not None and any(p.level.startswith(f"{name} ") for p in figures.peaks)
+    return figures if figures is not None and own else nominal(name)
+
+
+def measure(
+    gpu: Gpu, level: str, environment: Environment, *, refresh: bool = False
+) -> Measurements:
+    """Return a GPU's figures, from the cache, or measured if they are not there or ``refresh``.
+
+    Never fails: what cannot be measured is a typical device's, with a note of the reason.
+    """
+    architecture = ARCHITECTURES[level]
+    folder, found = environment.cache / "doctor", probes(architecture)
+    try:
+        nvrtc = asdict(find_nvrtc())
+    except BuildError as error:
+        return replace(nominal(level), notes=(f"nothing was measured: {error}",))
+    texts = [probe_source(probe, architecture).text for probe in found]
+    worker = Path(device_main.__file__).read_text()
+    key = disk_cache.key_of(asdict(gpu), nvrtc, texts, worker)
+    try:
+        if not refresh and (known := disk_cache.recall(folder, "gpu", key)) is not None:
+            return Measurements.from_json(known)
+    except (KeyError, TypeError, ValueError):
+        pass  # a damaged cache file: measure again
+    start = time.monotonic()
+    try:
+        fresh = _measured(found, architecture, environment)
+    except (BuildError, ValueError) as error:
+        return replace(nominal(level), notes=(f"nothing was measured: {error}",))
+    made = replace(fresh, device=gpu.name, compiler=f"NVRTC {nvrtc['cuda'][0]}.{nvrtc['cuda'][1]}",
+                   seconds=round(time.monotonic() - start, 2))  # fmt: skip
+    if not made.notes:
+        disk_cache.keep(folder, "gpu", key, asdict(made))
+    return made
+
+
+def _measured(
+    found: tuple[GpuProbe, ...], architecture: Architecture, environment: Environment
+) -> Measurements:
+    """Compile and run probes.  Raises BuildError if they do not, ValueError for odd answers."""
+    sources = [probe_source(probe, architecture) for probe in found]
+    built = compile_sources(sources, [architecture.name], environment, _COMPILE_SECONDS)
+    jobs = []
+    with Scratch("probes") as name:
+        folder = Path(name)
+        for i, (probe, one) in enumerate(zip(found, built, strict=True)):
+            (folder / f"{i}.cubin").write_bytes(one.data)
+            jobs.append({"kind": probe.kind, "symbol": one.source.symbol, "file": f"{i}.cubin",
+                         "work": probe.work, "threads": probe.threads, "blocks": probe.blocks,
+                         "shared": probe.shared})  # fmt: skip
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        command = (sys.executable, "-P", device_main.__file__, str(folder))
+        answer = json.loads(run_command(command, folder, _RUN_SECONDS))
+    symbols = {one.source.symbol: probe for one, probe in zip(built, found, strict=True)}
+    return _read(answer, symbols, architecture.name)
+
+
+def _read(answer: Mapping[str, Any], probes: Mapping[str, GpuProbe], level: str) -> Measurements:
+    """Parse a worker's answer.  Raises ValueError unless memory and arithmetic were measured."""
+    rates = {name: float(value) for name, value in answer["rates"].items()}
+    peaks = tuple(
+        Peak(probe.dtype, peak_level(level, probe.name), rates[symbol])
+        for symbol, probe in probes.items()
+        if probe.dtype and symbol in rates
+    )
+    notes = tuple(map(str, answer["notes"]))
+    if not peaks or not {"l2", "dram"} <= set(rates):
+        raise ValueError("; ".join(notes) or "a GPU with too little free memory")
+    shared = (rates[s] for s, p in probes.items() if p.name == "shared" and s in rates)
+    further = (
+        *(Figure("read shared memory", gbytes, "GB/s") for gbytes in shared),
+        *(Figure(str(name), float(v), str(unit)) for name, v, unit in answer["figures"]),
+    )
+    return Measurements(
+        peaks, Bandwidth(l2=rates["l2"], dram=rates["dram"]), float(answer["ghz"]),
+        notes=notes, further=further,
+    )  # fmt: skip

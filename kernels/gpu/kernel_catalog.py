@@ -1,0 +1,224 @@
+"""GPU kernels as the policy asks about them: topologies of calls, variants and why they fit.
+
+Modelled times use the figures of this machine's GPU, or those of a typical device of another
+architecture.  They rank; nothing is decided by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.hardware import Measurements
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import (
+    attention,
+    tensor_core_matmul,
+    warpgroup_attention,
+    warpgroup_matmul,
+)
+from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
+from tracea_graph.kernels.gpu.kernel_selection import permutes, variants_of
+from tracea_graph.kernels.gpu.tile_choice import choose_tile
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Buffer, Call, View
+from tracea_graph.kernels.schema import CallSchema, Sizes
+from tracea_graph.policy import (
+    Candidate,
+    Channelwise,
+    KernelCatalog,
+    OperatorTopology,
+    Permuted,
+    Windowed,
+)
+from tracea_graph.policy.kernel_catalog import SizeOf
+from tracea_graph.policy.operator_topology import Kind
+
+__all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"]
+
+_PAD = 4
+_SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
+"""Bytes of an element, 4 by default."""
+
+
+def variant_id(variant: Variant, architecture: str) -> str:
+    """``<dtype>_<op>_<tile>__<architecture>``: a symbol without its call's own words."""
+    return f"{variant.dtype}_{variant.op}_{variant.tile}__{architecture}"
+
+
+def tile_for(topology: OperatorTopology) -> tuple[str, str]:
+    """Return the tile of an operator, and why; see :func:`choose_tile`."""
+    t = topology
+    return choose_tile(
+        t.op, t.dtype, t.batch * t.m if t.static else 0, t.n if t.static_columns else 0,
+        max(1, t.operands), t.k // 2, isinstance(t.kind, Permuted),
+    )  # fmt: skip
+
+
+def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
+    """Return the shared memory of a block in bytes; 0 for kernels that need hardly any."""
+    p = variant.params
+    size = _SIZES.get(variant.dtype, 4)
+    if variant.template in ("gemm.cu.in", "conv.cu.in"):
+        return tensor_core_matmul.Tile(
+            p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
+        ).shared
+    if variant.template in ("gemm_wgmma.cu.in", "conv_wgmma.cu.in"):
+        return warpgroup_matmul.Tile(
+            p["m"], p["n"], p["stages"], bool(p["pingpong"]), True
+        ).vectors_at
+    if variant.template == "attention_wgmma.cu.in":
+        head = ceil(topology.k / 2 / 16) * 16
+        return warpgroup_attention.HeadTile(p["groups"], p["keys"], p["stages"], head, head).shared
+    if variant.template == "attention.cu.in":
+        head = ceil(topology.k / 2 / 16) * 16
+        return attention.Tile(p["queries"], p["keys"], head, head, p["stages"]).shared
+    if variant.template.endswith("_fma.cu.in"):
+        return 4 * p["k"] * (p["m"] + p["n"] + 2 * _PAD)
+    return 0
+
+
+class GpuCatalog(KernelCatalog):
+    """The GPU's kernels: several tiles per op, chosen by the sizes of a call."""
+
+    def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
+        """Return the structure of a call: a window, channels, a permuting copy …"""
+        if schema.op == "attention_rows" and sizes["window_left"] >= 0:
+            return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
+        if schema.op == "depthwise":
+            return Channelwise()
+        if schema.op == "copy" and permutes(sizes.call):
+            return Permuted()
+        return super().kind(schema, sizes)
+
+    def topology(self, call: Call, size_of: SizeOf) -> OperatorTopology:
+        """Return the topology of a call, with the tiles of the kernels that a run chooses from."""
+        found = super().topology(call, size_of)
+        tiles = (v.tile for v, when in variants_of(call) if size_of(when) > 0)
+        return replace(found, tiles=tuple(dict.fromkeys(tiles)))
+
+    def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
+        """Return batch, m, n and k; of attention, k is twice the longer head size."""
+        if schema.op in ("attention", "attention_rows"):
+            batch, heads, queries, depth = sizes.of("q")
+            return batch * heads, queries, sizes.of("k")[2], 2 * max(depth, sizes.of("v")[3])
+        return super().problem(schema, sizes)
+
+    def candidates(
+        self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
+    ) -> tuple[Candidate, ...]:
+        """Return every variant of a call, the one for its sizes first, then by modelled time."""
+        architecture = ARCHITECTURES[levels[-1]]
+        if not topology.tiles and topology.dtype == "f32" and topology.op in ("gemm", "conv"):
+            topology = replace(topology, dtype="tf32x3")  # as programs compute float32
+        device = figures_for(architecture.name, figures)
+        tile, why = tile_for(topology)
+        preferred = topology.tiles or _preferred(topology)
+        made = list[tuple[bool, Candidate]]()
+        known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
+        able = [ARCHITECTURES[level] for level in levels]
+        needed = {v.tile: shared_bytes(v, topology) for v in known}
+        refused = {v.tile: _refusal(v, needed[v.tile], able) for v in known}
+        by_tile = {v.tile: v for v in known}
+        first = next((t for t in preferred if t in by_tile and not refused[t]), tile)
+        for variant in known:
+            chosen = variant.tile == first or (not first and variant is known[0])
+            us = modelled_us(variant, topology, architecture.name, device)
+            reason = _why(variant) or why or "the only tile of this call"
+            if size := needed[variant.tile]:
+                reason += f"; {size >> 10} of {architecture.block_shared >> 10} kB shared memory"
+            other = "runs where the chosen one cannot" if variant.tile == tile else _unfit(variant)
+            said = refused[variant.tile] or (reason if chosen else other)
+            name = variant_id(variant, architecture.name)
+            fits = not refused[variant.tile]
+            made.append((chosen, Candidate(name, architecture.name, said, us, fits)))
+        made.sort(key=lambda one: (not one[0], not one[1].fits, one[1].us or 0.0))
+        return tuple(candidate for _, candidate in made)
+
+
+def _preferred(t: OperatorTopology) -> tuple[str, ...]:
+    """Return the tiles for an operator whose operands are dense and aligned, best first."""
+    place = (Buffer("input", i) for i in range(4))
+    named: dict[str, Any]
+    if t.op == "gemm":
+        shapes = (t.m, t.k), (t.n, t.k), (t.m, t.n)
+        x, w, y = (View.dense(b, s) for b, s in zip(place, shapes, strict=False))
+        named = {"x": x, "w": w, "y": [y], "layout": "nk"}
+    elif t.op == "attention":
+        head = max(t.k // 2, 1)
+        sides = (t.m, t.n, t.n, t.m)
+        q, k, v, y = (
+            View.dense(b, (1, t.batch, n, head)) for b, n in zip(place, sides, strict=True)
+        )
+        named = {"q": q, "k": k, "v": v, "y": y, "scale": 1.0, "mask_kind": "none",
+                 "order": "none", "zero_rows": "none", "fill": 0.0, "softcap": 0.0}  # fmt: skip
+    else:
+        return ()
+    call = CALLS.make(t.op, t.dtype, **named)
+    return tuple(v.tile for v, when in variants_of(call) if isinstance(when, int) and when > 0)
+
+
+_WHY = MappingProxyType(
+    {
+        "gemm_few.cu.in": "few rows, which tensor maps can copy: many small tiles",
+        "gemm_wgmma.cu.in": "many rows, which tensor maps can copy: two warpgroups a tile",
+        "conv_wgmma.cu.in": "many pixels, which tensor maps can copy: two warpgroups a tile",
+        "attention_few.cu.in": "all scores of 64 queries to few keys at once",
+        "attention_split.cu.in": "keys of few heads shared among the warps of a block",
+        "attention_wgmma.cu.in": "many queries: warpgroups take turns at the tensor cores",
+    }
+)
+"""Why a kernel of Hopper is chosen, by template."""
+
+
+def _why(variant: Variant) -> str:
+    """Return why a variant is chosen, if that is not by its op's rule for tiles."""
+    return _WHY.get(variant.template, "")
+
+
+def _unfit(variant: Variant) -> str:
+    """Return why a variant that could run is not chosen."""
+    return "for other sizes" if variant.exact else "not for these sizes"
+
+
+def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture]) -> str:
+    """Return why some architecture cannot run a variant; empty if all can."""
+    for one in architectures:
+        if reason := variant.refusal(one):
+            return reason
+        if shared > one.block_shared:
+            most = one.block_shared >> 10
+            return f"takes {shared >> 10} kB of shared memory; a block of {one.name} has {most}"
+    return ""
+
+
+def modelled_us(
+    variant: Variant, t: OperatorTopology, architecture: str, device: Measurements
+) -> float:
+    """Return modelled µs: a launch, and the longer of arithmetic and of the traffic."""
+    launch = device.figure(EARLY) or device.figure(PLAIN)
+    moved = t.moved * _SIZES.get(variant.dtype, 4) / device.bandwidth.dram * 1e-3
+    if t.k == 1:
+        return launch + moved
+    p = variant.params
+    m, n = p.get("m", p.get("queries", 64)), p.get("n", 64)
+    tiles = t.batch * ceil(t.m / m) * (1 if variant.op.startswith("attention") else ceil(t.n / n))
+    share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
+    columns = t.n if variant.op.startswith("attention") else n
+    split = p.get("split", 1)
+    each = 2.0 * m * columns * t.k * share / split
+    sms = device.figure(SMS)
+    waves = ceil(tiles * split / sms) * sms
+    return launch + max(waves * each / _peak(variant, architecture, device) * 1e-3, moved)
+
+
+def _peak(variant: Variant, architecture: str, device: Measurements) -> float:
+    """Return 1e9 operations per second of a device by the instructions of a variant."""
+    dtype, parts = ("tf32", 3) if variant.dtype == "tf32x3" else (variant.dtype, 1)
+    how = "wgmma" if variant.exact else "fma" if dtype == "f32" else "mma"
+    found = device.peak(dtype, peak_level(architecture, how)) / parts
+    return found or device.peak("f32", peak_level(architecture, "fma"))

@@ -1,0 +1,488 @@
+"""Select the kernel of a call, and name it by everything its source depends on.
+
+A name is the kernel's symbol without the architecture, a space, and a JSON description of the
+calls that share the kernel.  A kernel can be generated from its name and the chains alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
+from tracea_graph.kernels.gpu.families import (
+    depthwise_and_pooling,
+    few_key_attention,
+    few_row_matmul,
+    split_key_attention,
+    tensor_core_matmul,
+    warpgroup_attention,
+    warpgroup_convolution,
+    warpgroup_matmul,
+)
+from tracea_graph.kernels.gpu.families.strided_copies import lies
+from tracea_graph.kernels.gpu.launch import MOST, Launch
+from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.tile_choice import (
+    LEAST_MANY,
+    MANY_ROWS,
+    TYPICAL_FEW,
+    WINDOW_TILES,
+    FewTile,
+    WarpgroupTile,
+    choose_few_tile,
+    choose_tile,
+    choose_warpgroup_tiles,
+    most_few,
+)
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Attributes, Buffer, Call, View
+from tracea_graph.ops.chain import FAST_MATH, Chain
+from tracea_graph.ops.index_map import dense_strides
+
+__all__ = [
+    "FEW_ROWS",
+    "WARPGROUPS",
+    "WINDOWS",
+    "Choice",
+    "Kernel",
+    "for_variant",
+    "kernel_of",
+    "kernels_of",
+    "key_of",
+    "launches_for",
+    "launches_of",
+    "permutes",
+    "refusal_of",
+    "tile_numbers",
+    "variant_of",
+    "variants_of",
+]
+
+_ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
+WARPGROUPS, WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
+_FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
+_LEAST_FILTERS = 16
+_LEAST_BLOCKS = 132
+"""Blocks from which on threads compute several pixels of a window's results: one for each SM."""
+_STEEP = 5
+"""Cheap steps that take as long as a GELU."""
+_LEAST_QUERIES = {3: 192, 2: 64}
+"""Queries from which on attention by so many warpgroups is best."""
+_WHOLE_QUERIES, _MOST_SPLIT = 64, 96
+"""Queries of a block that holds all keys, and blocks of them up to which warps share the keys."""
+_SOME = "n"
+"""Stands for a size or stride that the kernel's source does not depend on."""
+_LEAST_SIDE = 16
+"""Minimum side of a tile that is transposed in shared memory."""
+_PIXELS = (2, 3, 5, 7)
+"""Placeholder dimensions of an image (N, H, W, C)."""
+
+
+Choice = tuple[Call, Variant, Extent]
+"""A call, a variant that computes it, and a size that is positive where it should."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel reconstructed from its name: one call that runs it, and its variant."""
+
+    symbol: str
+    call: Call
+    variant: Variant
+
+
+def variant_of(call: Call) -> Variant:
+    """Select the variant that computes a call.  Raises GraphError if there is none."""
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)]
+    tile = _tile(call)
+    found = [v for v in known if not tile or v.tile == tile]
+    if not found:
+        raise GraphError(f"no GPU kernel computes {call.name}")
+    return found[0]
+
+
+def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
+    """Return the variants that compute a call, best first, each for sizes that make a positive.
+
+    The call's schedules come first.  The last one computes the call on every architecture and at
+    all sizes.
+    """
+    choices = {
+        "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
+    }.get(call.op)  # fmt: skip
+    found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
+    found += _window_choices(call) if call.op in ("depthwise", "pool") else []
+    return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
+
+
+def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the variant with large tiles for a matmul whose rows differ between runs.
+
+    Warpgroups are faster at most of these sizes, but are not on every architecture.  Behind a norm
+    large tiles have no registers left for the rows' moments.
+    """
+    normed = call.attributes.get("norm", "none") != "none"
+    if call.op != "gemm" or _rows(call) or normed or _exchanges_sums(call):
+        return []
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    if named["partial"] is not None:  # sums of another tile
+        return []
+    tile, _ = choose_tile(call.op, call.dtype, MANY_ROWS, 0)
+    found = next(v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile))
+    rows = product(named["y"][0].dims[:-1])
+    return [(found, combine("sub", rows, MANY_ROWS - 1))]
+
+
+def tile_numbers(variant: Variant) -> tuple[int, ...]:
+    """Return a matmul's tile as a schedule names it: see :class:`TileSchedule`."""
+    p = variant.params
+    if variant.template == FEW_ROWS:
+        return 64, p["n"], 0, 0, p["split"], 0
+    if variant.template == WARPGROUPS:
+        return p["m"], p["n"], 64, p["stages"], 0, p["pingpong"]
+    size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
+    return p["m"], p["n"], p.get("k", p.get("k_bytes", 0) // size), p.get("stages", 0), 0, 0
+
+
+def refusal_of(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a matmul, or "" if it can at some sizes."""
+    own = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal}
+    refuse = own.get(variant.template)
+    return refuse(call, variant) if refuse else ""
+
+
+def _scheduled(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the variants that a call's schedules name, each for its range of rows."""
+    found, after = list[tuple[Variant, Extent]](), 0
+    for schedule in call.schedules:
+        assert isinstance(schedule, TileSchedule)
+        before, after = after, schedule.max_rows
+        named = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+                 and tile_numbers(v) == schedule.tile and not refusal_of(call, v)]  # fmt: skip
+        if not named:  # the rule's
+            continue
+        rows = product(CALLS.of(call).named(call)["y"][0].dims[:-1])  # type: ignore[index, union-attr]
+        when = combine("sub", rows, before)
+        if schedule.max_rows < MOST:
+            when = combine("min", when, combine("sub", schedule.max_rows + 1, rows))
+        if _exchanges_sums(call):
+            when = combine("min", when, _together(named[0], rows))
+        if not isinstance(when, int) or when > 0:
+            found.append((named[0], when))
+    return found
+
+
+def _exchanges_sums(call: Call) -> bool:
+    """Whether a matmul reads or writes sums of rows; see ``x_sums`` in CALLS.md."""
+    named = CALLS.of(call).named(call)
+    return any(named.get(one) is not None for one in ("x_sums", "y_sums"))
+
+
+def _together(variant: Variant, rows: Extent) -> Extent:
+    """Return a size that is positive where matmuls that exchange sums of rows all may have one.
+
+    Those of many rows have kernels of warpgroups, which write and read the sums; the others none.
+    """
+    many = combine("sub", rows, LEAST_MANY - 1)
+    return many if variant.template == WARPGROUPS else combine("sub", 1, many)
+
+
+def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the matmuls of warpgroups for a call."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *outer, rows, columns = named["y"][0].dims
+    sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
+    batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
+    able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
+            and v.dtype == call.dtype and not warpgroup_matmul.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(
+        batch, height, width, depth, tuple(able), steps=_steps(call), reads=_reads(call)
+    )  # fmt: skip
+    whole = product((*outer, rows))
+    many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
+    return [*_few_choices(call, rows, width, depth), *many]
+
+
+def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
+    """Return the matmuls of few rows for a call: none if there are more, two if that differs."""
+    able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
+            and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
+    most = most_few(width)
+    if not able or not width or (isinstance(rows, int) and not 0 < rows <= most):
+        return []
+    tiles = list(able)
+    if isinstance(rows, int):
+        return [(able[choose_few_tile(rows, width, depth, tiles)], 1)]
+    least = evaluate(rows, dict.fromkeys(symbols_of(rows), 1))
+    found = dict[FewTile, Extent]()
+    for limit in (min(TYPICAL_FEW, most), most):
+        if least <= limit:
+            tile = choose_few_tile(limit, width, depth, tiles)
+            found[tile] = combine("sub", limit + 1, rows)
+    return [(able[tile], when) for tile, when in found.items()]
+
+
+def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the convolutions of warpgroups for a call."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *pixels, filters = named["y"][0].dims
+    rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
+    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
+    image = prod(n for n in pixels[1:] if isinstance(n, int))
+    able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
+            and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
+                                   _steps(call), _reads(call))  # fmt: skip
+    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+
+
+def _steps(call: Call) -> int:
+    """Return the length of a call's chain, in cheap steps, and of what its rows' norms take."""
+    steps = call.chain.steps if call.chain else ()
+    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + _exchanges_sums(call)
+
+
+def _reads(call: Call) -> int:
+    """Return the number of matrices that an epilogue reads."""
+    return call.chain.operands[1:].count("full") if call.chain else 0
+
+
+def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels whose threads read whole runs; of many results, for several pixels."""
+    tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
+    tiles = [] if depthwise_and_pooling.refusal(call) else tiled
+    tiles = tiles if depthwise_and_pooling.refusal_whole(call) else ["512"]
+    found = list[tuple[Variant, Extent]]()
+    for tile in tiles:
+        variant = next(
+            v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
+        )
+        blocks = launch_of(call, variant, _ANY).grid[0]
+        when = combine("sub", blocks, _LEAST_BLOCKS) if tile == tiled[0] else 1
+        found.append((variant, when))
+    return found
+
+
+def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the attention by warpgroups for a call, that to few keys first."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
+    keys = named["k"].dims[2]
+    split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT_KEYS
+             and v.dtype == call.dtype and not split_key_attention.refusal(call, v)]  # fmt: skip
+    split = [one for one in split if not isinstance(one[1], int) or one[1] > 0]
+    if split and isinstance(split[0][1], int):
+        return split[:1]
+    few = [v for v in VARIANTS if v.template == _FEW_KEYS and v.dtype == call.dtype
+           and not few_key_attention.refusal(call, v)]  # fmt: skip
+    if isinstance(keys, int) and few:
+        return [*split[:1], (few[0], 1)]
+    for groups, least in _LEAST_QUERIES.items():
+        for variant in VARIANTS:
+            own = variant.op == "attention" and variant.params.get("groups") == groups
+            if (
+                own
+                and variant.dtype == call.dtype
+                and not warpgroup_attention.refusal(call, variant)
+            ):
+                found.append((variant, combine("sub", queries, least - 1)))
+    if isinstance(queries, int):
+        found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
+    return [*split, *((v, combine("sub", v.params["keys"] + 1, keys)) for v in few), *found]
+
+
+def _split_when(call: Call, variant: Variant) -> Extent:
+    """Return what is positive where an attention has few enough keys, queries and heads."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    batch, heads, queries, _ = named["q"].dims
+    blocks = product((batch, heads, combine("ceildiv", queries, _WHOLE_QUERIES)))
+    fits = combine("sub", variant.params["keys"] + 1, named["k"].dims[2])
+    return combine("min", fits, combine("sub", _MOST_SPLIT + 1, blocks))
+
+
+def _tile(call: Call) -> str:
+    """Return the tile for a call, "" if its op has only one."""
+    columns, operands, head = 0, 1, 0
+    if call.op in ("norm", "softmax", "reduce"):
+        size = call.views[0].dims[-1] if call.views[0] else 0
+        columns = size if isinstance(size, int) else 0
+        operands = len(call.chain.operands) if call.chain else 1
+    if call.op == "attention":
+        depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
+        head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
+    if call.op in ("integer_gemm", "integer_conv"):
+        size = CALLS.of(call).named(call)["y"][0].dims[-1]  # type: ignore[index, union-attr]
+        columns = size if isinstance(size, int) else 0
+    rows = _rows(call) if call.op in ("gemm", "conv", "integer_gemm", "integer_conv") else 0
+    permuted = call.op == "copy" and permutes(call)
+    return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
+
+
+def permutes(call: Call) -> bool:
+    """Return whether a copy transposes: x and y are contiguous along different, long axes."""
+    axis, y = lies(call), call.views[1]
+    if axis is None or y is None:
+        return False
+    sides = y.dims[axis - max(2 - len(y.dims), 0)], y.dims[-1]
+    return not any(isinstance(side, int) and side < _LEAST_SIDE for side in sides)
+
+
+def _rows(call: Call) -> int:
+    """Return the rows of a matmul, 0 if they are symbolic."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    dims = named["y"][0].dims[:-1]
+    rows = 1
+    for dim in dims:
+        rows = rows * dim if isinstance(dim, int) else 0
+    return rows
+
+
+def kernels_of(call: Call) -> list[str]:
+    """Return the names of the kernels that compute a call, best first."""
+    return [kernel_of(call, variant) for variant, _ in variants_of(call)]
+
+
+def kernel_of(call: Call, variant: Variant) -> str:
+    """Return the name of the kernel by which a variant computes a call."""
+    skeleton = _skeleton(for_variant(call, variant))
+    if variant.template == FEW_ROWS:
+        skeleton = few_row_matmul.with_depth(skeleton, call)
+    symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
+    shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
+    made = {
+        "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
+        "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
+    }  # fmt: skip
+    return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
+
+
+def key_of(symbol: str) -> int:
+    """Hash a symbol to a positive 62-bit key, by which plans and libraries identify the kernel."""
+    return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
+
+
+def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
+    """Reconstruct a kernel from its name.  Raises GraphError if ``chains`` lacks its chain."""
+    symbol, _, text = name.partition(" ")
+    made = json.loads(text)
+    key = made["chain"]
+    if key is not None and key not in chains:
+        raise GraphError(f"the chain of {symbol} is not there")
+    views = tuple(v and View(Buffer("temp", 0), tuple(v[0]), tuple(v[1])) for v in made["views"])
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in made["attributes"].items()}
+    chain = None if key is None else chains[key]
+    call = Call(made["op"], made["dtype"], views, Attributes(values.items()), chain)
+    variant = next(
+        v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, made["tile"])
+    )
+    return Kernel(symbol, call, variant)
+
+
+def launches_for(call: Call) -> list[tuple[Launch, str]]:
+    """Return the launches that compute a call, best first, and the symbols of their kernels."""
+    return launches_of([(call, variant, when) for variant, when in variants_of(call)])
+
+
+def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
+    """Return the launches of choices that do the same, and the symbols of their kernels."""
+    found = list[tuple[Launch, str]]()
+    for call, variant, when in choices:
+        launch = replace(launch_of(for_variant(call, variant), variant, _ANY), when=when)
+        found.append((launch, launch.symbol.rpartition("__")[0]))
+    return found
+
+
+def for_variant(call: Call, variant: Variant) -> Call:
+    """Return a call without the operands that a variant has no use for."""
+    if call.op == "gemm" and variant.template != WARPGROUPS:
+        call = tensor_core_matmul.without_sums(call)
+    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS)
+    return tensor_core_matmul.without_parts(call) if own else call
+
+
+def _tile_of(variant: Variant) -> WarpgroupTile:
+    p = variant.params
+    return p["m"], p["n"], p["stages"], p["pingpong"]
+
+
+_IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
+           "integer_pool")  # fmt: skip
+_NUMBERS = {
+    "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
+    "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
+    "embedding": ("count", "table_type", "index_type"),
+    "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
+    "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
+    "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
+}  # fmt: skip
+"""Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
+
+
+def _skeleton(call: Call) -> Call:
+    """Replace everything in a call that its kernel's source does not depend on by placeholders."""
+    schema = CALLS.of(call)
+    kept, values = _NUMBERS.get(call.op, ()), dict[str, Any]()
+    for attribute in schema.attributes:
+        value = call.attributes[attribute.name]
+        if call.op.startswith("attention"):
+            value = _told(attribute.name, value, call)
+        elif attribute.name not in kept:
+            several = attribute.count > 1 or isinstance(value, tuple)
+            value = (1,) * attribute.count if several else 1.0
+            if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
+                value = (1, 1)
+        values[attribute.name] = value
+    heads, images = call.op.startswith("attention"), call.op in _IMAGES
+    views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
+    if call.op == "depthwise":  # the taps are part of the source
+        at = schema.slices(call)["w"].start
+        w, own = views[at], call.views[at]
+        assert w is not None and own is not None
+        views = (*views[:at], replace(w, dims=(*own.dims[:2], w.dims[2])), *views[at + 1 :])
+    return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
+
+
+def _told(name: str, value: Any, call: Call) -> Any:
+    """Reduce an attribute of attention to what the kernel's source depends on."""
+    if name == "window_left":
+        return -1 if value < 0 else 0
+    if name in ("window_right", "global_keys"):
+        return 0
+    if name == "scale":
+        return 1.0
+    if name == "softcap":
+        return 1.0 if value > 0 else 0.0
+    if name == "fill":
+        return float("-inf") if value == float("-inf") else 0.0
+    return value
+
+
+def _image(view: View) -> View:
+    """Replace sizes and strides of a 4-D view by those of a channels-last placeholder image."""
+    if len(view.dims) != len(_PIXELS):
+        return _bare(view, heads=False)
+    pairs = zip(view.strides, dense_strides(_PIXELS), strict=True)
+    return View(view.buffer, _PIXELS, tuple(0 if s == 0 else d for s, d in pairs))
+
+
+def _bare(view: View, heads: bool) -> View:
+    last = len(view.dims) - 1
+
+    def dim(axis: int, size: Extent) -> Extent:
+        return size if size == 1 or (heads and axis == last and isinstance(size, int)) else _SOME
+
+    def step(size: Extent) -> Extent:
+        return size if size in (0, 1) else _SOME
+
+    dims = tuple(dim(a, d) for a, d in enumerate(view.dims))
+    return View(view.buffer, dims, tuple(step(s) for s in view.strides))

@@ -1,0 +1,116 @@
+"""Lower elementwise expressions, concatenations of them, and index ramps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.kernels.gpu.lowering.program_writer import Writer
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import Shape, Value
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.iota import IotaParams
+from tracea_graph.ops.size_expressions import resolve
+
+__all__ = [
+    "Targets",
+    "channels_last",
+    "destination",
+    "lower_concat",
+    "lower_elementwise",
+    "lower_iota",
+]
+
+Targets = Sequence[Value | None]
+"""Required destinations of results; None leaves the choice to the lowering."""
+
+
+def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
+    """Return the type in which a result is stored: 16 bits if an operand has 16 bits.
+
+    Float masks down to the lowest float32 number are computed from integers and stay float32.
+    """
+    narrow = dtype is DType.F32 and any(v.dtype is w.narrow for v in operands)
+    return w.narrow if narrow else dtype
+
+
+def destination(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
+    """Return the destination of a result, with the axis order of ``like`` if shapes are equal."""
+    if target is not None:
+        return target
+    order = tuple(range(len(shape)))
+    if like.shape == shape and len(shape) == 4 and channels_last(like):
+        order = (0, 2, 3, 1)
+    return w.temp(dtype, shape, order)
+
+
+def channels_last(value: Value) -> bool:
+    dims, steps = value.view.dims, value.view.strides
+    return steps[1] == 1 and steps[3] == dims[1] and dims[1] != 1
+
+
+def lower_elementwise(
+    w: Writer, p: ElementwiseParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    full = p.common([v.shape for v in operands])
+    seen = [w.through(v, m) for v, m in zip(operands, p.views, strict=True)]
+    reshape = (Move("reshape", p.target),) if p.target else ()
+    same = not p.chain.steps and p.chain.operand_types == p.result_types
+    if same and len(operands) == 1 and targets[0] is None:
+        return [w.through(seen[0].stretched(full), IndexMap(reshape))]
+    whole = [v for v in seen if v.shape == full]
+    made, results = list[Value](), list[Value]()
+    for dtype, target in zip(p.result_types, targets, strict=True):
+        if reshape and target is not None:
+            own = Value(View.dense(target.view.buffer, full), target.dtype)
+            made.append(own)
+            results.append(target)
+        else:
+            like = whole[0] if whole and not reshape else seen[0]
+            made.append(destination(w, stored(w, dtype, operands), full, like, target))
+            results.append(made[-1].moved(*reshape) if reshape else made[-1])
+    w.chain(p.chain, [v.stretched(full) for v in seen], made)
+    return results
+
+
+def lower_concat(
+    w: Writer, p: ConcatParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    full = p.common([v.shape for v in operands])
+    reshape = (Move("reshape", p.target),) if p.target else ()
+    (target,) = targets
+    if target is None:
+        whole = w.temp(stored(w, p.result_types[0], operands), full)
+        result = whole.moved(*reshape)
+    else:
+        whole = Value(View.dense(target.view.buffer, full), target.dtype)
+        result = target
+    _write_parts(w, p, operands, whole)
+    return [result]
+
+
+def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: Value) -> None:
+    start: Extent = 0
+    for part, shape in zip(p.parts, p.shapes([v.shape for v in operands]), strict=True):
+        place = whole.part(p.axis, start, shape[p.axis])
+        own = [operands[i] for i in part.operands]
+        if isinstance(part.params, ConcatParams):
+            _write_parts(w, part.params, own, place)
+        else:
+            seen = [
+                w.through(v, m).stretched(shape)
+                for v, m in zip(own, part.params.views, strict=True)
+            ]
+            w.chain(part.params.chain, seen, [place])
+        start = combine("add", start, shape[p.axis])
+
+
+def lower_iota(
+    w: Writer, p: IotaParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    sizes = tuple(resolve(size, [v.shape for v in operands]) for size in p.sizes)
+    y = targets[0] or w.temp(p.dtype, sizes)
+    w.call("iota", y=y.view, y_type=p.dtype.short, start=p.start, steps=p.steps)
+    return [y]

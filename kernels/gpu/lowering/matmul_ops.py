@@ -1,0 +1,317 @@
+"""Lower matmuls and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import DType, TensorSpec, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.integers import integer_call
+from tracea_graph.kernels.gpu.lowering.norm_folding import (
+    Folded,
+    by_columns,
+    few_rows,
+    fold,
+    normalised_later,
+)
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Writer
+from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
+from tracea_graph.kernels.gpu.lowering.split_k import cut
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import LackingError, Shape, Value
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
+
+__all__ = ["lower_attention", "lower_gemm", "lower_matmul", "product_call"]
+
+
+def product_type(w: Writer, dtype: DType) -> DType:
+    """Return the type in which a matmul's result is stored between calls."""
+    return w.narrow if dtype is DType.F32 else dtype
+
+
+def product_call(
+    w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
+    epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write a matmul of two values of one type.
+
+    ``epilogue_inputs`` and ``results`` have the shape of the matmul; ``more`` are further
+    arguments of the call.
+    """
+    dtype = w.narrow
+    x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
+    if chain is not None or any(v.dtype is not dtype for v in results):
+        chain = chain or Chain(("full",), (), (0,))
+        made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
+        kinds = map(_kind, made.operands[1:], epilogue_inputs)
+        chain = replace(made, operands=("full", *kinds))
+    call = CALLS.make(
+        "gemm", w.multiplied, x=x.view, w=weight.view,
+        bias=w.typed_as(bias, DType.F32).view if bias else None,
+        inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
+        chain=chain, **more,
+    )  # fmt: skip
+    first, *_ = variants_of(call)
+    w.calls.append(call if first[0].template == FEW_ROWS else cut(w, call))
+
+
+def _kind(kind: str, value: Value) -> str:
+    """Return the kind of an epilogue's input, which is one row if it has no stride along rows."""
+    return ROW if kind == FULL and value.view.strides[-2:] == (0, 1) else kind
+
+
+def lower_gemm(
+    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    if p.layout not in (KN, NK):
+        raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
+    x, weight, bias, epilogue_inputs, affine = p.split(operands)
+    full = (*x.shape[:-1], p.n)
+    types = p.epilogue.result_types if p.epilogue else (DType.F32,)
+    few = not p.integers and few_rows(w, p, x)
+    if p.norm and not few and not p.integers and (parts := _split(w, p, x)) > 1:
+        return _in_parts(w, p, operands, targets, parts)
+    if p.splits:
+        made = [w.number(full)]
+    elif p.norm:
+        last = targets[1] if p.keep_sum else None
+        made = [last or w.number(full)]
+    else:
+        made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
+    seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
+    chain = p.epilogue
+    if p.integers:
+        integer_call(w, p, operands, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
+    folded = fold(w, p, x, weight, bias)
+    transposed = few or folded is not None or _converted(w, weight)
+    layout = "kn" if p.layout == KN and not transposed else "nk"
+    if folded is None:
+        weight = by_columns(w, p, weight) if transposed else weight
+        folded = Folded(w.matrix(x), weight, bias, {})
+    if chain is not None:
+        chain, seen = normalised_later(w, chain, seen)
+    product_call(
+        w, folded.x, folded.weight, layout, chain, seen, [w.matrix(v) for v in made],
+        folded.bias, folded.more,
+    )  # fmt: skip
+    return _after(w, p, made, targets, affine)
+
+
+def _after(
+    w: Writer, p: GemmParams, made: list[Value], targets: Targets, affine: Sequence[Value]
+) -> list[Value]:
+    """Return a matmul's results, made of what its call writes: parts of it, or its norm."""
+    whole = made[0]
+    if p.splits:
+        starts = [sum(p.splits[:i]) for i in range(len(p.splits))]
+        axis = len(whole.shape) - 1
+        return [whole.part(axis, s, n) for s, n in zip(starts, p.splits, strict=True)]
+    if p.norm is None:
+        return made
+    y = targets[0] or w.number(whole.shape)
+    norm_call(w, p.norm, [w.matrix(whole)], None, affine, w.matrix(y))
+    return [y, *made][: 1 + p.keep_sum]
+
+
+def _converted(w: Writer, weight: Value) -> bool:
+    """Whether a weight is converted before it is multiplied, and may change its order then.
+
+    Kernels read weights faster column by column; constants are converted once.
+    """
+    return w.narrow in HALVES and weight.dtype is not w.narrow
+
+
+_FEW_ROWS = 512
+_LEAST_DEPTH, _MOST_PARTS = 192, 4
+
+
+def _split(w: Writer, p: GemmParams, x: Value) -> int:
+    """Return the number of splits of the depth of a matmul that a norm follows.
+
+    Only matmuls with few rows are split, because they have too few tiles for a GPU.
+    """
+    rows = w.about(product(x.shape[:-1]))
+    if rows is None or rows > _FEW_ROWS:
+        return 1
+    taken = p.bias + p.epilogue_inputs
+    fits = (n for n in range(min(_MOST_PARTS, MAX_OPERANDS - taken), 1, -1) if not p.k % n)
+    return next((n for n in fits if p.k // n >= _LEAST_DEPTH and p.k // n % ALIGNED == 0), 1)
+
+
+def _in_parts(
+    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets, parts: int
+) -> list[Value]:
+    """Lower a split-K matmul as a batch of matmuls; the following norm adds up the parts.
+
+    The norm's chain also adds the bias and applies the epilogue.
+    """
+    x, weight, bias, epilogue_inputs, affine = p.split(operands)
+    assert p.norm is not None
+    full = (*x.shape[:-1], p.n)
+    left, depth = w.matrix(x), p.k // parts
+    rows = left.shape[0]
+    kn = p.layout == KN and not _converted(w, weight)
+    weight = weight if kn else by_columns(w, p, weight)
+    cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
+    right = w.typed_as(weight, w.narrow).moved(cut)
+    right = right if kn else right.transposed((1, 0, 2))
+    seen = View(left.view.buffer, (parts, rows, depth),
+                (combine("mul", left.view.strides[1], depth), *left.view.strides),
+                left.view.offset)  # fmt: skip
+    sums = w.temp(DType.F32, (parts, rows, p.n))
+    product_call(w, Value(seen, left.dtype), right, "kn" if kn else "nk", None, (), [sums])
+    each = [
+        Value(View(sums.view.buffer, (rows, p.n), (p.n, 1), product((rows, p.n, i))), DType.F32)
+        for i in range(parts)
+    ]
+    more = [v.stretched(full) for v in ((bias,) if bias else ()) + tuple(epilogue_inputs)]
+    data = [*each, *(w.flat(v, len(full) - 1, 1) for v in more)]
+    y = targets[0] or w.number(full)
+    total = (targets[1] or w.number(full)) if p.keep_sum else None
+    chain = _added(p, parts)
+    norm_call(w, p.norm, data, chain, affine, w.matrix(y), w.matrix(total) if total else None)
+    return [y, total] if total else [y]
+
+
+def _added(p: GemmParams, parts: int) -> Chain:
+    """Return the epilogue, applied to the sum of the parts and the bias."""
+    first = parts + p.bias
+    count = first + p.epilogue_inputs
+    steps, last = list[Step](), 0
+    for i in range(1, first):
+        steps.append(Step("add", (last, i)))
+        last = count + len(steps) - 1
+    if p.epilogue is None:
+        return Chain((FULL,) * count, tuple(steps), (last,))
+    before = len(steps)
+
+    def ref(a: int | float) -> int | float:
+        if isinstance(a, float):
+            return a
+        own = len(p.epilogue.operands) if p.epilogue else 0
+        if a >= own:
+            return count + before + a - own
+        return last if a == 0 else first + a - 1
+
+    steps += (Step(s.op, tuple(map(ref, s.args))) for s in p.epilogue.steps)
+    types = (*(DType.F32,) * first, *p.epilogue.operand_types[1:])
+    results = tuple(int(ref(r)) for r in p.epilogue.results)
+    return Chain((FULL,) * count, tuple(steps), results, types)
+
+
+def lower_matmul(
+    w: Writer, p: MatMulParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    a, b, *epilogue_inputs = operands
+    full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
+    left, right = w.through(a, p.reading(0)), w.through(b, p.reading(1))
+    left = left.moved(Move("unsqueeze", (0,))) if len(left.shape) == 1 else left
+    right = right.moved(Move("unsqueeze", (1,))) if len(right.shape) == 1 else right
+    types = p.epilogue.result_types if p.epilogue else (DType.F32,)
+    made = [
+        Value(View.dense(t.view.buffer, full), t.dtype) if t else w.temp(product_type(w, d), full)
+        for t, d in zip(targets, types, strict=True)
+    ]
+    outer = full[:-2]
+    left = left.stretched((*outer, *left.shape[-2:]))
+    right = right.stretched((*outer, *right.shape[-2:]))
+    seen = [v.stretched(full) for v in epilogue_inputs]
+    dtype = w.narrow
+    left, right = w.typed_as(left, dtype), w.typed_as(right, dtype)
+    values = _flat(left, right, [*seen, *made])
+    product_call(
+        w, values[0], values[1], "kn", p.epilogue, values[2 : 2 + len(seen)],
+        values[2 + len(seen) :],
+    )  # fmt: skip
+    shape = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])[0].shape or ()
+    return [t or Value(View.dense(v.view.buffer, shape), v.dtype)
+            for t, v in zip(targets, made, strict=True)]  # fmt: skip
+
+
+def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
+    """Flatten the batch into the rows if all matmuls share w and the rows have one stride."""
+    outer = len(left.shape) - 2
+    if outer and all(s == 0 for s in right.view.strides[:outer]):
+        try:
+            tall = [v.flat(outer + 1, 1) for v in (left, *others)]
+        except ValueError:
+            return [left, right, *others]
+        own = View(right.view.buffer, right.shape[outer:], right.view.strides[outer:],
+                   right.view.offset)  # fmt: skip
+        return [tall[0], replace(right, view=own), *tall[1:]]
+    return [left, right, *others]
+
+
+# ---- attention -------------------------------------------------------------------------------
+
+
+def lower_attention(
+    w: Writer, p: AttentionParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    specs = [TensorSpec(v.dtype, v.shape) for v in operands]
+    (spec,) = p.infer(specs)
+    batch, queries = p.extents(0, specs[0])
+    keys = p.extents(1, specs[1])[1]
+    y = targets[0] or w.number(spec.shape or ())
+    sizes = (p.head, p.head, p.head_v)
+    q, k, v = (
+        _heads(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i]) for i in range(3)
+    )
+    out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    mask, kind = None, p.mask
+    if p.tiles is not None:
+        raise LackingError("GPU attention has no tiles set by hand")
+    if kind != "none":
+        full: Shape = (batch, p.heads, queries, keys)
+        held = operands[3]
+        held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
+        mask = held.stretched(full).view
+    positions = operands[3].view if p.causal == "placed" else None
+    left, right = p.reach
+    fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
+    fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= 128
+    dtype = w.narrow
+    q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
+    if fast:
+        if y.dtype is not dtype:
+            y2 = w.number(spec.shape or ())
+            out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
+        w.call(
+            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, y=out.view,
+            mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, scale=p.scale, fill=p.fill,
+            softcap=p.softcap,
+        )  # fmt: skip
+        return [y2 if y.dtype is not dtype else y]
+    if max(p.head, p.head_v) > 256:
+        raise LackingError("GPU attention takes heads of up to 256 columns")
+    w.call(
+        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
+        positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,
+        window_left=left, window_right=right, global_keys=p.global_keys,
+        scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
+    )  # fmt: skip
+    return [y]
+
+
+def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: int) -> Value:
+    """View a tensor as ``[B, H, rows, size]``."""
+    if layout == "rows":
+        part = value.part(2, first, count * size)
+        return w.through(
+            part, IndexMap((Move("reshape", (0, 0, count, size)), Move("transpose", (0, 2, 1, 3))))
+        )
+    if layout == "split":
+        return value.transposed((0, 2, 1, 3))
+    return value.transposed((0, 1, 3, 2)) if layout == "transposed" else value

@@ -1,0 +1,60 @@
+"""Shared-memory layout that turns a warp's sums from fragments (pairs of columns) into runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, WARP
+
+__all__ = ["Strip"]
+
+_ROWS = 16
+_D = ATOMS["m16n8k16.f16"].d
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Layout of 16 rows of ``cols`` float32 numbers; ``cols`` is a multiple of 32.
+
+    The pitch is 8 words more than ``cols``, so that stores of pairs in four rows cover all banks.
+    Groups of four numbers are swizzled, so that loads of every second group have no bank
+    conflicts.
+    """
+
+    cols: int
+
+    @property
+    def pitch(self) -> int:
+        return self.cols + 8
+
+    @property
+    def words(self) -> int:
+        return _ROWS * self.pitch
+
+    def offset(self, row: int, col: int) -> int:
+        """Return the word offset of a number."""
+        four = col // 4
+        return row * self.pitch + (four ^ (four >> 3 ^ row) & 1) * 4 + col % 4
+
+    def expression(self, row: str, col: str) -> str:
+        """Return the word offset of a number as a C expression."""
+        four = f"(({col}) / 4)"
+        turned = f"({four} ^ (({four} / 8 ^ ({row})) & 1))"
+        return f"({row}) * {self.pitch} + {turned} * 4 + ({col}) % 4"
+
+    def accesses(self, run: int) -> list[Access]:
+        """Return all stores of pairs, and all loads of runs in groups of four."""
+        found = []
+        for block in range(0, self.cols, 8):
+            for e in (0, 2):
+                places = [_D.at(lane, e) for lane in range(WARP)]
+                at = tuple(4 * self.offset(row, block + col) for row, col in places)
+                found.append(Access(f"store of block {block}", 8, at))
+        lanes = self.cols // run
+        for first in range(0, _ROWS * lanes, WARP):
+            for q in range(0, run, 4):
+                both = [divmod(first + lane, lanes) for lane in range(WARP)]
+                at = tuple(4 * self.offset(row, col * run + q) for row, col in both)
+                found.append(Access(f"load {q} of run {first}", 16, at))
+        return found

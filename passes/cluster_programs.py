@@ -1,0 +1,523 @@
+"""Cluster neighbouring regions into one program: convolutional subgraphs, transformer blocks.
+
+FusedConv, FusedPool, elementwise expressions, channel layout ops -> one FusedRegion
+FusedGemm, FusedAttention, FusedNorm, FusedElementwise            -> one FusedRegion
+those and a convolutional cluster between them                    -> one FusedRegion
+
+Values between two steps stay inside the program and are stored in the layout its kernels prefer.
+``ttg.partition`` grows the clusters from predicates over regions, not over op kinds: every
+region that has a kernel may be a member, and a region whose loops reduce over tiled axes is an
+anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tracea_graph.ir import DType, Extent, Node, TensorSpec
+from tracea_graph.kernels.region_signature import clipped, localise
+from tracea_graph.ops import OpParams
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.size_expressions import substitute
+from tracea_graph.passes.convolution.shape_values import ShapeValues
+from tracea_graph.passes.layout.layout_ops import read_layout_ops
+from tracea_graph.passes.layout.mask_positions import read_mask_positions
+from tracea_graph.passes.layout.read_views import RESHAPES, read_view
+from tracea_graph.passes.pointwise.compose_elementwise import Operation, read_operation
+from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.region_helpers import fused, is_f32
+from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
+
+__all__ = ["Cluster", "ClusterAll", "ClusterConv"]
+
+_MAX_OPERANDS, _MAX_STEPS = 480, 200
+"""Limit of steps per program that the kernel library accepts, minus a reserve for scratch."""
+
+_NUMBERS = (DType.BOOL, DType.I32, DType.I64)
+"""Types other than float32 that programs may hold."""
+_LATER = "an earlier product or convolution begins its program"
+_UNFIT = "its shapes cannot be proven to match those of the program"
+
+_COMPARISONS = MappingProxyType(
+    {
+        "Equal": ("equal", False), "Less": ("less", False), "Greater": ("less", True),
+        "LessOrEqual": ("less_equal", False), "GreaterOrEqual": ("less_equal", True),
+    }
+)  # fmt: skip
+"""Steps of comparisons, and whether their operands change places."""
+_EXACT = 1 << 24
+"""float32 holds all integers below."""
+
+Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
+"""Parameters, operands and results of the steps."""
+
+
+@dataclass(frozen=True)
+class ClusterConv:
+    """Cluster image reductions (convolutions, pools) with all neighbours that can be steps."""
+
+    name: str = "cluster-conv"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        yield from _cluster(self.name, _ConvMembership(graph), region)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cluster all other reductions with the regions between them: transformer blocks, together
+    with the convolutional clusters around them."""
+
+    name: str = "cluster"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        yield from _cluster(self.name, _Membership(graph), region)
+
+
+@dataclass(frozen=True)
+class ClusterAll:
+    """Cluster every region that has a kernel, for targets on which a value that leaves a program
+    is costly.  The backend's plans set the limits."""
+
+    max_steps: int
+    max_operands: int
+    name: str = "cluster-all"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        membership = _FullMembership(graph, self.max_steps, self.max_operands)
+        yield from _cluster(self.name, membership, region)
+
+
+def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Proposal | Miss]:
+    """Propose the program of an anchor and its neighbours; the program's first step proposes
+    it."""
+    if not membership.is_anchor(region):
+        yield from _outside(name, membership, region)
+        return
+    rules = PartitionRules(
+        lambda r: len(membership.steps_of(r) or ()), membership.is_anchor, membership.may_end,
+        membership.max_steps, membership.max_operands,
+    )  # fmt: skip
+    unfit, joined = set[str](), set[str]()
+    for seed in filter(membership.is_anchor, partition_from(membership.graph, region, rules)):
+        if seed.id in joined or (seed.id != region.id and not unfit):
+            continue  # regions behind an unfit one may form a program of their own
+        while len(members := partition_from(membership.graph, seed, rules, unfit)) > 1:
+            out = _first_unfit(membership, members)
+            if out is None:
+                params, operands, results = _build(membership, members)
+                new = fused(name, params, operands, results, members)
+                new = replace(new, step_nodes=_step_nodes(membership, members))
+                joined |= {r.id for r in members}
+                yield Proposal(name, tuple(members), (new,))
+                break
+            yield Miss(name, out.id, _UNFIT)
+            unfit.add(out.id)
+            if out.id == seed.id:
+                break
+    if region.id not in joined:
+        yield from list(_outside(name, membership, region)) or [Miss(name, region.id, _LATER)]
+
+
+def _outside(name: str, membership: _Membership, region: Region) -> Iterator[Miss]:
+    """Report why a region that could be a step or a program is not in the neighbouring program."""
+    graph = membership.graph
+    if not region.fused:
+        return
+    inside = isinstance(region.params, RegionParams) and not _is_step(region)
+    near = (*graph.sources(region), *([] if inside else graph.readers(region)))
+    beside = [r for r in near if isinstance(r.params, RegionParams)]
+    if beside and (inside or membership.steps_of(region)):
+        yield Miss(name, region.id, _why_outside(membership, region, beside[0], name))
+
+
+def _why_outside(membership: _Membership, region: Region, program: Region, name: str) -> str:
+    graph, made = membership.graph, region.results[0]
+    inside = isinstance(region.params, RegionParams)
+    steps = len(region.params.steps if inside else membership.steps_of(region) or ())
+    if program.rule != name:
+        return f"the program of {program.results[0]!r} was formed before this region was fused"
+    between = [r for r in graph.convex((program, region)) if r not in (program, region)]
+    if strange := [r for r in between if not membership.steps_of(r)]:
+        value = next(iter(strange[0].writes), strange[0].op)
+        return f"between {made!r} and the program lies {value!r}, for which there is no kernel"
+    if program in graph.readers(region) and not membership.is_anchor(region):
+        return (
+            f"a program starts at its first product or convolution, and {made!r} comes before it"
+        )
+    if len(program.params.steps) + steps > membership.max_steps:
+        return f"with {made!r} the program would have more than {membership.max_steps} steps"
+    if len({*program.operands, *region.operands}) > membership.max_operands:
+        return f"with {made!r} the program would read more than {membership.max_operands} values"
+    if not membership.may_end(region):
+        return f"nothing inside the program reads {made!r}, so it is computed after it"
+    return _UNFIT
+
+
+class _Membership:
+    """Predicates for the partitioner: which regions may be members, anchors and sinks."""
+
+    def __init__(
+        self, graph: TileGraph, max_steps: int = _MAX_STEPS, max_operands: int = _MAX_OPERANDS
+    ) -> None:
+        self.graph = graph
+        self.max_steps, self.max_operands = max_steps, max_operands
+        self._models: dict[str, RegionModel | None] = {}
+
+    def model(self, region: Region) -> RegionModel | None:
+        """Return the loop model of a region that kernels can run, or None if it is not known."""
+        if region.id not in self._models:
+            self._models[region.id] = self.graph.model(region) if region.fused else None
+        return self._models[region.id]
+
+    def is_anchor(self, region: Region) -> bool:
+        """Return whether the region reduces, that is, does more than move values."""
+        if _is_conv_cluster(region):
+            return True
+        model = self.model(region)
+        return model is not None and bool(model.depth)
+
+    def steps_of(self, region: Region) -> Steps | None:
+        """Return the steps a region would contribute, one per op, or None if it cannot be one."""
+        if not region.fused:
+            return self._moves(region)
+        if _is_conv_cluster(region):
+            return _inside(region)
+        values = (*region.reads, *region.writes)
+        known = all(s.dtype and s.rank is not None for s in map(self.graph.spec, values))
+        fits = not isinstance(region.params, RegionParams)
+        return ((region.params, region.operands, region.results),) if fits and known else None
+
+    def _moves(self, region: Region) -> Steps | None:
+        """Steps of a view (reshape, slice): inside a program it only reinterprets a stored
+        value."""
+        graph = self.graph
+        values = [v for v in region.results if v and (graph.is_output(v) or graph.uses(v))]
+        if region.op not in (*RESHAPES, "Split") or not is_f32(graph, region.operands[0], *values):
+            return None
+        steps = []
+        for value in values:
+            seen = read_operation(graph, region, value)
+            if seen is None or not _gives(graph, seen, value):
+                return None
+            steps.append((seen.params, seen.names, (value,)))
+        return steps
+
+    def may_end(self, region: Region) -> bool:
+        """Whether a region after the last anchor should join the program.
+
+        A trailing Reshape should not: it is free in ONNX Runtime.
+        """
+        return region.fused
+
+
+def _is_conv_cluster(region: Region) -> bool:
+    return region.rule == ClusterConv.name and isinstance(region.params, RegionParams)
+
+
+def _is_step(region: Region) -> bool:
+    """Whether the region is a program of one step, which waits to join others."""
+    params = region.params
+    return isinstance(params, RegionParams) and len(params.steps) == 1
+
+
+def _inside(region: Region) -> Steps:
+    """Steps of a clustered region; values that never leave it get local names."""
+    params, values = region.params, list(region.operands)
+    assert isinstance(params, RegionParams)
+    leaving = dict(zip(params.results, region.results, strict=True))
+    steps = []
+    for step in params.steps:
+        made = range(len(values), len(values) + step.results)
+        reads = tuple(values[i] for i in step.operands)
+        values += [leaving.get(i, f"{region.id} {i}") for i in made]
+        steps.append((step.params, reads, tuple(values[made.start :])))
+    return steps
+
+
+def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
+    """Return whether an operation infers the value's shape inside the program."""
+    shape = graph.spec(value).shape
+    try:
+        (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
+    except ValueError:
+        return False
+    if shape is None or found.shape is None or len(shape) > MAX_RANK:
+        return False
+    return len(shape) == len(found.shape) and all(map(where_equal, shape, found.shape))
+
+
+class _ConvMembership(_Membership):
+    """Predicates of convolutional clusters; the rows of matrices are clustered later."""
+
+    def is_anchor(self, region: Region) -> bool:
+        model = self.model(region)
+        return model is not None and bool(model.depth) and _of_images(model)
+
+    def steps_of(self, region: Region) -> Steps | None:
+        if region.fused:
+            return None if _is_conv_cluster(region) else super().steps_of(region)
+        moves = read_layout_ops(self.graph, region)
+        return None if moves is None else [(p, names, (v,)) for p, names, v in moves]
+
+    def may_end(self, region: Region) -> bool:
+        """Whether a region after the last anchor should join the program.
+
+        Accepted are ops that need one position only or vectors, that reduce all channels to one
+        number, or that join several values.  Any other trailing layout op stays outside.
+        """
+        if not region.fused:
+            return any(len(reads) > 1 for _, reads, _ in self.steps_of(region) or ())
+        model = self.model(region)
+        pooled = self.graph.spec(region.results[0]).rank == 2
+        return pooled or model is None or not model.space.reductions or _of_channels(model)
+
+
+class _FullMembership(_Membership):
+    """Predicates of whole-model clusters: every region that has a kernel, and layout ops."""
+
+    def is_anchor(self, region: Region) -> bool:
+        if region.fused:
+            return not isinstance(region.params, RegionParams) or _is_step(region)
+        return bool(self._prepared(region)) and self._prepares(region)
+
+    def _prepared(self, region: Region) -> Steps | None:
+        graph = self.graph
+        return (
+            self._of_any_type(region)
+            or _first_positions(graph, region)
+            or _expanded(graph, region)
+            or _compared(graph, region)
+            or _looked_up(graph, region)
+        )
+
+    def _prepares(self, region: Region) -> bool:
+        """Whether kernels consume all of the region's results, possibly through views; the region
+        is then a free node in front of a program."""
+        graph = self.graph
+        readers = graph.readers(region)
+        return (
+            bool(readers)
+            and not any(map(graph.is_output, region.results))
+            and all(r.fused or self._passes_on(region, r) for r in readers)
+        )
+
+    def _passes_on(self, region: Region, reader: Region) -> bool:
+        """Whether ``reader`` is such a view itself, of the region's result and not of its size."""
+        own = reader.operands[0] in region.results and self._prepared(reader)
+        return bool(own) and self._prepares(reader)
+
+    def steps_of(self, region: Region) -> Steps | None:
+        if _is_step(region):
+            return _inside(region)
+        moves = None if region.fused else read_layout_ops(self.graph, region)
+        if moves is None:
+            return super().steps_of(region) or self._prepared(region)
+        return [(p, names, (v,)) for p, names, v in moves]
+
+    def _of_any_type(self, region: Region) -> Steps | None:
+        """Steps of a view of integers or booleans (indices and masks)."""
+        if region.fused or region.op not in RESHAPES:
+            return None
+        (value,), source = region.results, region.operands[0]
+        dtype, view = self.graph.spec(source).dtype, read_view(self.graph, region, value)
+        if view is None or dtype not in _NUMBERS or self.graph.weight(source):
+            return None
+        chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
+        seen = Operation(ElementwiseParams(chain, (view,)), (source,))
+        return ((seen.params, seen.names, (value,)),) if _gives(self.graph, seen, value) else None
+
+
+def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that slice the leading positions of a constant table to the length of a value's
+    axis."""
+    if region.fused or region.op != "Slice" or len(region.operands) != 5:
+        return None
+    x, source, sizes = region.operands[0], graph.producer(region.operands[0]), ShapeValues(graph)
+    shape, dtype = graph.spec(x).shape, graph.spec(x).dtype
+    table = graph.weight(x) is not None or (source and _first_positions(graph, source))
+    numbers = [sizes.read(v) for v in region.operands[1:]]
+    if not table or shape is None or any(n is None or n.shape != (1,) for n in numbers):
+        return None
+    start, end, axis, step = (n[0] for n in numbers if n is not None)
+    if (start, step) != (0, 1) or not isinstance(end, str) or dtype not in _NUMBERS:
+        return None
+    like, place = sizes.dims[end]
+    params = LayoutParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
+    return ((params, (x, like), region.results),)
+
+
+def _expanded(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that repeat a value to a shape made of dimensions of other values."""
+    if region.fused or region.op != "Expand":
+        return None
+    (x, target), made = region.operands, graph.spec(region.results[0]).shape
+    shape, dtype, lengths = graph.spec(x).shape, graph.spec(x).dtype, ShapeValues(graph)
+    wanted = lengths.read(target)
+    if wanted is None or shape is None or made is None or len(made) > MAX_RANK:
+        return None
+    if dtype not in (*_NUMBERS, DType.F32) or wanted.size > len(made):
+        return None
+    likes = list[str]()
+
+    def named(symbol: str) -> str:
+        value, axis = lengths.dims[symbol]
+        if value not in likes:
+            likes.append(value)
+        return f"{1 + likes.index(value)}.{axis}"
+
+    sizes = list[Extent]()
+    for axis, size in enumerate((*(1,) * (len(made) - wanted.size), *wanted)):
+        own = axis - len(made) + len(shape)
+        if own >= 0 and shape[own] != 1:
+            if not where_equal(shape[own], made[axis]):
+                return None
+            sizes.append(f"0.{own}")
+        else:
+            sizes.append(substitute(size, named))
+    if not all(graph.spec(v).dtype and graph.spec(v).rank is not None for v in likes):
+        return None
+    params = LayoutParams("expand", (), 1 + len(likes), tuple(sizes))
+    return ((params, (x, *likes), region.results),)
+
+
+def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that view a mask as what a look-up at all its positions gives."""
+    axes = read_mask_positions(graph, region)
+    if axes is None:
+        return None
+    x, made = region.operands[0], graph.spec(region.results[0]).shape or ()
+    shape, dtype = graph.spec(x).shape or (), graph.spec(x).dtype
+    if dtype not in _NUMBERS or graph.weight(x) or len(made) > MAX_RANK:
+        return None
+    steps, value = list[tuple[OpParams, tuple[str, ...], tuple[str, ...]]](), x
+    for axis, place in enumerate(axes):
+        size = made[place]
+        if where_equal(shape[axis], size):
+            continue
+        like = _input_with(graph, size)
+        if like is None:
+            return None
+        params = LayoutParams("first", (axis,), 2, (f"1.{like[1]}",))
+        steps.append((params, (value, like[0]), (f"{region.id} {axis}",)))
+        value = f"{region.id} {axis}"
+    view = IndexMap((Move("unsqueeze", tuple(a for a in range(len(made)) if a not in axes)),))
+    chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
+    steps.append((ElementwiseParams(chain, (view,)), (value,), region.results))
+    return steps
+
+
+def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
+    """Return an input of the graph and its axis of a size; None if no input has one."""
+    for value in graph.inputs:
+        for axis, dim in enumerate(graph.spec(value).shape or ()):
+            if dim == size and isinstance(size, str):
+                return value, axis
+    return None
+
+
+def _compared(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that compare integers with a number.
+
+    Kernels compare in float32, which holds the number exactly and keeps the order of the others.
+    """
+    step, turned = _COMPARISONS.get(region.op, ("", False))
+    if region.fused or not step or len(region.operands) != 2:
+        return None
+    for side, x in enumerate(region.operands):
+        number, dtype = constant_number(graph, region.operands[1 - side]), graph.spec(x).dtype
+        if number is None or graph.weight(x) or dtype not in (DType.I32, DType.I64):
+            continue
+        if abs(number) >= _EXACT or graph.spec(x).shape != graph.spec(region.results[0]).shape:
+            continue
+        args = (0, float(number)) if bool(side) == turned else (float(number), 0)
+        params = ElementwiseParams(Chain((FULL,), (Step(step, args),), (1,), (dtype,)))
+        return ((params, (x,), region.results),)
+    return None
+
+
+def _of_images(model: RegionModel) -> bool:
+    """Whether channels, summed or tiled, come before the spatial axes."""
+    first = model.reads[0].dims
+    channels = {*model.cols, *model.depth}
+    return len(first) > 2 and any(axis in channels for axis, _ in first[1].terms)
+
+
+def _of_channels(model: RegionModel) -> bool:
+    """Whether the region reduces all channels of a position to one number."""
+    dims, over = model.reads[0].dims, model.space.reductions
+    gone = len(model.space.axes) == len(dims) > 2
+    return gone and over == tuple(name for name, _ in dims[1].terms)
+
+
+def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region | None:
+    """Return the first region whose shapes cannot be inferred from those of the outside values."""
+    outside = sorted(
+        {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
+    )
+    graph = membership.graph
+    # shapes as the program sees them, over its own symbols
+    local, _ = localise(clipped([graph.spec(v) for v in outside]))
+    specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
+    for region in members:
+        for params, reads, results in membership.steps_of(region) or ():
+            try:
+                found = params.infer([specs[v] for v in reads])
+            except ValueError:
+                return region
+            specs |= zip(results, found, strict=False)
+    return None
+
+
+def _step_nodes(
+    membership: _Membership, members: Sequence[Region]
+) -> tuple[tuple[Node, ...], ...]:
+    """Return the original operators of each step of the program that ``members`` make."""
+    found: list[tuple[Node, ...]] = []
+    for region in members:
+        count = len(membership.steps_of(region) or ())
+        known = len(region.step_nodes) == count
+        found += region.step_nodes if known else (region.nodes,) * count
+    return tuple(found)
+
+
+def _types_of(region: Region, count: int) -> Sequence[str]:
+    """Return the type that each of a member's steps may round to; empty where it may not."""
+    if isinstance(region.params, RegionParams):
+        return [step.narrow for step in region.params.steps]
+    return [""] * count
+
+
+def _build(
+    membership: _Membership, members: Sequence[Region]
+) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
+    """Return the program's parameters, the values it reads and those others read from it."""
+    graph = membership.graph
+    steps = [s for r in members for s in membership.steps_of(r) or ()]
+    types = [n for r in members for n in _types_of(r, len(membership.steps_of(r) or ()))]
+    inside = {v for _, _, results in steps for v in results}
+    operands = tuple(dict.fromkeys(v for _, reads, _ in steps for v in reads if v not in inside))
+    numbers = {v: i for i, v in enumerate(operands)}
+    made = []
+    for (params, reads, results), narrow in zip(steps, types, strict=True):
+        made.append(RegionStep(params, tuple(numbers[v] for v in reads), len(results), narrow))
+        for value in results:
+            numbers[value] = len(numbers)
+    ids = {r.id for r in members}
+    results = tuple(
+        v
+        for r in members
+        for v in r.writes
+        if graph.is_output(v) or any(u.region.id not in ids for u in graph.uses(v))
+    )
+    return (
+        RegionParams(len(operands), tuple(made), tuple(numbers[v] for v in results)),
+        operands,
+        results,
+    )

@@ -1,0 +1,221 @@
+"""Compose elementwise ops: a consumer with its producer, two siblings, or a slice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.kernels.region_signature import clipped, localise
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.passes.layout.read_rearrangement import read_rearrangement
+from tracea_graph.passes.layout.read_views import read_view, view_of_operand
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.ttg import Region, TileGraph
+
+__all__ = [
+    "Operation",
+    "fits",
+    "fuse_producer",
+    "fuse_siblings",
+    "read_operation",
+    "slice_operation",
+]
+
+Shape = tuple[Extent, ...]
+
+_MANY = 1 << 14
+"""Number of results cached: a model composes the same few ops again and again."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An elementwise op and the names of the values it reads."""
+
+    params: ElementwiseParams
+    names: tuple[str, ...]
+
+    def common(self, graph: TileGraph) -> Shape:
+        """Return the shape of the op's loops.  Raises ValueError if symbols leave it open."""
+        return self.params.common([graph.spec(n).shape or () for n in self.names])
+
+
+def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | None:
+    """Return the op that computes ``value`` from stored values: a chain, data movement, or
+    both."""
+    if isinstance(region.params, ElementwiseParams):
+        return Operation(region.params, region.operands) if len(region.results) == 1 else None
+    if (bound_chain := read_chain(graph, region)) is not None:
+        return Operation(ElementwiseParams(bound_chain[0]), bound_chain[1])
+    if graph.spec(value).dtype is not DType.F32:
+        return None
+    if (index_map := read_view(graph, region, value)) is not None:
+        return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
+    if (found := read_rearrangement(graph, region)) is not None:
+        index_map, target = found
+        return Operation(ElementwiseParams(IDENTITY, (index_map,), target), region.operands[:1])
+    return None
+
+
+@dataclass
+class _Builder:
+    """Builder of a chain, which collects numbered operands and steps."""
+
+    operands: list[tuple[int, IndexMap, DType]] = field(default_factory=list)
+    steps: list[tuple[str, tuple[Ref | str, ...]]] = field(default_factory=list)
+
+    def operand(self, value: int, index_map: IndexMap, dtype: DType) -> str:
+        """Return the name of an operand, ``x3``; steps are called ``s3`` until the chain is
+        built."""
+        entry = (value, index_map, dtype)
+        if entry not in self.operands:
+            self.operands.append(entry)
+        return f"x{self.operands.index(entry)}"
+
+    def run(self, chain: Chain, operands: Sequence[str]) -> list[str]:
+        """Append the steps of a chain over these values; return the names of all its values."""
+        values = list(operands)
+        for step in chain.steps:
+            args = tuple(a if isinstance(a, float) else values[a] for a in step.args)
+            if (step.op, args) not in self.steps:
+                self.steps.append((step.op, args))
+            values.append(f"s{self.steps.index((step.op, args))}")
+        return values
+
+    def operation(
+        self, results: Sequence[str], target: tuple[int, ...]
+    ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
+        """Return the op and the numbers of the values it reads; None if there are too many."""
+        count = len(self.operands)
+        if count > MAX_OPERANDS:
+            return None
+
+        def place(value: Ref | str) -> Ref:
+            if not isinstance(value, str):
+                return value
+            return int(value[1:]) + (count if value[0] == "s" else 0)
+
+        steps = tuple(Step(op, tuple(map(place, args))) for op, args in self.steps)
+        dtypes = tuple(d for _, _, d in self.operands)
+        numbers = tuple(int(place(r)) for r in results)
+        chain = Chain((FULL,) * count, steps, numbers, dtypes)
+        maps = tuple(m for _, m, _ in self.operands)
+        return ElementwiseParams(chain, maps, target), tuple(n for n, _, _ in self.operands)
+
+
+def fuse_producer(
+    graph: TileGraph, outer: Operation, value: str, inner: Operation
+) -> Operation | None:
+    """Return ``outer`` with operand ``value`` computed by ``inner`` in the same loop.
+
+    None if the result would have too many operands, or a map cannot pass a broadcast.  Raises
+    ValueError if symbols leave the loop shape of ``inner`` open.
+    """
+    values = tuple(dict.fromkeys((*inner.names, *outer.names)))
+    number = {v: i for i, v in enumerate(values)}
+    shapes = tuple(graph.spec(v).shape or () for v in values[: len({*inner.names})])
+    made = _merged(
+        outer.params, tuple(number[v] for v in outer.names), number.get(value, -1),
+        inner.params, tuple(number[v] for v in inner.names), shapes,
+    )  # fmt: skip
+    return made and Operation(made[0], tuple(values[i] for i in made[1]))
+
+
+@lru_cache(_MANY)
+def _merged(
+    outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
+    inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
+) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
+    """Run :func:`fuse_producer` on numbered values; ``shapes`` are those the inner op reads."""
+    builder = _Builder()
+    around = inner.common([shapes[i] for i in inner_reads])
+    values: list[str] = []
+    for name, seen, dtype in _operands(outer, outer_reads):
+        if name != value:
+            values.append(builder.operand(name, seen, dtype))
+            continue
+        if inner.target:
+            seen = IndexMap((Move("reshape", inner.target),)).then(*seen.moves)
+        below: list[str] = []
+        for source, index_map, kind in _operands(inner, inner_reads):
+            rest = view_of_operand(seen, index_map.shape(shapes[source]), around)
+            if rest is None:
+                return None
+            below.append(builder.operand(source, index_map.then(*rest.moves), kind))
+        values.append(builder.run(inner.chain, below)[inner.chain.results[0]])
+    values = builder.run(outer.chain, values)
+    return builder.operation([values[r] for r in outer.chain.results], outer.target)
+
+
+def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation | None:
+    """Return one op with both regions' results; the second may read the first's result.
+
+    None if that would have too many operands.
+    """
+    names = tuple(dict.fromkeys((*first.operands, *second.operands)))
+    builder, made = _Builder(), ""
+    results: list[str] = []
+    for region in (first, second):
+        params: ElementwiseParams = region.params
+        values = [
+            made if names[i] == first.results[0] else builder.operand(i, seen, dtype)
+            for i, seen, dtype in _operands(params, [names.index(v) for v in region.operands])
+        ]
+        made = builder.run(params.chain, values)[params.chain.results[0]]
+        results.append(made)
+    both = builder.operation(results, ())
+    return both and Operation(both[0], tuple(names[i] for i in both[1]))
+
+
+def _operands(
+    params: ElementwiseParams, reads: Sequence[int]
+) -> Iterator[tuple[int, IndexMap, DType]]:
+    return zip(reads, params.views, params.chain.operand_types, strict=True)
+
+
+def slice_operation(
+    graph: TileGraph, op: Operation, axis: int, start: int, end: int
+) -> Operation | None:
+    """Return the op over a range of one axis of its loop shape."""
+    around = op.common(graph)
+    cut = IndexMap((Move("slice", (axis, start, end, 1)),))
+    maps: list[IndexMap] = []
+    for name, index_map in zip(op.names, op.params.views, strict=True):
+        own = index_map.shape(graph.spec(name).shape or ())
+        rest = view_of_operand(cut, own, around) if own else IndexMap()
+        if rest is None:
+            return None
+        maps.append(index_map.then(*rest.moves))
+    return Operation(ElementwiseParams(op.params.chain, tuple(maps), op.params.target), op.names)
+
+
+def fits(
+    graph: TileGraph,
+    params: ElementwiseParams | ConcatParams,
+    names: Sequence[str],
+    wanted: Sequence[TensorSpec],
+) -> bool:
+    """Return whether an op provably gives results of these shapes, also from its operands alone.
+
+    A kernel knows its operands' sizes and nothing else of the graph.
+    """
+    found = _given(params, tuple(map(graph.spec, names)))
+    return found is not None and found == tuple((s.dtype, s.shape) for s in wanted)
+
+
+@lru_cache(_MANY)
+def _given(
+    params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
+) -> tuple[tuple[DType | None, Shape | None], ...] | None:
+    """Return types and shapes of an op's results, None for what a kernel cannot infer."""
+    try:
+        found = params.infer(specs)
+        params.infer(localise(clipped(specs))[0])
+        rank = len(params.common([s.shape or () for s in specs]))
+    except ValueError:
+        return None
+    return tuple((s.dtype, s.shape) for s in found) if rank <= MAX_RANK else None

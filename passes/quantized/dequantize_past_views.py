@@ -1,0 +1,263 @@
+"""Move conversions from integers past what only selects or rearranges elements.
+
+MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so that integers stay
+QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))          the same
+QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
+DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
+Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
+f(d), g(d) of d = DequantizeLinear(q) -> f(d), g(d'), each of its own, which fuses into it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.quantized.scale_checks import ordinary
+from tracea_graph.passes.region_helpers import only_read_by, operand_producer
+from tracea_graph.reason_codes import other_readers, unsuited
+from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
+from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.region import region_of
+
+__all__ = [
+    "DEQUANTIZE_EACH", "QUANTIZE_FIRST", "CancelQuantize", "DequantizeFirst", "GatherFirst",
+    "PoolFirst",
+]  # fmt: skip
+
+_SCALES = unsuited("it has several scales, or one that is not constant")
+_VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+
+
+class DequantizeFirst:
+    """Dequantize, with one scale, in front of a view of the integers."""
+
+    name = "dequantize-first"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "DequantizeLinear":
+            return
+        view = graph.producer(region.operands[0])
+        if view is None or view.op not in _VIEWS or view.fused or len(view.results) != 1:
+            yield Miss(self.name, region.id, unsuited("what it dequantizes is not a view"))
+            return
+        if not _one_scale(graph, region):
+            yield Miss(self.name, region.id, _SCALES)
+            return
+        source, result = view.operands[0], region.results[0]
+        if graph.spec(source).shape is None or graph.weight(source) is not None:
+            why = unsuited(f"{source!r} is constant, or its rank is not known")
+            yield Miss(self.name, region.id, why)
+            return
+        if not only_read_by(graph, view.results[0], region):
+            yield Miss(self.name, region.id, other_readers(view.results[0]))
+            return
+        name = f"{result}_first"
+        new = (
+            _made(region, (source, *region.operands[1:]), name),
+            _made(view, (name, *view.operands[1:]), result),
+        )
+        specs = {name: TensorSpec(graph.spec(result).dtype, graph.spec(source).shape)}
+        yield Proposal(self.name, (view, region), new, specs, step=True)
+
+
+class GatherFirst:
+    """Gather the integers of a constant table and dequantize what was gathered, with one scale."""
+
+    name = "gather-first"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "Gather" or region.fused:
+            return
+        table = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if table is None:
+            yield Miss(self.name, region.id, unsuited("its table is not dequantized"))
+            return
+        if not _one_scale(graph, table):
+            yield Miss(self.name, region.id, _SCALES)
+            return
+        stored = graph.weight(table.operands[0])
+        if stored is None or graph.spec(region.results[0]).shape is None:
+            why = unsuited(f"{table.operands[0]!r} is not constant, or a rank not known")
+            yield Miss(self.name, region.id, why)
+            return
+        result, alone = region.results[0], only_read_by(graph, table.results[0], region)
+        name = f"{result}_integers"
+        new = (
+            _made(region, (stored.name, *region.operands[1:]), name),
+            _made(table, (name, *table.operands[1:]), result),
+        )
+        specs = {name: TensorSpec(stored.dtype, graph.spec(result).shape)}
+        old = (table, region) if alone else (region,)
+        yield Proposal(self.name, old, new, specs, step=True)
+
+
+class PoolFirst:
+    """Take the maximum of integers and dequantize it: a positive scale keeps their order."""
+
+    name = "pool-first"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "MaxPool" or region.fused or len(region.results) != 1:
+            return
+        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if source is None or graph.opset < _BYTES_SINCE:
+            yield Miss(self.name, region.id, unsuited("its input is not dequantized"))
+            return
+        scale = graph.weight(source.operands[1])
+        if not _one_scale(graph, source) or scale is None or not ordinary(scale):
+            yield Miss(self.name, region.id, _SCALES)
+            return
+        stored, result = graph.spec(source.operands[0]), region.results[0]
+        if stored.dtype not in (DType.U8, DType.I8) or graph.spec(result).shape is None:
+            yield Miss(self.name, region.id, unsuited("it is not of 8-bit integers, or a rank"))
+            return
+        name = f"{result}_integers"
+        new = (
+            _made(region, (source.operands[0], *region.operands[1:]), name),
+            _made(source, (name, *source.operands[1:]), result),
+        )
+        specs = {name: TensorSpec(stored.dtype, graph.spec(result).shape)}
+        alone = only_read_by(graph, source.results[0], region)
+        old = (source, region) if alone else (region,)
+        yield Proposal(self.name, old, new, specs, step=True)
+
+
+def _quantized_pool(op: Any, x: Any) -> Any:
+    return op.QuantizeLinear(op.MaxPool(x, label="pool"), ...)
+
+
+def _quantize_first_check(m: Match) -> str | None:
+    graph, scale = m.graph, m.graph.weight(m.root.operands[1])
+    if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
+        return _SCALES
+    if len(m.labels["pool"].results) != 1 or graph.opset < _BYTES_SINCE:
+        return unsuited("its pool writes places too, or takes no integers")
+    bytes_of_rank = graph.spec(m.root.results[0]).dtype in (DType.U8, DType.I8)
+    if not bytes_of_rank or m.spec("x").shape is None:
+        return unsuited("it is not to 8-bit integers, or of a rank")
+    return None
+
+
+def _quantize_first(m: Match) -> Rewrite:
+    pool, quantized = m.labels["pool"], m.root.results[0]
+    name = f"{quantized}_first"
+    new = (
+        _made(m.root, (m.values["x"], *m.root.operands[1:]), name),
+        _made(pool, (name, *pool.operands[1:]), quantized),
+    )
+    specs = {name: TensorSpec(m.graph.spec(quantized).dtype, m.spec("x").shape)}
+    return Rewrite(new, specs=specs, step=True)
+
+
+QUANTIZE_FIRST = Rule("quantize-first", (_quantized_pool,), _quantize_first, _quantize_first_check)
+"""Quantize and take the maximum of integers: a positive scale keeps the order of numbers."""
+
+_BYTES_SINCE = 12
+"""First opset whose MaxPool takes 8-bit integers."""
+
+
+class CancelQuantize:
+    """Let readers of integers that were dequantized and quantized alike read the integers."""
+
+    name = "cancel-quantize"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op != "QuantizeLinear" or region.fused:
+            return
+        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if source is None or not _alike(graph, source, region):
+            yield Miss(self.name, region.id, unsuited("it does not undo a DequantizeLinear"))
+            return
+        quantized, value = region.results[0], source.operands[0]
+        readers = graph.in_order(graph.readers(region))
+        if not readers or graph.is_output(quantized):
+            yield Miss(self.name, region.id, unsuited(f"{quantized!r} is an output"))
+            return
+        if any(r.fused or quantized in r.captures for r in readers):
+            yield Miss(self.name, region.id, unsuited(f"a reader of {quantized!r} is fused"))
+            return
+        alone = only_read_by(graph, source.results[0], region)
+        old = (*([source] if alone else []), region, *readers)
+        new = tuple(
+            _renamed(r, tuple(value if v == quantized else v for v in r.operands)) for r in readers
+        )
+        yield Proposal(self.name, old, new, step=True)
+
+
+def _dequantized(op: Any, q: Any) -> Any:
+    return op.DequantizeLinear(q, ...)
+
+
+def _each_check(m: Match) -> str | None:
+    source, value, graph = m.values["q"], m.root.results[0], m.graph
+    if graph.spec(source).dtype not in (DType.U8, DType.I8) or graph.weight(source):
+        return unsuited(f"{source!r} is constant, or has 16 bits")
+    if any(value in reader.captures for reader in graph.readers(m.root)):
+        return unsuited(f"a body reads {value!r}")
+    return None
+
+
+def _each_rewrite(m: Match) -> Rewrite | str:
+    """Give all elementwise readers a DequantizeLinear, but the only reader of this one."""
+    graph, value = m.graph, m.root.results[0]
+    readers = graph.in_order(graph.readers(m.root))
+    moved = [r for r in readers if not r.fused and read_chain(graph, r) is not None]
+    if len(moved) == len(readers) and not graph.is_output(value):
+        moved = moved[1:]
+    if not moved:
+        return unsuited(f"no other elementwise op reads {value!r}")
+    copies, renamed, specs = list[Region](), list[Region](), dict[str, TensorSpec]()
+    for number, reader in enumerate(moved):
+        name = f"{value}_for_{number}"
+        copies.append(_made(m.root, m.root.operands, name))
+        operands = tuple(name if v == value else v for v in reader.operands)
+        renamed.append(_renamed(reader, operands))
+        specs[name] = graph.spec(value)
+    return Rewrite((*copies, *renamed), old=tuple(moved), specs=specs, step=True)
+
+
+DEQUANTIZE_EACH = Rule("dequantize-each", (_dequantized,), _each_rewrite, _each_check)
+"""Dequantize 8-bit integers for each elementwise reader, which then reads the integers."""
+
+
+def _alike(graph: TileGraph, source: Region, region: Region) -> bool:
+    """Return whether a QuantizeLinear has the scale, zero point and type of what it undoes."""
+    if not (_one_scale(graph, source) and _one_scale(graph, region)):
+        return False
+    scales = [graph.weights[r.operands[1]] for r in (source, region)]
+    types = {graph.spec(v).dtype for v in (source.operands[0], region.results[0])}
+    if len(types) > 1 or not types <= {DType.U8, DType.I8} or not all(map(ordinary, scales)):
+        return False
+    zeros = [_zero(graph, r) for r in (source, region)]
+    return scales[0].array().item() == scales[1].array().item() and zeros[0] == zeros[1] != ""
+
+
+def _zero(graph: TileGraph, region: Region) -> int | str:
+    """Return a constant zero point; empty if it is not one number."""
+    if len(region.operands) < 3 or not region.operands[2]:
+        return 0
+    weight = graph.weight(region.operands[2])
+    return int(weight.array().item()) if weight is not None and weight.count == 1 else ""
+
+
+def _renamed(region: Region, operands: tuple[str, ...]) -> Region:
+    """Return a region with other operands."""
+    node = dataclasses.replace(region.node, inputs=operands, source=None)
+    return dataclasses.replace(region, operands=operands, nodes=(node,))
+
+
+def _one_scale(graph: TileGraph, region: Region) -> bool:
+    """Return whether a DequantizeLinear has one constant scale for all elements."""
+    scale = graph.weight(region.operands[1])
+    return not region.fused and scale is not None and scale.count == 1
+
+
+def _made(region: Region, operands: tuple[str, ...], result: str) -> Region:
+    """Return the operator of a region on other operands."""
+    node = region.node
+    made = region_of(Node(node.op, operands, (result,), node.attrs, node.domain, node.name), 0)
+    return Region(f"{region.id}.{result}", made.op, made.operands, made.results, made.nodes)
