@@ -29,12 +29,12 @@ def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
 
 
 def inline(
-    outer: BoundChain, results: str | Sequence[str], inner: BoundChain
+    outer: BoundChain, results: str | Sequence[str], inner: BoundChain, kept: Sequence[int] = ()
 ) -> BoundChain | None:
     """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
 
-    The inner operands come first, so an accumulator stays operand 0.  None if the result would
-    have too many operands.
+    The inner operands come first, so an accumulator stays operand 0.  The inner results whose
+    numbers are ``kept`` follow the outer ones.  None if the chain would have too many operands.
 
         outer(v, b), v = inner(a)   ->   (inner; outer)(a, b)
     """
@@ -61,8 +61,9 @@ def inline(
         return place(before.results[made.index(name)]) if name in made else names.index(name)
 
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
-    chosen = tuple(map(move, after.results))
-    return shortened(Chain(tuple(kinds), steps, chosen, tuple(dtypes), after.stores)), tuple(names)
+    chosen = (*map(move, after.results), *(place(before.results[i]) for i in kept))
+    stores = (*after.result_types, *(before.result_types[i] for i in kept))
+    return shortened(Chain(tuple(kinds), steps, chosen, tuple(dtypes), stores)), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

@@ -10,10 +10,10 @@ A product with other readers stays a result beside that of the epilogue.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.chain import MAX_RESULTS, Chain
+from tracea_graph.ops.chain import MAX_RESULTS
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
@@ -66,7 +66,8 @@ class GemmEpilogue:
             return Miss(self.name, region.id, uneven)
         before, epilogue_inputs = product.params.epilogue or IDENTITY, _extras(product)
         count = len(product.operands) - len(epilogue_inputs)
-        joined = inline(bound_chain, product.results, (before, (value, *epilogue_inputs)))
+        inner = (before, (value, *epilogue_inputs))
+        joined = inline(bound_chain, product.results, inner, kept)
         if joined is None:
             return Miss(
                 self.name,
@@ -75,12 +76,7 @@ class GemmEpilogue:
             )
         chain, names = joined
         kinds = tuple(_kind(product, graph.spec(n), result) for n in names)
-        chain = dataclasses.replace(
-            chain,
-            operands=kinds,
-            results=_results(chain, before, kept),
-            stores=(*chain.result_types, *(before.result_types[i] for i in kept)),
-        )
+        chain = dataclasses.replace(chain, operands=kinds)
         params = dataclasses.replace(product.params, epilogue=chain)
         operands = (*product.operands[:count], *names[1:])
         results = (*region.results, *(product.results[i] for i in kept))
@@ -99,13 +95,6 @@ def _widens(graph: TileGraph, product: Region, value: str, region: Region) -> bo
 def _extras(product: Region) -> tuple[str, ...]:
     """Return the operands of the product's epilogue, which come last."""
     return product.operands[len(product.operands) - product.params.epilogue_inputs :]
-
-
-def _results(chain: Chain, before: Chain, kept: Sequence[int]) -> tuple[int, ...]:
-    """Return the chain's results, then those of the earlier chain that have other readers."""
-    old, new = len(before.operands), len(chain.operands)
-    beside = (before.results[i] for i in kept)
-    return (*chain.results, *(r if r < old else r - old + new for r in beside))
 
 
 def _uneven(

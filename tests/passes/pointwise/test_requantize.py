@@ -7,6 +7,7 @@ import pytest
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.passes.pointwise.bound_expressions import inline
 from tracea_graph.passes.pointwise.requantize import shortened
 
 X = np.concatenate(
@@ -47,3 +48,21 @@ def test_zero_points_of_operands() -> None:
     assert [s.op for s in shortened(chain).steps] == ["mul"]
     added = Chain(("full",), (Step("add", (0, 0.0)), Step("mul", (1, 0.5))), (2,))
     assert shortened(added) is added  # it makes +0 of -0
+
+
+def test_a_result_that_is_kept_stays_what_it_was() -> None:
+    """Also where the chain behind it takes its zero point off, which makes a step needless."""
+    quantize = (
+        Step("div", (0, 0.5)), Step("round", (1,)), Step("add", (2, 3.0)),
+        Step("saturate", (3, 0.0, 255.0)),
+    )  # fmt: skip
+    before = Chain(("full",), quantize, (4,), (), (DType.U8,))
+    after = Chain(("full",), (Step("sub", (0, 3.0)), Step("mul", (1, 0.5))), (2,), (DType.U8,))
+    joined = inline((after, ("q",)), ("q",), (before, ("x",)), kept=(0,))
+    assert joined is not None and joined[1] == ("x",)
+    assert joined[0].result_types == (DType.F32, DType.U8)
+    with np.errstate(invalid="ignore"):
+        (kept,) = before.reference([X])
+        number, same = joined[0].reference([X])
+        np.testing.assert_array_equal(number, after.reference([kept])[0])
+    np.testing.assert_array_equal(same, kept)
