@@ -45,10 +45,12 @@ from tracea_graph.passes.quantized.conv_int8 import READ_ROUNDED, ConvInt8
 from tracea_graph.passes.quantized.dequantize_past_views import (
     DEQUANTIZE_EACH,
     QUANTIZE_FIRST,
+    QUANTIZE_PARTS,
     CancelQuantize,
     DequantizeFirst,
     GatherFirst,
     PoolFirst,
+    SelectFirst,
 )
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
@@ -138,6 +140,8 @@ _DEQUANTIZE = Phase(
         GatherFirst(),
         PoolFirst(),
         RulePass(QUANTIZE_FIRST),
+        RulePass(QUANTIZE_PARTS),
+        SelectFirst(),
         RulePass(QUANTIZED_PAD),
         CancelQuantize(),
     ),

@@ -293,6 +293,7 @@ ALONE = {
     "channels": Case(LayoutParams("channels", (3, 9)), (X16,)),
     "repeat": Case(LayoutParams("repeat", (2, 3)), (X16,)),
     "repeat over one axis": Case(LayoutParams("repeat", (2,)), (("n", 5, "w"),)),
+    "repeat with channels last": Case(LayoutParams("repeat", (2, 3, 1)), (("n", "h", "w", 5),)),
     "spread": Case(LayoutParams("spread", (2, 2)), (("n", 12, "h", "w"),)),
     "spread along a line": Case(LayoutParams("spread", (3,)), (("n", 12, "w"),)),
     "spread of parts": Case(LayoutParams("spread", (2, 2), 4), (("n", 3, "h", "w"),) * 4),

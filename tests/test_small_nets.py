@@ -78,7 +78,55 @@ def policy() -> Net:
     return net
 
 
-NETS = {"style": style, "wake word": wake_word, "policy": policy}
+def rounded(net: Net, value: str, scale: float) -> str:
+    """A value in bytes, as a number again; scales are powers of two, so that sums are exact."""
+    beside = net.const(np.float32(scale)), net.const(3, np.uint8)
+    return net("DequantizeLinear", net("QuantizeLinear", value, *beside), *beside)
+
+
+def in_bytes(net: Net, x: str, channels: tuple[int, int], size: int, scale: float) -> str:
+    inputs, outputs = channels
+    rng = np.random.default_rng(len(net.nodes))
+    step = np.float32(2.0 ** -np.round(np.log2(3 * size * np.sqrt(inputs))))
+    w = net.const(rng.integers(-9, 9, (outputs, inputs, size, size)), np.int8)
+    w = net("DequantizeLinear", w, net.const(step), net.const(0, np.int8))
+    around = (size // 2,) * 4
+    return rounded(net, net("Relu", net("Conv", x, w, pads=around)), scale)
+
+
+def fusing(net: Net, x: str, channels: int) -> str:
+    """Two halves of what a convolution makes, one further convolved, side by side."""
+    x = in_bytes(net, x, (channels, channels), 1, 2**-5)
+    half = channels // 2
+    parts = [net("Slice", x, net.ints(at), net.ints(at + half), net.ints(1)) for at in (0, half)]
+    halves = [rounded(net, part, 2**-5) for part in parts]
+    more = in_bytes(net, halves[1], (half, half), 3, 2**-4)
+    last = rounded(net, net("Add", halves[1], more), 2**-4)
+    joined = rounded(net, net("Concat", *halves, last, axis=1), 2**-4)
+    return in_bytes(net, joined, (3 * half, channels), 1, 2**-4)
+
+
+def pyramid() -> Net:
+    """Halves, pools, and a smaller image enlarged: all in bytes, joined by other scales."""
+    net = Net()
+    x = rounded(net, net.input("x", "n", 3, "h", "w"), 2**-5)
+    a = fusing(net, in_bytes(net, x, (3, 32), 3, 2**-5), 32)
+    stride = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    b = fusing(net, rounded(net, net("MaxPool", a, **stride), 2**-4), 32)
+    pools = [b]
+    for _ in range(2):
+        pool = net("MaxPool", pools[-1], kernel_shape=[5, 5], pads=[2] * 4)
+        pools.append(rounded(net, pool, 2**-4))
+    b = in_bytes(net, rounded(net, net("Concat", *pools, axis=1), 2**-4), (96, 16), 1, 2**-4)
+    up = net("Resize", b, "", net.const([1, 1, 2, 2]), mode="nearest",
+             coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    both = net("Concat", rounded(net, up, 2**-4), a, axis=1)
+    c = in_bytes(net, rounded(net, both, 2**-3), (48, 16), 3, 2**-4)
+    net.graph(net("GlobalAveragePool", c))
+    return net
+
+
+NETS = {"style": style, "wake word": wake_word, "policy": policy, "pyramid": pyramid}
 FEEDS: dict[str, list[Feeds]] = {
     "style": [
         {"x": normal(n, 3, h, w)}
@@ -86,6 +134,7 @@ FEEDS: dict[str, list[Feeds]] = {
     ],
     "wake word": [{"x": normal(n, 1, 49, 10, seed=n)} for n in (1, 2, 1, 20, 1)],
     "policy": [{"x": normal(n, 24, seed=n)} for n in (1, 3, 1, 40, 0, 1)],
+    "pyramid": [{"x": normal(n, 3, h, w)} for n, h, w in ((1, 16, 16), (2, 10, 6), (1, 32, 8))],
 }
 
 
@@ -121,10 +170,11 @@ def test_one_session_answers_for_every_size(
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_is_one_program(name: str, results: dict[str, tuple[Net, Path]]) -> None:
-    """But for the border of what comes in, which lies as the first convolution reads it."""
+    """But for what brings an image into the form that the first convolution reads."""
     graph = onnx.load(results[name][1]).graph
     names = [n.op_type.split("_")[0] for n in graph.node]
-    assert names == (["FusedLayout", "FusedRegion"] if name == "style" else ["FusedRegion"])
+    first = {"style": ["FusedLayout"], "pyramid": ["FusedElementwise"]}.get(name, [])
+    assert names == [*first, "FusedRegion"]
 
 
 def test_what_would_be_reflected_must_be_there(results: dict[str, tuple[Net, Path]]) -> None:

@@ -11,6 +11,7 @@ Pad(Transpose(x))                     ->  Transpose(Pad(x)) of other axes
 ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, transposed if axes stay
 GlobalAveragePool(Transpose(x))       ->  Transpose(ReduceMean(x)), of integers that became last
 MaxPool(Transpose(x))                 ->  Transpose(FusedPool(x)), the same
+Resize(Transpose(x))                  ->  Transpose(Resize(x)) along other axes, of integers
 Transpose(QuantizeLinear(x))          ->  QuantizeLinear(Transpose(x)), to channels last
 silu(Transpose(x))                    ->  Transpose(silu(x))
 op(Transpose(Transpose(x)))           ->  op(x)
@@ -463,6 +464,21 @@ _BYTES_SINCE = 12
 """First opset whose MaxPool takes 8-bit integers."""
 
 
+def _resize(sunk: _Sunk) -> tuple[Region, ...] | None:
+    """Repeat integers with channels last, by constant scales."""
+    graph, region = sunk.graph, sunk.region
+    source = _source(graph, region.operands[0], sunk.perm)
+    weight = graph.weight(region.operands[2]) if len(region.operands) == 3 else None
+    if sunk.perm == _LAST or not source or weight is None or weight.count != sunk.rank:
+        return None
+    if graph.spec(source).dtype not in (DType.U8, DType.I8) or region.node.attrs.get("axes"):
+        return None
+    scales = np.asarray(weight.load(), np.float32)[list(sunk.inverse)]
+    name = f"{region.results[0]}_scales"
+    sunk.weights[name] = Weight(name, DType.F32, scales.shape, lambda: scales)
+    return sunk.same((source, "", name))
+
+
 def _flatten(sunk: _Sunk) -> tuple[Region, ...] | None:
     """Flatten one number per channel, which lie alike in both layouts."""
     graph, region = sunk.graph, sunk.region
@@ -481,6 +497,7 @@ _WAYS: Mapping[str, Way] = MappingProxyType(
         "Slice": _slice, "Split": _split,
         **dict.fromkeys(_REDUCTIONS, _reduce),
         "GlobalAveragePool": _global_average, "MaxPool": _max_pool,
+        "Resize": _resize,
         **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flatten),
     }
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
-from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
+from tracea_graph.ops.elementwise import ElementwiseParams, identity
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
 from tracea_graph.passes.layout.read_views import RESHAPES
@@ -29,6 +29,9 @@ from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Concat", "FuseIntoConcat", "SinkConcat"]
+
+_TYPES = (DType.F32, DType.U8, DType.I8)
+"""Types of values that are concatenated."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class Concat:
         if region.op != "Concat" or region.fused:
             return
         spec = graph.spec(region.results[0])
-        if spec.dtype is not DType.F32 or not spec.rank:
-            yield Miss(self.name, region.id, unsuited("its result is not float32 of known rank"))
+        if spec.dtype not in _TYPES or not spec.rank:
+            why = unsuited("its result is neither float32 nor bytes, or its rank is not known")
+            yield Miss(self.name, region.id, why)
             return
         if len(region.operands) > MAX_PARTS:
             yield Miss(self.name, region.id, f"it has more than {MAX_PARTS} parts")
@@ -91,12 +95,13 @@ def _plain_pieces(
     """
     found = [_expanded(graph, v, axis) for v in region.operands]
     like = next((i for i, first in enumerate(found) if first is None), -1)
+    plain = ElementwiseParams(identity(graph.spec(region.results[0]).dtype or DType.F32))
     pieces, expands = list[_Piece](), list[Region]()
     for value, first in zip(region.operands, found, strict=True):
         if first is None or like < 0:
-            pieces.append(_Piece(ElementwiseParams(IDENTITY), (value,)))
+            pieces.append(_Piece(plain, (value,)))
             continue
-        pieces.append(_Piece(ElementwiseParams(IDENTITY), (first.operands[0],), like))
+        pieces.append(_Piece(plain, (first.operands[0],), like))
         if only_read_by(graph, value, region):
             expands.append(first)
     return pieces, expands
@@ -163,7 +168,7 @@ class FuseIntoConcat:
                 if isinstance(p, _Piece)
             ]
             return _Piece(*_assembled(piece.params.axis, known, piece.params.target))
-        plain = piece.params == ElementwiseParams(IDENTITY)
+        plain = piece.params.moves_only and not piece.params.moves
         if isinstance(first.params, ConcatParams):
             if plain and alone and not first.params.target:
                 return _Piece(first.params, first.operands)

@@ -1,7 +1,8 @@
 """Read operators that move values without arithmetic as layout ops, the steps of programs.
 
 Concat over channels, Split, Slice of channels, nearest Resize and Upsample by integer factors,
-Transpose between channels first and channels last.
+Transpose between channels first and channels last; Concat and Resize also of bytes with channels
+last.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tracea_graph.ir import Extent
+from tracea_graph.ir import DType
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.layout.read_views import read_view
-from tracea_graph.passes.region_helpers import attribute, is_f32
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["LayoutOps", "read_layout_ops"]
@@ -21,28 +22,34 @@ LayoutOps = tuple[tuple[LayoutParams, tuple[str, ...], str], ...]
 """Steps with their operands and results."""
 
 _TURNS = ((0, 2, 3, 1), (0, 3, 1, 2))
+_BYTES = (DType.U8, DType.I8)
 
 
 def read_layout_ops(graph: TileGraph, region: Region) -> LayoutOps | None:
-    """Return the layout ops that a region performs on float32 values; None if it computes."""
+    """Return the layout ops that a region performs on float32 values, or on bytes with channels
+    last; None if it computes."""
     reader = None if region.fused else _READERS.get(region.op)
-    if reader is None or not is_f32(graph, region.operands[0]):
+    if reader is None:
+        return None
+    dtype = graph.spec(region.operands[0]).dtype
+    if dtype is not DType.F32 and (dtype not in _BYTES or reader is _read_view):
         return None
     rank = graph.spec(region.operands[0]).rank
     return reader(graph, region) if rank in (3, 4) else None
 
 
-def _channels(graph: TileGraph, value: str) -> int | None:
-    count = (graph.spec(value).shape or (0, None))[1]
+def _channels(graph: TileGraph, value: str, axis: int = 1) -> int | None:
+    count = (graph.spec(value).shape or (0, None))[axis]
     return count if isinstance(count, int) else None
 
 
 def _read_concat(graph: TileGraph, region: Region) -> LayoutOps | None:
-    rank = graph.spec(region.results[0]).rank
-    if rank is None or int(str(attribute(region, "axis", 1))) % rank != 1:
+    spec = graph.spec(region.results[0])
+    axis = 3 if spec.dtype in _BYTES else 1
+    if spec.rank is None or int(str(attribute(region, "axis", 1))) % spec.rank != axis:
         return None
-    params = LayoutParams("concat", (1,), len(region.operands))
-    if any(_channels(graph, v) is None or graph.weight(v) for v in region.operands):
+    params = LayoutParams("concat", (axis,), len(region.operands))
+    if any(_channels(graph, v, axis) is None or graph.weight(v) for v in region.operands):
         return None
     try:
         params.infer([graph.spec(v) for v in region.operands])
@@ -87,9 +94,12 @@ def _read_resize(graph: TileGraph, region: Region) -> LayoutOps | None:
     old = region.op == "Upsample" or graph.opset < 11
     if not old and (where, rounding) not in _SAME:
         return None
-    if len(after) != len(before) or before[:2] != after[:2]:
+    if len(after) != len(before) or before[0] != after[0]:
         return None
-    factors = _factors(graph, region, before, after, old)
+    kept = 2 if before[1] == after[1] else 1
+    if kept == 1 and (len(before) != 4 or before[3] != after[3]):
+        return None
+    factors = _factors(graph, region, kept, old)
     if factors is None:
         return None
     params = LayoutParams("repeat", factors)
@@ -103,11 +113,10 @@ _SAME = (
 )  # fmt: skip
 
 
-def _factors(
-    graph: TileGraph, region: Region, before: tuple[Extent, ...], after: tuple[Extent, ...],
-    old: bool,
-) -> tuple[int, ...] | None:  # fmt: skip
-    """Return the integer factors of the spatial axes, from scales or known sizes."""
+def _factors(graph: TileGraph, region: Region, kept: int, old: bool) -> tuple[int, ...] | None:
+    """Return the integer factors of the axes from ``kept`` on, from scales or known sizes; None if
+    one before is resized."""
+    before, after = (graph.spec(v).shape or () for v in (region.operands[0], region.results[0]))
     at = 1 if old else 2
     given = attribute(region, "scales", None)
     weight = graph.weight(region.operands[at]) if len(region.operands) > at else None
@@ -116,9 +125,10 @@ def _factors(
     if isinstance(given, tuple):
         scales = tuple(float(s) for s in given)
         whole = all(s.is_integer() and s >= 1 for s in scales)
-        return tuple(map(int, scales[2:])) if whole and scales[:2] == (1.0, 1.0) else None
+        same = scales[:kept] == (1.0,) * kept
+        return tuple(map(int, scales[kept:])) if whole and same else None
     factors = []
-    for a, b in zip(before[2:], after[2:], strict=True):
+    for a, b in zip(before[kept:], after[kept:], strict=True):
         if not isinstance(a, int) or not isinstance(b, int) or b % a or a < 1:
             return None
         factors.append(b // a)

@@ -10,7 +10,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.region_signature import clipped, localise
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
-from tracea_graph.ops.elementwise import IDENTITY, MAX_RANK, ElementwiseParams
+from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, identity
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.passes.layout.read_rearrangement import read_rearrangement
 from tracea_graph.passes.layout.read_views import read_view, view_of_operand
@@ -30,6 +30,8 @@ Shape = tuple[Extent, ...]
 
 _MANY = 1 << 14
 """Number of results cached: a model composes the same few ops again and again."""
+_MOVED = (DType.F32, DType.U8, DType.I8)
+"""Types of what kernels read through views."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,15 @@ def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | 
         return Operation(region.params, region.operands) if len(region.results) == 1 else None
     if (bound_chain := read_chain(graph, region)) is not None:
         return Operation(ElementwiseParams(bound_chain[0]), bound_chain[1])
-    if graph.spec(value).dtype is not DType.F32:
+    if (dtype := graph.spec(value).dtype) not in _MOVED:
         return None
     if (index_map := read_view(graph, region, value)) is not None:
-        return Operation(ElementwiseParams(IDENTITY, (index_map,)), region.operands[:1])
+        return Operation(ElementwiseParams(identity(dtype), (index_map,)), region.operands[:1])
     if (found := read_rearrangement(graph, region)) is not None:
         index_map, target = found
-        return Operation(ElementwiseParams(IDENTITY, (index_map,), target), region.operands[:1])
+        return Operation(
+            ElementwiseParams(identity(dtype), (index_map,), target), region.operands[:1]
+        )
     return None
 
 
@@ -87,9 +91,11 @@ class _Builder:
         return values
 
     def operation(
-        self, results: Sequence[str], target: tuple[int, ...]
+        self, results: Sequence[str], types: Sequence[DType], target: tuple[int, ...]
     ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
-        """Return the op and the numbers of the values it reads; None if there are too many."""
+        """Return the op and the numbers of the values it reads; None if there are too many.
+
+        ``types`` are those of the results."""
         count = len(self.operands)
         if count > MAX_OPERANDS:
             return None
@@ -102,7 +108,7 @@ class _Builder:
         steps = tuple(Step(op, tuple(map(place, args))) for op, args in self.steps)
         dtypes = tuple(d for _, _, d in self.operands)
         numbers = tuple(int(place(r)) for r in results)
-        chain = Chain((FULL,) * count, steps, numbers, dtypes)
+        chain = Chain((FULL,) * count, steps, numbers, dtypes, tuple(types))
         maps = tuple(m for _, m, _ in self.operands)
         return ElementwiseParams(chain, maps, target), tuple(n for n, _, _ in self.operands)
 
@@ -148,7 +154,8 @@ def _merged(
             below.append(builder.operand(source, index_map.then(*rest.moves), kind))
         values.append(builder.run(inner.chain, below)[inner.chain.results[0]])
     values = builder.run(outer.chain, values)
-    return builder.operation([values[r] for r in outer.chain.results], outer.target)
+    results = [values[r] for r in outer.chain.results]
+    return builder.operation(results, outer.result_types, outer.target)
 
 
 def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation | None:
@@ -159,6 +166,7 @@ def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation 
     names = tuple(dict.fromkeys((*first.operands, *second.operands)))
     builder, made = _Builder(), ""
     results: list[str] = []
+    types: list[DType] = []
     for region in (first, second):
         params: ElementwiseParams = region.params
         values = [
@@ -167,7 +175,8 @@ def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation 
         ]
         made = builder.run(params.chain, values)[params.chain.results[0]]
         results.append(made)
-    both = builder.operation(results, ())
+        types += params.result_types
+    both = builder.operation(results, types, ())
     return both and Operation(both[0], tuple(names[i] for i in both[1]))
 
 

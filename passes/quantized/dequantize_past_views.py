@@ -2,6 +2,9 @@
 
 MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so that integers stay
 QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))          the same
+QuantizeLinear(Concat(x, y))         -> Concat(QuantizeLinear(x), …(y))     the same
+Slice(DequantizeLinear(q))           -> DequantizeLinear(Slice(q))          if quantized so again;
+                                        Split, Resize: the same
 QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
 DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
 Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
@@ -24,8 +27,8 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
 
 __all__ = [
-    "DEQUANTIZE_EACH", "QUANTIZE_FIRST", "CancelQuantize", "DequantizeFirst", "GatherFirst",
-    "PoolFirst",
+    "DEQUANTIZE_EACH", "QUANTIZE_FIRST", "QUANTIZE_PARTS", "CancelQuantize", "DequantizeFirst",
+    "GatherFirst", "PoolFirst", "SelectFirst",
 ]  # fmt: skip
 
 _SCALES = unsuited("it has several scales, or one that is not constant")
@@ -124,6 +127,97 @@ class PoolFirst:
         alone = only_read_by(graph, source.results[0], region)
         old = (source, region) if alone else (region,)
         yield Proposal(self.name, old, new, specs, step=True)
+
+
+class SelectFirst:
+    """Select integers and dequantize what was selected, if all of it is quantized alike again."""
+
+    name = "select-first"
+
+    def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
+        if region.op not in _SELECTIONS or region.fused:
+            return
+        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        if source is None or not _one_scale(graph, source):
+            yield Miss(self.name, region.id, unsuited("it reads no numbers of one scale"))
+            return
+        stored, specs = graph.spec(source.operands[0]), [graph.spec(v) for v in region.results]
+        if any(s.shape is None for s in specs) or stored.dtype not in (DType.U8, DType.I8):
+            yield Miss(self.name, region.id, unsuited("it is not of 8-bit integers, or a rank"))
+            return
+        if region.op == "Resize" and not _nearest(graph, region):
+            yield Miss(self.name, region.id, unsuited("it interpolates"))
+            return
+        readers = graph.readers(region)
+        if (
+            any(map(graph.is_output, region.results))
+            or not readers
+            or not all(r.op == "QuantizeLinear" and _alike(graph, source, r) for r in readers)
+        ):
+            yield Miss(self.name, region.id, unsuited("not all it selects is quantized again"))
+            return
+        names = tuple(v and f"{v}_integers" for v in region.results)
+        node = dataclasses.replace(
+            region.node,
+            inputs=(source.operands[0], *region.operands[1:]),
+            outputs=names,
+            source=None,
+        )
+        selected = Region(f"{region.id}.{names[0]}", node.op, node.inputs, names, (node,))
+        back = [_made(source, (n, *source.operands[1:]), v)
+                for n, v in zip(names, region.results, strict=True) if v]  # fmt: skip
+        made = {n: TensorSpec(stored.dtype, s.shape)
+                for n, s in zip(names, specs, strict=True) if n}  # fmt: skip
+        alone = only_read_by(graph, source.results[0], region)
+        old = (source, region) if alone else (region,)
+        yield Proposal(self.name, old, (selected, *back), made, step=True)
+
+
+_SELECTIONS = ("Resize", "Slice", "Split")
+"""Operators whose results are elements of their first operand."""
+
+
+def _nearest(graph: TileGraph, region: Region) -> bool:
+    return region.node.attrs.get("mode", "nearest") in ("nearest", b"nearest") and (
+        graph.opset >= _RESIZED_SINCE
+        and region.node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize"
+    )
+
+
+_RESIZED_SINCE = 11
+"""First opset whose Resize has its coordinate modes as attributes."""
+
+
+def _quantized_parts(op: Any, x: Any) -> Any:
+    return op.QuantizeLinear(op.Concat(x, ..., label="concat"), ...)
+
+
+def _parts_check(m: Match) -> str | None:
+    graph, concat = m.graph, m.labels["concat"]
+    scale = graph.weight(m.root.operands[1])
+    if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
+        return _SCALES
+    if graph.spec(m.root.results[0]).dtype not in (DType.U8, DType.I8):
+        return unsuited("it is not to 8-bit integers")
+    if not any(operand_producer(graph, v, "DequantizeLinear") for v in concat.operands):
+        return unsuited("no part of what is concatenated comes from integers")
+    if any(graph.weight(v) for v in concat.operands):
+        return unsuited("a part of what is concatenated is constant")
+    return None
+
+
+def _quantize_parts(m: Match) -> Rewrite:
+    concat, quantized = m.labels["concat"], m.root.results[0]
+    parts = {v: f"{quantized}_part_{i}" for i, v in enumerate(dict.fromkeys(concat.operands))}
+    dtype = m.graph.spec(quantized).dtype
+    new = [_made(m.root, (v, *m.root.operands[1:]), name) for v, name in parts.items()]
+    whole = _made(concat, tuple(parts[v] for v in concat.operands), quantized)
+    specs = {name: TensorSpec(dtype, m.graph.spec(v).shape) for v, name in parts.items()}
+    return Rewrite((*new, whole), specs=specs, step=True)
+
+
+QUANTIZE_PARTS = Rule("quantize-parts", (_quantized_parts,), _quantize_parts, _parts_check)
+"""Concatenate integers: what is joined is quantized alike."""
 
 
 def _quantized_pool(op: Any, x: Any) -> Any:

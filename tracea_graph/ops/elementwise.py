@@ -21,7 +21,8 @@ from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
-    "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "is_clipped", "reshapes",
+    "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "identity", "is_clipped",
+    "reshapes",
 ]  # fmt: skip
 
 MAX_RANK = 6
@@ -31,6 +32,11 @@ IDENTITY = Chain((FULL,), (), (0,))
 """Identity chain; together with a map it only moves data."""
 
 Floats = npt.NDArray[np.floating[Any]]
+
+
+def identity(dtype: DType) -> Chain:
+    """Return the identity chain of an element type."""
+    return Chain((FULL,), (), (0,), (dtype,), (dtype,))
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
@@ -93,7 +99,8 @@ class ElementwiseParams:
     @property
     def moves_only(self) -> bool:
         """Whether results are copies of operands."""
-        return self.chain == IDENTITY
+        types = self.chain.operand_types
+        return len(types) == 1 and self.chain == identity(types[0])
 
     @property
     def moves(self) -> bool:

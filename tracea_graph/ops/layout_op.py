@@ -2,7 +2,7 @@
 
     concat      operands one after another along an axis
     channels    x[:, start:stop]
-    repeat      nearest-neighbor upsampling: each position ``factors`` times per spatial axis
+    repeat      nearest-neighbor upsampling: each position ``factors`` times per axis
     transpose   axes permuted
     spread      channel groups interleaved over two axes, the groups outermost (DepthToSpace); or
                 one operand per group, all of equal shape
@@ -54,7 +54,7 @@ class LayoutParams:
 
     * ``concat``, ``first``: the axis
     * ``channels``: start and stop
-    * ``repeat``: a factor for each axis
+    * ``repeat``: a factor for each spatial axis; for three axes, the last one are channels
     * ``transpose``: the permutation
     * ``spread``: how many channel groups go along each of two axes
     * ``shuffle``: groups and channels
@@ -99,8 +99,9 @@ class LayoutParams:
         if self.kind == "transpose":
             return tuple(first[a] for a in self.ints)
         if self.kind == "repeat":
-            pairs = zip(first[2:], self.ints, strict=True)
-            return (*first[:2], *(combine("mul", d, f) for d, f in pairs))
+            kept = _kept(self.ints)
+            pairs = zip(first[kept:], self.ints, strict=True)
+            return (*first[:kept], *(combine("mul", d, f) for d, f in pairs))
         if self.kind == "spread":
             return self._spread(shapes)
         if self.kind == "shuffle":
@@ -181,7 +182,7 @@ class LayoutParams:
             return [dealt.reshape(x.shape)]
         if self.kind == "concat":
             return [np.concatenate(arrays, self.ints[0])]
-        for axis, factor in enumerate(self.ints, 2):
+        for axis, factor in enumerate(self.ints, _kept(self.ints)):
             x = np.repeat(x, factor, axis)
         return [x]
 
@@ -276,9 +277,14 @@ def _agreed(sizes: Sequence[Extent]) -> Extent:
     return min(sizes, key=lambda s: (not isinstance(s, int), len(str(s)), str(s)))
 
 
+def _kept(factors: Sequence[int]) -> int:
+    """Return the number of axes in front of those that repeat."""
+    return 1 if len(factors) == 3 else 2
+
+
 def _repeat_to_onnx(b: BodyBuilder, x: str, factors: Sequence[int]) -> str:
     """Write Resize with float scales; before opset 11 its signature was different."""
-    scales = b("Constant", value=np.asarray((1, 1, *factors), np.float32))
+    scales = b("Constant", value=np.asarray((*(1,) * _kept(factors), *factors), np.float32))
     if b.opset < 11:
         return b("Upsample" if b.opset < 10 else "Resize", x, scales, mode="nearest")
     modes = {"mode": "nearest", "nearest_mode": "floor"}

@@ -100,15 +100,19 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
 
 
 def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -> None:
-    """``[N, C, D…]`` as ``[N·C, D, factor…]``: one copy per position within the outer factors."""
+    """``[N, C, D…]`` as ``[N·C, D, factor…]``: one copy per position within the outer factors.
+
+    Three factors are those of ``[N, H, W, C]``.
+    """
     shape, big = v.shape(source), v.out(result)
     inner, small = dense_strides(shape), v.slot(source)
     outer = dense_strides(big.shape)
     last = factors[-1]
     dims = (*shape, last)
-    wide = (*outer[:2], *(_times(s, f) for s, f in zip(outer[2:], factors, strict=True)), 1)
+    kept = len(shape) - len(factors)
+    wide = (*outer[:kept], *(_times(s, f) for s, f in zip(outer[kept:], factors, strict=True)), 1)
     for start in _grid(factors[:-1]):
-        offset = _sum(*(_times(s, i) for s, i in zip(outer[2:], start, strict=False)))
+        offset = _sum(*(_times(s, i) for s, i in zip(outer[kept:], start, strict=False)))
         copy(v.w, View(small.buffer, dims, (*inner, 0)), View(big.buffer, dims, wide, offset))
 
 

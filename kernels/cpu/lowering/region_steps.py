@@ -72,9 +72,10 @@ def lower_region(
     )
     v.dense |= dict(enumerate(operands))
     value, begins, scaled = p.inputs, list[int](), scaled_values(p, specs, layout)
+    needed = _needed(p)
     for number, step in enumerate(p.steps):
         begins.append(len(w.calls))
-        if value not in scaled:
+        if value not in scaled and not needed.isdisjoint(range(value, value + step.results)):
             _lower_step(v, step, value, lower, scaled)
         w.calls[begins[-1] :] = [replace(call, step=number) for call in w.calls[begins[-1] :]]
         value += step.results
@@ -83,6 +84,24 @@ def lower_region(
         v.slot(result)
     for row_tile in reversed(p.row_tiles):
         loop_over(w, begins[row_tile.first], begins[row_tile.last + 1] - 1, row_tile.rows)
+
+
+def _needed(p: RegionParams) -> set[int]:
+    """Return the values whose numbers are read; of all others only sizes are."""
+    needed, value = set(p.results), p.inputs + sum(step.results for step in p.steps)
+    for step in reversed(p.steps):
+        value -= step.results
+        if not needed.isdisjoint(range(value, value + step.results)):
+            needed |= set(_read(step))
+    return needed
+
+
+def _read(step: RegionStep) -> Sequence[int]:
+    """Return the operands of a step whose numbers it reads."""
+    if isinstance(step.params, IotaParams):
+        return ()
+    sized = isinstance(step.params, LayoutParams) and step.params.sizes
+    return step.operands[:1] if sized or isinstance(step.params, ResizeParams) else step.operands
 
 
 def _lower_step(

@@ -354,7 +354,7 @@ class Values:
 
 def copy(w: RegionWriter, source: View, target: View) -> None:
     """Copy ``source`` to ``target``, converting between fp32 and bf16 if their types differ."""
-    if w.dtype(source.buffer) is DType.BF16:
+    if w.dtype(source.buffer) in (DType.BF16, DType.U8, DType.I8):
         w.call("copy", x=source, y=target)
     elif w.dtype(target.buffer) is DType.BF16:
         chain = dataclasses.replace(IDENTITY, stores=(DType.BF16,))
