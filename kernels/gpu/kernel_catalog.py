@@ -166,6 +166,7 @@ _WHY = MappingProxyType(
     {
         "gemm_few.cu.in": "few rows, which tensor maps can copy: many small tiles",
         "gemm_wgmma.cu.in": "many rows, which tensor maps can copy: two warpgroups a tile",
+        "conv_few.cu.in": "few pixels, which tensor maps can copy: many small tiles",
         "conv_wgmma.cu.in": "many pixels, which tensor maps can copy: two warpgroups a tile",
         "attention_few.cu.in": "all scores of 64 queries to few keys at once",
         "attention_split.cu.in": "keys of few heads shared among the warps of a block",

@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     depthwise_and_pooling,
     few_key_attention,
+    few_pixel_convolution,
     few_row_matmul,
     split_key_attention,
     tensor_core_matmul,
@@ -39,6 +40,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     WINDOW_TILES,
     FewTile,
     WarpgroupTile,
+    choose_few_pixels,
     choose_few_tile,
     choose_tile,
     choose_warpgroup_tiles,
@@ -50,6 +52,7 @@ from tracea_graph.ops.chain import FAST_MATH, Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
+    "FEW_PIXELS",
     "FEW_ROWS",
     "WARPGROUPS",
     "WINDOWS",
@@ -69,7 +72,8 @@ __all__ = [
 ]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-WARPGROUPS, WINDOWS, FEW_ROWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_few.cu.in"
+WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
+FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 _FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
 _LEAST_FILTERS = 16
 _LEAST_BLOCKS = 132
@@ -243,7 +247,24 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
                                    _steps(call), _reads(call))  # fmt: skip
-    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+    many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+    return [*_few_pixel_choices(call, rows), *many]
+
+
+def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]:
+    """Return the convolution with few results for a call: of one image if images may be more."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    _, *image, filters = named["y"][0].dims
+    pixels = rows if isinstance(rows, int) else product(tuple(image))
+    able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_PIXELS
+            and v.dtype == call.dtype and not few_pixel_convolution.refusal(call, v)}  # fmt: skip
+    if not able or not isinstance(pixels, int) or not pixels or not isinstance(filters, int):
+        return []
+    found = choose_few_pixels(pixels, filters, few_pixel_convolution.steps_of(call), list(able))
+    if found is None:
+        return []
+    tile, most = found
+    return [(able[tile], 1 if isinstance(rows, int) else combine("sub", most + 1, rows))]
 
 
 def _steps(call: Call) -> int:
@@ -406,7 +427,7 @@ def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without the operands that a variant has no use for."""
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
-    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS)
+    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)
     return tensor_core_matmul.without_parts(call) if own else call
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 __all__ = [
     "CONVOLUTION_TILES",
     "FEW_KEYS",
+    "FEW_PIXEL_TILES",
     "FEW_TILES",
     "LEAST_MANY",
     "LEAST_SIDE",
@@ -19,6 +20,7 @@ __all__ = [
     "WINDOW_TILES",
     "FewTile",
     "WarpgroupTile",
+    "choose_few_pixels",
     "choose_few_tile",
     "choose_tile",
     "choose_warpgroup_tiles",
@@ -43,6 +45,10 @@ FewTile = tuple[int, int]
 FEW_TILES: tuple[FewTile, ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2), (24, 3),
     (48, 3), (72, 3), (96, 3), (32, 4), (64, 4), (96, 6), (64, 8),
+)  # fmt: skip
+FEW_PIXEL_TILES: tuple[FewTile, ...] = (
+    (16, 1), (24, 1), (32, 1), (48, 1), (64, 1), (96, 1), (128, 1), (16, 2), (32, 2), (48, 2),
+    (64, 2), (96, 2), (128, 2), (24, 3), (48, 3), (96, 3), (32, 4), (64, 4), (64, 8),
 )  # fmt: skip
 FEW_KEYS = (128, 256)
 """Keys of which a block holds all scores at once."""
@@ -213,6 +219,31 @@ def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> fl
     return crowd * (loaded * _PER_BYTE + 4 * 64 * n * (split - 1) / split * _PER_EXCHANGED)
 
 
+def choose_few_pixels(
+    rows: int,
+    columns: int,
+    steps: int,
+    tiles: Sequence[FewTile],
+) -> tuple[FewTile, int] | None:
+    """Choose the tile of a convolution with few results, and the rows up to which it is used.
+
+    ``rows`` are the pixels of an image's results, ``steps`` those of the depth.  None if the
+    blocks of no tile run at once, or if arithmetic counts rather than latency.
+    """
+    found = dict[FewTile, float]()
+    for n, split in tiles:
+        if ceil(rows / 64) * ceil(columns / n) * split <= _AT_ONCE:
+            found[n, split] = _microseconds(rows, columns, 64 * steps, n, split)
+    if not found:
+        return None
+    n, split = min(found, key=lambda tile: found[tile])
+    if rows >= LEAST_MANY and found[n, split] > _SHORT:
+        return None
+    return (n, split), max(64 * (_AT_ONCE // (ceil(columns / n) * split)), LEAST_MANY - 1)
+
+
+_AT_ONCE, _SHORT = 2 * _SMS, 2.0
+"""Blocks that are resident at a time, and modelled microseconds that make up a launch's half."""
 _PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
 """Microseconds in which an SM gets a byte of the operands, and of other blocks' sums: fitted to
 replays with other tiles."""

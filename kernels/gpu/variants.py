@@ -11,6 +11,7 @@ from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.tile_choice import (
     CONVOLUTION_TILES,
     FEW_KEYS,
+    FEW_PIXEL_TILES,
     FEW_TILES,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -99,6 +100,13 @@ def _few(dtype: str, n: int, split: int) -> Variant:
     tile = f"64x{n}x{split}"
     params = {"n": n, "split": split}
     return Variant("gemm", dtype, "gemm_few.cu.in", tile, 256, params, ("wgmma",))
+
+
+def _few_pixels(dtype: str, n: int, split: int) -> Variant:
+    """Convolution with few results: as :func:`_few`, with one warp that copies."""
+    tile = f"64x{n}x{split}"
+    params = {"n": n, "split": split}
+    return Variant("conv", dtype, "conv_few.cu.in", tile, 160, params, ("wgmma",))
 
 
 def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
@@ -207,6 +215,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in CONVOLUTION_TILES
     ),
+    *(_few_pixels(d, *tile) for d in ("f16", "bf16") for tile in FEW_PIXEL_TILES),
     *(
         replace(_gemm(d, *tile), op="conv", template="conv.cu.in")
         for d in ("tf32", "tf32x3")

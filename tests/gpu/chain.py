@@ -4,8 +4,9 @@
 
 Prints the launches of a run, the µs of a replay with programmatic edges and with full ones, and
 with ``--parts`` by how much the replay shrinks without the launches of each kind: what they cost
-in their place.  ``--tiles`` tries every tile of each matmul of few rows in its place.  Buffers
-hold zeros and do not share memory; replays follow one another: weights that fit L2 stay in it.
+in their place.  ``--tiles`` tries every tile of each matmul and convolution of few rows in its
+place.  Buffers hold zeros and do not share memory; replays follow one another: weights that fit L2
+stay in it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, buffer_bytes, launches, retiled
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS
+from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, FEW_ROWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
 
@@ -136,14 +137,14 @@ def _parts(chain: Chain) -> list[str]:
 
 
 def _tiles(chain: Chain) -> list[str]:
-    """Return a line for each matmul of few rows: replays with each of its tiles; keep the best."""
+    """Return a line for each launch of few rows: replays with each of its tiles; keep the best."""
     lines = []
-    few = [r for r in chain.runs if r.variant.template == FEW_ROWS]
+    few = [r for r in chain.runs if r.variant.template in (FEW_ROWS, FEW_PIXELS)]
     for key in dict.fromkeys((r.symbol, r.what) for r in few):
         own = next(r for r in chain.runs if (r.symbol, r.what) == key)
         found = dict[str, tuple[float, list[Run]]]()
-        for variant in (v for v in VARIANTS if v.template == FEW_ROWS):
-            if variant.dtype != own.call.dtype:
+        for variant in (v for v in VARIANTS if v.template == own.variant.template):
+            if (variant.op, variant.dtype) != (own.call.op, own.call.dtype):
                 continue
             tried = [retiled(r, variant) if (r.symbol, r.what) == key else r for r in chain.runs]
             if None in tried:

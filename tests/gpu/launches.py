@@ -23,11 +23,13 @@ from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit, launch_of
 from tracea_graph.kernels.gpu.families import (
+    few_pixel_convolution,
     few_row_matmul,
     warpgroup_convolution,
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.kernel_selection import (
+    FEW_PIXELS,
     FEW_ROWS,
     WARPGROUPS,
     WINDOWS,
@@ -61,7 +63,8 @@ __all__ = [
 
 
 _REFUSALS = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
-             WINDOWS: warpgroup_convolution.refusal}  # fmt: skip
+             WINDOWS: warpgroup_convolution.refusal,
+             FEW_PIXELS: few_pixel_convolution.refusal}  # fmt: skip
 
 
 @dataclass(frozen=True)

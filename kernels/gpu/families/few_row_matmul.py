@@ -7,6 +7,7 @@ are normalised on the way if the call asks for it: ``norm(x) · w`` with gamma i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -38,13 +39,22 @@ from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+__all__ = [
+    "behind",
+    "launch",
+    "launch_over",
+    "name",
+    "parameters",
+    "refusal",
+    "refusal_of_epilogue",
+    "shared",
+]
 
 _DEPTH, _ROWS = 64, 64
 """Depth of a block of the operands, and rows of a tile."""
 _LINE = 128
 _MOST_STAGES = 24
-_HALF = 113 << 10
+HALF = 113 << 10
 """Shared memory of a block at most: two fit an SM, so that the next kernel starts early."""
 _WORD = 4
 
@@ -143,15 +153,15 @@ def _barriers_at(call: Call, variant: Variant) -> int:
     return max(ends, default=_tile(call, variant).vectors_at)
 
 
-def _behind(call: Call, variant: Variant) -> int:
-    """Return the bytes behind the ring."""
+def behind(call: Call, variant: Variant) -> int:
+    """Return the bytes of what lies beside the ring."""
     return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
 
 
 def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
     """Return blocks of a chunk, chunks of a block's slice, and chunks held at a time."""
     own = int(named_of(call)["x"].dims[-1]) // _DEPTH // variant.params["split"]
-    most = (_HALF - _behind(call, variant)) // ((_ROWS + variant.params["n"]) * _LINE)
+    most = (HALF - behind(call, variant)) // ((_ROWS + variant.params["n"]) * _LINE)
     if own > most:
         return 1, own, max(1, min(most, _MOST_STAGES))
     deep = 2 if own % 2 == 0 else 3 if own % 3 == 0 and own > 3 else 1
@@ -181,20 +191,27 @@ def refusal(call: Call, variant: Variant) -> str:
         return "tensor maps need operands that are contiguous along the depth"
     if not isinstance(depth, int) or not depth or depth % (_DEPTH * variant.params["split"]):
         return f"the depth is not a multiple of {_DEPTH} for each block"
-    taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)
-             if kind in ("full", "row")]  # fmt: skip
-    if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
-        return "the epilogue needs tensors that are contiguous along their last axis"
+    if why := refusal_of_epilogue(call):
+        return why
     step = MAP_ALIGN // int(TYPES[call.dtype].size)
     for view in (x, w):
         known = [s for s in (view.strides[0], view.offset) if isinstance(s, int)]
         if any(s % step for s in known):
             return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
-    types = (*chain_of(call).operand_types, *chain_of(call).result_types)
-    if any(int(t.size) > _WORD for t in types):
-        return "the epilogue takes elements of up to 4 bytes"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
         return "the epilogue's vectors leave no room for the tile"
+    return ""
+
+
+def refusal_of_epilogue(call: Call) -> str:
+    """Return why no kernel can compute the chain behind a matmul, or "" if one can."""
+    named, chain = named_of(call), chain_of(call)
+    taken = [v for v, kind in zip(named["inputs"], chain.operands[1:], strict=True)
+             if kind in ("full", "row")]  # fmt: skip
+    if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
+        return "the epilogue needs tensors that are contiguous along their last axis"
+    if any(int(t.size) > _WORD for t in (*chain.operand_types, *chain.result_types)):
+        return "the epilogue takes elements of up to 4 bytes"
     return ""
 
 
@@ -214,6 +231,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         **epilogue,
         **chain_parameters.parameters(replace(chain, fast_math=True) if narrow else chain),
         "strided": False,
+        "conv": False,
         "read": [EpilogueMatrix(f"x{x.index}", x.element, x.held, int(x.dtype.size))
                  for x in taken],
         "written": [EpilogueMatrix(f"y{y.index}", y.element, y.held, int(y.dtype.size))
@@ -243,7 +261,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 def shared(call: Call, variant: Variant) -> int:
     line = (_ROWS + variant.params["n"]) * _LINE
     deep, _, stages = _steps(call, variant)
-    return stages * deep * line + _behind(call, variant)
+    return stages * deep * line + behind(call, variant)
 
 
 def _map(view: View, dtype: DType, deep: int, rows: int) -> Argument:
@@ -258,11 +276,25 @@ def _map(view: View, dtype: DType, deep: int, rows: int) -> Argument:
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     call = tensor_core_matmul.without_parts(call)
     named, own, tile = named_of(call), TYPES[call.dtype], _tile(call, variant)
-    rows = named["x"].dims[-2]
-    cols = named["y"][0].dims[-1]
     deep, _, _ = _steps(call, variant)
-    made = [_map(named["x"], own, deep, _ROWS), _map(named["w"], own, deep, tile.n)]
-    chain = chain_of(call)
+    maps = [_map(named["x"], own, deep, _ROWS), _map(named["w"], own, deep, tile.n)]
+    return launch_over(call, variant, symbol, maps, [], shared(call, variant))
+
+
+def launch_over(
+    call: Call,
+    variant: Variant,
+    symbol: str,
+    maps: Sequence[Argument],
+    more: Sequence[Argument],
+    taken: int,
+) -> Launch:
+    """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments.
+
+    A block takes ``taken`` bytes of shared memory.
+    """
+    named, tile, chain = named_of(call), _tile(call, variant), chain_of(call)
+    rows, cols, made = named["x"].dims[-2], named["y"][0].dims[-1], list(maps)
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
     types = (*chain.operand_types[1:], *chain.result_types)
@@ -271,6 +303,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += tensor_core_matmul.norm_arguments(call)
     made += [fixed(_view_of(call, v.name)) for v in _vectors(call, variant)]
     tiles_n = combine("ceildiv", cols, tile.n)
-    made += [i32(rows), i32(cols), divisor(tiles_n), fixed(named["w"])]
+    made += [i32(rows), i32(cols), divisor(tiles_n), *more, fixed(named["w"])]
     blocks = product((combine("ceildiv", rows, _ROWS), tiles_n, tile.split))
-    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

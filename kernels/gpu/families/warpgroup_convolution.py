@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import combine, product
+from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul, warpgroup_matmul
 from tracea_graph.kernels.gpu.families.convolution import product_of
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
+    Argument,
     Launch,
     Window,
     divisor,
@@ -27,9 +28,10 @@ from tracea_graph.kernels.gpu.launch import (
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+__all__ = ["CHANNELS", "launch", "name", "operands", "parameters", "refusal", "refusal_of_image",
+           "shared"]  # fmt: skip
 
-_CHANNELS = 64
+CHANNELS = 64
 _FEW_TAPS, _LEAST_CHANNELS = 16, (16, 32)
 """Channels from which on zeros are worth their products, for windows of few and of many taps."""
 _MOST_STEP, _MOST_TAP = 8, 255
@@ -41,7 +43,7 @@ def _product(call: Call) -> Call:
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
-    return replace(made, views=(replace(x, strides=(_CHANNELS, 1), offset=0), *rest))
+    return replace(made, views=(replace(x, strides=(CHANNELS, 1), offset=0), *rest))
 
 
 def name(call: Call) -> str:
@@ -50,10 +52,17 @@ def name(call: Call) -> str:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    if why := refusal_of_image(call):
+        return why
+    return warpgroup_matmul.refusal(_product(call), variant)
+
+
+def refusal_of_image(call: Call) -> str:
+    """Return why tensor maps cannot bring the pixels of a call's windows, or "" if they can."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a = named["x"], named["w"], call.attributes
     try:
-        made = _product(call)
+        product_of(call)
     except GraphError as why:
         return str(why)
     if x.strides[-1] != 1:
@@ -61,7 +70,7 @@ def refusal(call: Call, variant: Variant) -> str:
     taps, channels = product(tuple(w.dims[1:3])), w.dims[-1]
     few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:3]
     if not isinstance(channels, int) or channels < _LEAST_CHANNELS[not few]:
-        return f"a copy takes {_CHANNELS} channels of a pixel"
+        return f"a copy takes {CHANNELS} channels of a pixel"
     step = MAP_ALIGN // int(TYPES[call.dtype].size)
     known = [s for s in (*x.strides[:-1], x.offset, w.offset, channels) if isinstance(s, int)]
     if any(s % step for s in known):
@@ -69,7 +78,7 @@ def refusal(call: Call, variant: Variant) -> str:
     reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
     if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP:
         return "tensor maps take windows with short steps and near taps"
-    return warpgroup_matmul.refusal(made, variant)
+    return ""
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
@@ -81,9 +90,15 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    maps, more, steps = operands(call, variant.params["m"], variant.params["n"])
+    depth = combine("mul", steps, CHANNELS)
+    return warpgroup_matmul.launch_over(_product(call), variant, symbol, maps, depth, more)
+
+
+def operands(call: Call, m: int, n: int) -> tuple[list[Argument], list[Argument], Extent]:
+    """Return maps of m pixels and n filters, where a window lies, and the steps of the depth."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a, own = named["x"], named["w"], call.attributes, TYPES[call.dtype]
-    tile = variant.params
     _, height, width, channels = x.dims
     _, p, q, _ = named["y"][0].dims
     filters, *taps, _ = w.dims
@@ -98,12 +113,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     count = product(tuple(taps))
     by_tap = View(w.buffer, (filters, count, channels),
                   (combine("mul", count, channels), channels, 1), w.offset)  # fmt: skip
-    maps = (
-        pixel_map(x, own, (tile["m"], _CHANNELS), window),
-        tensor_map(by_tap, own, (tile["n"], 1, _CHANNELS)),
-    )
-    blocks = -(-channels // _CHANNELS)
+    maps = [pixel_map(x, own, (m, CHANNELS), window), tensor_map(by_tap, own, (n, 1, CHANNELS))]
+    blocks = -(-channels // CHANNELS)
     more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
             *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
-    depth = combine("mul", count, blocks * _CHANNELS)
-    return warpgroup_matmul.launch_over(_product(call), variant, symbol, maps, depth, more)
+    return maps, more, combine("mul", count, blocks)

@@ -9,6 +9,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, Writer
@@ -202,7 +203,8 @@ def _conv_call(
         x=x, w=weight, bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
     )  # fmt: skip
-    w.calls.append(cut(w, call) if op == "conv" else call)
+    few = op == "conv" and variants_of(call)[0][0].template == FEW_PIXELS
+    w.calls.append(cut(w, call) if op == "conv" and not few else call)
 
 
 def lower_pool(

@@ -45,6 +45,7 @@ struct Device {
   bool dependents;  // supports programmatic dependent launch
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   cu::Function* functions;
+  int32_t* shared;  // most shared memory that each may take
   Weight* weights;
   pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
   Prepared* prepared;
@@ -169,10 +170,11 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
                         cu::Function* out) {
   Lock lock(device.mutex);
   const tracea_gpu_library& table = tracea_gpu_table;
+  const size_t count = static_cast<size_t>(table.kernel_count);
   if (!device.functions)
-    device.functions = static_cast<cu::Function*>(
-        calloc(static_cast<size_t>(table.kernel_count), sizeof(cu::Function)));
-  if (!device.functions) return error.fail("There is no memory for the kernels.");
+    device.functions = static_cast<cu::Function*>(calloc(count, sizeof(cu::Function)));
+  if (!device.shared) device.shared = static_cast<int32_t*>(calloc(count, sizeof(int32_t)));
+  if (!device.functions || !device.shared) return error.fail("There is no memory for the kernels.");
   cu::Function& held = device.functions[index];
   if (!held) {
     const tracea_gpu_image& image = table.kernels[index].images[device.level];
@@ -184,9 +186,10 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
       return false;
   }
   *out = held;
-  // shared memory depends on the tile alone, so one setting serves every launch
-  return shared <= 48 << 10 ||
-         good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
+  int32_t& most = device.shared[index];
+  if (shared <= max(most, 48 << 10)) return true;
+  most = shared;
+  return good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
               "give a kernel its shared memory");
 }
 

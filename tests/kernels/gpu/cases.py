@@ -745,6 +745,7 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv groups 1x1", made, groups, ("wgmma",))
     few = conv(DType.F16, (3, 9, 7, 40), (24, 3, 3), pads=(1, 1), chain=RESNET)
     yield Case("conv groups few", few, ("128x32x64x9x1",), ("wgmma",))
+    yield from _few_pixels()
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
     yield Case("depthwise 3x3", made, ("256", "1x4", "1x1"))
@@ -760,6 +761,21 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
 
 
+def _few_pixels() -> Iterator[Case]:
+    needs = ("wgmma",)
+    made = conv(DType.F16, (3, 9, 7, 128), (70, 3, 3), pads=(1, 1), chain=RESNET)
+    yield Case("conv few 3x3", made, ("64x32x1", "64x64x4", "64x64x8"), needs)
+    made = conv(DType.F16, (2, 11, 9, 64), (24, 3, 2), dilations=(2, 3), strides=(1, 2),
+                pads=(2, 1))  # fmt: skip
+    yield Case("conv few apart", made, ("64x24x3",), needs)
+    made = conv(DType.BF16, (3, 10, 9, 192), (40, 1, 1), strides=(2, 2))
+    yield Case("conv few 1x1", made, ("64x32x2",), needs)
+    made = conv(DType.F16, (1, 9, 7, 24), (130, 1, 1), chain=RESNET)
+    yield Case("conv few channels", made, ("64x128x1",), needs)
+    yield Case("conv few late", conv(DType.F16, (1, 9, 9, 64), (9, 3, 3), late=8), ("64x16x1",),
+               needs)  # fmt: skip
+
+
 RARE = (
     "reduce absolutes", "reduce squares", "reduce min", "reduce product", "reduce mean",
     "deep (2, 1, 4, 1, 3, 8)", "transposed (2, 1, 4, 1, 3, 8)", "softmax True (3, 2048)",
@@ -769,7 +785,7 @@ RARE = (
     "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
     "flash 40 24", "flash 128", "flash bottom 270", "flash bool -1000000000.0 none",
-    "conv groups 1x1", "wgmma layer", "wgmma shared", "wgmma bf16",
+    "conv groups 1x1", "conv few 1x1", "wgmma layer", "wgmma shared", "wgmma bf16",
     "gated bf16 (0,)", "gated bf16 (1,)", "gated bf16 (5, 0)", "gated bf16 (1, 1)",
     "gated bf16 (2, 1031)", "layer bf16 (1, 1)", "layer bf16 (5, 768)", "bf16 nk 1 1 1",
     "bf16 nk 13 40 33", "bf16 layer", "conv bf16", "rows bf16",

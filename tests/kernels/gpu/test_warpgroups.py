@@ -18,7 +18,12 @@ from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit
 from tracea_graph.kernels.gpu.families import warpgroup_matmul
-from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import (
+    FEW_PIXELS,
+    kernels_of,
+    launches_for,
+    variants_of,
+)
 from tracea_graph.kernels.gpu.launch import TensorMap
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
@@ -200,18 +205,31 @@ def convolve(pixels: Any, channels: int, filters: int, **more: Any) -> Call:
 
 def test_many_pixels_have_convolutions_by_warpgroups() -> None:
     """Copies take up to 64 channels of a pixel, whose rows lie 16 bytes apart."""
-    assert tiles(convolve(1, 64, 64)) == ["64x64x64x3"], "256 pixels"
-    assert tiles(convolve(32, 64, 64)) == ["128x32x64x9x1", "128x128x32x4"]
     assert tiles(convolve(400, 64, 64)) == ["128x64x64x8x1", "128x128x32x4"]
     assert tiles(convolve(32, 64, 256)) == ["128x128x64x6x1", "128x128x32x4"]
-    assert tiles(convolve(32, 72, 64)) == ["128x32x64x9x1", "128x128x32x4"]
+    assert tiles(convolve(400, 72, 64))[-1] == "128x128x32x4"
     assert tiles(convolve(32, 68, 64)) == ["128x128x32x4"], "pixels of 136 bytes"
     assert tiles(convolve(32, 16, 64)) == ["128x128x32x4"], "more zeros than channels"
     assert tiles(convolve(32, 64, 64, strides=(9, 1))) == ["128x128x32x4"]
     assert tiles(convolve("n", 64, 64))[-1] == "64x64x64x3"
-    (launch, _), *_ = launches_for(convolve("n", 64, 64))
+    (launch, _), *_ = launches_for(convolve(400, 64, 64))
     window = launch.arguments[0].window
     assert window is not None and window.before == (1, 1) and window.after == (-1, -1)
+
+
+def test_few_pixels_have_small_tiles_of_convolutions() -> None:
+    """An image known or one of several: while all blocks run at once, then as any other."""
+
+    def small(call: Call) -> list[bool]:
+        return [variant.template == FEW_PIXELS for variant, _ in variants_of(call)]
+
+    assert small(convolve(1, 64, 64)) == [True, False]
+    assert small(convolve(1, 68, 64)) == [False], "pixels of 136 bytes"
+    call = convolve("n", 64, 64)
+    pairs = launches_for(call)
+    assert small(call)[:2] == [True, False]
+    fitting = [[evaluate(launch.when, {"n": n}) > 0 for launch, _ in pairs] for n in (1, 64)]
+    assert fitting[0][0] and not fitting[1][0] and any(fitting[1][1:-1])
 
 
 @pytest.mark.compiler
