@@ -112,7 +112,7 @@ class GpuBackend:
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
     def structure_rules(self, request: Request) -> tuple[Pass, ...]:
-        """Return the rules for matrices of low rank and for windows of attention."""
+        """Return the rules for matrices of low rank or of few blocks, and for windows."""
         return structure_rules(request)
 
     def phases(

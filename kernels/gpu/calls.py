@@ -136,6 +136,31 @@ def _gemm(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _blocks_size(s: Sizes) -> tuple[int, ...]:
+    rows, cols = s.of("y")
+    return 1, rows, cols, prod(s.of("w")) // max(cols, 1)
+
+
+def _gemm_blocks(dtype: str) -> CallSchema:
+    """Schema of a matmul over the blocks of w that are not zero (``block_layout.py``).
+
+    ``odd`` is NaN where a slice of a row of x has a number that is not finite, and 0 elsewhere.
+    """
+    own = "f32" if dtype.startswith("tf32") else dtype
+    return CallSchema(
+        "gemm_blocks",
+        (
+            _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
+            _op("odd", "M slices"), _op("bias", "N", optional=True),
+            _op("inputs", "M N", "chain", many="inputs"),
+            _out("y", "M N", "chain", many="results"),
+        ),
+        dtype=dtype,
+        chain="epilogue",
+        problem=_blocks_size,
+    )  # fmt: skip
+
+
 def _attention_size(s: Sizes) -> tuple[int, ...]:
     """Return both matmuls as one problem: queries × keys × (head size of keys + of values)."""
     batch, heads, queries, depth = s.of("q")
@@ -392,6 +417,7 @@ CALLS = Calls(
             for d in DTYPES
         ),
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
+        *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
         *map(_embedding, DTYPES),

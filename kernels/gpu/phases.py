@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.block_rules import ColumnBlockGemm, TiledColumnBlockGemm
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
@@ -105,13 +106,16 @@ def _multiplies(params: object) -> bool:
 
 
 def structure_rules(request: Request) -> tuple[Pass, ...]:
-    """Return the rules that compute a matmul by two factors, and attention over a window.
-
-    There are no kernels that skip zeros of a matrix.
-    """
+    """Return the rules that compute a matmul by other means than its dense matrix, and attention
+    over a window."""
+    exact = (
+        TiledColumnBlockGemm(),  # other rules leave matmuls alone whose tiles were set by hand
+        LowRankExact(request.scan),
+        ColumnBlockGemm(request.scan),
+    )
     return (
         *((LowRankGemm(request.compressed),) if request.compressed else ()),
-        *((LowRankExact(request.scan),) if request.prepack else ()),
+        *(exact if request.prepack else ()),
         *((ImposeWindow(tuple(request.windows)),) if request.windows else ()),
     )
 

@@ -105,6 +105,13 @@ def choose_tile(
             return "128x64x16x4" if wide else small, why
         small = "32x64x64x4" if op == "gemm" else "64x64x64x3"
         return "128x128x32x4" if wide else small, why
+    if op == "gemm_blocks":
+        wide, narrow = rows >= MANY_ROWS, dtype in ("f16", "bf16")
+        which = f"{rows} rows" if rows else "rows that differ between runs"
+        why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
+        if narrow:
+            return "128x64x32x4" if wide else "64x64x64x3", why
+        return "64x64x32x3", "the only tile whose sums and factors fit registers"
     if op in ("integer_gemm", "integer_conv"):
         wide = rows >= MANY_ROWS
         which = f"{rows} rows" if rows else "rows that differ between runs"

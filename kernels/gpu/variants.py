@@ -186,6 +186,15 @@ VARIANTS = (
         )
     ),
     *(
+        replace(_gemm(d, *tile), op="gemm_blocks", template="gemm_blocks.cu.in")
+        for d in ("f16", "bf16")
+        for tile in ((128, 64, 32, 4, 64, 32, 2), (64, 64, 64, 3, 32, 32, 2))
+    ),
+    *(
+        replace(_gemm(d, 64, 64, 32, 3, 32, 32, 2), op="gemm_blocks", template="gemm_blocks.cu.in")
+        for d in ("tf32", "tf32x3")
+    ),
+    *(
         _bytes(op, d, *tile)
         for op in ("integer_gemm", "integer_conv")
         for d in ("u8", "i8")

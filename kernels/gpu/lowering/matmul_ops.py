@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
+from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
@@ -74,13 +75,14 @@ def _kind(kind: str, value: Value) -> str:
 def lower_gemm(
     w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    if p.layout not in (KN, NK):
+    if p.layout not in (KN, NK, COLUMN_BLOCKS):
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
-    few = not p.integers and few_rows(w, p, x)
-    if p.norm and not few and not p.integers and (parts := _split(w, p, x)) > 1:
+    dense = not p.integers and p.layout != COLUMN_BLOCKS
+    few = dense and few_rows(w, p, x)
+    if p.norm and dense and not few and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
     if p.splits:
         made = [w.number(full)]
@@ -93,6 +95,9 @@ def lower_gemm(
     chain = p.epilogue
     if p.integers:
         integer_call(w, p, operands, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
+    if p.layout == COLUMN_BLOCKS:
+        _block_sparse_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     folded = fold(w, p, x, weight, bias)
     transposed = few or folded is not None or _converted(w, weight)
@@ -107,6 +112,32 @@ def lower_gemm(
         folded.bias, folded.more,
     )  # fmt: skip
     return _after(w, p, made, targets, affine)
+
+
+def _block_sparse_call(
+    w: Writer, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
+    seen: Sequence[Value], made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write a matmul over stored blocks, and before it what finds numbers that are not finite."""
+    blocks, places = (operands[0], *p.stored(operands))[1:]
+    bias = p.split(operands)[2]
+    x = w.dense(w.matrix(operands[0]), w.narrow)
+    rows, slices = x.shape[0], p.k // SIDE
+    parts = Value(View.dense(x.view.buffer, (product((rows, slices)), SIDE)), x.dtype)
+    odd = w.temp(DType.F32, parts.shape[:1])
+    times = w.typed(Chain((FULL,), (Step("mul", (0, 0.0)),), (1,)), [parts], [odd])
+    w.call("reduce", "f32", x=[parts.view], y=odd.view, kind="sum", mean=False, chain=times)
+    if chain is not None or any(v.dtype is not w.narrow for v in made):
+        found = w.typed(
+            chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
+        )
+        chain = replace(found, operands=(FULL, *found.operands[1:]))
+    w.call(
+        "gemm_blocks", w.multiplied, x=x.view, w=w.typed_as(blocks, w.narrow).view,
+        map=places.view, odd=View.dense(odd.view.buffer, (rows, slices)),
+        bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
+        y=[v.view for v in made], chain=chain,
+    )  # fmt: skip
 
 
 def _after(

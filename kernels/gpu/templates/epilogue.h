@@ -56,7 +56,7 @@
       //% elif norm is defined and norm == "rms"
       //% set sum = "sums[j] * own_inverse"
       //% endif
-      apply(${sum}${" + w[j]" if bias},
+      apply(${sum}${" + w[j]" if bias}${" + spoilt[row - row0]" if spoilt is defined},
             //% for t in tensors
             //% if t.operand
             number(a_${t.name}${"[j]" if t.wide}),

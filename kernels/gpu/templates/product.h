@@ -225,6 +225,9 @@
   }
   wait_copies<0>();
   sync_block();
+  //% if caller is defined
+${caller()}
+  //% endif
   //% if cut
 ${gathered()}
   //% endif

@@ -34,7 +34,8 @@ MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv
         "depthwise 3x3", "tf32x3 kn 1 1 1", "f32 nk 1 1 1", "rows window", "embedding",
         "take", "arg 300", "ramp", "top 7 of 300", "resize half_pixel", "cache", "lstm",
         "same 1000 0", "conv f32", "wgmma kn 70 136 200", "few layer", "u8 70 136 200",
-        "i8 rounded", "u8 conv 3x3", "i8 depthwise", "u8 pool", "range f16 5000")  # fmt: skip
+        "i8 rounded", "u8 conv 3x3", "i8 depthwise", "u8 pool", "range f16 5000",
+        "blocks f16")  # fmt: skip
 """A kernel of each family: all of them take minutes to compile for all architectures."""
 OFTEN = ("sm_75", "sm_90a")
 """The oldest and the strictest architecture: these get more kernels in the default tests."""

@@ -1,0 +1,129 @@
+"""Skip zero blocks of a matmul's constant matrix on GPUs, or those not among tiles set by hand.
+
+FusedGemm(x, [K, N])    ->    FusedGemm(x, blocks, map)
+
+The result is exact: a skipped block would have added zeros, and rows in which a number that is not
+finite would have been multiplied by a skipped zero are NaN there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from tracea_graph.ir import DType, Weight
+from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_tiles
+from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.ops.weight_layouts import ALIGNED, Floats, Plain
+from tracea_graph.passes.matmul.constant_matrices import (
+    gemm,
+    matrix_of,
+    replaceable_matrix,
+    why_kept,
+)
+from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.sparse.zero_maps import zero_map
+from tracea_graph.passes.sparse.zero_structure import WeightScan
+from tracea_graph.reason_codes import Code, Reason, not_constant
+from tracea_graph.rewrite import Match, PatternPass, Rewrite
+from tracea_graph.ttg import Region, TileSet
+
+__all__ = ["ColumnBlockGemm", "TiledColumnBlockGemm"]
+
+_MOST_STORED = 0.75
+"""Share of blocks above which skipping the others is not worth a proposal."""
+_SCATTER_SINCE = 11
+"""Opset from which on function bodies can scatter blocks."""
+
+
+@dataclass(frozen=True)
+class ColumnBlockGemm(PatternPass):
+    """Store only the nonzero blocks of a matmul's matrix."""
+
+    scan: WeightScan = field(default_factory=WeightScan)
+    name: str = "column-block-gemm"
+    patterns = (gemm,)
+
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        graph, region = m.graph, m.root
+        weight = replaceable_matrix(graph, region)
+        if weight is None:
+            return why_kept(graph, region)
+        zeros = self.scan.zeros.zeros([weight], weight, region.params)
+        if not zeros.size:
+            return Reason(f"{weight.name!r} has few zeros", Code.DENSE_WEIGHTS)
+        if why := _unfit(graph.opset, region):
+            return why
+        matrix = partial(matrix_of, region.params, weight)
+        tiles = active_tiles(zeros)
+        if len(tiles.l1_map) > _MOST_STORED * len(tiles):
+            return f"the zeros of {weight.name!r} do not fill blocks of {SIDE} × {SIDE}"
+        return [_skipping(self.name, region, weight.name, matrix, tiles)]
+
+
+@dataclass(frozen=True)
+class TiledColumnBlockGemm(PatternPass):
+    """Store and visit exactly the tiles that were set by hand for a matmul's matrix."""
+
+    name: str = "tiled-column-block-gemm"
+    patterns = (gemm,)
+
+    def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
+        graph, region = m.graph, m.root
+        params, pattern = region.params, matrix_pattern(region, graph)
+        weight = graph.weight(region.operands[1])
+        if pattern is None:
+            said = f"no tiles of {region.operands[1]!r} were set by hand"
+            return Reason(said, Code.NOT_APPLICABLE)
+        if not isinstance(params.layout, Plain):
+            return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
+        if weight is None:
+            return not_constant(region.operands[1])
+        if why := _unfit(graph.opset, region):
+            return why
+        active = pattern.mask(params.k, params.n)
+        tiles = active_tiles(zero_map(active))
+        matrix = partial(matrix_of, params, weight)
+
+        def masked() -> Floats:  # blocks may reach beyond the tiles
+            return np.where(active, matrix(), np.float32(0))
+
+        return [_skipping(self.name, region, weight.name, masked, tiles)]
+
+
+def _unfit(opset: int, region: Region) -> str:
+    """Return why a matmul's matrix cannot be stored in blocks; empty if it can."""
+    p = region.params
+    if opset < _SCATTER_SINCE:
+        return f"opset {opset} has no ScatterND; {_SCATTER_SINCE} is the first"
+    if p.integers:
+        return "its matrix holds integers"
+    try:
+        COLUMN_BLOCKS.check(p.k, p.n)
+    except ValueError as why:
+        return str(why)
+    return ""
+
+
+def _skipping(
+    rule: str, region: Region, name: str, matrix: Callable[[], Floats], tiles: TileSet
+) -> Rewrite:
+    """Return the matmul over active tiles; a zero matrix keeps one block."""
+    if not len(tiles.l1_map):
+        zeros = np.ones((tiles.grid[1] * SIDE // ALIGNED, region.params.k), np.bool_)
+        zeros[0, 0] = False
+        tiles = active_tiles(zeros)
+    places = COLUMN_BLOCKS.map_of(tiles)
+    blocks = Weight(
+        f"{name}_blocks{SIDE}", DType.F32, (len(tiles.l1_map), SIDE, SIDE),
+        lambda: COLUMN_BLOCKS.packed(matrix(), tiles.l1_map),
+    )  # fmt: skip
+    at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
+    params = dataclasses.replace(region.params, layout=COLUMN_BLOCKS)
+    operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
+    new = fused(rule, params, operands, region.results, [region])
+    return Rewrite((new,), weights={w.name: w for w in (blocks, at)})
