@@ -22,7 +22,7 @@ from types import MappingProxyType
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
-from tracea_graph.json_schemas import DOCUMENTS, schema
+from tracea_graph.json_schemas import DOCUMENTS, document_schema
 from tracea_graph.kernels.cpu.call_documentation import call_table
 from tracea_graph.kernels.gpu.calls import CALLS as GPU_CALLS
 from tracea_graph.options import ALONE, OPTIONS
@@ -165,7 +165,7 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = MappingProxyType(
 
 def schema_text(name: str) -> str:
     """The file ``docs/schema/NAME.json``: a JSON Schema with sorted keys."""
-    return json.dumps(schema(name), indent=1, sort_keys=True) + "\n"
+    return json.dumps(document_schema(name), indent=1, sort_keys=True) + "\n"
 
 
 def updated(page: str, name: str) -> str:

@@ -29,7 +29,7 @@ from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.commands.production_telemetry import read_runs
 from tracea_graph.kernels.cpu.plan_encoding import decode
 from tracea_graph.native_library import Conv2dParams, NativeLibrary, view
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 
 __all__ = ["main"]
@@ -238,7 +238,7 @@ class _Session:
         finally:
             del os.environ["TRACEA_PROFILE"]
         self.profile = profile
-        (node,) = calls_of(load(model))
+        (node,) = custom_op_nodes(load(model))
         calls = (known.call for known in decode(node.plan).calls)
         sides = [call.attributes["tile"] for call in calls if "tile" in call.attributes]
         self.algorithm = {4: 3, 2: 2}.get(next(iter(sides), 0), 1)

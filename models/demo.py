@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracea_graph import api
-from tracea_graph.check.input_feeds import bindings, synthesize
-from tracea_graph.check.timing_statistics import PairedTimes, Ratio, ratio
+from tracea_graph.check.input_feeds import choose_bindings, synthesize_inputs
+from tracea_graph.check.timing_statistics import PairedTimes, Ratio, speed_ratio
 
 __all__ = ["compare", "error_between", "kernel_nodes", "main", "open_session", "summary", "table"]
 
@@ -103,11 +103,11 @@ def main() -> None:
     parser.add_argument("result", type=Path)
     args = parser.parse_args()
     graph = api.load(args.original)
-    binding = bindings(graph)[0][0]
-    feeds = synthesize(graph, binding)
+    binding = choose_bindings(graph)[0][0]
+    feeds = synthesize_inputs(graph, binding)
     before, after = open_session(args.original), open_session(args.result)
     error = error_between(before.run(None, feeds), after.run(None, feeds))
-    rate = ratio(compare(before, after, feeds))
+    rate = speed_ratio(compare(before, after, feeds))
     title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime"
     console = Console(highlight=False)
     console.print(table(title, rate, error, kernel_nodes(args.result)))

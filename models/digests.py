@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from models.make import available, make
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.errors import TraceaError
 from tracea_graph.kernels.cpu.emitter import units
 from tracea_graph.kernels.cpu.isa_levels import X86
@@ -40,7 +40,7 @@ def digests(path: Path, precision: str) -> str:
     Gains are predicted for a fixed machine, on which only ``bf16x2`` has AMX.
     """
     model = load(path)
-    sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
+    sizes = choose_bindings(model.graph, (), model.inputs)[0][0].symbols
     cost = CostModel(Machine(tiles=precision == "bf16x2"), sizes)
     options = Options(keep="all", precision=precision, max_error=1.0, skip=_SKIPPED)
     planner = Planner(model.graph, options, sizes, cost=cost)

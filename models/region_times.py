@@ -29,7 +29,7 @@ from tracea_graph.check.paired_benchmark import PROFILING_US
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
@@ -131,7 +131,7 @@ def _measure(path: Path, precision: str) -> dict[str, Any]:
         worker.open("original", path, level="off")
         worker.open("result", out, library)
         before, after = worker.profile_pair("original", "result", feed, _RUNS, warmup=3)
-        results = {c.name: next(iter(c.outputs), "") for c in calls_of(load(out))}
+        results = {c.name: next(iter(c.outputs), "") for c in custom_op_nodes(load(out))}
     times = {("ort", t.name): t.us for t in before}
     times |= {("kernel", results[t.name]): t.us for t in after if t.name in results}
     rows = sorted(_rows(planned(path, bindings, precision), times))

@@ -22,7 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
@@ -71,7 +71,7 @@ def planned(path: str, schedule: bool = True) -> dict[str, float]:
     loaded = time.process_time()
     found = {"import": loaded - start, "nodes": float(len(model.graph.regions()))}
     if schedule:
-        sizes = bindings(model.graph, (), model.inputs)[0][0].symbols
+        sizes = choose_bindings(model.graph, (), model.inputs)[0][0].symbols
         Planner(model.graph, Options(), sizes).plan()
         found["schedule"] = time.process_time() - loaded
     found["mb"] = _peak_mb()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import Options
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
@@ -55,7 +55,7 @@ def named_cases(
     found: dict[str, Case] = {}
     for path in paths:
         model = load(path)
-        bound = bindings(model.graph, (), model.inputs)[0][0].symbols
+        bound = choose_bindings(model.graph, (), model.inputs)[0][0].symbols
         planner = Planner(model.graph, options, bound)
         assembly, _ = planner.assembled(planner.plan)
         for task in tasks_of(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):

@@ -15,8 +15,8 @@ from tests.halves import EPSILON, F16, in_double
 from tests.onnx_io.samples import BOOL, F32, I64, model, node, tensor, value
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.custom_op_inlining import calls_of, is_own
-from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes, is_tracea_node
+from tracea_graph.onnx_io.node_conversion import all_nodes, subgraphs_of
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 CLOSE = {F32: 1e-5, F16: EPSILON[F16]}
@@ -74,11 +74,11 @@ def test_programs_run_in_branches(kind: int, tmp_path: Path) -> None:
     assert report.status == "passed", report.status_reason
     result = onnx.load(report.output)
     (choice,) = [n for n in result.graph.node if n.op_type == "If"]
-    inside = [n for body in bodies_of(choice) for n in every_node(body)]
-    programs = [n for n in inside if is_own(n)]
+    inside = [n for body in subgraphs_of(choice) for n in all_nodes(body)]
+    programs = [n for n in inside if is_tracea_node(n)]
     assert len({n.op_type for n in programs if n.op_type.startswith("FusedRegion")}) == 1
     assert len(programs) >= 3 and not any(n.op_type == "MatMul" for n in inside)
-    assert len(calls_of(load(Path(report.output)))) == report.kernels
+    assert len(custom_op_nodes(load(Path(report.output)))) == report.kernels
     library = Path(str(report.library))
     for flag, deeper in ((True, True), (False, True), (False, False)):
         given = feeds(kind, flag, deeper)
@@ -123,7 +123,7 @@ def test_an_unrolled_recurrent_net_is_one_program(tmp_path: Path) -> None:
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
     assert report.status == "passed", report.status_reason
     result = onnx.load(report.output)
-    assert not any(n.op_type in ("Loop", "Gemm", "Sigmoid") for n in every_node(result.graph))
+    assert not any(n.op_type in ("Loop", "Gemm", "Sigmoid") for n in all_nodes(result.graph))
     given = {"rows": normal(6, 3, 8, seed=4), "h0": normal(3, 16, seed=5)}
     (wanted,) = in_double(proto, given)
     for own in (Path(str(report.library)), None):

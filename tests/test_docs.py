@@ -19,12 +19,12 @@ from tests.test_recipes import RECIPES
 from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.cli.arguments import (
+    join_subcommands,
     optimize_parser,
-    options_of,
+    options_from_args,
     tool_parser,
-    whole_command,
 )
-from tracea_graph.cli.config_file import with_config
+from tracea_graph.cli.config_file import insert_config_options
 from tracea_graph.target import BACKENDS, tile_words
 from tracea_graph.tuning.schedule_hints import hints_from
 
@@ -247,8 +247,10 @@ def test_the_cpp_block_runs_on_the_wheels_library(folder: Path, tmp_path: Path) 
 def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
-    args = optimize_parser().parse_args(with_config(["model.onnx", "--config", str(path)]))
-    options = options_of(args)
+    args = optimize_parser().parse_args(
+        insert_config_options(["model.onnx", "--config", str(path)])
+    )
+    options = options_from_args(args)
     assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 3
 
 
@@ -272,7 +274,7 @@ def test_command_lines_are_understood(line: str) -> None:
             program if program != "tracea" else args[0], []
         )
     parser = tool_parser() if program == "tracea" else optimize_parser()
-    assert parser.parse_args(whole_command(args))
+    assert parser.parse_args(join_subcommands(args))
 
 
 def test_pages_show_the_commands_there_are() -> None:

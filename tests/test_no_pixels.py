@@ -16,7 +16,7 @@ from tests.graphs import Net, normal
 from tests.tiny import error_between
 from tracea_graph import Options, api
 from tracea_graph.check.worker_process import Array, Worker
-from tracea_graph.commands.inspect import Stages
+from tracea_graph.commands.inspect import StageResults
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
@@ -248,7 +248,7 @@ def test_every_call_over_images_is_among_them(tmp_path: Path) -> None:
         path = tmp_path / f"{make.__name__}.onnx"
         onnx.save(make().model, path)
         options = Options(tmp_path, keep="all", precision=precision)
-        programs = Stages.run(path, options, "lower").programs
+        programs = StageResults.run(path, options, "lower").programs
         called.update(call.name for _, program in programs for call in program.calls)
     images = {n for n, c in CALLS.items() if any({"W", "W'"} & {*o.shape} for o in c.operands)}
     assert {"conv", "conv_dispatch_int16", "channel_shuffle", "zero_pad"} <= images

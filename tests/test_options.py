@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tracea_graph.cli.arguments import optimize_parser, options_of, tool_parser
-from tracea_graph.cli.config_file import with_config
+from tracea_graph.cli.arguments import optimize_parser, options_from_args, tool_parser
+from tracea_graph.cli.config_file import insert_config_options
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS, Options
 from tracea_graph.options.option_records import Use, declared, option
@@ -122,8 +122,8 @@ def test_every_option_may_stand_in_a_file(tmp_path: Path) -> None:
     assert {one.name for _, one in EVERY if one.in_file} == FILE.keys()
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(FILE))
-    args = optimize_parser().parse_args(with_config(["m.onnx", "--config", str(path)]))
-    made, plain = options_of(args), Options()
+    args = optimize_parser().parse_args(insert_config_options(["m.onnx", "--config", str(path)]))
+    made, plain = options_from_args(args), Options()
     same = [k for k in OPTIONS if getattr(made, k) == getattr(plain, k)]
     assert same == ["patterns", "require_library"], "these the file leaves as they are"
     assert made.shapes == ({"a": 1}, {"a": 2, "b": 3}) and made.threads == (1, 2)

@@ -17,7 +17,7 @@ from tracea_graph import Options, optimize
 from tracea_graph.cli import main
 from tracea_graph.errors import UsageError
 from tracea_graph.json_documents import read_document, to_json
-from tracea_graph.json_schemas import DOCUMENTS, schema
+from tracea_graph.json_schemas import DOCUMENTS, document_schema
 from tracea_graph.views import Report
 
 FOLDER = ROOT / "docs" / "schema"
@@ -40,14 +40,14 @@ def test_the_published_schemas_are_fresh() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_schemas_are_schemas(name: str) -> None:
-    found = schema(name)
+    found = document_schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
     own = found["$defs"][found["$ref"].rpartition("/")[2]]
     assert name == "manifest" or own["properties"]["schema_version"]["enum"]
 
 
 def valid(name: str, document: Any) -> None:
-    jsonschema.Draft202012Validator(schema(name)).validate(document)
+    jsonschema.Draft202012Validator(document_schema(name)).validate(document)
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from tracea_graph.check.custom_op_libraries import custom_ops
+from tracea_graph.check.custom_op_libraries import use_custom_op_libraries
 from tracea_graph.check.worker_pool import WorkerPool
-from tracea_graph.commands.inspect import Stages
+from tracea_graph.commands.inspect import StageResults
 from tracea_graph.context import Context
-from tracea_graph.errors import OutdatedError, UsageError, close_match
+from tracea_graph.errors import OutdatedDecisionsError, UsageError, did_you_mean
 from tracea_graph.native_library import NativeLibrary, NodeRun
 from tracea_graph.onnx_io import check_shapes, library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = [
-    "Outcome", "load", "optimize", "optimize_many", "plan_kernel", "session", "stages",
-    "validate_shapes",
+    "OptimizeOutcome", "load", "optimize", "optimize_many", "plan_kernel", "session",
+    "stage_results", "validate_shapes",
 ]  # fmt: skip
 
 Progress = Callable[[str], None]
@@ -76,7 +76,7 @@ STAGES = PLANNING + FINISHING
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OptimizeOutcome:
     """Outcome of one model: a report, or the error that stopped it.
 
     After an ``interrupt`` the report is of the first verified result.
@@ -137,7 +137,7 @@ def optimize_many(
     options: Options = DEFAULTS,
     progress: Progress = lambda step: None,
     folder: bool = False,
-) -> Iterator[Outcome]:
+) -> Iterator[OptimizeOutcome]:
     """Optimize several models like :func:`optimize`; an error stops only its own model.
 
     If nothing is timed (``keep="all"``), all models are planned first, and share a library that
@@ -156,7 +156,7 @@ def optimize_many(
     )
 
 
-def _until_interrupted(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+def _until_interrupted(outcomes: Iterable[OptimizeOutcome]) -> Iterator[OptimizeOutcome]:
     for outcome in outcomes:
         yield outcome
         if outcome.interrupt is not None:
@@ -165,7 +165,7 @@ def _until_interrupted(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
 
 def _together(
     work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
-) -> Iterator[Outcome]:
+) -> Iterator[OptimizeOutcome]:
     """Plan all models, then finish each one, with a shared library and shared workers."""
     lock = read_lock(options.lock) if options.lock else None
     options = lock.apply_settings(options) if lock else options
@@ -173,7 +173,7 @@ def _together(
     options = replace(options, precision=precision)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
     sweep()
-    own = custom_ops(options.custom_ops_libraries)
+    own = use_custom_op_libraries(options.custom_ops_libraries)
     with own, Scratch() as name, ExitStack() as stack:
         target = target_of(options.target, precision)
         libraries = stack.enter_context(LibraryBuilder(target, options.environment))
@@ -204,10 +204,10 @@ def _together(
         for error in errors:
             run = runs.pop(0)  # free the memory of finished runs
             error = error or _failure(run, FINISHING)
-            if isinstance(error, OutdatedError):
+            if isinstance(error, OutdatedDecisionsError):
                 run = run.anew(error)
                 error = _failure(run, STAGES)
-            yield Outcome(run.source, run.report, error, run.interrupt)
+            yield OptimizeOutcome(run.source, run.report, error, run.interrupt)
 
 
 def _failure(run: PipelineRun, stages: Sequence[Stage]) -> Exception | None:
@@ -233,16 +233,16 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
     Regions that would be steps of one program stay separate, to show more detail.
     """
     if not fused:
-        return stages(path, "import").graph
-    return stages(path, "passes", Options(skip=CLUSTERING)).graph
+        return stage_results(path, "import").graph
+    return stage_results(path, "passes", Options(skip=CLUSTERING)).graph
 
 
-def stages(path: str | Path, until: str, options: Options = DEFAULTS) -> Stages:
+def stage_results(path: str | Path, until: str, options: Options = DEFAULTS) -> StageResults:
     """Return what each stage makes of a model, up to ``until``; write nothing.
 
     ``until`` is a stage that ``--until`` takes.
     """
-    return Stages.run(Path(path), options, until)
+    return StageResults.run(Path(path), options, until)
 
 
 def plan_kernel(
@@ -267,7 +267,7 @@ def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> S
     model, UsageError for another policy and for a graph without a file.
     """
     if policy not in SHAPE_POLICIES:
-        which = close_match(policy, SHAPE_POLICIES) or f"; use {' or '.join(SHAPE_POLICIES)}"
+        which = did_you_mean(policy, SHAPE_POLICIES) or f"; use {' or '.join(SHAPE_POLICIES)}"
         raise UsageError(f"there is no policy {policy!r}{which}")
     if isinstance(graph, TileGraph):
         if graph.source is None:

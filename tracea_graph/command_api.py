@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracea_graph.check.custom_op_libraries import custom_ops
+from tracea_graph.check.custom_op_libraries import use_custom_op_libraries
 from tracea_graph.commands import bench as benchmarks
 from tracea_graph.commands import inspect
 from tracea_graph.commands import profile as profiles
@@ -36,7 +36,7 @@ def bench(*models: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> BenchR
     A single model is compared with its result beside it, if there is one.  Raises UsageError for
     invalid options, ModelError for a file that is no model.
     """
-    with custom_ops(options.custom_ops_libraries):
+    with use_custom_op_libraries(options.custom_ops_libraries):
         return benchmarks.bench([Path(model) for model in models], options)
 
 
@@ -45,7 +45,7 @@ def profile(model: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> Profil
 
     Raises UsageError for invalid options, RejectedByRuntime if the model does not run.
     """
-    with custom_ops(options.custom_ops_libraries):
+    with use_custom_op_libraries(options.custom_ops_libraries):
         return profiles.profile(Path(model), options)
 
 
@@ -63,7 +63,7 @@ def verify(
     ModelError for a file that is no model, UsageError for an unknown output.
     """
     path = Path(library) if library is not None else None
-    with custom_ops(options.custom_ops_libraries):
+    with use_custom_op_libraries(options.custom_ops_libraries):
         return verify_models(Path(original), Path(candidate), options, path, tolerances)
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["TOLERANCE", "AttentionWindow", "Environment", "Prune", "usable_processors"]
+__all__ = ["TOLERANCE", "AttentionWindow", "Environment", "PruneSpec", "usable_processors"]
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def usable_processors() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    return min(count, read_quota() or count)
+    return min(count, cgroup_processor_quota() or count)
 
 
-def read_quota(
+def cgroup_processor_quota(
     groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
     """Return the processors' worth of time that control groups allow, rounded up; None: any.
@@ -135,7 +135,7 @@ class AttentionWindow:
 
 
 @dataclass(frozen=True)
-class Prune:
+class PruneSpec:
     """A ``share`` of zeros: unstructured, per ``group`` along k, or of blocks.
 
     With ``channels``, up to that share of the channels between two matmuls.  ``block``: columns

@@ -26,7 +26,7 @@ __all__ = [
     "GraphError",
     "ModelError",
     "OutOfTime",
-    "OutdatedError",
+    "OutdatedDecisionsError",
     "RejectedSizesError",
     "RuleError",
     "RuleErrorContext",
@@ -35,13 +35,13 @@ __all__ = [
     "UsageError",
     "VerifyError",
     "WorkerError",
-    "close_match",
+    "did_you_mean",
 ]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def close_match(word: str, known: Iterable[str], renamed: Mapping[str, str] = _NONE) -> str:
+def did_you_mean(word: str, known: Iterable[str], renamed: Mapping[str, str] = _NONE) -> str:
     """Return the end of a sentence that suggests a similar known word; empty if there is none.
 
     ``renamed`` maps earlier spellings to current ones.
@@ -62,13 +62,13 @@ class UsageError(TraceaError):
     exit_code = 2
 
 
-class OutdatedError(TraceaError):
+class OutdatedDecisionsError(TraceaError):
     """Cached decisions are no longer valid and must be made again."""
 
     exit_code = 70
 
 
-class RejectedSizesError(OutdatedError):
+class RejectedSizesError(OutdatedDecisionsError):
     """The model rejects inputs of the sizes that were guessed, and accepts others: ``sizes``."""
 
     def __init__(self, message: str, sizes: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import disk_cache, gpu
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
 from tracea_graph.hardware.gpu import Gpu, Gpus
-from tracea_graph.hardware.health_report import BackendHealth, Health, Runtime
+from tracea_graph.hardware.health_report import BackendHealth, Health, RuntimeHealth
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
 from tracea_graph.target import BACKENDS, Backend, host_fingerprint, read_environment
@@ -90,24 +90,26 @@ class Doctor:
         return self._figures[backend.name]
 
     @cached_property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> RuntimeHealth:
         """Version and providers of ONNX Runtime, queried in a separate process."""
         found = _installed()
-        key = disk_cache.key_of(found, sys.executable, sys.path)
+        key = disk_cache.cache_key(found, sys.executable, sys.path)
         answer = self._recall("runtime", key)
         if not (isinstance(answer, list) and len(answer) == 2):
             answer = _ask_runtime()
             if answer[0]:
-                disk_cache.keep(self._environment.cache / "doctor", "runtime", key, answer)
+                disk_cache.store_cached(self._environment.cache / "doctor", "runtime", key, answer)
         names = tuple(f"{name} {version}" for name, version in found.items())
-        return Runtime(str(answer[0]), tuple(answer[1]), names, *_conflict(found))
+        return RuntimeHealth(str(answer[0]), tuple(answer[1]), names, *_conflict(found))
 
     @cached_property
     def gpus(self) -> Gpus:
         """Graphics processors; only found ones are cached."""
-        traces = gpu.nvidia_traces()
-        key = disk_cache.key_of(
-            traces, gpu.device_choice(), list(map(disk_cache.stamp, gpu.tools()))
+        traces = gpu.nvidia_driver_signs()
+        key = disk_cache.cache_key(
+            traces,
+            gpu.visible_devices_setting(),
+            list(map(disk_cache.file_version, gpu.vendor_tools())),
         )
         answer = self._recall("gpus", key)
         try:
@@ -115,10 +117,10 @@ class Doctor:
                 return Gpus(tuple(map(Gpu.of, answer)))
         except (KeyError, TypeError, ValueError):
             answer = None  # cached by another version
-        found = gpu.survey()
+        found = gpu.find_gpus()
         if found.devices:
             rows = [asdict(device) for device in found.devices]
-            disk_cache.keep(self._environment.cache / "doctor", "gpus", key, rows)
+            disk_cache.store_cached(self._environment.cache / "doctor", "gpus", key, rows)
         return found
 
     def health(self) -> Health:
@@ -135,7 +137,7 @@ class Doctor:
     def _recall(self, name: str, key: str) -> Any | None:
         if self._refresh:
             return None
-        return disk_cache.recall(self._environment.cache / "doctor", name, key)
+        return disk_cache.load_cached(self._environment.cache / "doctor", name, key)
 
 
 def _installed() -> dict[str, str]:

@@ -24,7 +24,7 @@ __all__ = [
     "Node",
     "TensorSpec",
     "Weight",
-    "assumed",
+    "assumed_size",
     "evaluate",
     "product",
     "symbols_of",
@@ -206,7 +206,7 @@ _ASSUMED = 16
 """Size of a symbol without a value."""
 
 
-def assumed(extent: Extent, bindings: Mapping[str, int]) -> int:
+def assumed_size(extent: Extent, bindings: Mapping[str, int]) -> int:
     """Return a plausible size, at least 0, of an extent whose symbols may be unbound."""
     if isinstance(extent, int):
         return max(0, extent)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracea_graph.errors import UsageError
 
-__all__ = ["Figure", "plain_data", "read_document", "schema_of", "to_json"]
+__all__ = ["Figure", "json_schema_of", "read_document", "to_json", "to_json_data"]
 
 T = TypeVar("T")
 _VERSION = "schema_version"
@@ -28,19 +28,19 @@ Figure = Annotated[float, msgspec.Meta(extra_json_schema={_NULLABLE: True})]
 
 def to_json(document: Any) -> str:
     """Return indented JSON with sorted keys; infinite and NaN figures become null."""
-    return json.dumps(plain_data(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(to_json_data(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def plain_data(value: Any) -> Any:
+def to_json_data(value: Any) -> Any:
     """Convert records, infinities, NumPy numbers and paths to what JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: to_json_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain_data(v) for k, v in value.items()}
+        return {str(k): to_json_data(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_data(v) for v in value]
+        return [to_json_data(v) for v in value]
     if isinstance(value, set | frozenset):
-        return sorted(plain_data(v) for v in value)
+        return sorted(to_json_data(v) for v in value)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
@@ -64,7 +64,7 @@ def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
         raise UsageError(f"{where} is malformed: {error}; {advice}") from error
 
 
-def schema_of(kind: type) -> dict[str, Any]:
+def json_schema_of(kind: type) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document."""
     schema = msgspec.json.schema(kind)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_plain_schema(schema)}

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.hardware.health_report import Health
-from tracea_graph.json_documents import schema_of
+from tracea_graph.json_documents import json_schema_of
 from tracea_graph.pipeline.plan_lock import LockContent
 from tracea_graph.policy import KernelPlan
 from tracea_graph.toolchain import Manifest
@@ -21,7 +21,7 @@ from tracea_graph.views.sweep import SweepPoint
 from tracea_graph.views.tuning_documents import CachedResult, TunedReport
 from tracea_graph.views.verify import VerifyReport
 
-__all__ = ["DOCUMENTS", "schema"]
+__all__ = ["DOCUMENTS", "document_schema"]
 
 DOCUMENTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -51,6 +51,6 @@ name, ``cache``, ``sweep`` and ``tune`` an item of its list, and ``lock`` the fi
 """
 
 
-def schema(name: str) -> dict[str, Any]:
+def document_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a document.  Raises KeyError for names not in DOCUMENTS."""
-    return schema_of(DOCUMENTS[name])
+    return json_schema_of(DOCUMENTS[name])

@@ -21,7 +21,7 @@ from tracea_graph.errors import TraceaError
 
 __all__ = [
     "ACTIVATIONS", "CPU_DEVICE", "Conv2dParams", "KernelError", "NativeLibrary", "NodeRun",
-    "Prepared", "TensorView", "view", "view_of",
+    "PreparedWeights", "TensorView", "view", "view_of",
 ]  # fmt: skip
 
 MAX_RANK = 8
@@ -184,7 +184,7 @@ def view(array: npt.NDArray[Any]) -> TensorView:
 _View = ctypes.POINTER(TensorView)
 
 
-class Prepared:
+class PreparedWeights:
     """Weights packed by :meth:`NativeLibrary.prepare_gemm` or ``prepare_conv2d``."""
 
     def __init__(self, library: NativeLibrary, handle: ctypes.c_void_p) -> None:
@@ -301,13 +301,13 @@ class NativeLibrary:
 
     def prepare_gemm(
         self, b: TensorView, bias: TensorView | None = None, activation: str = "none"
-    ) -> Prepared:
+    ) -> PreparedWeights:
         """Pack the right operand of a product for many calls."""
         return self._prepare("tracea_prepare_gemm", b, bias, _gemm_params(activation))
 
     def prepare_conv2d(
         self, w: TensorView, bias: TensorView | None = None, params: Conv2dParams | None = None
-    ) -> Prepared:
+    ) -> PreparedWeights:
         """Pack the filters of a convolution for many calls."""
         return self._prepare("tracea_prepare_conv2d", w, bias, params)
 
@@ -330,10 +330,10 @@ class NativeLibrary:
         """Release packed weights."""
         self._functions.tracea_release_prepared(handle)
 
-    def _prepare(self, name: str, *args: Any) -> Prepared:
+    def _prepare(self, name: str, *args: Any) -> PreparedWeights:
         handle = ctypes.c_void_p()
         self.check(name, *args, ctypes.byref(handle))
-        return Prepared(self, handle)
+        return PreparedWeights(self, handle)
 
 
 _OBSERVERS: list[tuple[str, Callable[[NodeRun], None], _Observer]] = []

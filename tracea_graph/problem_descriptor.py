@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 
 __all__ = ["EPILOGUES", "GRAMMAR", "KINDS", "Kind", "ProblemDescriptor"]
 
@@ -82,7 +82,7 @@ class ProblemDescriptor:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            which = close_match(self.kind, KINDS) or f"; the kinds are {', '.join(KINDS)}"
+            which = did_you_mean(self.kind, KINDS) or f"; the kinds are {', '.join(KINDS)}"
             raise UsageError(f"there is no kind of problem {self.kind!r}{which}")
         kind = KINDS[self.kind]
         if len(self.sizes) != len(kind.sizes):
@@ -137,11 +137,11 @@ def _is_integer(text: str) -> bool:
 def _check(name: str, kind: Kind, setting: str, value: int | str) -> None:
     if setting not in kind.settings:
         every = f"; its settings are {', '.join(kind.settings)}"
-        which = close_match(setting, kind.settings) or every
+        which = did_you_mean(setting, kind.settings) or every
         raise UsageError(f"{name} has no setting {setting!r}{which}")
     if isinstance(kind.settings[setting], str):
         if value not in EPILOGUES:
-            which = close_match(str(value), EPILOGUES) or f"; use {', '.join(EPILOGUES)}"
+            which = did_you_mean(str(value), EPILOGUES) or f"; use {', '.join(EPILOGUES)}"
             raise UsageError(f"there is no {setting} {value!r}{which}")
         return
     least = kind.least.get(setting, -1 if setting == "pad" else 0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.options import value_parsers
 from tracea_graph.options.config_files import RUNTIME, read
 
@@ -79,7 +79,7 @@ def read_policy(path: Path) -> RuntimePolicy:
     known = [one.name for one in fields(RuntimePolicy)]
     for name in found:
         if name not in known:
-            which = close_match(str(name), known) or f"; there are {', '.join(known)}"
+            which = did_you_mean(str(name), known) or f"; there are {', '.join(known)}"
             raise UsageError(f"{path}: {RUNTIME} has no {name!r}{which}")
     try:
         return RuntimePolicy(**{name: _value(name, found[name], path.parent) for name in found})

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from tracea_graph.config import Environment
-from tracea_graph.errors import UsageError, close_match
-from tracea_graph.hardware import Diagnostics, Tracing
+from tracea_graph.errors import UsageError, did_you_mean
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
 from tracea_graph.kernels.cpu.platform_deployment import deployments_of, unmeasured
@@ -91,12 +91,12 @@ class Backend(Tunable, Protocol):
         ...
 
     @property
-    def diagnostics(self) -> Diagnostics | None:
+    def diagnostics(self) -> MachineDiagnostics | None:
         """Measurements for the doctor and the policy; None if the backend has none."""
         ...
 
     @property
-    def tracing(self) -> Tracing | None:
+    def tracing(self) -> CallWorkQueries | None:
         """Work of the calls that its libraries time; None if they time none."""
         ...
 
@@ -301,7 +301,7 @@ def target_of(name: str, precision: str) -> Target:
         device, _, level = name.partition(":")
         known = {backend.name: backend for backend in BACKENDS}
         if device not in known or name not in known[device].targets:
-            which = close_match(name, targets()) or f"; use {', '.join(targets())}"
+            which = did_you_mean(name, targets()) or f"; use {', '.join(targets())}"
             raise UsageError(f"there is no target {name!r}{which}")
         backend = known[device]
     return Target(backend, backend.levels(level, precision))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Diagnostics, Tracing, profile_cpu
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan_encoding
 from tracea_graph.kernels.cpu.isa_levels import (
@@ -87,8 +87,8 @@ class CpuBackend:
     most_guarded = MOST_GUARDED
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG
-    diagnostics: Diagnostics | None = DIAGNOSTICS
-    tracing: Tracing | None = CALL_TRACING
+    diagnostics: MachineDiagnostics | None = DIAGNOSTICS
+    tracing: CallWorkQueries | None = CALL_TRACING
     bypass: Mapping[str, str] = MappingProxyType({})
     standalone_ops = tuple(STANDALONE)
 

@@ -73,13 +73,13 @@ def measure(
     """
     environment = environment or Environment()
     folder = environment.cache / "doctor"
-    key = disk_cache.key_of(fingerprint(cpu), compiler_key(environment), _text_key())
+    key = disk_cache.cache_key(fingerprint(cpu), compiler_key(environment), _text_key())
     for name in (_WHOLE, *filter(None, (only,))):
         if not refresh and (found := _recalled(folder, name, key)) is not None:
             return found
     fresh = _measure(cpu, environment, seconds, only)
     if fresh.measured:
-        disk_cache.keep(folder, only or _WHOLE, key, asdict(fresh))
+        disk_cache.store_cached(folder, only or _WHOLE, key, asdict(fresh))
     return fresh
 
 
@@ -106,7 +106,11 @@ def compiler_key(environment: Environment) -> list[Any]:
     words = _words(environment.compiler or "")
     zig = importlib.util.find_spec("ziglang")
     places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]
-    return [words, *map(disk_cache.stamp, places), disk_cache.stamp(zig.origin if zig else None)]
+    return [
+        words,
+        *map(disk_cache.file_version, places),
+        disk_cache.file_version(zig.origin if zig else None),
+    ]
 
 
 def _words(command: str) -> list[str]:
@@ -117,7 +121,7 @@ def _words(command: str) -> list[str]:
 
 
 def _recalled(folder: Path, name: str, key: str) -> Measurements | None:
-    data = disk_cache.recall(folder, name, key)
+    data = disk_cache.load_cached(folder, name, key)
     try:
         return Measurements.from_json(data) if data is not None else None
     except (KeyError, TypeError, ValueError):

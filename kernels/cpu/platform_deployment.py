@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracea_graph.config import Environment
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.kernels.cpu.isa_levels import FAMILIES, IsaFamily, host_levels
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
@@ -48,7 +48,7 @@ def _deployment(name: str, precision: str) -> Deployment:
     if name == _HOST:
         return Deployment(HERE, _both(host_levels(precision), host_levels("int8")))
     if place not in PLATFORMS:
-        which = close_match(place, (_HOST, *PLATFORMS)) or f"; use {', '.join(PLATFORMS)}"
+        which = did_you_mean(place, (_HOST, *PLATFORMS)) or f"; use {', '.join(PLATFORMS)}"
         raise UsageError(f"there is no platform {place!r}{which}")
     platform = PLATFORMS[place]
     family = next(f for f in FAMILIES if f.name == platform.machine)
@@ -56,7 +56,7 @@ def _deployment(name: str, precision: str) -> Deployment:
     if not level:
         return Deployment(platform, _both(_names(family, precision), _names(family, "int8")))
     if level not in names:
-        which = close_match(level, names) or f"; use {', '.join(names)}"
+        which = did_you_mean(level, names) or f"; use {', '.join(names)}"
         raise UsageError(f"{place} has no level {level!r}{which}")
     return Deployment(platform, tuple(names[: names.index(level) + 1]))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
-from tracea_graph.hardware import Diagnostics, Tracing
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.gpu import plan_encoding
@@ -66,8 +66,8 @@ class GpuBackend:
     rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
     most_guarded = MOST_GUARDED
     caps = ()
-    diagnostics: Diagnostics | None = GpuDiagnostics()
-    tracing: Tracing | None = None
+    diagnostics: MachineDiagnostics | None = GpuDiagnostics()
+    tracing: CallWorkQueries | None = None
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
     standalone_ops: tuple[str, ...] = OPS
 

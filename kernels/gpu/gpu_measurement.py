@@ -123,9 +123,9 @@ def measure(
         return replace(nominal(level), notes=(f"nothing was measured: {error}",))
     texts = [probe_source(probe, architecture).text for probe in found]
     worker = Path(device_main.__file__).read_text()
-    key = disk_cache.key_of(asdict(gpu), nvrtc, texts, worker)
+    key = disk_cache.cache_key(asdict(gpu), nvrtc, texts, worker)
     try:
-        if not refresh and (known := disk_cache.recall(folder, "gpu", key)) is not None:
+        if not refresh and (known := disk_cache.load_cached(folder, "gpu", key)) is not None:
             return Measurements.from_json(known)
     except (KeyError, TypeError, ValueError):
         pass  # a damaged cache file: measure again
@@ -137,7 +137,7 @@ def measure(
     made = replace(fresh, device=gpu.name, compiler=f"NVRTC {nvrtc['cuda'][0]}.{nvrtc['cuda'][1]}",
                    seconds=round(time.monotonic() - start, 2))  # fmt: skip
     if not made.notes:
-        disk_cache.keep(folder, "gpu", key, asdict(made))
+        disk_cache.store_cached(folder, "gpu", key, asdict(made))
     return made
 
 

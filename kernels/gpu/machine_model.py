@@ -7,7 +7,7 @@ from functools import cache
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import Measurements
-from tracea_graph.hardware.gpu import Gpu, nvidia
+from tracea_graph.hardware.gpu import Gpu, find_nvidia_gpus
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, HOST_NODE, PLAIN, measure, peak_level
 from tracea_graph.policy import Machine
@@ -26,7 +26,7 @@ _PARTS = 3
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """List this machine's GPUs; the driver is queried once per process, in a child process."""
-    return nvidia()[0]
+    return find_nvidia_gpus()[0]
 
 
 def level_of(capability: str) -> str:

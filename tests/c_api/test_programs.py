@@ -15,7 +15,7 @@ from tests.tiny import child, product
 from tracea_graph import api
 from tracea_graph.commands.kernels import KernelLibrary
 from tracea_graph.native_library import KernelError, NativeLibrary, view
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.options import Options
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.compiler
 def result(folder: Path) -> tuple[NativeLibrary, tuple[int, ...], list[Array]]:
     """The library of a model of one node, the node's plan, and its weights."""
     path = Path(api.optimize(product(folder / "m.onnx"), Options(keep="all", verify=False)).output)
-    (node,) = calls_of(load(path))
+    (node,) = custom_op_nodes(load(path))
     weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
     held = [np.ascontiguousarray(weights[name]) for name in node.inputs if name in weights]
     return NativeLibrary(path.with_suffix(".so")), node.plan, held

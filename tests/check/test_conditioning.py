@@ -12,8 +12,8 @@ from tests.check.tiny_models import graph, save
 from tracea_graph import Options, api
 from tracea_graph.check.ill_conditioned_outputs import (
     sigmoid_results,
-    unstable_answers,
     values_before_saturation,
+    why_unstable,
 )
 
 pytestmark = pytest.mark.usefixtures("highest_level")
@@ -48,7 +48,7 @@ def test_results_of_sigmoids_are_found_behind_data_movement() -> None:
 def test_only_large_numbers_that_differ_are_overturned(
     values: tuple[float, ...], told: bool
 ) -> None:
-    found = unstable_answers([{"a": np.array(values, np.float32)}], ["a", "b"])
+    found = why_unstable([{"a": np.array(values, np.float32)}], ["a", "b"])
     assert ("'a' reaches 1e+07" in found) == told
     assert bool(found) == told
 

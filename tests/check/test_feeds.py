@@ -7,7 +7,12 @@ import pytest
 
 from tests.check.tiny_models import graph, model
 from tests.graphs import Net, session
-from tracea_graph.check.input_feeds import Binding, bindings, from_file, synthesize
+from tracea_graph.check.input_feeds import (
+    Binding,
+    choose_bindings,
+    read_input_sets,
+    synthesize_inputs,
+)
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 
@@ -17,7 +22,7 @@ PAIR = np.zeros((2, 4), np.float32)
 
 def feed(text: str, symbols: dict[str, int] | None = None, *, padded: bool = False, **weights):
     made = graph(text, **weights)
-    return synthesize(made, Binding("test", symbols or {}, padded), seed=1)
+    return synthesize_inputs(made, Binding("test", symbols or {}, padded), seed=1)
 
 
 def accepted(text: str, feeds: dict[str, np.ndarray], **weights) -> list[np.ndarray]:
@@ -181,7 +186,7 @@ def test_strings_and_small_types():
 
 def test_same_seed_same_feeds_other_seed_other_feeds():
     made = graph("g (float[8] x) => (float[8] y) { y = Relu(x) }")
-    a, b, c = (synthesize(made, Binding("b", {}), seed)["x"] for seed in (1, 1, 2))
+    a, b, c = (synthesize_inputs(made, Binding("b", {}), seed)["x"] for seed in (1, 1, 2))
     assert np.array_equal(a, b) and not np.array_equal(a, c)
 
 
@@ -194,7 +199,7 @@ TEXT = """g (int64[batch,seq_len] ids, float[batch,heads,past_len,4] kv,
 
 
 def test_default_bindings():
-    timed, verified = bindings(graph(TEXT))
+    timed, verified = choose_bindings(graph(TEXT))
     assert [dict(b.symbols) for b in timed] == [
         {"batch": 1, "seq_len": 128, "heads": 16, "past_len": 128, "total_len": 256}
     ]
@@ -215,16 +220,16 @@ def test_items_of_a_cache_get_one_row_each_at_places_of_their_own():
     y = net.many("GroupQueryAttention", 3, *qkv, *past, lengths, total,
                  domain="com.microsoft", num_heads=4, kv_num_heads=2)  # fmt: skip
     made = net.graph(*y, mask)
-    _, verified = bindings(made)
+    _, verified = choose_bindings(made)
     last = verified[-1]
     assert last.padded and last.symbols == {"batch": 3, "seq": 1, "past": 7, "total_sequence": 8}
-    fed = synthesize(made, last)
+    fed = synthesize_inputs(made, last)
     assert fed["total"] == 8 and (fed["lengths"] == 7).all()
     net.run(fed)
 
 
 def test_given_shapes_are_timed_and_verified():
-    timed, verified = bindings(graph(TEXT), [{"seq_len": 7}, {"batch": 4}])
+    timed, verified = choose_bindings(graph(TEXT), [{"seq_len": 7}, {"batch": 4}])
     assert [(b.symbols["batch"], b.symbols["seq_len"]) for b in timed] == [(1, 7), (4, 128)]
     assert timed[0].symbols["total_len"] == 135
     assert [b.label for b in verified[:2]] == [b.label for b in timed] and len(verified) == 4
@@ -232,13 +237,13 @@ def test_given_shapes_are_timed_and_verified():
 
 def test_an_unknown_symbol_is_a_usage_error_naming_the_known():
     with pytest.raises(UsageError, match=r"no dim 'width'.*batch, heads, past_len"):
-        bindings(graph(TEXT), [{"width": 7}])
+        choose_bindings(graph(TEXT), [{"width": 7}])
     with pytest.raises(UsageError, match=r"no dim 'sequence'; did you mean seq_len\?"):
-        bindings(graph(TEXT), [{"sequence": 7}])
+        choose_bindings(graph(TEXT), [{"sequence": 7}])
 
 
 def test_fixed_model_is_verified_plain_and_padded():
-    timed, verified = bindings(graph("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"))
+    timed, verified = choose_bindings(graph("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"))
     assert [b.label for b in timed] == ["fixed"]
     assert [b.padded for b in verified] == [False, True]
 
@@ -250,33 +255,33 @@ def test_image_and_pinned_dims():
         w=np.zeros((8, 3, 3, 3), np.float32),
         v=np.zeros((30, 4), np.float32),
     )
-    (timed,), _ = bindings(made)
+    (timed,), _ = choose_bindings(made)
     assert timed.symbols == {"N": 1, "C": 3, "H": 224, "W": 224, "M": 1, "K": 30}
 
 
 def test_a_waveform_of_n_samples_is_no_batch():
     made = graph("g (float[batch_size,N] x) => (float[batch_size,N] y) { y = Relu(x) }")
-    (timed,), _ = bindings(made)
+    (timed,), _ = choose_bindings(made)
     assert timed.symbols == {"batch_size": 1, "N": 512}
 
 
 def test_a_recording_is_a_second_long():
     made = graph("g (float[1,num_samples] x) => (float[1,num_samples] y) { y = Relu(x) }")
-    (timed,), _ = bindings(made)
+    (timed,), _ = choose_bindings(made)
     assert timed.symbols == {"num_samples": 16_000}
     table = graph("g (float[n_samples,K] x) => (float[n_samples,K] y) { y = Relu(x) }")
-    (timed,), _ = bindings(table)
+    (timed,), _ = choose_bindings(table)
     assert timed.symbols == {"n_samples": 1, "K": 16}
     spectrum = graph("g (float[B,80,audio_len] x) => (float[B,80,audio_len] y) { y = Relu(x) }")
-    (timed,), _ = bindings(spectrum)
+    (timed,), _ = choose_bindings(spectrum)
     assert timed.symbols == {"B": 1, "audio_len": 128}
 
 
 def test_inputs_with_a_default_need_no_value():
     made = graph(TEXT)
-    (timed,), _ = bindings(made, inputs=["ids"])
+    (timed,), _ = choose_bindings(made, inputs=["ids"])
     assert set(timed.symbols) == {"batch", "seq_len"}
-    assert set(synthesize(made, timed, inputs=["ids"])) == {"ids"}
+    assert set(synthesize_inputs(made, timed, inputs=["ids"])) == {"ids"}
 
 
 # ---- files -----------------------------------------------------------------------------
@@ -286,13 +291,13 @@ SUM = "g (float[2,k] a, int64[2] b) => (float[2,k] y, int64[2] z) { y = Relu(a) 
 
 def test_file_with_one_set(tmp_path):
     np.savez(tmp_path / "d.npz", a=np.ones((2, 5)), b=np.arange(2, dtype=np.int32))
-    (found,) = from_file(tmp_path / "d.npz", graph(SUM))
+    (found,) = read_input_sets(tmp_path / "d.npz", graph(SUM))
     assert found["a"].dtype == np.float32 and found["b"].dtype == np.int64
 
 
 def test_file_with_several_sets(tmp_path):
     np.savez(tmp_path / "d.npz", a=np.ones((3, 2, 5), "f4"), b=np.arange(6).reshape(3, 2))
-    found = from_file(tmp_path / "d.npz", graph(SUM))
+    found = read_input_sets(tmp_path / "d.npz", graph(SUM))
     assert [f["b"].tolist() for f in found] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -309,11 +314,11 @@ def test_file_with_several_sets(tmp_path):
 def test_file_that_does_not_fit(tmp_path, arrays, message):
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(UsageError, match=message):
-        from_file(tmp_path / "d.npz", graph(SUM))
+        read_input_sets(tmp_path / "d.npz", graph(SUM))
 
 
 def test_unreadable_file(tmp_path):
     (tmp_path / "d.npz").write_bytes(b"no zip")
     for path in (tmp_path / "d.npz", tmp_path / "absent.npz"):
         with pytest.raises(UsageError, match="cannot read input data"):
-            from_file(path, graph(SUM))
+            read_input_sets(path, graph(SUM))

@@ -12,8 +12,8 @@ from onnx import parser
 
 from tracea_graph import Options, api
 from tracea_graph.check import memory_limit
-from tracea_graph.check.memory_limit import LARGEST, TIMES, oversized
-from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.memory_limit import LARGEST, TIMES, largest_oversized_value
+from tracea_graph.check.reference_outputs import run_reference
 from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
@@ -43,14 +43,14 @@ def graph(folder: Path, columns: int) -> TileGraph:
 
 
 def test_the_largest_value_is_named_with_its_sizes(tmp_path: Path) -> None:
-    said = oversized(graph(tmp_path, TERA), (ONE, Binding("n=3", {"n": 3})))
+    said = largest_oversized_value(graph(tmp_path, TERA), (ONE, Binding("n=3", {"n": 3})))
     assert said.startswith("the value 'y' would take 12,288.0 GiB with n=3")
 
 
 def test_what_every_model_may_have_is_let_be(tmp_path: Path) -> None:
     fits = LARGEST // 4 - 4
-    assert oversized(graph(tmp_path, fits), (ONE,)) == ""
-    assert oversized(graph(tmp_path, fits + 1), (ONE,)) != ""
+    assert largest_oversized_value(graph(tmp_path, fits), (ONE,)) == ""
+    assert largest_oversized_value(graph(tmp_path, fits + 1), (ONE,)) != ""
 
 
 def test_large_models_may_have_larger_values(tmp_path: Path) -> None:
@@ -62,15 +62,15 @@ def test_large_models_may_have_larger_values(tmp_path: Path) -> None:
     model.graph.node.append(onnx.helper.make_node("Identity", ["w"], ["z"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("z", 3, [weights]))
     onnx.save(model, path)
-    assert oversized(load(path).graph, (ONE,)) == ""
+    assert largest_oversized_value(load(path).graph, (ONE,)) == ""
 
 
 def test_sizes_nobody_knows_are_not_counted(tmp_path: Path) -> None:
-    assert oversized(graph(tmp_path, TERA), (Binding("none", {}),)) == ""
+    assert largest_oversized_value(graph(tmp_path, TERA), (Binding("none", {}),)) == ""
 
 
 def test_with_trouble_known_before_nothing_is_run(tmp_path: Path) -> None:
-    found = reference(tmp_path / "absent.onnx", {}, trouble="it is huge")
+    found = run_reference(tmp_path / "absent.onnx", {}, trouble="it is huge")
     assert found.trouble == "the original is not run: it is huge"
 
 
@@ -122,6 +122,6 @@ def test_sizes_the_user_gave_are_refused_before_anything_runs(tmp_path: Path) ->
 
 def test_a_value_must_fit_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = graph(tmp_path, 1000)
-    assert oversized(found, (ONE,)) == ""
+    assert largest_oversized_value(found, (ONE,)) == ""
     monkeypatch.setattr(memory_limit, "_installed", lambda: 1000.0)
-    assert "'y' would take" in oversized(found, (ONE,))
+    assert "'y' would take" in largest_oversized_value(found, (ONE,))

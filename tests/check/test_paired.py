@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tracea_graph.check.worker_main import BRIEF_NS, paired
+from tracea_graph.check.worker_main import BRIEF_NS, time_paired
 
 
 class Clock:
@@ -43,7 +43,7 @@ def calls_of(
 
 def test_of_brief_calls_either_runs_last_as_often(clock: Clock) -> None:
     calls, ran = calls_of(clock, 100.0)
-    a, b = paired(calls, 9, 60.0)
+    a, b = time_paired(calls, 9, 60.0)
     assert len(a) == len(b) == 9
     assert len(ran) % (4 * 2 * 9) == 0 and len(ran) >= 9 * BRIEF_NS / 200e3
     assert ran.count(0) == ran.count(1)
@@ -53,9 +53,9 @@ def test_of_brief_calls_either_runs_last_as_often(clock: Clock) -> None:
 
 def test_long_calls_run_once_for_a_pair_and_end_with_the_time(clock: Clock) -> None:
     calls, ran = calls_of(clock, BRIEF_NS / 1e3)
-    a, _ = paired(calls, 3, 60.0)
+    a, _ = time_paired(calls, 3, 60.0)
     assert len(a) == 3 and ran == [0, 1, 1, 0, 1, 0]
-    a, _ = paired(calls, 1000, 0.02)
+    a, _ = time_paired(calls, 1000, 0.02)
     assert 1 <= len(a) < 50
 
 
@@ -64,6 +64,6 @@ def test_nobody_finds_its_own_caches_more_often_than_the_others(
     clock: Clock, callers: int
 ) -> None:
     calls, ran = calls_of(clock, BRIEF_NS / 1e3, callers)
-    paired(calls, 2 * callers, 60.0)
+    time_paired(calls, 2 * callers, 60.0)
     pairs = list(itertools.pairwise(ran))
     assert [pairs.count((i, i)) for i in range(callers)] == [1] * callers

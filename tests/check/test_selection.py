@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.check.tiny_models import save
-from tracea_graph.check.paired_benchmark import PairedBenchmark, own_nodes
-from tracea_graph.check.rewrite_selection import Group, ModelWithLibrary, select_faster
+from tracea_graph.check.paired_benchmark import PairedBenchmark, differing_nodes_ratio
+from tracea_graph.check.rewrite_selection import ModelWithLibrary, RewriteGroup, select_faster
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_process import NodeTime
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
@@ -96,8 +96,8 @@ class FakeMachine:
         self.stopped += 1
 
 
-def groups(names: str) -> list[Group]:
-    return [Group(name, (f"rule:{name}",), 100.0 - i) for i, name in enumerate(names)]
+def groups(names: str) -> list[RewriteGroup]:
+    return [RewriteGroup(name, (f"rule:{name}",), 100.0 - i) for i, name in enumerate(names)]
 
 
 def run(machine: FakeMachine, **options: Any) -> Any:
@@ -275,9 +275,11 @@ def test_own_nodes_cancel_what_both_models_have():
         return NodeTime(name, "Op", "", us, (us,) * 8)
 
     both = [node("shared", 500.0), node("", 7.0)]
-    found = own_nodes([*both, node("x", 103.0), node("y", 100.0)], [*both, node("z", 102.0)])
+    found = differing_nodes_ratio(
+        [*both, node("x", 103.0), node("y", 100.0)], [*both, node("z", 102.0)]
+    )
     assert found.median == pytest.approx((1 + 101 + 98) / (1 + 100))
-    assert own_nodes(both, both).median == 1.0
+    assert differing_nodes_ratio(both, both).median == 1.0
 
 
 def test_real_models_through_a_real_worker(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from tests.check.tiny_models import graph, save
 from tracea_graph.check.input_sensitivity import (
     FACTOR,
-    Sensitivity,
-    changes,
-    input_dependent,
+    OutputSensitivity,
+    input_dependent_outputs,
+    largest_output_changes,
     scaled_feeds,
 )
 from tracea_graph.check.verify_outputs import verify
@@ -25,7 +25,7 @@ BIASED = """g (float[N,8] x) => (float[N,8] y)
     { h = MatMul(x, w)  s = Mul(h, scale)  y = Add(s, bias) }"""
 UNNAMED = """g (float[N,8] x) => (float[N,8] y)
     { a = MatMul(x, w)  b = Mul(a, scale)  y = Add(b, bias) }"""
-CHECKED = Sensitivity(
+CHECKED = OutputSensitivity(
     frozenset({"y"}), FACTOR * TOLERANCE.exact, {"other values": {"x": X[::-1].copy()}}, "one"
 )
 
@@ -41,7 +41,7 @@ def outcome(folder, scale, candidate=BIASED, wrong=False, sensitivity=CHECKED):
 
 
 def test_an_error_hidden_by_a_bias_passes_if_nobody_looks(tmp_path):
-    found = outcome(tmp_path, 1e-3, wrong=True, sensitivity=Sensitivity())
+    found = outcome(tmp_path, 1e-3, wrong=True, sensitivity=OutputSensitivity())
     assert found.status == "passed" and not found.insensitive
 
 
@@ -77,10 +77,12 @@ def test_a_check_that_cannot_fail_says_so(tmp_path, wrong):
 def test_changes_are_shares_of_the_larger_run():
     one = {"y": np.float32([1, 2, -4]), "n": np.int64([1]), "rows": np.zeros((2, 3), np.float32)}
     two = {"y": np.float32([1, 2, -2]), "n": np.int64([1]), "rows": np.ones((4, 3), np.float32)}
-    assert changes([one, two]) == {"y": 0.5, "n": 0.0}
-    assert changes([one, {"n": np.int64([2])}]) == {"n": np.inf}
-    assert changes([{"y": np.zeros((0, 3), np.float32)}] * 2) == {}
-    assert changes([{"y": np.float32([np.nan, 1])}, {"y": np.float32([2, 2])}]) == {"y": 0.5}
+    assert largest_output_changes([one, two]) == {"y": 0.5, "n": 0.0}
+    assert largest_output_changes([one, {"n": np.int64([2])}]) == {"n": np.inf}
+    assert largest_output_changes([{"y": np.zeros((0, 3), np.float32)}] * 2) == {}
+    assert largest_output_changes([{"y": np.float32([np.nan, 1])}, {"y": np.float32([2, 2])}]) == {
+        "y": 0.5
+    }
 
 
 def test_scaled_feeds_leave_masks_and_integers_alone():
@@ -101,6 +103,6 @@ def test_constants_and_sizes_need_not_change():
         { y = Abs(x)  size = Shape(x)  fixed = Abs(w)  above = Greater(x, y) }""",
         w=W,
     )
-    assert input_dependent(found) == {"y"}
+    assert input_dependent_outputs(found) == {"y"}
     labels = graph("g (float[N,8] x) => (int64[N] i) { i = ArgMax<axis = 1, keepdims = 0>(x) }")
-    assert input_dependent(labels) == {"i"}
+    assert input_dependent_outputs(labels) == {"i"}

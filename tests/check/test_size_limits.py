@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.onnx_io.samples import I64, model, node, read, run, tensor, value
-from tracea_graph.check.input_feeds import synthesize
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.input_feeds import synthesize_inputs
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import Expr, symbols_of
 from tracea_graph.onnx_io.imported_model import Model
@@ -56,23 +56,23 @@ def small(name: str, folder: Path) -> Model:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_default_is_the_longest_the_model_runs_at(name: str, tmp_path: Path) -> None:
     loaded, most = small(name, tmp_path), MOST.get(name, 40)
-    (timed,), verified = bindings(loaded.graph, (), loaded.inputs)
+    (timed,), verified = choose_bindings(loaded.graph, (), loaded.inputs)
     assert timed.symbols["sequence"] == most and timed.label == f"batch=1 sequence={most}"
     (note,) = timed.notes
     assert note.startswith(f"sequence = {most}: ")
     assert ("'rows'" in note or "'ids'" in note) and "40" in note
     for binding in (timed, *verified):
-        run(tmp_path / "m.onnx", synthesize(loaded.graph, binding))
+        run(tmp_path / "m.onnx", synthesize_inputs(loaded.graph, binding))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_given_size_stays_or_is_refused_at_once(name: str, tmp_path: Path) -> None:
     loaded, most = small(name, tmp_path), MOST.get(name, 40)
-    (given,), _ = bindings(loaded.graph, [{"sequence": most}], loaded.inputs)
+    (given,), _ = choose_bindings(loaded.graph, [{"sequence": most}], loaded.inputs)
     assert given.symbols["sequence"] == most and not given.notes
-    run(tmp_path / "m.onnx", synthesize(loaded.graph, given))
+    run(tmp_path / "m.onnx", synthesize_inputs(loaded.graph, given))
     with pytest.raises(UsageError, match=rf"^sequence={most + 1} does not fit the model: .*40"):
-        bindings(loaded.graph, [{"sequence": most + 1}], loaded.inputs)
+        choose_bindings(loaded.graph, [{"sequence": most + 1}], loaded.inputs)
 
 
 def test_two_symbols_share_a_bound(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_two_symbols_share_a_bound(tmp_path: Path) -> None:
     ]  # fmt: skip
     inputs = [value("past", ["batch", "past", 8]), value("new", ["batch", "sequence", 8])]
     loaded = read(model(nodes, inputs, [value("y", None)], NUMBERS), tmp_path)
-    (timed,), _ = bindings(loaded.graph, (), loaded.inputs)
+    (timed,), _ = choose_bindings(loaded.graph, (), loaded.inputs)
     assert (timed.symbols["past"], timed.symbols["sequence"]) == (20, 20)
     assert timed.notes[0].startswith("past = 20 and sequence = 20: ")
-    run(tmp_path / "m.onnx", synthesize(loaded.graph, timed))
+    run(tmp_path / "m.onnx", synthesize_inputs(loaded.graph, timed))
 
 
 def test_clip_text_runs_at_its_77_positions(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_clip_text_runs_at_its_77_positions(tmp_path: Path) -> None:
     from tracea_graph.onnx_io import load
 
     loaded = load(make("clip-text", tmp_path))
-    (timed,), _ = bindings(loaded.graph, (), loaded.inputs)
+    (timed,), _ = choose_bindings(loaded.graph, (), loaded.inputs)
     assert timed.label == "batch=1 sequence=77"
     assert "position_embedding.weight" in timed.notes[0]
 
@@ -106,10 +106,10 @@ def test_spelt_sums_need_no_size_of_their_own(tmp_path: Path) -> None:
              node("Mul", "c n", "y")]  # fmt: skip
     tensors = [tensor("i2", [2], np.int64)]
     loaded = read(model(nodes, inputs, [value("y", None)], tensors), tmp_path)
-    (timed,), _ = bindings(loaded.graph, (), loaded.inputs)
+    (timed,), _ = choose_bindings(loaded.graph, (), loaded.inputs)
     assert set(timed.symbols) == {"batch", "p", "s"}
     size = (loaded.graph.spec("m").shape or ())[1]
     assert isinstance(size, Expr) and set(symbols_of(size)) == {"p", "s"}
-    fed = synthesize(loaded.graph, timed)
+    fed = synthesize_inputs(loaded.graph, timed)
     assert fed["m"].shape[1] == timed.symbols["p"] + timed.symbols["s"]
     run(tmp_path / "m.onnx", fed)

@@ -11,18 +11,23 @@ import pytest
 
 from tests.check.test_worker import bad_library
 from tests.check.tiny_models import graph, save
-from tracea_graph.check.bisection import bisect
+from tracea_graph.check.bisection import find_faulty_rewrites
 from tracea_graph.check.ill_conditioned_outputs import sigmoid_results
 from tracea_graph.check.output_errors import (
-    Elementwise,
+    ElementwiseTolerance,
     ErrorLimits,
-    errors,
-    floors,
     index_outputs,
-    undecided,
+    is_tie_within_tolerance,
+    measure_errors,
+    noise_floors,
 )
-from tracea_graph.check.reference_outputs import reference
-from tracea_graph.check.verify_outputs import OutputError, Verification, compare, verify
+from tracea_graph.check.reference_outputs import run_reference
+from tracea_graph.check.verify_outputs import (
+    OutputError,
+    Verification,
+    compare_with_reference,
+    verify,
+)
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import TOLERANCE
 
@@ -133,8 +138,8 @@ def test_index_outputs_are_found_behind_views():
 
 def test_an_index_out_of_range_is_never_undecided():
     scores, index = np.zeros((2, 3)), np.array([0, 3])
-    assert not undecided(index, np.zeros(2, np.int64), scores, 1, 1e-4)
-    assert undecided(np.array([0, 2]), np.zeros(2, np.int64), scores, 1, 1e-4)
+    assert not is_tie_within_tolerance(index, np.zeros(2, np.int64), scores, 1, 1e-4)
+    assert is_tie_within_tolerance(np.array([0, 2]), np.zeros(2, np.int64), scores, 1, 1e-4)
 
 
 def test_the_floor_is_what_the_runtime_moves_itself(tmp_path):
@@ -150,9 +155,9 @@ def test_noise_under_one_feed_is_the_floor_of_all_but_a_wild_feed_is_not():
         return {feed: {"y": np.array([1.0, *v])} for feed, v in values.items()}
 
     off = runs(calm=[0.5], noisy=[0.5], alike=[0.5])
-    found = floors(off, runs(calm=[0.5], noisy=[0.5 + 3e-4], alike=[0.5]))
+    found = noise_floors(off, runs(calm=[0.5], noisy=[0.5 + 3e-4], alike=[0.5]))
     assert [run["y"] for run in found.values()] == pytest.approx([3e-4] * 3)
-    found = floors(off, runs(calm=[0.5], noisy=[0.9], alike=[math.nan]))
+    found = noise_floors(off, runs(calm=[0.5], noisy=[0.9], alike=[math.nan]))
     assert found["calm"]["y"] == TOLERANCE.lent_floor
     assert found["noisy"]["y"] == pytest.approx(0.4) and found["alike"]["y"] == math.inf
 
@@ -173,7 +178,7 @@ def test_numbers_of_16_bits_may_be_rounded_the_other_way(tmp_path, wrong, status
 def test_an_output_may_be_off_by_one_number_of_its_type(name, one):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     run = {"one": {"y": np.array([1.0, 0.5]).astype(dtype)}}
-    (found,) = floors(run, run)["one"].values()
+    (found,) = noise_floors(run, run)["one"].values()
     assert ErrorLimits().allowed("y", found) == max(one, TOLERANCE.exact)
 
 
@@ -190,11 +195,11 @@ def test_failing_feeds_are_those_that_no_smaller_one_outdoes():
 @pytest.mark.parametrize("top", [1e-5, 0.5])
 def test_tiny_results_of_a_sigmoid_are_as_accurate_as_its_range(top):
     run = {"one": {"p": np.array([top, top / 2], np.float32)}}
-    assert floors(run, run) == {"one": {"p": 0.0}}
-    found = floors(run, run, sigmoids={"p"})["one"]["p"]
+    assert noise_floors(run, run) == {"one": {"p": 0.0}}
+    found = noise_floors(run, run, sigmoids={"p"})["one"]["p"]
     assert found * top == pytest.approx(TOLERANCE.sigmoid)
     nothing = {"one": {"p": np.zeros(2, np.float32)}}
-    assert floors(nothing, nothing, sigmoids={"p"}) == {"one": {"p": 0.0}}
+    assert noise_floors(nothing, nothing, sigmoids={"p"}) == {"one": {"p": 0.0}}
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(2e-7, "passed"), (4e-7, "failed")])
@@ -204,9 +209,12 @@ def test_a_tiny_probability_may_be_off_by_the_error_of_a_sigmoid(tmp_path, wrong
     shift = np.full(2, wrong, np.float32)
     paths = save(tmp_path, "a.onnx", text), save(tmp_path, "b.onnx", other, w=shift)
     feeds = {"one": {"x": np.array([-11.0, -12.0], np.float32)}}
-    known = reference(paths[0], feeds, sigmoids=sigmoid_results(graph(text)))
-    assert compare(known, paths[1], None, feeds).status == status
-    assert compare(reference(paths[0], feeds), paths[1], None, feeds).status == "failed"
+    known = run_reference(paths[0], feeds, sigmoids=sigmoid_results(graph(text)))
+    assert compare_with_reference(known, paths[1], None, feeds).status == status
+    assert (
+        compare_with_reference(run_reference(paths[0], feeds), paths[1], None, feeds).status
+        == "failed"
+    )
 
 
 def test_rejected_feeds_are_named_and_all_rejected_is_inconclusive(tmp_path):
@@ -222,41 +230,43 @@ def test_feeds_to_spare_are_for_models_that_run_in_no_time(tmp_path, monkeypatch
     feeds = {**FEEDS, "more": FEEDS["one"], "still more": FEEDS["one"]}
     spare = {"more", "still more"}
     monkeypatch.setattr("tracea_graph.check.reference_outputs.SPARE", 1e4)
-    whole = reference(path, feeds, spare=spare)
+    whole = run_reference(path, feeds, spare=spare)
     assert whole.off.keys() == feeds.keys()
     monkeypatch.setattr("tracea_graph.check.reference_outputs.SPARE", 0.0)
-    known = reference(path, feeds, spare=spare)
+    known = run_reference(path, feeds, spare=spare)
     assert known.off.keys() == {"one"} and not known.rejected
-    found = compare(known, path, None, feeds)
+    found = compare_with_reference(known, path, None, feeds)
     assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
     monkeypatch.setattr("tracea_graph.check.verify_outputs.SPARE", 0.0)
-    found = compare(whole, path, None, feeds, spare=spare)
+    found = compare_with_reference(whole, path, None, feeds, spare=spare)
     assert found.status == "passed" and {o.feed for o in found.outputs} == {"one"}
-    assert {o.feed for o in compare(whole, path, None, feeds).outputs} == feeds.keys()
+    assert {
+        o.feed for o in compare_with_reference(whole, path, None, feeds).outputs
+    } == feeds.keys()
 
 
 def test_feeds_to_spare_come_last(tmp_path, monkeypatch):
     path, order = save(tmp_path, "a.onnx", MATMUL, w=W), []
     feeds = {"one": FEEDS["one"], "two": {"x": 2 * FEEDS["one"]["x"]}}
-    known, run = reference(path, feeds), Worker.run
+    known, run = run_reference(path, feeds), Worker.run
 
     def noted(worker, name, feed, **more):
         order.append(next(k for k in feeds if feeds[k]["x"] is feed["x"]))
         return run(worker, name, feed, **more)
 
     monkeypatch.setattr(Worker, "run", noted)
-    compare(known, path, None, feeds, spare={"one"}, levels=("all",))
+    compare_with_reference(known, path, None, feeds, spare={"one"}, levels=("all",))
     assert order == ["two", "one"]
 
 
 def test_a_brief_look_ends_with_the_first_wrong_output(tmp_path):
     right, wrong = (save(tmp_path, f"{i}.onnx", MATMUL, w=W * i) for i in (1, 2))
     feeds = {**FEEDS, "more": FEEDS["one"]}
-    known = reference(right, feeds)
+    known = run_reference(right, feeds)
     for brief, looked_at in ((False, {"one", "more"}), (True, {"one"})):
-        found = compare(known, wrong, None, feeds, brief=brief)
+        found = compare_with_reference(known, wrong, None, feeds, brief=brief)
         assert found.status == "failed" and {o.feed for o in found.outputs} == looked_at
-    assert compare(known, right, None, feeds, brief=True).status == "passed"
+    assert compare_with_reference(known, right, None, feeds, brief=True).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +274,7 @@ def test_a_brief_look_ends_with_the_first_wrong_output(tmp_path):
 )
 def test_a_candidate_runs_at_the_levels_asked_for(tmp_path, monkeypatch, asked, opened):
     path, seen = save(tmp_path, "a.onnx", MATMUL, w=W), []
-    known = reference(path, FEEDS)
+    known = run_reference(path, FEEDS)
     open_ = Worker.open
 
     def noted(worker, *args, level, **more):
@@ -272,7 +282,7 @@ def test_a_candidate_runs_at_the_levels_asked_for(tmp_path, monkeypatch, asked, 
         return open_(worker, *args, level=level, **more)
 
     monkeypatch.setattr(Worker, "open", noted)
-    assert compare(known, path, None, FEEDS, levels=asked).status == "passed"
+    assert compare_with_reference(known, path, None, FEEDS, levels=asked).status == "passed"
     assert seen == opened
 
 
@@ -338,15 +348,15 @@ def test_a_library_that_crashes_fails_the_candidate(tmp_path):
 
 
 def test_errors_by_hand():
-    found = errors(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
+    found = measure_errors(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
     assert (found.max_abs, found.relative) == (0.5, 0.25)
-    assert errors(np.zeros(2), np.zeros(3)).relative == math.inf
-    assert errors(np.array([1e-6]), np.array([0.0])).relative == 1e-6
-    assert errors(np.array([1j]), np.array([-1j])).cosine == pytest.approx(-1.0)
-    assert errors(np.zeros(0), np.zeros(0)).relative == 0.0
-    flushed = errors(np.float32([1e-40, 0.0]), np.float32([1e-40, 1e-41]))
+    assert measure_errors(np.zeros(2), np.zeros(3)).relative == math.inf
+    assert measure_errors(np.array([1e-6]), np.array([0.0])).relative == 1e-6
+    assert measure_errors(np.array([1j]), np.array([-1j])).cosine == pytest.approx(-1.0)
+    assert measure_errors(np.zeros(0), np.zeros(0)).relative == 0.0
+    flushed = measure_errors(np.float32([1e-40, 0.0]), np.float32([1e-40, 1e-41]))
     assert flushed.relative == 0.0 and flushed.max_abs > 0.0
-    assert errors(np.float32([1e-37]), np.float32([2e-37])).relative == pytest.approx(0.5)
+    assert measure_errors(np.float32([1e-37]), np.float32([2e-37])).relative == pytest.approx(0.5)
 
 
 # ---- bisection -------------------------------------------------------------------------
@@ -361,7 +371,7 @@ def test_bisection_finds_what_fails_together_in_few_calls(culprits):
         return culprits <= on
 
     rewrites = [f"r{i}" for i in range(16)]
-    assert bisect(rewrites, fails) == culprits
+    assert find_faulty_rewrites(rewrites, fails) == culprits
     assert len(calls) <= 1 + 2 * len(culprits) * 4 + 2
     assert len(calls) == len(set(calls)), "no set is built twice"
 
@@ -373,18 +383,18 @@ def test_bisection_without_patience_blames_all_after_one_call():
         calls.append(on)
         return "b" in on
 
-    assert bisect("abcd", fails, has_time=lambda: False) == frozenset("abcd")
+    assert find_faulty_rewrites("abcd", fails, has_time=lambda: False) == frozenset("abcd")
     assert len(calls) == 1
 
 
 def test_bisection_of_the_innocent_blames_nobody():
-    assert bisect(["a", "b"], lambda on: False) == frozenset()
-    assert bisect([], lambda on: True) == frozenset()
+    assert find_faulty_rewrites(["a", "b"], lambda on: False) == frozenset()
+    assert find_faulty_rewrites([], lambda on: True) == frozenset()
 
 
 def test_a_callers_own_rule_takes_the_place_of_the_share() -> None:
     wanted = np.array([100.0, 1e-3, np.nan], np.float32)
     near = np.array([100.0, 2e-3, np.nan], np.float32)
-    assert Elementwise(atol=2e-3).accepts(near, wanted)
-    assert not Elementwise(rtol=1e-2).accepts(near, wanted)
-    assert not Elementwise(rtol=9.0, atol=9.0).accepts(near[:2], wanted)
+    assert ElementwiseTolerance(atol=2e-3).accepts(near, wanted)
+    assert not ElementwiseTolerance(rtol=1e-2).accepts(near, wanted)
+    assert not ElementwiseTolerance(rtol=9.0, atol=9.0).accepts(near[:2], wanted)

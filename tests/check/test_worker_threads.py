@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.check.tiny_models import save
-from tracea_graph.check.worker_main import affinities
+from tracea_graph.check.worker_main import thread_affinities
 from tracea_graph.check.worker_process import Worker
 
 ALONE = {p: str(p) for p in range(4)}
@@ -39,15 +39,15 @@ def test_a_core_for_each_thread(
     for processor, text in siblings.items():
         (tmp_path / str(processor)).write_text(text + "\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
-    assert affinities(threads, f"{tmp_path}/{{}}") == wanted
+    assert thread_affinities(threads, f"{tmp_path}/{{}}") == wanted
 
 
-@pytest.mark.skipif(not affinities(2), reason="a second thread needs a second core")
+@pytest.mark.skipif(not thread_affinities(2), reason="a second thread needs a second core")
 def test_a_session_keeps_its_threads_there(tmp_path: Path) -> None:
     path = save(tmp_path, "m.onnx", "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
     with Worker() as worker:
         worker.open("m", path, threads=2)
-        wanted = frozenset(int(p) - 1 for p in affinities(2).split(","))
+        wanted = frozenset(int(p) - 1 for p in thread_affinities(2).split(","))
         late = time.monotonic() + 30  # a thread moves by itself, once it runs
         while wanted not in _allowed(worker._process.pid) and time.monotonic() < late:
             time.sleep(0.01)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tiny import ROOT
 from tracea_graph.check.baseline_runtimes import BASELINES
-from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
+from tracea_graph.cli.arguments import join_subcommands, optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
 from tracea_graph.target import targets
 from tracea_graph.target_names import TARGETS
@@ -59,7 +59,7 @@ OURS = [line for p in EVERY.values() for line in p.examples if line.startswith("
 def test_examples_parse(line: str) -> None:
     prog, *words = shlex.split(line)
     parser = optimize_parser() if prog == "tracea-optimize" else tool_parser()
-    assert parser.parse_args(whole_command(words))
+    assert parser.parse_args(join_subcommands(words))
 
 
 @pytest.mark.parametrize("prog", ["tracea-optimize", "tracea optimize"])

@@ -20,9 +20,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.cli.support import UNTIMED, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
-from tracea_graph.api import stages
+from tracea_graph.api import stage_results
 from tracea_graph.cli import main, optimize_main
-from tracea_graph.onnx_io.protobuf_wire import tag
+from tracea_graph.onnx_io.protobuf_wire import encode_tag
 from tracea_graph.toolchain import compilers
 
 MARK = "QzX"
@@ -77,7 +77,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def texts(model: Path) -> Iterator[str]:
-    made = stages(model, "emit", Options(keep="all"))
+    made = stage_results(model, "emit", Options(keep="all"))
     yield from (source.text for source in made.sources)
 
 
@@ -166,7 +166,7 @@ def test_bodies_nested_in_bodies(
 
 def field(number: int, payload: bytes) -> bytes:
     """A field of protobuf's wire format that holds bytes."""
-    return tag(number, len(payload)) + payload
+    return encode_tag(number, len(payload)) + payload
 
 
 def test_claimed_sizes_are_not_believed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from tests.cli.support import UNTIMED, complaints
 from tests.tiny import ROOT, product, transformer
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
-from tracea_graph.cli.arguments import optimize_parser, options_of, wants_folder
+from tracea_graph.cli.arguments import optimize_parser, options_from_args, output_is_folder
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 
 def test_no_options_are_the_defaults() -> None:
-    assert options_of(optimize_parser().parse_args(["m.onnx"])) == Options()
+    assert options_from_args(optimize_parser().parse_args(["m.onnx"])) == Options()
 
 
 def test_every_option_arrives() -> None:
@@ -56,8 +56,8 @@ def test_every_option_arrives() -> None:
         "--until emit --keep-sources s --cache c --seed 3"
     )
     args = optimize_parser().parse_args(line.split())
-    assert not wants_folder(args)
-    assert options_of(args) == Options(
+    assert not output_is_folder(args)
+    assert options_from_args(args) == Options(
         output=Path("o.onnx"), target="cpu:avx2", threads=(1, 4),
         shapes=({"a": 1, "b": 2}, {"a": 3}), keep="all", only=("x", "y"), skip=("z",),
         budget=5.0, verify=False, require_library=True, prepack=False, single_file=True,
@@ -70,7 +70,7 @@ def test_every_option_arrives() -> None:
     ("line", "wanted"), [("m -o out/", True), ("m n", True), ("m -o out", False), ("m", False)]
 )
 def test_a_slash_or_several_models_ask_for_a_folder(line: str, wanted: bool) -> None:
-    assert wants_folder(optimize_parser().parse_args(line.split())) == wanted
+    assert output_is_folder(optimize_parser().parse_args(line.split())) == wanted
 
 
 # ---- the report --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from tests.cli.support import complaints
-from tracea_graph.cli.progress import Steps
+from tracea_graph.cli.progress import StepDisplay
 from tracea_graph.pipeline.step_timer import StepProgress, StepTimer
 
 GAIN = "at least 1.20× as fast, 1.25× in the median"
@@ -28,7 +28,7 @@ def work(timer: StepTimer) -> None:
 
 def test_elsewhere_than_on_a_terminal_it_is_a_line_per_step() -> None:
     file = io.StringIO()
-    with Steps("m.onnx", Console(file=file)) as steps:
+    with StepDisplay("m.onnx", Console(file=file)) as steps:
         work(StepTimer(steps))
     said = file.getvalue()
     assert [line[10:] for line in said.splitlines()] == [
@@ -39,7 +39,7 @@ def test_elsewhere_than_on_a_terminal_it_is_a_line_per_step() -> None:
 
 def test_on_a_terminal_it_is_a_table_of_80_columns() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    steps = Steps("m.onnx", console)
+    steps = StepDisplay("m.onnx", console)
     work(StepTimer(steps))
     assert steps._table is not None
     with console.capture() as capture:

@@ -17,9 +17,9 @@ from onnx import numpy_helper
 from tests.tiny import product
 from tracea_graph import api
 from tracea_graph.cli.main import main, optimize_main
-from tracea_graph.commands.repro import packed_words
+from tracea_graph.commands.repro import replay_arguments
 from tracea_graph.errors import VerifyError
-from tracea_graph.onnx_io.weightless_models import regrow, write_skeleton
+from tracea_graph.onnx_io.weightless_models import regrow_weights, write_skeleton
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ("--keep", "all", "--no-verify", "--target", "cpu:scalar")
@@ -44,8 +44,8 @@ def test_weights_are_drawn_with_their_mean_and_spread(tmp_path: Path) -> None:
     facts = write_skeleton(source, tmp_path / "skeleton.onnx")
     assert (tmp_path / "skeleton.onnx").stat().st_size < 1000
     assert b"ours" not in (tmp_path / "skeleton.onnx").read_bytes()
-    regrow(tmp_path / "skeleton.onnx", facts, tmp_path / "a.onnx")
-    regrow(tmp_path / "skeleton.onnx", facts, tmp_path / "b.onnx")
+    regrow_weights(tmp_path / "skeleton.onnx", facts, tmp_path / "a.onnx")
+    regrow_weights(tmp_path / "skeleton.onnx", facts, tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     before, after = (
         next(numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer if len(t.dims) == 2)
@@ -59,11 +59,11 @@ def test_weights_are_drawn_with_their_mean_and_spread(tmp_path: Path) -> None:
 
 def test_files_that_options_name_are_packed_but_for_data(tmp_path: Path) -> None:
     words = ["--config", "a.yaml", "--data=x.npz", "-o", "out.onnx", "--threads", "2", "-v"]
-    assert packed_words(words, weights=False) == (
+    assert replay_arguments(words, weights=False) == (
         ["--config", "pack:config.yaml", "--threads", "2", "-v"],
         {"config.yaml": Path("a.yaml")},
     )
-    kept, files = packed_words(words, weights=True)
+    kept, files = replay_arguments(words, weights=True)
     assert kept[2:4] == ["--data", "pack:data.npz"]
     assert files["data.npz"] == Path("x.npz")
 
@@ -97,7 +97,7 @@ def test_a_wrong_result_is_packed_where_it_happens(
     source = secret(tmp_path)
 
     def wrong(models: object, *args: object, **named: object) -> object:
-        yield api.Outcome(source, None, VerifyError("y is off by 1"))
+        yield api.OptimizeOutcome(source, None, VerifyError("y is off by 1"))
 
     monkeypatch.setattr(api, "optimize_many", wrong)
     monkeypatch.setenv("TRACEA_CACHE", str(tmp_path / "cache"))

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from tests.cli.support import refused
-from tracea_graph.cli.arguments import optimize_parser, options_of
-from tracea_graph.cli.config_file import with_config
+from tracea_graph.cli.arguments import optimize_parser, options_from_args
+from tracea_graph.cli.config_file import insert_config_options
 from tracea_graph.options import Options
 from tracea_graph.options.config_files import save
 
 
 def options(*words: str) -> Options:
-    return options_of(optimize_parser().parse_args(with_config(words)))
+    return options_from_args(optimize_parser().parse_args(insert_config_options(words)))
 
 
 def test_every_long_option_may_stand_in_the_file(tmp_path: Path) -> None:

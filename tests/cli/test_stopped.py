@@ -18,7 +18,7 @@ from tests.cli.support import COMMAND, UNTIMED, complaints, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
-from tracea_graph.cli.termination_signals import interrupt_exit_code, stoppable
+from tracea_graph.cli.termination_signals import interrupt_exit_code, interrupt_on_signals
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS
 
 
@@ -202,7 +202,7 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
 
 def test_a_second_signal_does_not_interrupt_the_cleaning_up() -> None:
     cleaned = False
-    with pytest.raises(KeyboardInterrupt) as caught, stoppable():
+    with pytest.raises(KeyboardInterrupt) as caught, interrupt_on_signals():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
@@ -217,7 +217,7 @@ def test_what_ignores_a_signal_goes_on_ignoring_it() -> None:
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stoppable():
+        with interrupt_on_signals():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -228,7 +228,7 @@ def test_threads_other_than_the_main_one_leave_signals_alone() -> None:
     seen: list[object] = []
 
     def look() -> None:
-        with stoppable():
+        with interrupt_on_signals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=look)

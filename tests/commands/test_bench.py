@@ -17,7 +17,13 @@ from tracea_graph.check.baseline_runtimes import BASELINES, BaselineWorker, base
 from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
-from tracea_graph.commands.bench import BenchOptions, bench, busy_note, result_beside, subject
+from tracea_graph.commands.bench import (
+    BenchOptions,
+    bench,
+    busy_warning,
+    model_subject,
+    result_beside,
+)
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.views.bench import BenchReport, BenchRow, render_bench
 
@@ -141,7 +147,7 @@ def test_a_lone_model_meets_the_result_beside_it(product: Path) -> None:
 
 def test_a_missing_library_is_told(tmp_path: Path) -> None:
     path = result(tmp_path)
-    assert subject(path).library is None
+    assert model_subject(path).library is None
     options = BenchOptions(threads=(1,), pairs=2, baselines=())
     report = bench([path], options)
     assert "result.onnx has no library of its own beside it" in report.warnings[0]
@@ -156,12 +162,12 @@ def test_another_models_library_is_refused(tmp_path: Path) -> None:
     onnx.save(model, path)
     path.with_suffix(".so").write_bytes(b"something else")
     with pytest.raises(UsageError, match="not the library"):
-        subject(path)
+        model_subject(path)
 
 
 def test_a_busy_machine_is_told() -> None:
-    assert busy_note(0.1) == ()
-    assert "150%" in busy_note(1.5)[0]
+    assert busy_warning(0.1) == ()
+    assert "150%" in busy_warning(1.5)[0]
 
 
 def test_the_table_states_threads_bounds_and_versions() -> None:

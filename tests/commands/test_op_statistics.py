@@ -9,7 +9,7 @@ import pytest
 from tests.commands.samples import result
 from tests.graphs import Net, normal
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 
 BATCH, DEEP, WIDE = 5, 48, 32
@@ -19,7 +19,9 @@ IN, OUT, WEIGHT, BIAS = 4 * BATCH * DEEP, 4 * BATCH * WIDE, 4 * DEEP * WIDE, 4 *
 @pytest.fixture
 def fused(tmp_path: Path) -> OpStatistics:
     path = result(tmp_path)
-    return OpStatistics(load(path, inline=True).graph, calls_of(load(path)), {"batch": BATCH})
+    return OpStatistics(
+        load(path, inline=True).graph, custom_op_nodes(load(path)), {"batch": BATCH}
+    )
 
 
 def known(work: NodeStats | None) -> NodeStats:

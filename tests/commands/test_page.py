@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.commands.report_profiles import profiled
+from tracea_graph.commands.report_profiles import profile_report_models
 
 pytestmark = pytest.mark.compiler
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.compiler
 def test_kernels_of_a_result_have_facts_from_their_objects(tmp_path: Path) -> None:
     options = Options(target="cpu:scalar", keep="all", verify=False)
     report = api.optimize(product(tmp_path / "m.onnx"), options)
-    found = profiled(report, options)
+    found = profile_report_models(report, options)
     (row,) = report.kernel_calls
     facts = found.kernels[row.variant_id]
     assert (facts.op, facts.dtype, facts.level) == ("gemm", "f32", "scalar")

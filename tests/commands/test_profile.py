@@ -166,7 +166,7 @@ def test_a_single_call_has_no_line_of_its_own() -> None:
 
 def test_a_profile_places_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a library ONNX Runtime inlines the body: no node is a program, all have times."""
-    monkeypatch.setattr(profile_module, "roofs_of", lambda doctor, threads: ROOFS)
+    monkeypatch.setattr(profile_module, "roofline_limits", lambda doctor, threads: ROOFS)
     options = BenchOptions(threads=(1,), shapes=({"batch": 64},), pairs=3, seconds=300.0)
     taken = profile_module.profile(result(tmp_path), options)
     assert taken.binding == "batch=64"

@@ -14,11 +14,11 @@ import pytest
 
 from tests.tiny import answers, error_between, padded_text, product, transformer
 from tracea_graph import Options, optimize
-from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict, RewriteGroup
 from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.cli import main
 from tracea_graph.commands import retune as retune_module
-from tracea_graph.commands.retune import retune, strip
+from tracea_graph.commands.retune import retune, strip_custom_ops
 from tracea_graph.errors import UsageError, VerifyError
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
@@ -52,10 +52,10 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Losing], None]:
 
     def lose(loses: Losing) -> None:
         def decided(
-            original: Path, groups: Sequence[Group], build: Any, feeds: Any, **_: Any
+            original: Path, groups: Sequence[RewriteGroup], build: Any, feeds: Any, **_: Any
         ) -> GroupSelection:
             dropped = frozenset(g.key for g in groups if loses(g.key))
-            verdicts = tuple(Verdict(g, g.key not in dropped, "measured") for g in groups)
+            verdicts = tuple(GroupVerdict(g, g.key not in dropped, "measured") for g in groups)
             kept = frozenset(g.key for g in groups) - dropped
             total = {(1, "x"): Ratio(1.02, 0.9, 1.1, 15, 1.02, 1.0, 1.0, 1.0)}
             return GroupSelection(kept, verdicts, total, build(dropped) if kept else None)
@@ -164,14 +164,14 @@ def test_kernels_that_are_wrong_here_are_an_error(
     deployed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(path: Path, out: Path) -> None:
-        strip(path, out)
+        strip_custom_ops(path, out)
         model = onnx.load(out)
         big = max(model.graph.initializer, key=lambda t: np.prod(t.dims))
         values = onnx.numpy_helper.to_array(big) * np.float32(2)
         big.CopyFrom(onnx.numpy_helper.from_array(values, big.name))
         onnx.save(model, out)
 
-    monkeypatch.setattr(retune_module, "strip", wrong)
+    monkeypatch.setattr(retune_module, "strip_custom_ops", wrong)
     before = deployed.read_bytes()
     with pytest.raises(VerifyError, match="is not right on this machine"):
         retune(deployed, QUICK)

@@ -14,7 +14,7 @@ from tracea_graph.check.worker_process import Worker
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
 from tracea_graph.commands.bench import BenchOptions
-from tracea_graph.commands.serving import serve
+from tracea_graph.commands.serving import compare_serving
 from tracea_graph.errors import UsageError
 from tracea_graph.views.serving import ServingReport, ServingRow, quantile, render_serving
 
@@ -47,7 +47,7 @@ def test_sessions_run_at_once_each_at_least_once(product: Path) -> None:
 
 def test_both_ways_of_a_model_and_its_result_are_measured(product: Path) -> None:
     shutil.copy(product, product.with_name("product.tracea.onnx"))
-    found = serve([product], 2, SHORT)
+    found = compare_serving([product], 2, SHORT)
     assert [(r.subject, r.sessions, r.threads) for r in found.rows] == [
         ("product.onnx", 2, 1), ("product.onnx", 1, 2),
         ("product.tracea.onnx", 2, 1), ("product.tracea.onnx", 1, 2),
@@ -58,9 +58,9 @@ def test_both_ways_of_a_model_and_its_result_are_measured(product: Path) -> None
 
 
 def test_one_session_of_one_thread_is_one_way(product: Path) -> None:
-    assert [(r.sessions, r.threads) for r in serve([product], 1, SHORT).rows] == [(1, 1)]
+    assert [(r.sessions, r.threads) for r in compare_serving([product], 1, SHORT).rows] == [(1, 1)]
     with pytest.raises(UsageError, match="--sessions must be at least 1, not 0"):
-        serve([product], 0, SHORT)
+        compare_serving([product], 0, SHORT)
 
 
 def test_the_best_way_is_named_with_its_price() -> None:

@@ -15,10 +15,10 @@ from tracea_graph import api
 from tracea_graph.cli.main import main
 from tracea_graph.commands.production_telemetry import (
     call_rows,
-    metrics_text,
+    call_work_by_node,
+    perfetto_trace,
+    prometheus_text,
     read_runs,
-    timeline,
-    works_of,
 )
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.schema import PHASES
@@ -54,7 +54,7 @@ def test_calls_are_summarized_by_size(profile: Path) -> None:
 
 
 def test_metrics_are_prometheus_text(profile: Path) -> None:
-    lines = metrics_text(read_runs(profile), {}).splitlines()
+    lines = prometheus_text(read_runs(profile), {}).splitlines()
     assert 'tracea_node_seconds_bucket{node="block 0",le="1e-06"} 0' in lines
     assert 'tracea_node_seconds_bucket{node="block 0",le="2.5e-06"} 1' in lines
     assert 'tracea_node_seconds_bucket{node="block 0",le="+Inf"} 3' in lines
@@ -64,7 +64,7 @@ def test_metrics_are_prometheus_text(profile: Path) -> None:
 
 
 def test_the_timeline_begins_at_the_first_run(profile: Path) -> None:
-    events = json.loads(timeline(read_runs(profile), {}))["traceEvents"]
+    events = json.loads(perfetto_trace(read_runs(profile), {}))["traceEvents"]
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in events[:4]] == [
         ("block 0", 0.0, 4.0, 77), ("call 0", 0.0, 1.0, 77), ("call 1", 1.0, 3.0, 77),
         ("block 0", 10.0, 5.0, 77),
@@ -100,7 +100,7 @@ def test_a_result_that_runs_is_profiled_call_by_call(
     monkeypatch.setenv("TRACEA_PROFILE", str(profile))
     child(RUN, report.output, tmp_path / "feeds.npz")
     runs = read_runs(profile)
-    works = works_of(Path(report.output), runs)
+    works = call_work_by_node(Path(report.output), runs)
     assert works
     rows = call_rows(runs, works)
     assert {row.phase for row in rows} <= {*PHASES}

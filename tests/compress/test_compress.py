@@ -25,10 +25,10 @@ from tracea_graph.compress import (
     split_data,
 )
 from tracea_graph.compress.error_metric import Outputs
-from tracea_graph.config import Prune
+from tracea_graph.config import PruneSpec
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.switchable_models import Change
+from tracea_graph.onnx_io.switchable_models import SwitchableChange
 
 pytestmark = pytest.mark.usefixtures("highest_level")
 
@@ -135,7 +135,7 @@ def test_the_predicted_error_is_that_of_the_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.compiler
 def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
-    spec = Prune(0.5, block=(16, 4))
+    spec = PruneSpec(0.5, block=(16, 4))
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
     assert report.improved and all(row.technique == "zeros" for row in report.compressed)
     assert any(row.kept for row in report.compressed)
@@ -145,7 +145,7 @@ def test_pruned_blocks_are_skipped(model: Path, data: Path) -> None:
 @pytest.mark.compiler
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_channels_go_from_both_products(model: Path, data: Path, precision: str) -> None:
-    spec = Prune(0.5, channels=True)
+    spec = PruneSpec(0.5, channels=True)
     chosen = options(data, low_rank=None, prune=spec, max_error=0.1, precision=precision)
     report = api.optimize(model, chosen)
     (row,) = report.compressed
@@ -157,8 +157,10 @@ def test_channels_go_from_both_products(model: Path, data: Path, precision: str)
     assert report.holdout_error is not None and 0 < report.holdout_error <= 0.15
 
 
-@pytest.mark.parametrize("spec", [Prune(0.5, group=4), Prune(0.5)], ids=["2:4", "unstructured"])
-def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: Prune) -> None:
+@pytest.mark.parametrize(
+    "spec", [PruneSpec(0.5, group=4), PruneSpec(0.5)], ids=["2:4", "unstructured"]
+)
+def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: PruneSpec) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
     assert not report.compressed
     assert any("2:4 is for GPUs" in w for w in report.warnings)
@@ -282,7 +284,7 @@ def test_the_power_of_an_error_is_found(model: Path, data: Path, tmp_path: Path)
     loaded = load(model)
     feeds = [feed for _, feed in Samples.of(data, loaded)][:1]
     deltas = [("x", "h", decaying(K, N, 5)), ("r", "y", decaying(N, K, 6))]
-    changes = [Change(i, x, y, 1e-3 * d) for i, (x, y, d) in enumerate(deltas)]
+    changes = [SwitchableChange(i, x, y, 1e-3 * d) for i, (x, y, d) in enumerate(deltas)]
 
     def squared(found: Outputs, wanted: Outputs) -> float:
         return relative_max_error(found, wanted) ** 2

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tracea_graph.compress import LayerOption, allocate, search, total_error
-from tracea_graph.compress.channel_pruning import ChannelOptions
+from tracea_graph.compress import LayerOption, allocate_budget, search_within_budget, total_error
+from tracea_graph.compress.channel_pruning import ChannelPruningErrors
 from tracea_graph.compress.low_rank_factors import LowRankOptions, ranks_for
 from tracea_graph.compress.weight_pruning import PruneOptions
-from tracea_graph.config import Prune
+from tracea_graph.config import PruneSpec
 
 Array = npt.NDArray[Any]
 
@@ -69,11 +69,16 @@ def test_ranks_fill_panels_and_save() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [Prune(0.6), Prune(0.5, group=4), Prune(0.75, block=(16, 1)), Prune(0.5, block=(16, 4))],
+    [
+        PruneSpec(0.6),
+        PruneSpec(0.5, group=4),
+        PruneSpec(0.75, block=(16, 1)),
+        PruneSpec(0.5, block=(16, 4)),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("seen", [True, False])
-def test_pruning_keeps_its_pattern_and_knows_its_error(spec: Prune, seen: bool) -> None:
+def test_pruning_keeps_its_pattern_and_knows_its_error(spec: PruneSpec, seen: bool) -> None:
     x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
     menu = PruneOptions(w, spec, x.T @ x if seen else None)
     other = menu.pruned(spec.share)
@@ -90,14 +95,14 @@ def test_pruning_keeps_its_pattern_and_knows_its_error(spec: Prune, seen: bool) 
 
 def test_the_update_makes_up_for_zeros() -> None:
     x, w = data(500, 96), np.random.default_rng(1).standard_normal((96, 80))
-    blind, seeing = (PruneOptions(w, Prune(0.6), g).pruned(0.6) for g in (None, x.T @ x))
+    blind, seeing = (PruneOptions(w, PruneSpec(0.6), g).pruned(0.6) for g in (None, x.T @ x))
     assert relative(x, w, seeing) < 0.8 * relative(x, w, blind)
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_channels_that_go_are_made_up_for(seen: bool) -> None:
     x, w = data(500, 128), np.random.default_rng(1).standard_normal((128, 80))
-    menu = ChannelOptions.of(w, x.T @ x if seen else None, 0.5)
+    menu = ChannelPruningErrors.of(w, x.T @ x if seen else None, 0.5)
     assert list(menu.errors) == [16, 32, 48, 64]
     assert list(menu.errors.values()) == sorted(menu.errors.values())
     seen_by = x if seen else np.eye(128)
@@ -125,7 +130,7 @@ def test_a_budget_buys_nearly_the_most_time() -> None:
             sorted(zip(rng.random(3) * 10, rng.random(3) * 0.1, strict=True)) for _ in range(4)
         ]
         offered = menu(*offers)
-        found = allocate(offered, 0.1)
+        found = allocate_budget(offered, 0.1)
         assert total_error([*found.values()]) <= 0.1
         every = product(*([None, *cs] for cs in offered.values()))
         picks = [[c for c in pick if c] for pick in every]
@@ -134,7 +139,7 @@ def test_a_budget_buys_nearly_the_most_time() -> None:
 
 
 def test_equal_layers_need_not_enter_together() -> None:
-    found = allocate(menu(*[[(1.0, 0.01)]] * 6), 0.02)
+    found = allocate_budget(menu(*[[(1.0, 0.01)]] * 6), 0.02)
     assert len(found) == 4
 
 
@@ -142,12 +147,14 @@ def test_equal_layers_need_not_enter_together() -> None:
 def test_what_is_measured_decides(truth: float) -> None:
     """Predictions that are off by a factor: the search still ends within the budget, near it."""
     offers = menu(*[[(10.0 * e, e / 100) for e in range(1, 60)]] * 5)
-    chosen, error = search(offers, 0.1, lambda c, _: truth * total_error([*c.values()]))
+    chosen, error = search_within_budget(
+        offers, 0.1, lambda c, _: truth * total_error([*c.values()])
+    )
     assert 0.05 < error <= 0.1 and chosen
 
 
 def test_a_budget_that_nothing_holds() -> None:
-    chosen, _ = search(menu([(1.0, 0.1)]), 1e-6, lambda c, _: 0.1)
+    chosen, _ = search_within_budget(menu([(1.0, 0.1)]), 1e-6, lambda c, _: 0.1)
     assert not chosen
 
 
@@ -161,6 +168,6 @@ def test_a_search_among_squares_spreads_roots() -> None:
     def measure(chosen: dict[str, LayerOption], trial: int) -> float:
         return total_error([*chosen.values()]) ** 2
 
-    chosen, error = search(menu, 0.32, measure, power=2)
+    chosen, error = search_within_budget(menu, 0.32, measure, power=2)
     assert sorted(chosen) == ["layer0", "layer1", "layer2", "layer3"]
     assert error == pytest.approx(0.30)

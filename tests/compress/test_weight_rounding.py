@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graphs import Net, evaluate, every_phase, normal
-from tracea_graph.compress.int4_rounding import choose_int4, dequantized, gptq
+from tracea_graph.compress.int4_rounding import choose_int4, dequantize, gptq
 from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 from tracea_graph.rewrite import SchedulerLimits, schedule
@@ -24,12 +24,12 @@ def correlated() -> np.ndarray:
 def test_codes_reach_the_nearest_numbers() -> None:
     codes, scales, zeros = fit_blocks(W, 4, 32)
     assert codes.max() <= 15 and scales.shape == zeros.shape == (4, 24)
-    lost = abs(dequantized(codes, scales, zeros, 32) - W)
+    lost = abs(dequantize(codes, scales, zeros, 32) - W)
     assert np.sqrt(np.mean(lost**2)) < 0.11 * W.std()
     odd = W.copy()
     odd[:, 1], odd[5, 2], odd[40, 3] = 0, np.nan, np.inf
     codes, scales, zeros = fit_blocks(odd, 4, 32)
-    assert not dequantized(codes, scales, zeros, 32)[:, 1].any()
+    assert not dequantize(codes, scales, zeros, 32)[:, 1].any()
     assert np.isnan(scales[0, 2]) and np.isnan(scales[1, 3]) and np.isfinite(scales[:, 4:]).all()
 
 
@@ -47,7 +47,7 @@ def test_later_rows_make_up_for_earlier_ones() -> None:
     x = correlated()
     moments = (x.T @ x).astype(np.float64)
     errors = [
-        np.linalg.norm(x @ (dequantized(*codes, 32) - W))
+        np.linalg.norm(x @ (dequantize(*codes, 32) - W))
         for codes in (fit_blocks(W, 4, 32), gptq(W, moments, 32))
     ]
     assert errors[1] < 0.5 * errors[0]

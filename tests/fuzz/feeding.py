@@ -23,7 +23,7 @@ import onnx
 from tests.fuzz.draft import traits, true_dims
 from tests.fuzz.masking import HIDDEN
 from tests.fuzz.steadiness import Array
-from tracea_graph.check.input_feeds import Binding, synthesize
+from tracea_graph.check.input_feeds import Binding, synthesize_inputs
 from tracea_graph.onnx_io import load
 
 __all__ = ["KINDS", "Feed", "feeds"]
@@ -93,7 +93,7 @@ def _made(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Array]:
         path = Path(folder) / "untangled.onnx"
         onnx.save(untangled, path)
         found = load(path)
-        return synthesize(found.graph, Binding("fuzz", sizes), 5, found.inputs)
+        return synthesize_inputs(found.graph, Binding("fuzz", sizes), 5, found.inputs)
 
 
 def _hidden(plain: Mapping[str, Array]) -> Iterator[Feed]:

@@ -18,7 +18,7 @@ from tracea_graph import Options, Report, api
 from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.initializer_guards import nodes_of
+from tracea_graph.onnx_io.initializer_guards import result_nodes
 from tracea_graph.pipeline.inputs import gather_inputs
 
 __all__ = ["Ran", "run_many", "write_steady"]
@@ -67,7 +67,7 @@ def run_many(paths: Sequence[Path], out: Path, every_level: bool) -> list[Ran]:
         return [_ran(worker_pool, outcome) for outcome in outcomes]
 
 
-def _ran(worker_pool: WorkerPool, outcome: api.Outcome) -> Ran:
+def _ran(worker_pool: WorkerPool, outcome: api.OptimizeOutcome) -> Ran:
     path, report = outcome.source, outcome.report
     if report is None:
         return Ran(path, False, f"{type(outcome.error).__name__}: {outcome.error}")
@@ -88,7 +88,7 @@ def _ran(worker_pool: WorkerPool, outcome: api.Outcome) -> Ran:
 
 def _left(result: Path) -> set[str]:
     """The values that operators of ONNX Runtime's write; guarded ones by the names they had."""
-    nodes = (node for node in nodes_of(onnx.load(result)) if not node.domain)
+    nodes = (node for node in result_nodes(onnx.load(result)) if not node.domain)
     return {value.removesuffix(_GUARDED) for node in nodes for value in node.output}
 
 

@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from tracea_graph.onnx_io.node_conversion import renamed
+from tracea_graph.onnx_io.node_conversion import rename_values
 
 __all__ = ["DEEPER", "FLAG", "halved", "in_branches", "in_loop"]
 
@@ -96,7 +96,7 @@ def halved(model: ModelProto, kind: int, rounded: bool) -> ModelProto:
 def _body(model: ModelProto, outputs: Sequence[str], every: bool = False) -> GraphProto:
     """A branch that computes the model; ``every`` constant is an outer one, or every second."""
     names = {v: f"{v}__in" for node in model.graph.node for v in node.output if v}
-    nodes = [renamed(node, names) for node in model.graph.node]
+    nodes = [rename_values(node, names) for node in model.graph.node]
     for output, value in zip(outputs, model.graph.output, strict=True):
         source = names.get(value.name, value.name)
         nodes.append(helper.make_node("Identity", [source], [output]))

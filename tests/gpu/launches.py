@@ -16,7 +16,7 @@ import numpy as np
 
 from models.make import make
 from tracea_graph import Options
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
@@ -121,7 +121,7 @@ def programs(
 ) -> tuple[list[Placed], TileGraph, Options]:
     """Plan a model at the sizes it is timed at, without the rules to ``skip``."""
     shapes = ({"batch": batch},) if batch > 1 else ()
-    sizes = bindings(model.graph, shapes, model.inputs)[0][0].symbols
+    sizes = choose_bindings(model.graph, shapes, model.inputs)[0][0].symbols
     options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0,
                       shapes=shapes, skip=skip)  # fmt: skip
     planner = Planner(model.graph, options, sizes, cost=CostModel(GPU.machine(()), sizes))

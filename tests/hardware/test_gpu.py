@@ -14,7 +14,13 @@ from rich.console import Console
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import gpu
-from tracea_graph.hardware.gpu import Gpu, Gpus, ask_nvidia, nvidia, tensor_dtypes
+from tracea_graph.hardware.gpu import (
+    Gpu,
+    Gpus,
+    find_nvidia_gpus,
+    query_nvidia_devices,
+    tensor_core_dtypes,
+)
 from tracea_graph.health_check import Doctor
 from tracea_graph.views.doctor import _gpus
 
@@ -69,7 +75,7 @@ WITH_DRIVER = "NVRM version: NVIDIA UNIX Module  580.65.06"
 
 
 def test_devices_are_read_through_the_driver() -> None:
-    first, second = ask_nvidia(Driver(2), NVML)
+    first, second = query_nvidia_devices(Driver(2), NVML)
     assert (first.name, second.name) == ("NVIDIA Test 0", "NVIDIA Test 1")
     assert (first.capability, first.units, first.shared_memory) == ("9.0", 132, 232448)
     assert (first.l2, first.memory) == (60 << 20, 140 << 30)
@@ -78,12 +84,12 @@ def test_devices_are_read_through_the_driver() -> None:
 
 
 def test_without_nvml_the_cuda_version_is_told() -> None:
-    assert ask_nvidia(Driver(), None)[0].driver == "CUDA 13.1"
+    assert query_nvidia_devices(Driver(), None)[0].driver == "CUDA 13.1"
 
 
 def test_the_drivers_own_word_for_a_failure_is_kept() -> None:
     with pytest.raises(RuntimeError, match="CUDA_ERROR_NO_DEVICE"):
-        ask_nvidia(Driver(init=Result.CUDA_ERROR_NO_DEVICE), NVML)
+        query_nvidia_devices(Driver(init=Result.CUDA_ERROR_NO_DEVICE), NVML)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +108,15 @@ def test_the_drivers_own_word_for_a_failure_is_kept() -> None:
 def test_tensor_cores_follow_the_capability(
     capability: tuple[int, int], has: set[str], lacks: set[str]
 ) -> None:
-    found = set(tensor_dtypes(*capability))
+    found = set(tensor_core_dtypes(*capability))
     assert has <= found and not lacks & found
 
 
 def test_no_driver_is_one_clear_sentence(tmp_path: Path) -> None:
-    assert nvidia(tmp_path) == ((), ("no NVIDIA GPU: this machine has no NVIDIA driver",))
+    assert find_nvidia_gpus(tmp_path) == (
+        (),
+        ("no NVIDIA GPU: this machine has no NVIDIA driver",),
+    )
 
 
 @pytest.fixture
@@ -130,7 +139,7 @@ def test_a_failing_query_is_one_clear_sentence(
     answer: str, note: str, driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "_output", lambda command: answer)
-    found, notes = nvidia(driver)
+    found, notes = find_nvidia_gpus(driver)
     assert found == ()
     assert len(notes) == 1 and note in notes[0]
 
@@ -143,7 +152,7 @@ def test_what_the_process_writes_is_what_is_read(
     gpu.main()
     answer = capsys.readouterr().out
     monkeypatch.setattr(gpu, "_output", lambda command: answer)
-    assert nvidia(driver) == (tuple(ask_nvidia(Driver(1), NVML)), ())
+    assert find_nvidia_gpus(driver) == (tuple(query_nvidia_devices(Driver(1), NVML)), ())
 
 
 def test_missing_bindings_are_told(
@@ -157,10 +166,10 @@ def test_missing_bindings_are_told(
 def test_found_devices_are_kept_and_failures_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device, calls = ask_nvidia(Driver(), NVML)[0], list[int]()
+    device, calls = query_nvidia_devices(Driver(), NVML)[0], list[int]()
     answers = [Gpus((), ("not now",)), Gpus((device,))]
-    monkeypatch.setattr(gpu, "survey", lambda: calls.append(1) or answers[len(calls) - 1])
-    monkeypatch.setattr(gpu, "nvidia_traces", lambda: [WITH_DRIVER])
+    monkeypatch.setattr(gpu, "find_gpus", lambda: calls.append(1) or answers[len(calls) - 1])
+    monkeypatch.setattr(gpu, "nvidia_driver_signs", lambda: [WITH_DRIVER])
     environment = Environment(cache=tmp_path)
     found = [Doctor(environment).gpus for _ in range(3)]
     assert [len(f.devices) for f in found] == [0, 1, 1]
@@ -184,28 +193,28 @@ Agent 2
   Device Type:             GPU
   Compute Unit:            304
 """
-    assert gpu.amd_devices(text) == (Gpu("AMD", "AMD Instinct MI300X", "gfx942", 304),)
-    assert gpu.amd_devices("") == ()
+    assert gpu.parse_rocminfo(text) == (Gpu("AMD", "AMD Instinct MI300X", "gfx942", 304),)
+    assert gpu.parse_rocminfo("") == ()
 
 
 def test_rocm_smi_and_system_profiler() -> None:
     cards = {"card0": {"Card Series": "Radeon PRO", "GFX Version": "gfx1100"}, "system": "x"}
-    assert gpu.amd_cards(json.dumps(cards)) == (Gpu("AMD", "Radeon PRO", "gfx1100"),)
+    assert gpu.parse_rocm_smi(json.dumps(cards)) == (Gpu("AMD", "Radeon PRO", "gfx1100"),)
     row = {"sppci_model": "Apple M3 Max", "sppci_cores": "40"}
-    found = gpu.apple_devices(json.dumps({"SPDisplaysDataType": [row]}))
+    found = gpu.parse_system_profiler(json.dumps({"SPDisplaysDataType": [row]}))
     assert found == (Gpu("Apple", "Apple M3 Max", units=40),)
-    assert gpu.amd_cards("no JSON") == gpu.apple_devices("no JSON") == ()
+    assert gpu.parse_rocm_smi("no JSON") == gpu.parse_system_profiler("no JSON") == ()
 
 
 def test_the_table_shows_sizes_and_tensor_cores() -> None:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(_gpus(tuple(ask_nvidia(Driver(), NVML))))
+        console.print(_gpus(tuple(query_nvidia_devices(Driver(), NVML))))
     assert "NVIDIA NVIDIA" not in capture.get()
     for part in ("NVIDIA Test 0", "9.0", "132", "227 KiB", "140 GiB", "bf16"):
         assert part in capture.get()
 
 
 def test_devices_survive_json() -> None:
-    device = ask_nvidia(Driver(), NVML)[0]
+    device = query_nvidia_devices(Driver(), NVML)[0]
     assert Gpu.of(json.loads(json.dumps(asdict(device)))) == device

@@ -59,5 +59,5 @@ def test_usable_cores(
     mine: set[int], quota: int | None, cores: int, sysfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(mine))
-    monkeypatch.setattr(core_topology, "read_quota", lambda: quota)
+    monkeypatch.setattr(core_topology, "cgroup_processor_quota", lambda: quota)
     assert usable_cores(sysfs) == cores

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from models import demo
 from models.demo import compare, error_between, kernel_nodes, open_session, summary, table
-from tracea_graph.check.timing_statistics import ratio_of
+from tracea_graph.check.timing_statistics import series_ratio
 
 
 def identity_model(path: Path, domain: str = "") -> Path:
@@ -49,7 +49,7 @@ def test_the_demo_reports_the_worst_output() -> None:
 
 
 def test_the_demo_shows_one_row_that_fits_a_terminal() -> None:
-    rate = ratio_of([20.0] * 8, [16.0] * 8)
+    rate = series_ratio([20.0] * 8, [16.0] * 8)
     console = Console(width=80, record=True)
     console.print(table("minilm.onnx", rate, 2e-6, (18, 111)))
     text = console.export_text()

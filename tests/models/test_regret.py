@@ -11,7 +11,7 @@ from models.score import marks
 from models.structured import STRUCTURED, make_structured
 from tests.graphs import Net
 from tracea_graph import Options
-from tracea_graph.check.timing_statistics import PairedTimes, ratio
+from tracea_graph.check.timing_statistics import PairedTimes, speed_ratio
 from tracea_graph.rewrite import Trace
 
 
@@ -33,12 +33,12 @@ def test_rules_meet_where_both_were_applied_to_one_operator() -> None:
 
 @pytest.mark.parametrize(("better", "loss"), [(1.0, 0.0), (0.5, 1.0), (2.0, 0.0)])
 def test_a_loss_counts_if_its_bound_does(better: float, loss: float) -> None:
-    found = ratio(PairedTimes((1.0,) * 20, (better,) * 20))
+    found = speed_ratio(PairedTimes((1.0,) * 20, (better,) * 20))
     assert regret.Regret("m", "rule", (1.0,), (found,)).loss == loss
 
 
 def test_an_uncertain_loss_is_none() -> None:
-    found = ratio(PairedTimes((1.0, 1.0) * 10, (0.5, 1.5) * 10))
+    found = speed_ratio(PairedTimes((1.0, 1.0) * 10, (0.5, 1.5) * 10))
     assert found.low < 1.0
     assert regret.Regret("m", "rule", (1.0,), (found,)).loss == 0.0
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.graphs import session
-from tracea_graph.onnx_io import Model, Written, load, write
+from tracea_graph.onnx_io import Model, WrittenModel, load, write
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -71,7 +71,7 @@ def read(proto: ModelProto, folder: Path) -> Model:
     return load(save(proto, folder))
 
 
-def verbatim(loaded: Model, out: Path, **options: Any) -> Written:
+def verbatim(loaded: Model, out: Path, **options: Any) -> WrittenModel:
     """Write a model's own nodes."""
     graph = loaded.graph
     nodes = [region.node for region in graph.regions()]

@@ -15,8 +15,8 @@ from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, F32, I64, equal, model, node, read, tensor, value, verbatim
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import Model, model_validation
-from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
-from tracea_graph.onnx_io.subgraph_flattening import is_entry
+from tracea_graph.onnx_io.node_conversion import all_nodes, subgraphs_of
+from tracea_graph.onnx_io.subgraph_flattening import is_subgraph_entry
 
 X, K = value("x", ["n", 4]), value("k", [], BOOL)
 R = value("r", None)
@@ -128,7 +128,9 @@ MODELS: dict[str, ModelProto] = {
 
 def inner_ops(proto: ModelProto) -> list[str]:
     """Operators in branches, except what costs nothing wherever it is."""
-    found = [n.op_type for top in proto.graph.node for b in bodies_of(top) for n in every_node(b)]
+    found = [
+        n.op_type for top in proto.graph.node for b in subgraphs_of(top) for n in all_nodes(b)
+    ]
     return sorted(op for op in found if op not in ("Identity", "Constant", "If", "Shape"))
 
 
@@ -158,7 +160,7 @@ def test_branches_are_flattened_and_sunk_again(name: str, tmp_path: Path) -> Non
     result = written(loaded, tmp_path)
     onnx.checker.check_model(result, full_check=True)
     assert inner_ops(result) == inner_ops(proto)
-    assert not any(is_entry(n.name) for n in every_node(result.graph))
+    assert not any(is_subgraph_entry(n.name) for n in all_nodes(result.graph))
     for flag in (True, False):
         assert equal(answers(result, flag), answers(proto, flag))
 
@@ -201,14 +203,14 @@ def test_branches_that_cannot_be_moved_stay(op: str, tmp_path: Path) -> None:
 def test_a_model_that_is_valid_only_with_its_branches_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    infer_all = model_validation.infer_all
+    infer_all = model_validation.infer_all_types
 
     def strict(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
-        if any(is_entry(n.name) for n in shell.graph.node):
+        if any(is_subgraph_entry(n.name) for n in shell.graph.node):
             raise ModelError("a branch does not fit")
         return infer_all(shell, order)
 
-    monkeypatch.setattr(model_validation, "infer_all", strict)
+    monkeypatch.setattr(model_validation, "infer_all_types", strict)
     proto = MODELS["outer values"]
     loaded = read(proto, tmp_path)
     assert [r.op for r in loaded.graph.regions()] == ["Tanh", "If", "Mul"]

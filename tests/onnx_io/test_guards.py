@@ -28,7 +28,7 @@ from tests.onnx_io.samples import (
 )
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io import load
-from tracea_graph.onnx_io.initializer_guards import CONDITION, is_guarded, nodes_of
+from tracea_graph.onnx_io.initializer_guards import CONDITION, is_guarded, result_nodes
 
 RNG = np.random.default_rng(5)
 
@@ -126,7 +126,7 @@ def test_inlined_the_original_is_left(name: str, tmp_path: Path) -> None:
     proto = MODELS[name]()
     path = save(proto, tmp_path)
     out = guarded(path, tmp_path / "out.onnx", True)
-    assert len(nodes_of(skeleton(out))) > 1
+    assert len(result_nodes(skeleton(out))) > 1
     back = load(out, inline=True)
     assert not is_guarded(back) and back.overridable == load(path).overridable
     large = {n.output[0] for n in proto.graph.node if n.ByteSize() > 1024 and n.op_type != "If"}

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.graphs import Net
-from tracea_graph.check.symbol_bindings import bindings
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.onnx_io import load
 from tracea_graph.ttg import TileGraph
 
@@ -101,8 +101,8 @@ def test_numbers_made_of_sizes_show_them(tmp_path: Path) -> None:
 
 def test_a_size_that_is_given_is_for_all_that_have_its_name(tmp_path: Path) -> None:
     graph = read(lambda net: (net("Tanh", "a"), net("Exp", "b")), tmp_path)
-    (timed,), _ = bindings(graph, [{"s": 5}])
+    (timed,), _ = choose_bindings(graph, [{"s": 5}])
     assert dict(timed.symbols) == {"n": 1, "s": 5, "n#2": 1, "s#2": 5}
     assert timed.label == "n=1 s=5"
-    (other,), _ = bindings(graph, [{"s": 5, "s#2": 7}])
+    (other,), _ = choose_bindings(graph, [{"s": 5, "s#2": 7}])
     assert other.label == "n=1 s=5 s#2=7"

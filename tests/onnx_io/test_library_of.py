@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from tracea_graph import api
-from tracea_graph.commands.bench import subject
+from tracea_graph.commands.bench import model_subject
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import library_of
@@ -54,7 +54,7 @@ def verified(path: Path) -> object:
 USES = [
     pytest.param(library_of, id="library_of"),
     pytest.param(verified, id="verify"),
-    pytest.param(subject, id="bench"),
+    pytest.param(model_subject, id="bench"),
     pytest.param(api.session, id="session"),
 ]
 

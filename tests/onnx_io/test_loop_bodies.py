@@ -14,8 +14,8 @@ from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, I64, equal, model, node, save, tensor, value, verbatim
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io import Model, load
-from tracea_graph.onnx_io.node_conversion import bodies_of, every_node
-from tracea_graph.onnx_io.subgraph_flattening import sink
+from tracea_graph.onnx_io.node_conversion import all_nodes, subgraphs_of
+from tracea_graph.onnx_io.subgraph_flattening import sink_into_subgraphs
 
 WEIGHT, YES = tensor("w", normal(4, 4)), tensor("yes", True, np.bool_)
 STATE, ON = value("h", [2, 4]), value("on", [], BOOL)
@@ -119,8 +119,8 @@ MODELS = {
 
 
 def bodies(proto: ModelProto) -> list[GraphProto]:
-    loops = [n for n in every_node(proto.graph) if n.op_type in ("Loop", "Scan")]
-    return [body for loop in loops for body in bodies_of(loop)]
+    loops = [n for n in all_nodes(proto.graph) if n.op_type in ("Loop", "Scan")]
+    return [body for loop in loops for body in subgraphs_of(loop)]
 
 
 def answers(proto: ModelProto, count: int) -> list[Any]:
@@ -145,11 +145,11 @@ def test_bodies_are_in_the_graph_and_sink_again(name: str, tmp_path: Path) -> No
     proto = MODELS[name]
     loaded = read(proto, tmp_path)
     products = sum(r.op == "MatMul" for r in loaded.graph.regions())
-    assert products == sum(n.op_type == "MatMul" for n in every_node(proto.graph))
+    assert products == sum(n.op_type == "MatMul" for n in all_nodes(proto.graph))
     result = onnx.load(verbatim(loaded, tmp_path / "out.onnx").model)
     onnx.checker.check_model(result, full_check=True)
     assert len(bodies(result)) == len(bodies(proto))
-    assert not any("LoopValue" in n.op_type for n in every_node(result.graph))
+    assert not any("LoopValue" in n.op_type for n in all_nodes(result.graph))
     assert not any(n.op_type == "MatMul" for n in result.graph.node)
     assert [*result.opset_import] == [*proto.opset_import]
     for count in (0, 1, 5) if name != "scan" else (1, 5):
@@ -208,4 +208,4 @@ def test_a_value_of_an_iteration_never_leaves_its_loop(tmp_path: Path) -> None:
     proto.graph.node.append(tanh)
     proto.graph.output.append(value("leak", None))
     with pytest.raises(GraphError, match="a value of an iteration"):
-        sink(proto)
+        sink_into_subgraphs(proto)

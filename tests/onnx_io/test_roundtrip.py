@@ -35,8 +35,8 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.model_validation import newest_opset
-from tracea_graph.onnx_io.node_conversion import captures_of, every_node
-from tracea_graph.onnx_io.subgraph_flattening import is_entry
+from tracea_graph.onnx_io.node_conversion import all_nodes, captures_of
+from tracea_graph.onnx_io.subgraph_flattening import is_subgraph_entry
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -61,7 +61,9 @@ def check(path: Path, out: Path) -> None:
             assert before.graph.node[region.node.source].SerializeToString() in originals
     kept = sum(n.SerializeToString() in originals for n in after.graph.node)
     regions = loaded.graph.regions()
-    flat = any(is_entry(r.node.name) for r in regions) or branches(path) > branches(written.model)
+    flat = any(is_subgraph_entry(r.node.name) for r in regions) or branches(path) > branches(
+        written.model
+    )
     if not flat:  # the nodes of branches read their values by other names for a while
         assert kept >= sum(r.node.source is not None for r in regions)
     try:
@@ -84,7 +86,7 @@ def check(path: Path, out: Path) -> None:
 
 def branches(path: Path) -> int:
     """How many If a model has, at any depth."""
-    return sum(n.op_type == "If" for n in every_node(skeleton(path).graph))
+    return sum(n.op_type == "If" for n in all_nodes(skeleton(path).graph))
 
 
 def same(result: Any, wanted: Any) -> bool:

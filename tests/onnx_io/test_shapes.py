@@ -11,7 +11,7 @@ from onnx import NodeProto, helper
 
 from tests.onnx_io.samples import F32, I64, model, node, read, tensor, value
 from tracea_graph.ir import DType, TensorSpec, symbols_of
-from tracea_graph.onnx_io.value_facts import Facts
+from tracea_graph.onnx_io.value_facts import ValueFacts
 
 
 def spec(nodes: list[NodeProto], folder: Path, *tensors: Any, opset: int = 17) -> str:
@@ -197,7 +197,7 @@ def test_transformer_exports_are_fully_known(tmp_path: Path) -> None:
 
 
 def test_sizes_beyond_what_onnx_can_write_are_followed() -> None:
-    facts = Facts()
+    facts = ValueFacts()
     facts.specs["x"] = TensorSpec(DType.F32, (1 << 70, 3))
     facts.learn("y", facts.type_of("x"))
     assert facts.shape("y") == (1 << 70, 3)

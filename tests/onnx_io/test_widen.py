@@ -14,8 +14,8 @@ from tests.graphs import normal, relative_error, session
 from tests.halves import BF16, EPSILON, F16, NUMPY, answers, in_double
 from tests.onnx_io.samples import BOOL, F32, I64, model, node, read, value, verbatim
 from tracea_graph.ir import DType
-from tracea_graph.onnx_io.half_to_float32 import widen
-from tracea_graph.onnx_io.node_conversion import captures_of, topological
+from tracea_graph.onnx_io.half_to_float32 import widen_to_float32
+from tracea_graph.onnx_io.node_conversion import captures_of, topological_node_order
 
 
 def half(name: str, array: Any, kind: int = F16) -> TensorProto:
@@ -49,7 +49,7 @@ def types(proto: ModelProto) -> dict[str, int]:
 def widened(proto: ModelProto) -> ModelProto:
     """The widened copy, which is a valid model of the same interface."""
     made = ModelProto.FromString(proto.SerializeToString())
-    assert widen(made)
+    assert widen_to_float32(made)
     _sort(made.graph)
     onnx.checker.check_model(made, full_check=True)
     for before, after in zip(
@@ -63,7 +63,9 @@ def widened(proto: ModelProto) -> ModelProto:
 def _sort(graph: GraphProto) -> None:
     """Casts come last; import sorts them, and the checker insists."""
     nodes = [*graph.node]
-    order = topological([[*n.input, *captures_of(n)[0]] for n in nodes], [n.output for n in nodes])
+    order = topological_node_order(
+        [[*n.input, *captures_of(n)[0]] for n in nodes], [n.output for n in nodes]
+    )
     copies = [NodeProto.FromString(nodes[i].SerializeToString()) for i in order]
     graph.ClearField("node")
     graph.node.extend(copies)
@@ -106,14 +108,14 @@ def test_moving_halves_alone_is_no_reason(tmp_path: Path) -> None:
     nodes = [node("Transpose", "x", "a"), node("Cast", "a", "b", to=F32), node("Exp", "b", "y")]
     proto = build(nodes, y=F32)
     before = proto.SerializeToString()
-    assert not widen(proto)
+    assert not widen_to_float32(proto)
     assert proto.SerializeToString() == before
 
 
 def test_stored_halves_that_are_cast_stay(tmp_path: Path) -> None:
     nodes = [node("Cast", "w", "v", to=F32), node("MatMul", "x v", "y")]
     proto = model(nodes, [value("x", ["n", 8])], [value("y", ["n", 4])], [half("w", normal(8, 4))])
-    assert not widen(proto)
+    assert not widen_to_float32(proto)
 
 
 def test_a_value_that_is_an_output_too_is_rounded_for_it_alone(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_types_that_nobody_knows_are_not_touched(tmp_path: Path) -> None:
     ]  # fmt: skip
     proto = build(nodes)
     proto.opset_import.append(helper.make_opsetid("my.domain", 1))
-    assert widen(proto)
+    assert widen_to_float32(proto)
     by_op = {n.op_type: n for n in proto.graph.node if n.op_type != "Cast"}
     casts = {n.output[0]: n for n in proto.graph.node if n.op_type == "Cast"}
     assert by_op["Secret"].input[0] == "a"  # in half, from a cast of what Exp makes
@@ -223,7 +225,7 @@ def test_contributed_operators_share_a_table(tmp_path: Path) -> None:
     proto = build([skip, node("Add", "n t", "y")], half("g", normal(8)))
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     before = session(proto).run(None, {"x": normal(3, 8).astype(np.float16)})[0]
-    assert widen(proto)
+    assert widen_to_float32(proto)
     (add,) = [n for n in proto.graph.node if n.op_type == "Add"]
     casts = {v for n in proto.graph.node if n.op_type == "Cast" for v in n.output}
     assert not {*add.input} & casts
@@ -235,7 +237,7 @@ def test_contributed_operators_share_a_table(tmp_path: Path) -> None:
 def test_models_for_training_are_left_alone() -> None:
     proto = mlp()
     proto.training_info.add()
-    assert not widen(proto)
+    assert not widen_to_float32(proto)
 
 
 def test_double_precision_is_left_alone() -> None:
@@ -243,4 +245,4 @@ def test_double_precision_is_left_alone() -> None:
         [node("Exp", "x", "y")], [value("x", ["n"], TensorProto.DOUBLE)],
         [value("y", ["n"], TensorProto.DOUBLE)],
     )  # fmt: skip
-    assert not widen(proto)
+    assert not widen_to_float32(proto)

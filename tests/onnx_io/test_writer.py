@@ -33,7 +33,7 @@ from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Blob, DType, Node, Weight
 from tracea_graph.onnx_io import LocalFunction, external_data, load, model_writer, write
 from tracea_graph.onnx_io.node_conversion import to_proto
-from tracea_graph.onnx_io.tensor_data import constant
+from tracea_graph.onnx_io.tensor_data import in_memory_weight
 
 WIDE = 300
 
@@ -161,7 +161,7 @@ def test_graph_attributes_are_blobs_and_come_back(tmp_path: Path) -> None:
 def test_functions_and_metadata(tmp_path: Path) -> None:
     loaded = read(mlp(), tmp_path)
     k = np.arange(32, dtype=np.float32).reshape(8, 4)
-    weights = {"k": constant("k", k)}
+    weights = {"k": in_memory_weight("k", k)}
     body = LocalFunction(
         "Fused_ab", ("a", "b"), ("c",),
         (Node("MatMul", ("a", "b"), ("m",)), Node("Relu", ("m",), ("c",))),

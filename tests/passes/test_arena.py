@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.make import make
-from tracea_graph.ir import assumed, evaluate
+from tracea_graph.ir import assumed_size, evaluate
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import load
@@ -51,7 +51,9 @@ def test_arenas_of_whole_models(name: str, tmp_path: Path) -> None:
         for batch, sequence in ((1, 128), (1, 7), (3, 40)):
             symbols = {"batch": batch, "sequence": sequence, "sequence_length": sequence}
             shapes = [planned.spec(v).shape or () for v in region.operands]
-            sizes = {s: assumed(shapes[i][a], symbols) for s, (i, a) in program.symbols.items()}
+            sizes = {
+                s: assumed_size(shapes[i][a], symbols) for s, (i, a) in program.symbols.items()
+            }
             found = arena(program, sizes)
             placed = list(zip(found.lives, found.offsets, strict=True))
             for i, (a, at) in enumerate(placed):

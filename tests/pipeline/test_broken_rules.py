@@ -96,4 +96,4 @@ def test_the_command_shows_where_if_asked(model: Path, capsys: pytest.CaptureFix
 @pytest.mark.usefixtures("broken")
 def test_strictly_it_ends_the_run(model: Path) -> None:
     with pytest.raises(RuleError, match=RULE):
-        api.stages(model, "passes", Options(keep="all"))
+        api.stage_results(model, "passes", Options(keep="all"))

@@ -13,7 +13,7 @@ import pytest
 from tests.check.tiny_models import save
 from tests.pipeline.test_decision_cache import GAIN
 from tracea_graph import Options, api
-from tracea_graph.check.rewrite_selection import GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict
 from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.errors import VerifyError
 from tracea_graph.kernels.cpu.backend import CpuBackend
@@ -37,7 +37,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ) -> GroupSelection:
         slower = {g.key for g in groups if not asked and g.key.endswith("32x48")}
         asked.append(len(groups))
-        verdicts = tuple(Verdict(g, g.key not in slower, "measured") for g in groups)
+        verdicts = tuple(GroupVerdict(g, g.key not in slower, "measured") for g in groups)
         kept = frozenset(g.key for g in groups) - slower
         return GroupSelection(kept, verdicts, {(1, "default"): GAIN}, build(frozenset(slower)))
 
@@ -56,7 +56,7 @@ def wrong_without(
     monkeypatch: pytest.MonkeyPatch, others: set[str], status: str = "failed"
 ) -> None:
     """Let each candidate fail with ``p``, but none of ``others``, from a plain operator."""
-    compare = evaluator.compare
+    compare = evaluator.compare_with_reference
 
     def judge(known: Any, candidate: Path, *args: Any, **more: Any) -> Verification:
         found = compare(known, candidate, *args, **more)
@@ -64,7 +64,7 @@ def wrong_without(
             return replace(found, status=status, sentence="inner value 'h' with N=1: it is wrong")
         return found
 
-    monkeypatch.setattr(evaluator, "compare", judge)
+    monkeypatch.setattr(evaluator, "compare_with_reference", judge)
 
 
 OPTIONS = Options(

@@ -225,7 +225,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[d
         asked.append({**given, "isa": given["env"].get("TRACEA_ISA")})
         return Verification(status if given["check"] else "passed", "")
 
-    monkeypatch.setattr(evaluator, "compare", compare)
+    monkeypatch.setattr(evaluator, "compare_with_reference", compare)
     monkeypatch.setattr(Evaluator, "_index_outputs", lambda _: {})
     return asked
 
@@ -289,12 +289,12 @@ def test_time_for_another_look_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> 
     time = Time()
     one = an_evaluator(("scalar", "avx2"), deadline=Deadline(100.0, time))
     looked_at(monkeypatch)
-    compare = evaluator.compare
+    compare = evaluator.compare_with_reference
 
     def slowly(*args: Any, **given: Any) -> Verification:
         time.seconds += 40.0 if given["env"]["TRACEA_ISA"] == "scalar" else 4.0
         return compare(*args, **given)
 
-    monkeypatch.setattr(evaluator, "compare", slowly)
+    monkeypatch.setattr(evaluator, "compare_with_reference", slowly)
     one.check(built("scalar", "avx2"))
     assert one._budget == 100.0 - 44.0 - 4.0, "published files are verified at the highest level"

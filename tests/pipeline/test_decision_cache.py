@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict, RewriteGroup
 from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
@@ -47,10 +47,10 @@ def all_faster(counts: list[int]) -> Callable[..., GroupSelection]:
     """A decision that keeps every group, and counts the groups it is asked about."""
 
     def select_faster(
-        original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
+        original: Path, groups: Sequence[RewriteGroup], build: Any, feeds: Any, **named: Any
     ) -> GroupSelection:
         counts.append(len(groups))
-        verdicts = tuple(Verdict(g, True, "measured") for g in groups)
+        verdicts = tuple(GroupVerdict(g, True, "measured") for g in groups)
         kept = frozenset(g.key for g in groups)
         return GroupSelection(kept, verdicts, {(1, "default"): GAIN}, build(frozenset()))
 
@@ -274,13 +274,13 @@ def test_schedules_found_since_make_it_out_of_date(
 def test_a_result_that_is_wrong_now_is_decided_anew(
     again: Run, decided: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare, wrong = evaluator.compare, [True]
+    compare, wrong = evaluator.compare_with_reference, [True]
 
     def once(*given: Any, **named: Any) -> Any:
         found = compare(*given, **named)
         return replace(found, status="failed") if wrong and wrong.pop() else found
 
-    monkeypatch.setattr(evaluator, "compare", once)
+    monkeypatch.setattr(evaluator, "compare_with_reference", once)
     report = again()
     assert report.improved and "decided on" not in report.reason and len(decided) == 1
 
@@ -302,7 +302,7 @@ def test_a_decision_of_a_busy_machine_is_made_again_on_a_quiet_one(
 ) -> None:
     (path,) = (tmp_path / "cache" / decision_cache.FOLDER).glob("*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "busy": True}))
-    monkeypatch.setattr(decision_cache, "busy_cores", lambda: still)
+    monkeypatch.setattr(decision_cache, "other_processes_busy", lambda: still)
     again()
     assert len(decided) == (0 if still else 1)
     assert json.loads(path.read_text())["busy"] is still
@@ -313,9 +313,11 @@ def test_an_original_that_was_kept_is_judged_anew(
 ) -> None:
     counts: list[int] = []
 
-    def none(original: Path, groups: Sequence[Group], *given: Any, **named: Any) -> GroupSelection:
+    def none(
+        original: Path, groups: Sequence[RewriteGroup], *given: Any, **named: Any
+    ) -> GroupSelection:
         counts.append(1)
-        verdicts = tuple(Verdict(g, False, "dropped: no gain") for g in groups)
+        verdicts = tuple(GroupVerdict(g, False, "dropped: no gain") for g in groups)
         return GroupSelection(frozenset(), verdicts, {(1, "default"): GAIN}, None)
 
     monkeypatch.setattr(evaluator, "select_faster", none)

@@ -12,7 +12,7 @@ import tracea_graph as tg
 from tests.pipeline.test_decision_cache import all_faster
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.rewrite_selection import GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict
 from tracea_graph.cli import optimize_main
 from tracea_graph.pipeline import decision_cache, evaluator, first_result
 
@@ -70,7 +70,7 @@ def test_what_is_not_faster_is_no_first_result(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_faster(original: Path, groups: object, *args: object, **named: object) -> object:
-        verdicts = tuple(Verdict(g, False, "slower") for g in groups)  # type: ignore[attr-defined]
+        verdicts = tuple(GroupVerdict(g, False, "slower") for g in groups)  # type: ignore[attr-defined]
         return GroupSelection(frozenset(), verdicts, {}, None)
 
     monkeypatch.setattr(evaluator, "select_faster", none_faster)

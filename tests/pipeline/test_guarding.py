@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.graphs import session
 from tests.tiny import answers, error_between, fed_too, product
 from tracea_graph import Options, Report, optimize
-from tracea_graph.commands.bench import BenchOptions, subject
+from tracea_graph.commands.bench import BenchOptions, model_subject
 from tracea_graph.commands.profile import profile
-from tracea_graph.commands.retune import retune, strip
+from tracea_graph.commands.retune import retune, strip_custom_ops
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, initializer_guards, load
@@ -98,7 +98,9 @@ def test_the_default_runs_kernels_on_packed_weights(original: Path, report: Repo
     result = Path(report.output)
     assert initializer_guards.is_guarded(load(result))
     domains = [
-        n.op_type.split("_")[0] for n in initializer_guards.nodes_of(onnx.load(result)) if n.domain
+        n.op_type.split("_")[0]
+        for n in initializer_guards.result_nodes(onnx.load(result))
+        if n.domain
     ]
     assert domains == ["Guard", "FusedRegion"]
     expected = answers(original, x())
@@ -184,11 +186,11 @@ def test_a_weight_that_changes_in_place_is_seen(original: Path, report: Report) 
 
 def test_the_tools_see_through_it(original: Path, report: Report, tmp_path: Path) -> None:
     result = Path(report.output)
-    one = subject(result)
+    one = model_subject(result)
     assert (one.kernels, one.nodes) == (2, 2)
     compared = verify_models(original, result, UNTIMED)
     assert compared.verification.status == "passed" and compared.kernels == one.kernels
-    back = strip(result, tmp_path / "back.onnx").model
+    back = strip_custom_ops(result, tmp_path / "back.onnx").model
     for feeds in (x(), x() | overrides(original)[0]):
         expected = answers(original, feeds)["y"]
         assert answers(back, feeds)["y"].tobytes() == expected.tobytes()
@@ -248,7 +250,7 @@ def test_external_weights_are_stored_once(tmp_path: Path) -> None:
         t.name: {e.key: e.value for e in t.external_data}
         for t in onnx.load(report.output, load_external_data=False).graph.initializer
     }
-    assert stored["w1"] and stored["w1"] == stored[initializer_guards.reference_of("w1")]
+    assert stored["w1"] and stored["w1"] == stored[initializer_guards.default_constant_name("w1")]
     given = x(images=1, channels=512)
     found = answers(Path(report.output), given, Path(str(report.library)))
     assert error_between(found, answers(path, given)) < CLOSE

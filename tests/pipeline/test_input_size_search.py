@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, parser
 
 from tracea_graph import Options, api
-from tracea_graph.check.symbol_bindings import guesses
+from tracea_graph.check.symbol_bindings import fallback_bindings
 from tracea_graph.onnx_io import load
 
 WORDS = """<ir_version: 8, opset_import: ["" : 17]>
@@ -47,6 +47,6 @@ def test_guesses_go_through_all_sizes(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "g", [sound, state], [result])
     imports = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "m.onnx")
-    found = [dict(one.symbols) for one in guesses(load(tmp_path / "m.onnx").graph)]
+    found = [dict(one.symbols) for one in fallback_bindings(load(tmp_path / "m.onnx").graph)]
     assert len(found) == len({tuple(f.items()) for f in found})
     assert any(set(f.values()) == {1, 256} for f in found)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny import product
 from tracea_graph import Options, api
-from tracea_graph.check.verify_outputs import Verification, compare
+from tracea_graph.check.verify_outputs import Verification, compare_with_reference
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline import evaluator
@@ -55,9 +55,9 @@ def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.Mo
 
     def noted(*args: Any, **named: Any) -> Verification:
         asked[named["env"].get("TRACEA_ISA", "")] = named["labels"]
-        return compare(*args, **named)
+        return compare_with_reference(*args, **named)
 
-    monkeypatch.setattr(evaluator, "compare", noted)
+    monkeypatch.setattr(evaluator, "compare_with_reference", noted)
     options = Options(tmp_path / "out", keep="all", data=many(tmp_path, 30), threads=(1,))
     report = api.optimize(product(tmp_path / "m.onnx", K, K), options)
     assert report.status == "passed" and report.library

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiny import product, transformer
 from tracea_graph import Options, api
-from tracea_graph.check.rewrite_selection import Group, GroupSelection, Verdict
+from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict, RewriteGroup
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.pipeline import candidates, evaluator
@@ -29,10 +29,10 @@ def never(*args: Any, **named: Any) -> Any:
 
 
 def all_but_the_first(
-    original: Path, groups: Sequence[Group], build: Any, feeds: Any, **named: Any
+    original: Path, groups: Sequence[RewriteGroup], build: Any, feeds: Any, **named: Any
 ) -> GroupSelection:
     """Decides without a clock: the first group is no faster, the others are."""
-    verdicts = tuple(Verdict(g, i > 0, "measured") for i, g in enumerate(groups))
+    verdicts = tuple(GroupVerdict(g, i > 0, "measured") for i, g in enumerate(groups))
     kept = frozenset(v.group.key for v in verdicts if v.kept)
     return GroupSelection(kept, verdicts, {}, build(frozenset({groups[0].key})))
 

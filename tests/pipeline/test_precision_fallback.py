@@ -12,7 +12,12 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from tracea_graph.check.output_errors import ErrorLimits
-from tracea_graph.check.rewrite_selection import Group, GroupSelection, ModelWithLibrary, Verdict
+from tracea_graph.check.rewrite_selection import (
+    GroupSelection,
+    GroupVerdict,
+    ModelWithLibrary,
+    RewriteGroup,
+)
 from tracea_graph.check.verify_outputs import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
@@ -154,10 +159,10 @@ class Cancelling(Strict):
 
 
 def without_slow(
-    original: Path, groups: Sequence[Group], build: Any, *_: Any, **__: Any
+    original: Path, groups: Sequence[RewriteGroup], build: Any, *_: Any, **__: Any
 ) -> GroupSelection:
     """A decision that finds every group faster but ``slow``."""
-    verdicts = tuple(Verdict(g, g.key != "slow", "measured") for g in groups)
+    verdicts = tuple(GroupVerdict(g, g.key != "slow", "measured") for g in groups)
     dropped = frozenset(v.group.key for v in verdicts if not v.kept)
     return GroupSelection(frozenset(), verdicts, {}, cast(ModelWithLibrary, build(dropped)))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny import answers, error_between, product, transformer
 from tracea_graph import Options, api
-from tracea_graph.check.worker_process import OpenInfo, Worker
+from tracea_graph.check.worker_process import SessionInfo, Worker
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError, ModelError, UsageError
 
@@ -77,7 +77,9 @@ def test_a_model_that_kills_its_worker_keeps_its_original_and_the_others_go_on(
 ) -> None:
     opened = Worker.open
 
-    def open_or_die(worker: Worker, name: str, model: Path, *args: Any, **named: Any) -> OpenInfo:
+    def open_or_die(
+        worker: Worker, name: str, model: Path, *args: Any, **named: Any
+    ) -> SessionInfo:
         mine = model.name == "a.tracea.onnx" or model.parent.name == "0"
         if mine and args and args[0] is not None:  # with a library
             os.kill(worker._process.pid, signal.SIGKILL)

@@ -54,9 +54,9 @@ def test_quota(name: str, program: Path, tmp_path: Path) -> None:
         (mounts / path).write_text(text)
     said = subprocess.run([program, listed, mounts], check=True, capture_output=True, text=True)
     assert int(said.stdout) == expected
-    assert config.read_quota(listed, mounts) == (None if expected == ANY else expected)
+    assert config.cgroup_processor_quota(listed, mounts) == (None if expected == ANY else expected)
 
 
 def test_usable_processors_keep_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "read_quota", lambda: 1)
+    monkeypatch.setattr(config, "cgroup_processor_quota", lambda: 1)
     assert config.usable_processors() == 1

@@ -52,7 +52,7 @@ class Ran:
 
     case: Case
     original: Original
-    outcome: api.Outcome
+    outcome: api.OptimizeOutcome
     difference: str = ""
 
     @property
@@ -73,7 +73,7 @@ def run_all(folder: Path, only: slice) -> list[Ran]:
         ]
 
 
-def _ran(worker_pool: WorkerPool, case: Case, outcome: api.Outcome) -> Ran:
+def _ran(worker_pool: WorkerPool, case: Case, outcome: api.OptimizeOutcome) -> Ran:
     try:
         with worker_pool.acquire(None, {}) as worker:
             original = run_original(worker, case)

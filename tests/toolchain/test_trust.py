@@ -189,8 +189,8 @@ def test_a_decision_others_can_have_written_is_read_by_nobody(
 def test_measurements_others_can_have_written_are_made_again(
     tmp_path: Path, spoil: Spoil, why: str
 ) -> None:
-    disk_cache.keep(tmp_path, "machine", "key", 7)
-    assert disk_cache.recall(tmp_path, "machine", "key") == 7
+    disk_cache.store_cached(tmp_path, "machine", "key", 7)
+    assert disk_cache.load_cached(tmp_path, "machine", "key") == 7
     spoil(tmp_path / "machine-key.json")
     with pytest.warns(UserWarning, match=why):
-        assert disk_cache.recall(tmp_path, "machine", "key") is None
+        assert disk_cache.load_cached(tmp_path, "machine", "key") is None

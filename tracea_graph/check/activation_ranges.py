@@ -16,7 +16,7 @@ from tracea_graph.check.input_feeds import Feeds
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import WorkerError
-from tracea_graph.ir import DType, assumed, product
+from tracea_graph.ir import DType, assumed_size, product
 from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["largest_magnitudes"]
@@ -74,7 +74,7 @@ def _groups(
     groups, taken = list[list[str]](), 0
     for value in values:
         shape = graph.spec(value).shape or ()
-        size = 4 * assumed(product(shape), bindings)
+        size = 4 * assumed_size(product(shape), bindings)
         if not groups or taken + size > _MOST_BYTES:
             groups.append([])
             taken = 0

@@ -23,7 +23,7 @@ else:
 
 
 @dataclass(frozen=True)
-class End:
+class OpenVinoPort:
     """An input or output whose type is OpenVINO's."""
 
     name: str
@@ -54,10 +54,10 @@ class OpenVinoSession:
         self._fed: Mapping[str, base.Array] = {}
         self._tensor = openvino.Tensor
 
-    def get_inputs(self) -> list[End]:
+    def get_inputs(self) -> list[OpenVinoPort]:
         return self._inputs
 
-    def get_outputs(self) -> list[End]:
+    def get_outputs(self) -> list[OpenVinoPort]:
         return self._outputs
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, base.Array]) -> list[base.Array]:
@@ -71,11 +71,11 @@ class OpenVinoSession:
         return [self._infer.get_output_tensor(i).data for i in range(len(outputs))]
 
 
-def _end(port: Any) -> End:
-    return End(min(port.get_names()), tuple(port.shape))
+def _end(port: Any) -> OpenVinoPort:
+    return OpenVinoPort(min(port.get_names()), tuple(port.shape))
 
 
-class BaselineServer(base.Server):
+class BaselineServer(base.WorkerServer):
     """Answers the base worker's requests and those about baselines."""
 
     def open_baseline(self, request: base.Request) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class BaselineServer(base.Server):
         start = time.perf_counter()
         compiled = OpenVinoSession(request)
         names = tuple(request["outputs"])
-        self.sessions[request["name"]] = base.Opened(compiled, request, names, plain=True)
+        self.sessions[request["name"]] = base.OpenSession(compiled, request, names, plain=True)
         return {"precision": compiled.precision, "seconds": time.perf_counter() - start}
 
     def compare(self, request: base.Request) -> dict[str, Any]:

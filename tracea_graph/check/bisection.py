@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["bisect"]
+__all__ = ["find_faulty_rewrites"]
 
 
-def bisect(
+def find_faulty_rewrites(
     rewrites: Sequence[str],
     fails: Callable[[frozenset[str]], bool],
     has_time: Callable[[], bool] = lambda: True,

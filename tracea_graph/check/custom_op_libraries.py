@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tracea_graph.errors import UsageError
 
-__all__ = ["custom_ops", "registered"]
+__all__ = ["libraries_to_register", "use_custom_op_libraries"]
 
 _active: list[Path] = []
 """Libraries of the blocks that run now, in whichever thread: one too many does no harm."""
 
 
 @contextmanager
-def custom_ops(libraries: Iterable[Path]) -> Iterator[None]:
+def use_custom_op_libraries(libraries: Iterable[Path]) -> Iterator[None]:
     """Register these libraries in every session that is opened in the block.
 
     Raises UsageError for a file that does not exist.
@@ -32,6 +32,6 @@ def custom_ops(libraries: Iterable[Path]) -> Iterator[None]:
             _active.remove(library)
 
 
-def registered() -> list[Path]:
+def libraries_to_register() -> list[Path]:
     """Return the libraries to register, each once."""
     return list(dict.fromkeys(_active))

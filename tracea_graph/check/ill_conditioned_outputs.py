@@ -17,7 +17,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["sigmoid_results", "unstable_answers", "values_before_saturation"]
+__all__ = ["sigmoid_results", "values_before_saturation", "why_unstable"]
 
 _SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
@@ -63,7 +63,7 @@ def sigmoid_results(graph: TileGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def unstable_answers(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
+def why_unstable(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
     """Return why the answers cannot be a reference: rounding changes a watched value too much.
 
     Empty if they can.  The value must itself be large, not masked with −1e9, and not constant.

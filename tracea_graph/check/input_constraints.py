@@ -23,7 +23,7 @@ from tracea_graph.check.operand_constraints import EXACT, FLAGS, INDEX, POSITIVE
 from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["InputConstraint", "input_constraint", "integers"]
+__all__ = ["InputConstraint", "input_constraint", "small_constant_integers"]
 
 _MOVES = frozenset(
     (
@@ -112,7 +112,7 @@ def _mask_constraint(
     if key == ("Where", 0):
         return _where_constraint(graph, region, traced, dims)
     if key[0] == "Mul":
-        factor = integers(graph, region.operands[1 - operand])
+        factor = small_constant_integers(graph, region.operands[1 - operand])
         if factor is not None and factor.size == 1 and float(factor.flat[0]) <= _NEGLIGIBLE:
             return InputConstraint("mask", attend=int(traced.flipped))
     if key[0] == "Softmax" and traced.added:
@@ -130,7 +130,7 @@ def _where_constraint(
 ) -> InputConstraint:
     if _count(dims(traced.value)) == 1:
         return InputConstraint("flag")
-    chosen = integers(graph, region.operands[1])
+    chosen = small_constant_integers(graph, region.operands[1])
     hides = chosen is not None and chosen.size == 1 and float(chosen.flat[0]) <= _NEGLIGIBLE
     return InputConstraint("mask", attend=int(hides == traced.flipped))
 
@@ -187,7 +187,7 @@ def _steps(
 def _arithmetic(
     graph: TileGraph, region: Region, operand: int, traced: _TracedValue
 ) -> Iterator[_TracedValue]:
-    result, other = region.results[0], integers(graph, region.operands[1 - operand])
+    result, other = region.results[0], small_constant_integers(graph, region.operands[1 - operand])
     if other is None or other.size != 1:
         if region.op == "Add":
             yield replace(traced, value=result, added=True)
@@ -210,11 +210,11 @@ def _arithmetic(
 
 
 def _is_zero(graph: TileGraph, value: str) -> bool:
-    found = integers(graph, value)
+    found = small_constant_integers(graph, value)
     return found is not None and found.size == 1 and float(found.flat[0]) == 0.0
 
 
-def integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
+def small_constant_integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
     """Return a small constant's elements, also behind Constant, Cast and Identity; else None."""
     weight, producer = graph.weight(value), graph.producer(value)
     if weight is not None:
@@ -222,7 +222,7 @@ def integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
     if producer is None:
         return None
     if producer.op in ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape"):
-        return integers(graph, producer.operands[0])
+        return small_constant_integers(graph, producer.operands[0])
     if producer.op == "Constant":
         found = next(iter(producer.node.attrs.values()), None)
         array = np.asarray(found) if isinstance(found, int | float | tuple | np.ndarray) else None

@@ -18,14 +18,21 @@ import numpy as np
 
 from tracea_graph.check.input_constraints import InputConstraint, input_constraint
 from tracea_graph.check.operand_constraints import Dims
-from tracea_graph.check.symbol_bindings import Binding, bindings, fed
+from tracea_graph.check.symbol_bindings import Binding, choose_bindings, inputs_to_feed
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
 from tracea_graph.temporary_files import open_regular
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["Binding", "Feeds", "bindings", "fill", "from_file", "synthesize"]
+__all__ = [
+    "Binding",
+    "Feeds",
+    "choose_bindings",
+    "read_input_sets",
+    "synthesize_containers",
+    "synthesize_inputs",
+]
 
 Feeds = Mapping[str, Mapping[str, Array]]
 """Named input sets: binding label → input name → array."""
@@ -47,20 +54,20 @@ _ELEMENTS = 9
 """Tensors in a sequence; more than any otherwise unconstrained index."""
 
 
-def synthesize(
+def synthesize_inputs(
     graph: TileGraph, binding: Binding, seed: int = 0, inputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
     """Return an array for every input without a default, with the binding's dims.
 
     ``inputs`` names the inputs if initializers that may be overridden are inputs too.  Inputs that
-    are not tensors of a known type are left out: see :func:`fill`.
+    are not tensors of a known type are left out: see :func:`synthesize_containers`.
     """
-    dims = dims_under(graph, binding)
-    wanted = [v for v in fed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
+    dims = dims_for_binding(graph, binding)
+    wanted = [v for v in inputs_to_feed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
     return {name: _array(graph, name, binding, dims, seed) for name in wanted}
 
 
-def fill(
+def synthesize_containers(
     containers: Mapping[str, tuple[bool, TensorSpec]], binding: Binding, seed: int = 0
 ) -> dict[str, Array]:
     """Return tensors for optional inputs, by name, and for sequences, as ``name[i]``.
@@ -89,7 +96,7 @@ def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Arr
     return _cast(rng.integers(0, 2 if dtype is DType.BOOL else 8, shape), dtype)
 
 
-def dims_under(graph: TileGraph, binding: Binding) -> Dims:
+def dims_for_binding(graph: TileGraph, binding: Binding) -> Dims:
     """Return a function from a value to its dims under a binding; None where unknown."""
 
     def dims(value: str) -> tuple[int | None, ...] | None:
@@ -219,7 +226,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 # ---- real data -------------------------------------------------------------------------
 
 
-def from_file(
+def read_input_sets(
     path: Path, graph: TileGraph, inputs: Sequence[str] | None = None
 ) -> list[dict[str, Array]]:
     """Read input sets from an ``.npz`` file with one array per input, named after it.
@@ -233,7 +240,7 @@ def from_file(
     except Exception as error:  # NumPy and zipfile raise many exception types for damaged files
         why = getattr(error, "strerror", None) or shorten(str(error), _LONGEST_REASON)
         raise UsageError(f"cannot read input data from {path}: {why}") from error
-    names = fed(graph, inputs)
+    names = inputs_to_feed(graph, inputs)
     missing = [v for v in names if v not in arrays]
     surplus = [v for v in arrays if v not in graph.inputs]
     if missing or surplus:

@@ -20,7 +20,14 @@ from tracea_graph.check.worker_process import Array
 from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["FACTOR", "UNCHECKED", "Sensitivity", "changes", "input_dependent", "scaled_feeds"]
+__all__ = [
+    "FACTOR",
+    "UNCHECKED",
+    "OutputSensitivity",
+    "input_dependent_outputs",
+    "largest_output_changes",
+    "scaled_feeds",
+]
 
 FACTOR = 4.0
 """Multiple of the allowed error by which an output must change between inputs."""
@@ -34,7 +41,7 @@ Outputs = Mapping[str, Array]
 Feed = Mapping[str, Array]
 
 
-def input_dependent(graph: TileGraph) -> frozenset[str]:
+def input_dependent_outputs(graph: TileGraph) -> frozenset[str]:
     """Return the outputs that are computed from an input, not from constants or sizes alone.
 
     Only those of floating-point numbers, if there are any: a label or a name often stays the same
@@ -49,7 +56,7 @@ def input_dependent(graph: TileGraph) -> frozenset[str]:
     return numbers or found
 
 
-def changes(runs: Iterable[Outputs]) -> dict[str, float]:
+def largest_output_changes(runs: Iterable[Outputs]) -> dict[str, float]:
     """Return how much each output changes between runs of equal dims, at most.
 
     As a share of ``max|y|`` of the larger run for floats; infinite for other types if an element
@@ -93,12 +100,12 @@ def _is_numbers(array: Array) -> bool:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class OutputSensitivity:
     """How much which outputs must change with the inputs, and feeds to try if they do not.
 
-    ``outputs`` are checked (:func:`input_dependent`) and must change by ``wanted``, a share of
-    ``max|y|``.  ``feeds`` are tried first, then, if ``scales``, the feed called ``label`` at
-    larger scales.
+    ``outputs`` are checked (:func:`input_dependent_outputs`) and must change by ``wanted``, a
+    share of ``max|y|``.  ``feeds`` are tried first, then, if ``scales``, the feed called ``label``
+    at larger scales.
     """
 
     outputs: frozenset[str] = frozenset()
@@ -108,8 +115,10 @@ class Sensitivity:
     scales: bool = True
 
     def changes(self, runs: Iterable[Outputs]) -> dict[str, float]:
-        """Return :func:`changes` of the outputs that are checked."""
-        return {name: by for name, by in changes(runs).items() if name in self.outputs}
+        """Return :func:`largest_output_changes` of the outputs that are checked."""
+        return {
+            name: by for name, by in largest_output_changes(runs).items() if name in self.outputs
+        }
 
     def more(
         self,
@@ -143,5 +152,5 @@ class Sensitivity:
         return found, so_far
 
 
-UNCHECKED = Sensitivity()
+UNCHECKED = OutputSensitivity()
 """Nothing is checked."""

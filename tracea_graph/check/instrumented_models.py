@@ -32,22 +32,24 @@ GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
 """Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
 
 
-def extended(path: str, extra: Sequence[str]) -> bytes:
+def with_extra_outputs(path: str, extra: Sequence[str]) -> bytes:
     """Return the model with more of its values as outputs, without parsing its weights.
 
     Protobuf merges a message that occurs twice: a second graph that has only outputs adds them to
     the first (protobuf encoding, "Last One Wins").
     """
     data = Path(path).read_bytes()
-    graphs = [place for field, *place in fields(data, 0, len(data)) if field == GRAPH]
+    graphs = [place for field, *place in proto_fields(data, 0, len(data)) if field == GRAPH]
     known = {
         data[a:b].decode()
         for graph in graphs
-        for field, *output in fields(data, *graph) if field == OUTPUT
-        for name, a, b in fields(data, *output) if name == NAME
+        for field, *output in proto_fields(data, *graph) if field == OUTPUT
+        for name, a, b in proto_fields(data, *output) if name == NAME
     }  # fmt: skip
-    outputs = (message(OUTPUT, message(NAME, v.encode())) for v in extra if v not in known)
-    return b"".join((data, message(GRAPH, b"".join(outputs))))
+    outputs = (
+        encode_field(OUTPUT, encode_field(NAME, v.encode())) for v in extra if v not in known
+    )
+    return b"".join((data, encode_field(GRAPH, b"".join(outputs))))
 
 
 def written_values(path: str) -> list[str]:
@@ -55,27 +57,27 @@ def written_values(path: str) -> list[str]:
     data = Path(path).read_bytes()
     return [
         data[a:b].decode()
-        for field, *graph in fields(data, 0, len(data)) if field == GRAPH
-        for field, *node in fields(data, *graph) if field == NODE
-        for field, a, b in fields(data, *node) if field == WRITES and a < b
+        for field, *graph in proto_fields(data, 0, len(data)) if field == GRAPH
+        for field, *node in proto_fields(data, *graph) if field == NODE
+        for field, a, b in proto_fields(data, *node) if field == WRITES and a < b
     ]  # fmt: skip
 
 
-def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def proto_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield numbers and positions of a message's length-delimited fields; others are skipped."""
     while at < end:
-        key, at = varint(data, at)
+        key, at = read_varint(data, at)
         if key & 7 == 2:
-            size, at = varint(data, at)
+            size, at = read_varint(data, at)
             yield key >> 3, at, at + size
             at += size
         elif key & 7 == 0:
-            at = varint(data, at)[1]
+            at = read_varint(data, at)[1]
         else:
             at += {1: 8, 5: 4}[key & 7]
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a number and the position after it."""
     value = shift = 0
     while True:
@@ -85,7 +87,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def message(field: int, body: bytes) -> bytes:
+def encode_field(field: int, body: bytes) -> bytes:
     """Return a length-delimited field."""
     head = bytearray([field << 3 | 2])
     size = len(body)
@@ -95,7 +97,7 @@ def message(field: int, body: bytes) -> bytes:
     return bytes((*head, size)) + body
 
 
-def edited(
+def instrument_model(
     path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]], jitter: float
 ) -> bytes:
     """Return the model with more of its values as outputs, random values as inputs, and noise in
@@ -103,7 +105,7 @@ def edited(
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    cut_random(model.graph, cut)
+    replace_random_nodes(model.graph, cut)
     if jitter:
         add_jitter(model.graph, jitter)
     known = {output.name for output in model.graph.output}
@@ -111,7 +113,7 @@ def edited(
     return bytes(model.SerializeToString())
 
 
-def cut_random(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
+def replace_random_nodes(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
     """Replace random nodes by inputs with these element types and dims.
 
     The operands of a distribution become outputs, because nothing else would compare them.
@@ -135,7 +137,7 @@ def result_scale(node: Any) -> int | None:
     return at if at is not None and len(node.input) > at and node.input[at] else None
 
 
-def rounds(node: Any) -> bool:
+def is_rounding(node: Any) -> bool:
     """Return whether a node rounds its first operand to integers."""
     if node.op_type != "MatMulNBits":
         return node.op_type in QUANTIZERS
@@ -154,7 +156,7 @@ def add_jitter(graph: Any, size: float) -> None:
     stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
     del graph.node[:]
     for node in nodes:
-        if rounds(node) and node.input[0] not in stored:
+        if is_rounding(node) and node.input[0] not in stored:
             x = node.input[0]
             steps = [f"{node.output[0]}.jitter{i}" for i in range(5)]
             graph.node.extend(
@@ -190,7 +192,7 @@ def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
         value = ahead.pop()
         if value not in seen:
             seen.add(value)
-            ahead += reads(writer[value]) if value in writer else []
+            ahead += values_read(writer[value]) if value in writer else []
     return [
         v
         for node in graph.node
@@ -203,8 +205,8 @@ def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
     ]
 
 
-def reads(node: Any) -> list[str]:
+def values_read(node: Any) -> list[str]:
     """Return the values a node reads, including those its subgraphs' nodes read."""
     graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
-    inner = [v for graph in graphs for n in graph.node for v in reads(n)]
+    inner = [v for graph in graphs for n in graph.node for v in values_read(n)]
     return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]

@@ -15,7 +15,7 @@ from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.ir import TensorSpec, evaluate, symbols_of
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["oversized"]
+__all__ = ["largest_oversized_value"]
 
 LARGEST = 1 << 30
 """Maximum bytes of a value in any model."""
@@ -25,7 +25,7 @@ of a decoder can take 100 times the weights at full context.
 """
 
 
-def oversized(
+def largest_oversized_value(
     graph: TileGraph, sizes: Sequence[Binding], values: Collection[str] | None = None
 ) -> str:
     """Return, as a clause, the largest value that is too large.

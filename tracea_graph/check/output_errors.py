@@ -20,17 +20,17 @@ from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = [
     "NO_INDEX_OUTPUTS",
-    "Elementwise",
+    "ElementwiseTolerance",
     "ErrorLimits",
-    "Errors",
     "IndexOutput",
+    "OutputErrors",
     "describe_difference",
-    "errors",
-    "floors",
     "index_outputs",
     "is_float",
+    "is_tie_within_tolerance",
+    "measure_errors",
+    "noise_floors",
     "relative_distance",
-    "undecided",
 ]  # fmt: skip
 
 _EPSILON: Mapping[str, float] = MappingProxyType(
@@ -44,7 +44,7 @@ _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 
 @dataclass(frozen=True)
-class Errors:
+class OutputErrors:
     """Errors of a floating-point output against a reference, over its finite elements.
 
     ``max_abs`` is the largest absolute difference, ``relative`` is ``max_abs`` over ``max|y|``
@@ -58,27 +58,27 @@ class Errors:
     cosine: float
 
 
-def errors(found: Array, wanted: Array) -> Errors:
+def measure_errors(found: Array, wanted: Array) -> OutputErrors:
     """Return the errors of ``found`` against ``wanted``."""
     if found.shape != wanted.shape:
-        return Errors(math.inf, math.inf, 0.0)
+        return OutputErrors(math.inf, math.inf, 0.0)
     if found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes():
-        return Errors(0.0, 0.0, 1.0)
+        return OutputErrors(0.0, 0.0, 1.0)
     x, y = _wide(found), _wide(wanted)
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():
         if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-            return Errors(math.inf, math.inf, 0.0)
+            return OutputErrors(math.inf, math.inf, 0.0)
         x, y = x[finite], y[finite]
     if not x.size:
-        return Errors(0.0, 0.0, 1.0)
+        return OutputErrors(0.0, 0.0, 1.0)
     difference, scale = float(np.max(np.abs(x - y))), float(np.max(np.abs(y)))
     share = difference / (scale or 1.0) if difference >= _SMALLEST else 0.0
-    return Errors(difference, share, _cosine(x, y))
+    return OutputErrors(difference, share, _cosine(x, y))
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class ElementwiseTolerance:
     """A caller's elementwise rule in place of a share of max|y|: ``|x − y| ≤ atol + rtol·|y|``."""
 
     rtol: float = 0.0
@@ -107,7 +107,7 @@ class ErrorLimits:
     tolerance: float = TOLERANCE.exact
     asked: bool = False
     own: Mapping[str, float] = field(default_factory=dict)
-    elementwise: Elementwise | None = None
+    elementwise: ElementwiseTolerance | None = None
 
     def of(self, output: str) -> float:
         """Return the tolerance of an output."""
@@ -120,9 +120,9 @@ class ErrorLimits:
 
 
 def relative_distance(found: Array, wanted: Array) -> float:
-    """Return ``errors(…).relative`` for floats; 0 or infinity for integers, bools and strings."""
+    """Return ``measure_errors(…).relative`` for floats; 0 or infinity for all other types."""
     if is_float(wanted):
-        return errors(found, wanted).relative
+        return measure_errors(found, wanted).relative
     return 0.0 if np.array_equal(found, wanted) else math.inf
 
 
@@ -135,7 +135,7 @@ def describe_difference(found: Array, wanted: Array) -> str:
     return f"{int(np.sum(found != wanted))} of {found.size} elements differ"
 
 
-def floors(
+def noise_floors(
     off: Mapping[str, Mapping[str, Array]],
     on: Mapping[str, Mapping[str, Array]],
     noise: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
@@ -234,7 +234,9 @@ def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
     return found
 
 
-def undecided(found: Array, wanted: Array, scores: Array, axis: int, tolerance: float) -> bool:
+def is_tie_within_tolerance(
+    found: Array, wanted: Array, scores: Array, axis: int, tolerance: float
+) -> bool:
     """Return True if all differing indices were chosen between scores within ``tolerance``.
 
     That is, the scores at both indices differ by at most ``tolerance`` of ``max|scores|``.

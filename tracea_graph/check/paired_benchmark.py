@@ -20,11 +20,11 @@ from tracea_graph.check.timing_statistics import (
     FEWEST_PAIRS,
     PairedTimes,
     Ratio,
-    pooled,
-    ratio,
-    ratio_of,
+    pool_timings,
+    series_ratio,
+    speed_ratio,
 )
-from tracea_graph.check.worker_process import Array, NodeTime, OpenInfo
+from tracea_graph.check.worker_process import Array, NodeTime, SessionInfo
 from tracea_graph.errors import WorkerError
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "ModelWithLibrary",
     "PairedBenchmark",
     "PairedComparison",
-    "own_nodes",
+    "differing_nodes_ratio",
 ]
 
 MINIMUM_GAIN = 1.005
@@ -92,7 +92,7 @@ class BenchmarkWorker(Protocol):
 
     def open(
         self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
-    ) -> OpenInfo: ...
+    ) -> SessionInfo: ...
 
     def compare(
         self,
@@ -205,18 +205,18 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
             worker = self._ready(a, b, key[0])
             end = min(self.now() + seconds, self._end)  # opening models is not included
             if screen and seconds < self._round_seconds.get(key, 0.0):
-                alone = own_nodes(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
+                alone = differing_nodes_ratio(*worker.profile_pair("a", "b", feeds, FEWEST_PAIRS))
             while True:
                 left = max(end - self.now(), 0.0)
                 pairs = PAIRS if timings else FIRST_ROUND_PAIRS
                 timings.append(worker.compare("a", "b", feeds, pairs=pairs, seconds=left))
-                found = ratio(pooled(timings))
+                found = speed_ratio(pool_timings(timings))
                 if _decided(found) or self.now() > end:
                     break
                 if proven and found.median > MINIMUM_GAIN:
                     break
                 if screen and alone is None and found.median > PROFILE_ABOVE:
-                    alone = own_nodes(*worker.profile_pair("a", "b", feeds, PAIRS))
+                    alone = differing_nodes_ratio(*worker.profile_pair("a", "b", feeds, PAIRS))
                 hopeless = not _decidable(found) and (screen or not _inconclusive(found))
                 if (alone and _decided(alone)) or hopeless or len(timings) == ROUNDS:
                     break
@@ -243,7 +243,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         self._worker, self._open = None, {}
 
 
-def own_nodes(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
+def differing_nodes_ratio(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
     """Return the ratio of the times of nodes that only one of two models has.
 
     Nodes with equal name and operator in both cancel.  The profiling overhead is subtracted from
@@ -251,7 +251,7 @@ def own_nodes(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
     """
     names_a, names_b = (Counter((n.name, n.op) for n in nodes) for nodes in (a, b))
     shared = {key for key in names_a if names_a[key] == names_b[key]}
-    return ratio_of(
+    return series_ratio(
         *(_sums([n for n in nodes if (n.name, n.op) not in shared]) for nodes in (a, b))
     )
 

@@ -15,30 +15,30 @@ from pathlib import Path
 
 import numpy as np
 
-from tracea_graph.check.ill_conditioned_outputs import unstable_answers
+from tracea_graph.check.ill_conditioned_outputs import why_unstable
 from tracea_graph.check.input_feeds import Feeds
-from tracea_graph.check.input_sensitivity import UNCHECKED, Sensitivity
+from tracea_graph.check.input_sensitivity import UNCHECKED, OutputSensitivity
 from tracea_graph.check.output_errors import (
     NO_INDEX_OUTPUTS,
     IndexOutput,
-    errors,
-    floors,
     is_float,
+    measure_errors,
+    noise_floors,
     relative_distance,
 )
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.check.worker_process import (
     Array,
-    Port,
     RandomOutputs,
     RejectedByRuntime,
-    Unloadable,
+    SessionPort,
+    UnloadableModel,
     Worker,
 )
 from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import WorkerError
 
-__all__ = ["SPARE", "Outputs", "Reference", "random_outputs", "reference"]
+__all__ = ["SPARE", "Outputs", "Reference", "random_value_specs", "run_reference"]
 
 PATIENCE = 30.0
 """Minimum time limit of a candidate's run in seconds, however fast the original is."""
@@ -65,8 +65,8 @@ class Reference:
     off: Mapping[str, Outputs]
     on: Mapping[str, Outputs]
     scores: Mapping[str, Outputs]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[SessionPort, ...]
+    outputs: tuple[SessionPort, ...]
     rejected: Mapping[str, str]
     levels: tuple[str, ...] = ("off", "all")
     trouble: str = ""
@@ -88,7 +88,7 @@ class Reference:
         return PATIENCE + 100 * self.seconds
 
 
-def reference(
+def run_reference(
     original: Path,
     feeds: Feeds,
     *,
@@ -99,7 +99,7 @@ def reference(
     trouble: str = "",
     threads: int = 1,
     acquire: AcquireWorker = new_worker,
-    sensitivity: Sensitivity = UNCHECKED,
+    sensitivity: OutputSensitivity = UNCHECKED,
     float32_form: Path | None = None,
 ) -> Reference:
     """Run the original, optimizations off on one thread, then on; reusable for many candidates.
@@ -133,7 +133,7 @@ def reference(
     except WorkerError as error:
         why = f"the original does not run: {error}"
         return Reference(
-            {}, {}, {}, (), (), {}, trouble=why, unloadable=isinstance(error, Unloadable)
+            {}, {}, {}, (), (), {}, trouble=why, unloadable=isinstance(error, UnloadableModel)
         )
 
 
@@ -146,7 +146,7 @@ def _reference(
     sigmoids: Set[str],
     spare: Set[str],
     threads: int,
-    sensitivity: Sensitivity,
+    sensitivity: OutputSensitivity,
     float32_form: Path | None,
 ) -> Reference:
     levels: tuple[str, ...] = ("off", "all")
@@ -157,7 +157,7 @@ def _reference(
     except RejectedByRuntime:  # onnx's checker is stricter than ONNX Runtime
         valid = False
     drawn, unfit = _drawn(worker, original, feeds)
-    cut = random_outputs(drawn)
+    cut = random_value_specs(drawn)
     feeds = {k: {**feed, **drawn.get(k, {})} for k, feed in feeds.items() if k not in unfit}
     try:
         worker.open("off", original, level="off", extra=extra, cut=cut)
@@ -191,7 +191,7 @@ def _reference(
     trouble = (
         _trouble(raw, rejected, stable)
         or _nonfinite_only(off.values())
-        or unstable_answers(raw.values(), watched)
+        or why_unstable(raw.values(), watched)
         or _far_in_float32(off, wide)
     )
     kept = scores | off.get(first or "", {}).keys()
@@ -200,7 +200,7 @@ def _reference(
     noise = _noise(worker, original, {label: feeds[label] for label in off}, off, levels, cut)
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, floors(off, on, noise, sigmoids), seconds=seconds,
+        drawn, noise_floors(off, on, noise, sigmoids), seconds=seconds,
         model=float32_form or original,
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
         float32=wide, sigmoids=frozenset(sigmoids),
@@ -260,7 +260,7 @@ def _drawn(
     return {label: {n: run[n] for n in names} for label, run in found.items()}, rejected
 
 
-def random_outputs(drawn: Mapping[str, Outputs]) -> RandomOutputs:
+def random_value_specs(drawn: Mapping[str, Outputs]) -> RandomOutputs:
     """Return the drawn values' element types, and the dims that are equal under all feeds."""
     found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
     for run in drawn.values():
@@ -331,5 +331,5 @@ def _same(a: Outputs, b: Outputs) -> bool:
 
 def _identical(a: Array, b: Array) -> bool:
     return a.shape == b.shape and (
-        errors(a, b).max_abs == 0.0 if is_float(a) else np.array_equal(a, b)
+        measure_errors(a, b).max_abs == 0.0 if is_float(a) else np.array_equal(a, b)
     )

@@ -37,12 +37,19 @@ from tracea_graph.check.paired_benchmark import (
     PairedBenchmark,
     PairedComparison,
 )
-from tracea_graph.check.timing_statistics import Ratio, busy_cores
+from tracea_graph.check.timing_statistics import Ratio, other_processes_busy
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 from tracea_graph.reason_codes import Code, Reason, code_of, failed_to_run
 
-__all__ = ["Group", "GroupSelection", "ModelWithLibrary", "Verdict", "clear_gain", "select_faster"]
+__all__ = [
+    "GroupSelection",
+    "GroupVerdict",
+    "ModelWithLibrary",
+    "RewriteGroup",
+    "is_clear_gain",
+    "select_faster",
+]
 
 WHOLE_SHARE, GROUPS_SHARE = 0.2, 0.4
 """Shares of the budget: for the first comparison of the whole, and for those of single groups."""
@@ -56,7 +63,7 @@ _BUSY = "other processes keep a core busy: the ratios are less certain"
 
 
 @dataclass(frozen=True)
-class Group:
+class RewriteGroup:
     """Rewrites that are kept or dropped together; ``predicted_us`` is their predicted gain."""
 
     key: str
@@ -65,13 +72,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GroupVerdict:
     """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups.
 
     They are those of several groups unless it was timed ``alone``.
     """
 
-    group: Group
+    group: RewriteGroup
     kept: bool
     reason: str
     ratios: Mapping[Key, Ratio] = field(default_factory=dict)
@@ -98,7 +105,7 @@ class GroupSelection:
     """
 
     kept: frozenset[str]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GroupVerdict, ...]
     total: Mapping[Key, Ratio]
     candidate: ModelWithLibrary | None
     notes: tuple[str, ...] = ()
@@ -125,7 +132,7 @@ Build = Callable[[frozenset[str]], ModelWithLibrary]
 
 def select_faster(
     original: Path,
-    groups: Sequence[Group],
+    groups: Sequence[RewriteGroup],
     build: Build,
     feeds: Feeds,
     *,
@@ -147,7 +154,7 @@ def select_faster(
     ratios of the full model over the original that need not be measured again.  Raises BuildError
     if the full model cannot be built.
     """
-    notes = (_BUSY,) * (busy_cores() and busy_cores(0.4))
+    notes = (_BUSY,) * (other_processes_busy() and other_processes_busy(0.4))
     if not groups or not feeds:
         return GroupSelection(frozenset(), (), {}, None, notes)
     full = build(frozenset())
@@ -161,7 +168,7 @@ def select_faster(
 class _Unit:
     """Groups timed together, the model without them, and the results so far."""
 
-    groups: list[Group]
+    groups: list[RewriteGroup]
     comparisons: dict[Key, PairedComparison] = field(default_factory=dict)
     without: ModelWithLibrary | None = None
     trouble: str = ""
@@ -177,13 +184,13 @@ class _Unit:
     def gains(self, keys: Sequence[Key]) -> bool:
         return _gains(self.comparisons, keys)
 
-    def verdicts(self, keys: Sequence[Key]) -> list[Verdict]:
+    def verdicts(self, keys: Sequence[Key]) -> list[GroupVerdict]:
         """Return one verdict for each group."""
         kept = bool(self.trouble) or self.gains(keys)
         reason = self.trouble or _reason(kept, self.comparisons, self.groups)
         ratios = {key: comparison.ratio for key, comparison in self.comparisons.items()}
         alone = len(self.groups) == 1
-        return [Verdict(group, kept, reason, ratios, alone) for group in self.groups]
+        return [GroupVerdict(group, kept, reason, ratios, alone) for group in self.groups]
 
 
 @dataclass
@@ -199,11 +206,11 @@ class _Selector:
     counted: Callable[[int, int], None] = lambda done, total: None
     known: Mapping[Key, Ratio] = field(default_factory=dict)
 
-    def select_faster(self, groups: Sequence[Group]) -> GroupSelection:
+    def select_faster(self, groups: Sequence[RewriteGroup]) -> GroupSelection:
         try:
             total = self._compare_whole()
         except WorkerError as error:
-            lost = [Verdict(group, True, "") for group in groups]
+            lost = [GroupVerdict(group, True, "") for group in groups]
             why = failed_to_run("the whole does not run", error)
             return self._nothing(lost, {}, why)
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
@@ -231,7 +238,7 @@ class _Selector:
             total |= self.bench.compare_all(self.original, self.full, seconds, undecided)
         return total
 
-    def _units(self, groups: Sequence[Group], total: Mapping[Key, Ratio]) -> list[_Unit]:
+    def _units(self, groups: Sequence[RewriteGroup], total: Mapping[Key, Ratio]) -> list[_Unit]:
         """Return the groups to time alone, and one unit of those too small for the budget."""
         if not self.separately:
             return [_Unit(list(groups))]
@@ -283,7 +290,7 @@ class _Selector:
         return GroupSelection(kept, verdicts, total, self.full if kept else None, self.notes)
 
     def _final(
-        self, verdicts: Sequence[Verdict], first: Mapping[Key, Ratio], shaken: bool
+        self, verdicts: Sequence[GroupVerdict], first: Mapping[Key, Ratio], shaken: bool
     ) -> GroupSelection:
         """Compare the selection with the original; ``first`` is the comparison of the whole."""
         total = first
@@ -308,7 +315,7 @@ class _Selector:
             return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
             return self._nothing(verdicts, {}, failed_to_run(_UNTIMED, error))
-        if clear_gain(total, self.bench.keys):
+        if is_clear_gain(total, self.bench.keys):
             return GroupSelection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"
         why = Reason(
@@ -318,7 +325,7 @@ class _Selector:
 
     def _at_least_whole(
         self,
-        verdicts: Sequence[Verdict],
+        verdicts: Sequence[GroupVerdict],
         first: Mapping[Key, Ratio],
         total: Mapping[Key, Ratio],
         why: str,
@@ -327,7 +334,7 @@ class _Selector:
 
         Used if no selection of groups is a clear gain, or if there is no time to measure one.
         """
-        if any(v.slower for v in verdicts) or not clear_gain(first, self.bench.keys):
+        if any(v.slower for v in verdicts) or not is_clear_gain(first, self.bench.keys):
             return self._nothing(verdicts, total, why)
         reason = Reason(
             f"kept: no clear gain alone, but all together {_numbers(first)}", Code.FASTER_TOGETHER
@@ -339,7 +346,7 @@ class _Selector:
         keys = frozenset(v.group.key for v in verdicts)
         return GroupSelection(keys, kept, first, self.full, self.notes)
 
-    def _combined(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def _combined(self, verdicts: Sequence[GroupVerdict]) -> list[GroupVerdict]:
         """Keep groups without a clear gain of their own if all of them together are one."""
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         open_ = frozenset(v.group.key for v in verdicts if not v.kept and not v.slower)
@@ -350,7 +357,7 @@ class _Selector:
         ratios = self.bench.compare_all(
             without, self.build(rest) if rest else self.full, COMBINED_SHARE * self.bench.left
         )
-        if not clear_gain(ratios, self.bench.keys):
+        if not is_clear_gain(ratios, self.bench.keys):
             return list(verdicts)
         why = Reason(
             f"kept: no clear gain alone, but with {len(open_) - 1} others {_numbers(ratios)}",
@@ -364,7 +371,7 @@ class _Selector:
         ]
 
     def _nothing(
-        self, verdicts: Sequence[Verdict], total: Mapping[Key, Ratio], why: str
+        self, verdicts: Sequence[GroupVerdict], total: Mapping[Key, Ratio], why: str
     ) -> GroupSelection:
         """Keep the original, whatever was measured of single groups."""
         reason = Reason(f"dropped: {why}", code_of(why, Code.ORIGINAL_KEPT))
@@ -372,7 +379,7 @@ class _Selector:
         return GroupSelection(frozenset(), given_up, total, None, self.notes)
 
 
-def clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
+def is_clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
     """Return True for a win at one of the keys and a likely gain at all others."""
     return _gains(_compared(ratios), keys)
 
@@ -404,7 +411,7 @@ def _compared(ratios: Mapping[Key, Ratio]) -> dict[Key, PairedComparison]:
 
 
 def _reason(
-    kept: bool, comparisons: Mapping[Key, PairedComparison], unit: Sequence[Group]
+    kept: bool, comparisons: Mapping[Key, PairedComparison], unit: Sequence[RewriteGroup]
 ) -> Reason:
     """Return one sentence: the outcome, its numbers, and the groups timed together."""
     along = f", timed together: {', '.join(g.key for g in unit)}" if len(unit) > 1 else ""

@@ -28,12 +28,18 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from tracea_graph.check.symbol_size_limits import SizeLimit, clip, known_size_limits
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.check.symbol_size_limits import SizeLimit, clip_sizes, known_size_limits
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, DType, TensorSpec, symbols_of
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["Binding", "binding_of", "bindings", "fed", "guesses"]
+__all__ = [
+    "Binding",
+    "binding_from_dims",
+    "choose_bindings",
+    "fallback_bindings",
+    "inputs_to_feed",
+]
 
 _DEFAULT: Mapping[str, int] = MappingProxyType(
     {
@@ -101,14 +107,14 @@ class Binding:
     notes: tuple[str, ...] = ()
 
 
-def fed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
+def inputs_to_feed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
     """Return the inputs that need a value: ``inputs`` if given, else all that are no weight."""
     return tuple(
         v for v in graph.inputs if (v not in graph.weights if inputs is None else v in inputs)
     )
 
 
-def bindings(
+def choose_bindings(
     graph: TileGraph,
     shapes: Sequence[Mapping[str, int]] = (),
     inputs: Sequence[str] | None = None,
@@ -120,12 +126,12 @@ def bindings(
     sizes, with and without padding.  ``inputs`` are the inputs without a default.  Raises
     UsageError for a symbol the model does not have, and for a size that a constant excludes.
     """
-    needed = fed(graph, inputs)
+    needed = inputs_to_feed(graph, inputs)
     roles = _roles(graph, needed)
     for name in (name for shape in shapes for name in shape):
         if name not in roles:
             known = ", ".join(sorted(roles)) or "none"
-            which = close_match(name, roles) or f"; its symbols are: {known}"
+            which = did_you_mean(name, roles) or f"; its symbols are: {known}"
             raise UsageError(f"the model has no dim {name!r}{which}")
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip
@@ -147,9 +153,9 @@ def bindings(
     return tuple({b.label: b for b in timed}.values()), (*plain.values(), padded)
 
 
-def guesses(graph: TileGraph, inputs: Sequence[str] | None = None) -> Iterator[Binding]:
+def fallback_bindings(graph: TileGraph, inputs: Sequence[str] | None = None) -> Iterator[Binding]:
     """Yield bindings to try if a model rejects the default one, likely sizes first."""
-    needed = fed(graph, inputs)
+    needed = inputs_to_feed(graph, inputs)
     roles, bounds, pinned = _roles(graph, needed), known_size_limits(graph), _pinned(graph, needed)
     present = [role for role in _GUESSES if role in roles.values()]
     ladders = [[*enumerate((_DEFAULT[role], *_GUESSES[role]))] for role in present]
@@ -170,7 +176,9 @@ def _check_limits(
             raise UsageError(f"{said} does not fit the model: {limit.why}")
 
 
-def binding_of(label: str, graph: TileGraph, dims: Mapping[str, tuple[int, ...]]) -> Binding:
+def binding_from_dims(
+    label: str, graph: TileGraph, dims: Mapping[str, tuple[int, ...]]
+) -> Binding:
     """Return the symbol sizes implied by inputs with these ``dims``."""
     found: dict[str, int] = {}
     for value, sizes in dims.items():
@@ -197,7 +205,7 @@ def _bound(
     notes: tuple[str, ...] = ()
     for _ in range(_SETTLED):
         found = _with_sums(roles, chosen, {**sizes, **_by_role(roles, chosen)}, fixed)
-        clipped, more = clip(found, bounds, given | (roles.keys() - chosen.keys()))
+        clipped, more = clip_sizes(found, bounds, given | (roles.keys() - chosen.keys()))
         notes += more
         if clipped == found:
             break

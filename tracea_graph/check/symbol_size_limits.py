@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
 
-from tracea_graph.check.input_constraints import integers
+from tracea_graph.check.input_constraints import small_constant_integers
 from tracea_graph.ir import Expr, Extent, combine, evaluate, symbols_of
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["SizeLimit", "clip", "known_size_limits"]
+__all__ = ["SizeLimit", "clip_sizes", "known_size_limits"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def known_size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
     return tuple(found.values())
 
 
-def clip(
+def clip_sizes(
     sizes: Mapping[str, int], bounds: Sequence[SizeLimit], fixed: frozenset[str] = frozenset()
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Reduce sizes to the limits; return them and why they shrank.  ``fixed`` sizes are kept.
@@ -170,7 +170,7 @@ def _of(graph: TileGraph, value: str, highest: Mapping[str, Extent]) -> Extent |
     """Return the largest element of a value, if known."""
     if value in highest:
         return highest[value]
-    constant = integers(graph, value)
+    constant = small_constant_integers(graph, value)
     if constant is None or not constant.size or constant.dtype.kind not in "iub":
         return None
     return int(constant.max())
@@ -187,7 +187,10 @@ def _moved(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> E
 
 def _gathered(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
     """Return the largest element gathered: a dim of a shape, or the table's largest element."""
-    source, index = graph.producer(region.operands[0]), integers(graph, region.operands[1])
+    source, index = (
+        graph.producer(region.operands[0]),
+        small_constant_integers(graph, region.operands[1]),
+    )
     if source is None or source.op != "Shape" or index is None or index.size != 1:
         return highest.get(region.operands[0])
     shape, attrs = graph.spec(source.operands[0]).shape, source.node.attrs
@@ -197,7 +200,7 @@ def _gathered(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -
 
 
 def _range(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
-    start, step = (integers(graph, region.operands[i]) for i in (0, 2))
+    start, step = (small_constant_integers(graph, region.operands[i]) for i in (0, 2))
     length = (graph.spec(region.results[0]).shape or (None,))[0]
     if length is None or step is None or step.size != 1 or float(step.flat[0]) != 1.0:
         return None
@@ -213,7 +216,10 @@ def _sum(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Ext
 
 
 def _difference(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
-    a, b = _of(graph, region.operands[0], highest), integers(graph, region.operands[1])
+    a, b = (
+        _of(graph, region.operands[0], highest),
+        small_constant_integers(graph, region.operands[1]),
+    )
     if a is None or b is None or b.dtype.kind not in "iu" or not b.size:
         return None
     return combine("sub", a, int(b.min()))
@@ -237,7 +243,10 @@ def _product(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) ->
 
 def _running(graph: TileGraph, region: Region, highest: Mapping[str, Extent]) -> Extent | None:
     """Return the limit of a mask's cumulative sum: its number of elements along the axis."""
-    top, axis = _of(graph, region.operands[0], highest), integers(graph, region.operands[1])
+    top, axis = (
+        _of(graph, region.operands[0], highest),
+        small_constant_integers(graph, region.operands[1]),
+    )
     shape = graph.spec(region.results[0]).shape
     if top != 1 or axis is None or shape is None:
         return None

@@ -17,8 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "FEWEST_PAIRS", "PairedTimes", "Ratio", "busy_cores", "busy_seconds", "pooled", "ratio",
-    "ratio_of",
+    "FEWEST_PAIRS",
+    "PairedTimes",
+    "Ratio",
+    "busy_seconds",
+    "other_processes_busy",
+    "pool_timings",
+    "series_ratio",
+    "speed_ratio",
 ]  # fmt: skip
 
 CONFIDENCE = 0.99
@@ -55,12 +61,12 @@ class Ratio:
         return f"{self.median:.3f}× ({self.low:.3f}–{self.high:.3f})"
 
 
-def ratio(times: PairedTimes) -> Ratio:
+def speed_ratio(times: PairedTimes) -> Ratio:
     """Return the ratio of paired times.  Raises ValueError if there are no pairs."""
-    return ratio_of(times.a_ms, times.b_ms)
+    return series_ratio(times.a_ms, times.b_ms)
 
 
-def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
+def series_ratio(a: Iterable[float], b: Iterable[float]) -> Ratio:
     """Return the ratio of two equally long series; ``a_ms`` and ``b_ms`` have the series' unit."""
     a, b = tuple(a), tuple(b)
     ratios = sorted(x / y for x, y in zip(a, b, strict=True))
@@ -72,13 +78,13 @@ def ratio_of(a: Iterable[float], b: Iterable[float]) -> Ratio:
     )
 
 
-def pooled(timings: Iterable[PairedTimes]) -> PairedTimes:
+def pool_timings(timings: Iterable[PairedTimes]) -> PairedTimes:
     """Concatenate several measurements of one pair of models."""
     found = list(timings)
     return PairedTimes(sum((r.a_ms for r in found), ()), sum((r.b_ms for r in found), ()))
 
 
-def busy_cores(seconds: float = 0.1, share: float = 0.2) -> bool:
+def other_processes_busy(seconds: float = 0.1, share: float = 0.2) -> bool:
     """Return True if other processes are using more than ``share`` of one core.
 
     Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False if there is none.

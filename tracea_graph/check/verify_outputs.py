@@ -25,31 +25,31 @@ from types import MappingProxyType
 import numpy as np
 
 from tracea_graph.check.input_feeds import Feeds
-from tracea_graph.check.input_sensitivity import FACTOR, UNCHECKED, Sensitivity
+from tracea_graph.check.input_sensitivity import FACTOR, UNCHECKED, OutputSensitivity
 from tracea_graph.check.output_errors import (
     NO_INDEX_OUTPUTS,
     ErrorLimits,
     IndexOutput,
     describe_difference,
-    errors,
-    floors,
     is_float,
-    undecided,
+    is_tie_within_tolerance,
+    measure_errors,
+    noise_floors,
 )
 from tracea_graph.check.reference_outputs import (
     SPARE,
     Outputs,
     Reference,
-    random_outputs,
-    reference,
+    random_value_specs,
+    run_reference,
 )
 from tracea_graph.check.worker_pool import AcquireWorker, new_worker
-from tracea_graph.check.worker_process import Array, OpenInfo, Port, Worker
+from tracea_graph.check.worker_process import Array, SessionInfo, SessionPort, Worker
 from tracea_graph.errors import WorkerError
 from tracea_graph.json_documents import Figure
 from tracea_graph.reason_codes import failed_to_run
 
-__all__ = ["OutputError", "Verification", "compare", "suspect_workers", "verify"]
+__all__ = ["OutputError", "Verification", "compare_with_reference", "suspect_workers", "verify"]
 
 _INNER = 64  # inner values that are compared, at most
 _FAILING_FEEDS = 4  # feeds that show an error, at most
@@ -148,7 +148,7 @@ def verify(
     threads: int = 1,
     env: Mapping[str, str] = _NO_ENV,
     acquire: AcquireWorker = new_worker,
-    sensitivity: Sensitivity = UNCHECKED,
+    sensitivity: OutputSensitivity = UNCHECKED,
 ) -> Verification:
     """Run the original and a candidate on ``feeds``, and compare their outputs.
 
@@ -158,17 +158,17 @@ def verify(
     supplies workers.  A worker that dies or rejects a request fails the candidate; nothing is
     raised.
     """
-    known = reference(
+    known = run_reference(
         original, feeds, index_outputs=index_outputs, threads=threads, acquire=acquire,
         sensitivity=sensitivity,
     )  # fmt: skip
-    return compare(
+    return compare_with_reference(
         known, candidate, library, feeds,
         limits=limits, index_outputs=index_outputs, threads=threads, env=env, acquire=acquire,
     )  # fmt: skip
 
 
-def compare(
+def compare_with_reference(
     known: Reference,
     candidate: Path,
     library: Path | None,
@@ -204,7 +204,7 @@ def compare(
                 return Verification("failed", wrong, (), known.rejected, limits, loads=False)
             if check and known.valid:
                 worker.check(candidate)
-            cut = random_outputs(known.drawn)
+            cut = random_value_specs(known.drawn)
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
                 return Verification("inconclusive", sentence, (), known.rejected, limits)
@@ -243,7 +243,7 @@ def _refusal(worker: Worker, library: Path | None) -> str:
     return ""
 
 
-def _signature(known: Reference, info: OpenInfo) -> str:
+def _signature(known: Reference, info: SessionInfo) -> str:
     """Return what differs in names, types or fixed dims; empty if nothing does."""
     for what, want, have in (
         ("inputs", known.inputs, info.inputs),
@@ -263,13 +263,13 @@ def _clash(a: Sequence[int | str | None], b: Sequence[int | str | None]) -> bool
     return len(a) != len(b) or fixed
 
 
-def _answered(known: Reference, port: Port) -> bool:
+def _answered(known: Reference, port: SessionPort) -> bool:
     """Whether the original, whatever it declares, answers with the dims of ``port``."""
     shapes = [answers[port.name].shape for answers in known.off.values() if port.name in answers]
     return bool(shapes) and not any(_clash(shape, port.shape) for shape in shapes)
 
 
-def _ports(ports: Sequence[Port]) -> str:
+def _ports(ports: Sequence[SessionPort]) -> str:
     return ", ".join(f"{p.name} {p.type}" for p in ports) or "none"
 
 
@@ -292,9 +292,9 @@ def _compare_outputs(
             note = f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
         elif is_float(wanted):
-            nearer = errors(found, wanted)
+            nearer = measure_errors(found, wanted)
             if nearer.relative and (floor or label in known.float32):
-                distances = (errors(found, y) for y in references[1:])
+                distances = (measure_errors(found, y) for y in references[1:])
                 nearer = min((nearer, *distances), key=lambda e: e.relative)
             passed = nearer.relative <= limits.allowed(name, floor)
             if limits.elementwise is not None:
@@ -331,7 +331,11 @@ def _discrete(
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True)
     said, choice = describe_difference(found, wanted[0]), index_outputs.get(name)
     by = None if choice is None else scores.get(choice.scores)
-    if choice and by is not None and undecided(found, wanted[0], by, choice.axis, tolerance):
+    if (
+        choice
+        and by is not None
+        and is_tie_within_tolerance(found, wanted[0], by, choice.axis, tolerance)
+    ):
         note = f"{said}, but there the scores are within tolerance"
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True, note)
     return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, said)
@@ -354,7 +358,7 @@ def _verdict(
     failed = [o for o in (*outputs, *inner) if not o.passed]
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
-        random = len(random_outputs(known.drawn))
+        random = len(random_value_specs(known.drawn))
         alike = f"; {random} random values were fed alike" if random else ""
         within = _limit_clause(limits, outputs)
         still = _insensitive(known, limits, outputs)
@@ -436,7 +440,7 @@ def _compare_inner(
     optimized = {label: {name: on[label][name] for name in shared}}
     there = replace(
         known, off={label: shared}, on=on, scores={label: {}}, float32={},
-        floors=floors({label: shared}, optimized, sigmoids=known.sigmoids),
+        floors=noise_floors({label: shared}, optimized, sigmoids=known.sigmoids),
     )  # fmt: skip
     return list(_compare_outputs(there, label, found[label], limits, NO_INDEX_OUTPUTS))
 

@@ -30,22 +30,22 @@ import onnxruntime as ort
 
 if TYPE_CHECKING:
     from tracea_graph.check.instrumented_models import (
-        edited,
-        extended,
+        instrument_model,
+        is_rounding,
         random_values,
         result_scale,
-        rounds,
+        with_extra_outputs,
         written_values,
     )
     from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 else:
     sys.path.append(str(Path(__file__).parent))
     from instrumented_models import (
-        edited,
-        extended,
+        instrument_model,
+        is_rounding,
         random_values,
         result_scale,
-        rounds,
+        with_extra_outputs,
         written_values,
     )
     from worker_arrays import read_arrays, write_arrays
@@ -75,7 +75,7 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSession:
     """A session and what is needed to call it; ``request`` is the request that opened it."""
 
     session: ort.InferenceSession
@@ -101,14 +101,14 @@ def private_bytes() -> int:
 # ---- sessions --------------------------------------------------------------------------
 
 
-def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
+def session_options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
     """Return a request's session options; idle threads must not spin during other sessions."""
     made = ort.SessionOptions()
     made.intra_op_num_threads, made.inter_op_num_threads = request["threads"], 1
     made.graph_optimization_level = LEVELS[request["level"]]
     made.log_severity_level = 4
     made.add_session_config_entry("session.force_spinning_stop", "1")
-    if pinned := affinities(request["threads"]):
+    if pinned := thread_affinities(request["threads"]):
         made.add_session_config_entry("session.intra_op_thread_affinities", pinned)
     if request["library"]:
         made.register_custom_ops_library(request["library"])
@@ -119,44 +119,44 @@ def options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
     return made
 
 
-def create(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
+def create_session(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
     """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs.
 
     ``jitter`` is the relative size of the noise that is added to what is rounded to integers.
     """
-    made, source = options(request, profile_prefix), request["model"]
+    made, source = session_options(request, profile_prefix), request["model"]
     if request["extra"] or request["cut"] or request["jitter"]:
         folder = str(Path(source).resolve().parent)
         made.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
         if request["cut"] or request["jitter"]:
-            source = edited(source, request["extra"], request["cut"], request["jitter"])
+            source = instrument_model(source, request["extra"], request["cut"], request["jitter"])
         else:
-            source = extended(source, request["extra"])
+            source = with_extra_outputs(source, request["extra"])
     return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
 
 
-def wrap(session: ort.InferenceSession, request: Request) -> Opened:
+def wrap_session(session: ort.InferenceSession, request: Request) -> OpenSession:
     ends = [*session.get_inputs(), *session.get_outputs()]
     plain = any(not e.type.startswith("tensor(") or e.type == "tensor(string)" for e in ends)
-    return Opened(session, request, tuple(o.name for o in session.get_outputs()), plain)
+    return OpenSession(session, request, tuple(o.name for o in session.get_outputs()), plain)
 
 
-def ends(values: Sequence[Any]) -> list[list[Any]]:
+def session_ports(values: Sequence[Any]) -> list[list[Any]]:
     return [[v.name, v.type, list(v.shape or ())] for v in values]
 
 
 # ---- arrays ----------------------------------------------------------------------------
 
 
-def to_value(array: Array, kind: str) -> ort.OrtValue:
+def to_ort_value(array: Array, kind: str) -> ort.OrtValue:
     if kind in RAW:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, RAW[kind][1])
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
-def from_value(value: ort.OrtValue) -> Array:
+def from_ort_value(value: ort.OrtValue) -> Array:
     """Return a value's elements; types NumPy lacks as integers of equal bits."""
     if value.data_type() not in RAW:
         return np.asarray(value.numpy())
@@ -166,19 +166,21 @@ def from_value(value: ort.OrtValue) -> Array:
     return np.asarray(np.frombuffer(data, bits).reshape(shape))
 
 
-def flatten(name: str, value: Any) -> dict[str, Array]:
+def flatten_output(name: str, value: Any) -> dict[str, Array]:
     """Return sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; {} for none."""
     if value is None:
         return {}
     if isinstance(value, list):
-        return {k: a for i, v in enumerate(value) for k, a in flatten(f"{name}[{i}]", v).items()}
+        return {
+            k: a for i, v in enumerate(value) for k, a in flatten_output(f"{name}[{i}]", v).items()
+        }
     if isinstance(value, dict):
         keys = np.asarray(list(value))
         return {f"{name}.keys": keys, f"{name}.values": np.asarray(list(value.values()))}
     return {name: np.asarray(value)}
 
 
-def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
+def session_feeds(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
     """Return feeds for a session: ``name[i]`` as lists; optional inputs may be absent."""
     found: dict[str, Any] = dict(feeds)
     for port in session.get_inputs():
@@ -191,38 +193,38 @@ def gathered(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[
     return found
 
 
-def caller(opened: Opened, feeds: Mapping[str, Array]) -> Callable[[], Any]:
+def bound_call(opened: OpenSession, feeds: Mapping[str, Array]) -> Callable[[], Any]:
     """Return a call without arguments that runs the session once, without copies if possible."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
-        whole = gathered(session, feeds)
+        whole = session_feeds(session, feeds)
         return lambda: session.run(outputs, whole)
     kinds = {i.name: i.type for i in session.get_inputs()}
-    values = {name: to_value(array, kinds.get(name, "")) for name, array in feeds.items()}
+    values = {name: to_ort_value(array, kinds.get(name, "")) for name, array in feeds.items()}
     return lambda: session.run_with_ort_values(outputs, values)
 
 
 # ---- requests --------------------------------------------------------------------------
 
 
-class Server:
+class WorkerServer:
     """Answers requests; holds the open sessions by name."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.sessions = folder, dict[str, Opened]()
+        self.folder, self.sessions = folder, dict[str, OpenSession]()
 
     def open(self, request: Request) -> dict[str, Any]:
         self.sessions.pop(request["name"], None)
         weigh = private_bytes if request["weigh"] else lambda: 0
         before, start = weigh(), time.perf_counter()
-        session = create(request)
+        session = create_session(request)
         seconds = time.perf_counter() - start
-        self.sessions[request["name"]] = wrap(session, request)
+        self.sessions[request["name"]] = wrap_session(session, request)
         return {
             "seconds": seconds,
             "private_bytes": max(0, weigh() - before),
-            "inputs": ends(session.get_inputs()),
-            "outputs": ends(session.get_outputs()),
+            "inputs": session_ports(session.get_inputs()),
+            "outputs": session_ports(session.get_outputs()),
         }
 
     def load(self, request: Request) -> None:
@@ -237,10 +239,12 @@ class Server:
     def run(self, request: Request) -> dict[str, Any]:
         opened = self.sessions[request["name"]]
         feeds = self.feeds(request)  # kept alive: an output may alias an input
-        found = caller(opened, feeds)()
+        found = bound_call(opened, feeds)()
         outputs: dict[str, Array] = {}
         for name, value in zip(opened.outputs, found, strict=True):
-            outputs |= flatten(name, value) if opened.plain else {name: from_value(value)}
+            outputs |= (
+                flatten_output(name, value) if opened.plain else {name: from_ort_value(value)}
+            )
         kinds = {o.name: o.type for o in opened.session.get_outputs()}
         return {
             "names": list(outputs),
@@ -254,25 +258,25 @@ class Server:
 
     def compare(self, request: Request) -> dict[str, Any]:
         feeds = self.feeds(request)
-        calls = [caller(self.sessions[name], feeds) for name in request["sessions"]]
+        calls = [bound_call(self.sessions[name], feeds) for name in request["sessions"]]
         for call in calls * request["warmup"]:
             call()
         gc.collect()
         gc.disable()
         try:
-            return {"ms": paired(calls, request["pairs"], request["seconds"])}
+            return {"ms": time_paired(calls, request["pairs"], request["seconds"])}
         finally:
             gc.enable()
 
     def serve(self, request: Request) -> dict[str, Any]:
         """Run all sessions at once, each in a thread of its own."""
         feeds = self.feeds(request)
-        calls = [caller(self.sessions[name], feeds) for name in request["sessions"]]
+        calls = [bound_call(self.sessions[name], feeds) for name in request["sessions"]]
         for call in calls:
             call()
         start, cpu = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(len(calls)) as pool:
-            found = pool.map(lambda call: repeated(call, start + request["seconds"]), calls)
+            found = pool.map(lambda call: time_repeated(call, start + request["seconds"]), calls)
             ms = [one for times in found for one in times]
         return {
             "ms": ms,
@@ -282,16 +286,18 @@ class Server:
 
     def profile(self, request: Request) -> dict[str, Any]:
         """Return per-node times of interleaved sessions."""
-        feeds, opened = self.feeds(request), list[Opened]()
+        feeds, opened = self.feeds(request), list[OpenSession]()
         for i, name in enumerate(request["sessions"]):
             spec = self.sessions[name].request
-            opened.append(wrap(create(spec, str(self.folder / f"profile{i}")), spec))
-        calls = [caller(o, feeds) for o in opened]
+            opened.append(
+                wrap_session(create_session(spec, str(self.folder / f"profile{i}")), spec)
+            )
+        calls = [bound_call(o, feeds) for o in opened]
         runs, total = request["runs"], request["runs"] + request["warmup"]
         for call in calls * total:
             call()
         traces = [(o, Path(o.session.end_profiling())) for o in opened]
-        rows = [node_times(trace, total, runs, domains(o)) for o, trace in traces]
+        rows = [node_times(trace, total, runs, custom_op_domains(o)) for o, trace in traces]
         for _, trace in traces:
             trace.unlink()
         return {"rows": rows}
@@ -314,7 +320,7 @@ class Server:
         import onnx
 
         model = onnx.load(request["model"], load_external_data=False)
-        return any(rounds(n) or result_scale(n) is not None for n in model.graph.node)
+        return any(is_rounding(n) or result_scale(n) is not None for n in model.graph.node)
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""
@@ -324,7 +330,7 @@ class Server:
             return {"error": f"{type(error).__name__}: {error}".strip()[:4000]}
 
 
-def repeated(call: Callable[[], Any], end: float) -> list[float]:
+def time_repeated(call: Callable[[], Any], end: float) -> list[float]:
     """Return the milliseconds of each call until the clock says ``end``; at least one."""
     times: list[float] = []
     while not times or time.perf_counter() < end:
@@ -334,15 +340,17 @@ def repeated(call: Callable[[], Any], end: float) -> list[float]:
     return times
 
 
-def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> list[list[float]]:
+def time_paired(
+    calls: Sequence[Callable[[], Any]], pairs: int, seconds: float
+) -> list[list[float]]:
     """Return milliseconds of each call, pair by pair; the order changes with every round.
 
     The last caller finds the caches warm, which can halve the time of a small model.  For brief
-    calls, a pair is therefore the mean over a multiple of the rounds that :func:`orders` needs to
-    be fair.
+    calls, a pair is therefore the mean over a multiple of the rounds that :func:`run_orders` needs
+    to be fair.
     """
     times: list[list[float]] = [[] for _ in calls]
-    clock, order, rounds = time.perf_counter_ns, orders(len(calls)), 1
+    clock, order, rounds = time.perf_counter_ns, run_orders(len(calls)), 1
     end = clock() + int(seconds * 1e9)
     for pair in range(pairs):
         spent, done = [0] * len(calls), 0
@@ -362,7 +370,7 @@ def paired(calls: Sequence[Callable[[], Any]], pairs: int, seconds: float) -> li
     return times
 
 
-def orders(callers: int) -> Iterator[Sequence[int]]:
+def run_orders(callers: int) -> Iterator[Sequence[int]]:
     """Yield orders to run in; in ``2 * callers`` of them each caller follows itself once.
 
     Each order is followed by its reverse, so that its last caller runs twice in a row; the next
@@ -374,7 +382,7 @@ def orders(callers: int) -> Iterator[Sequence[int]]:
         yield order[::-1]
 
 
-def domains(opened: Opened) -> dict[str, str]:
+def custom_op_domains(opened: OpenSession) -> dict[str, str]:
     """Return the domain of each custom operator type in the model; empty without a library."""
     if not opened.request["library"]:
         return {}
@@ -407,7 +415,7 @@ def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) ->
     return rows
 
 
-def affinities(threads: int, siblings: str = _SIBLINGS) -> str:
+def thread_affinities(threads: int, siblings: str = _SIBLINGS) -> str:
     """Return ``session.intra_op_thread_affinities``: a core for each thread except the caller's.
 
     Empty for one thread, or for more threads than this process has cores.  ONNX Runtime pins
@@ -441,7 +449,7 @@ def exit_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def main(folder: str, kind: Callable[[Path], Server] = Server) -> None:
+def main(folder: str, kind: Callable[[Path], WorkerServer] = WorkerServer) -> None:
     """Serve requests until stdin ends."""
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

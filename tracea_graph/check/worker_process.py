@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.custom_op_libraries import registered
+from tracea_graph.check.custom_op_libraries import libraries_to_register
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerCrash, WorkerError
@@ -36,13 +36,13 @@ from tracea_graph.temporary_files import Scratch, kill_group
 __all__ = [
     "Array",
     "NodeTime",
-    "OpenInfo",
-    "Port",
     "RandomOutputs",
     "RejectedByRuntime",
-    "Unloadable",
+    "SessionInfo",
+    "SessionPort",
+    "UnloadableModel",
     "Worker",
-    "unlimited",
+    "unlimited_seconds",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -73,14 +73,14 @@ class RejectedByRuntime(WorkerError):
     """ONNX Runtime or onnx rejected a model, a library or an input; the worker stays alive."""
 
 
-class Unloadable(RejectedByRuntime):
+class UnloadableModel(RejectedByRuntime):
     """ONNX Runtime cannot load a model."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
-class Port:
+class SessionPort:
     """An input or output as ONNX Runtime reports it; ``type`` reads ``tensor(float)``.
 
     A dim is a number, a symbol, or None.
@@ -92,7 +92,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class OpenInfo:
+class SessionInfo:
     """Creation time of a session in seconds, and its signature.
 
     ``private_bytes`` is the growth of the process's private memory if requested, else 0.
@@ -100,12 +100,12 @@ class OpenInfo:
 
     seconds: float
     private_bytes: int
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[SessionPort, ...]
+    outputs: tuple[SessionPort, ...]
 
 
 @dataclass(frozen=True)
-class Served:
+class ConcurrentTimes:
     """Milliseconds of each run of sessions that ran at once, and the seconds they took in all.
 
     ``cpu`` are the seconds of processor time of the whole process meanwhile.
@@ -133,11 +133,11 @@ class NodeTime:
 
 def _advice(said: str) -> str:
     """Return what helps against an operator that ONNX Runtime does not know; empty otherwise."""
-    unknown = _UNKNOWN_OPERATOR in said and not registered()
+    unknown = _UNKNOWN_OPERATOR in said and not libraries_to_register()
     return "; name the library of its operators with --custom-ops-library" if unknown else ""
 
 
-def unlimited() -> float:
+def unlimited_seconds() -> float:
     """Return infinity, for callers without a deadline."""
     return math.inf
 
@@ -156,7 +156,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
-        self.left: Callable[[], float] = unlimited
+        self.left: Callable[[], float] = unlimited_seconds
         self._folder = Scratch("worker")
         self._stderr = Path(self._folder.name) / "stderr"
         with self._stderr.open("wb") as stderr:
@@ -203,7 +203,7 @@ class Worker(AbstractContextManager["Worker"]):
         jitter: float = 0.0,
         weigh: bool = False,
         limit: float | None = None,
-    ) -> OpenInfo:
+    ) -> SessionInfo:
         """Create a session called ``name``, replacing an earlier one of that name.
 
         ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
@@ -216,20 +216,21 @@ class Worker(AbstractContextManager["Worker"]):
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
             "library": str(library.resolve()) if library else "", "extra": list(extra),
             "cut": {name: list(spec) for name, spec in cut.items()}, "weigh": weigh,
-            "jitter": jitter, "others": [str(path) for path in registered()],
+            "jitter": jitter, "others": [str(path) for path in libraries_to_register()],
         }  # fmt: skip
         try:
             found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
         except RejectedByRuntime as error:
             if library is not None:
                 raise
-            raise Unloadable(
+            raise UnloadableModel(
                 f"ONNX Runtime cannot load {model.name}: {error}{_advice(str(error))}"
             ) from None
         inputs, outputs = (
-            tuple(Port(n, t, tuple(d)) for n, t, d in found[k]) for k in ("inputs", "outputs")
+            tuple(SessionPort(n, t, tuple(d)) for n, t, d in found[k])
+            for k in ("inputs", "outputs")
         )
-        return OpenInfo(found["seconds"], found["private_bytes"], inputs, outputs)
+        return SessionInfo(found["seconds"], found["private_bytes"], inputs, outputs)
 
     def load(self, library: Path) -> None:
         """Load a library without a model.
@@ -279,13 +280,15 @@ class Worker(AbstractContextManager["Worker"]):
         a_ms, b_ms = found["ms"]
         return PairedTimes(tuple(a_ms), tuple(b_ms))
 
-    def serve(self, names: Sequence[str], feeds: Mapping[str, Array], *, seconds: float) -> Served:
+    def serve(
+        self, names: Sequence[str], feeds: Mapping[str, Array], *, seconds: float
+    ) -> ConcurrentTimes:
         """Run sessions at once for ``seconds``, each of them as often as it can."""
         what = f"serve with {len(names)} sessions"
         found = self._ask(
             "serve", what, seconds + self._limit, feeds, sessions=list(names), seconds=seconds
         )
-        return Served(tuple(found["ms"]), found["wall"], found["cpu"])
+        return ConcurrentTimes(tuple(found["ms"]), found["wall"], found["cpu"])
 
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracea_graph.cli.kernels_parser import add_kernels, add_metrics, add_repro
-from tracea_graph.cli.option_flags import OPTIMIZE, add_flags, made_options
+from tracea_graph.cli.option_flags import OPTIMIZE, add_flags, options_from_flags
 from tracea_graph.cli.parser import Parser
 from tracea_graph.cli.subcommands import (
     add_bench,
@@ -28,7 +28,13 @@ from tracea_graph.cli.subcommands import (
 from tracea_graph.errors import UsageError
 from tracea_graph.options import Options
 
-__all__ = ["optimize_parser", "options_of", "tool_parser", "wants_folder", "whole_command"]
+__all__ = [
+    "join_subcommands",
+    "optimize_parser",
+    "options_from_args",
+    "output_is_folder",
+    "tool_parser",
+]
 
 _EXIT_CODES = (
     "exit codes: 0 written (improved, or original kept), 1 bug or out of memory, 2 usage or "
@@ -106,7 +112,7 @@ def tool_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def whole_command(words: Sequence[str]) -> list[str]:
+def join_subcommands(words: Sequence[str]) -> list[str]:
     """Join ``tune worker`` and ``tune report`` to one word, and options behind ``repro … --``."""
     if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
         return [f"tune {words[1]}", *words[2:]]
@@ -116,14 +122,14 @@ def whole_command(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def wants_folder(args: argparse.Namespace) -> bool:
+def output_is_folder(args: argparse.Namespace) -> bool:
     """Whether ``-o`` must be a folder: it looks like one, or there are several models."""
     named = args.output is not None and args.output.endswith(os.sep)
     return bool(named or len(args.models) > 1)
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def options_from_args(args: argparse.Namespace) -> Options:
     """Convert parsed arguments to Options.  Raises UsageError for invalid values."""
     if len(args.models) > 1 and (args.lock or args.save_lock):
         raise UsageError("--lock and --save-lock take one model")
-    return made_options(args)
+    return options_from_flags(args)

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from tracea_graph.cli.console import list_written
-from tracea_graph.cli.option_flags import made_options
+from tracea_graph.cli.console import print_written_files
+from tracea_graph.cli.option_flags import options_from_flags
 from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.commands.retune import retune
-from tracea_graph.commands.serving import serve
+from tracea_graph.commands.serving import compare_serving
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
@@ -52,7 +52,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         raise UsageError("--sessions runs whole models: leave --profile out")
     with progress.status("starting") as status:
         if args.sessions:
-            served = serve(args.models, args.sessions, options, status.update)
+            served = compare_serving(args.models, args.sessions, options, status.update)
         elif args.profile:
             profiled = profile(args.models[0], options, status.update)
             timeline = record_timeline(args.models[0], options) if args.timeline else None
@@ -66,7 +66,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         if timeline and not args.json:
             _show(console, timeline.summary)
         if not args.json:
-            list_written(console, *pictures.values())
+            print_written_files(console, *pictures.values())
     else:
         _show(console, report.to_json() if args.json else render_bench(report))
     return 0
@@ -75,7 +75,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
 def _retune(args: argparse.Namespace, console: Console) -> int:
     if args.profile or len(args.models) > 1:
         raise UsageError("--retune takes one result and no --profile")
-    options = made_options(args)
+    options = options_from_flags(args)
     progress = Console(stderr=True, quiet=args.json, highlight=False)
     with progress.status("starting") as status:
         found = retune(args.models[0], options, status.update)

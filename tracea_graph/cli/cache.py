@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.json_documents import plain_data
+from tracea_graph.json_documents import to_json_data
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.cache_key import machine_facts
@@ -50,7 +50,7 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
             CachedResult(key, e.what, e.about, e.value, len(e.evidence), e.final, e.written)
             for key, e in entries
         ]
-        console.print(json.dumps(plain_data(rows), indent=1), markup=False, soft_wrap=True)
+        console.print(json.dumps(to_json_data(rows), indent=1), markup=False, soft_wrap=True)
         return
     here = _facts(environment)
     table = new_table("tuning results")

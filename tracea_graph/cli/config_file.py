@@ -13,13 +13,13 @@ from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS
 from tracea_graph.options.config_files import CONFIG, PATTERNS, RUNTIME, read
 
-__all__ = ["with_config"]
+__all__ = ["insert_config_options"]
 
 _RECORDS = {one.name: one for one in (*OPTIONS.values(), *ALONE.values())}
 _NO_SETTINGS = {"help", "save-config", *(n for n, one in _RECORDS.items() if not one.in_file)}
 
 
-def with_config(words: Sequence[str]) -> list[str]:
+def insert_config_options(words: Sequence[str]) -> list[str]:
     """Insert the options of a command line's config file before its own options.
 
     Raises UsageError if the file cannot be read or is not a mapping.

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["list_written", "made_console"]
+__all__ = ["make_console", "print_written_files"]
 
 _NARROWEST, _UNLIMITED = 60, 100_000
 _PIPED = 80
@@ -36,7 +36,7 @@ class _Console(Console):
         self.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def made_console(stderr: bool = False, quiet: bool = False) -> Console:
+def make_console(stderr: bool = False, quiet: bool = False) -> Console:
     """Create a console that wraps lines to a terminal's width; in files and pipes tables only."""
     console = _Console(stderr=stderr, quiet=quiet, highlight=False)
     given = os.environ.get("COLUMNS", "")
@@ -47,7 +47,7 @@ def made_console(stderr: bool = False, quiet: bool = False) -> Console:
     return console
 
 
-def list_written(console: Console, *paths: Path) -> None:
+def print_written_files(console: Console, *paths: Path) -> None:
     """Print a line for each file that was written."""
     for path in paths:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)

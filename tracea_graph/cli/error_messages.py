@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tracea_graph.errors import BuildError, TraceaError, UsageError
 
-__all__ = ["INTERNAL", "complain", "drop_stdout", "failed"]
+__all__ = ["INTERNAL", "discard_stdout", "print_error", "report_failure"]
 
 INTERNAL = 1
 """Exit code of a bug, and of too little memory."""
@@ -19,35 +19,35 @@ _LONGEST = 6000
 """Maximum length of a message in characters: room for two paths and a sentence."""
 
 
-def failed(error: Exception, verbose: int, model: Path | None = None) -> int:
+def report_failure(error: Exception, verbose: int, model: Path | None = None) -> int:
     """Print an error, with its ``model`` if there are several, and return the exit code."""
     about = f"error: {model}: " if model else "error: "
     if isinstance(error, TraceaError):
-        complain(f"{about}{error}")
+        print_error(f"{about}{error}")
         if verbose and isinstance(error, BuildError) and error.command:
             sys.stderr.write(f"{error.command}\n{error.stderr}\n")
         return error.exit_code
     if isinstance(error, MemoryError):
-        complain(f"{about}there is not enough memory for this model")
+        print_error(f"{about}there is not enough memory for this model")
         return INTERNAL
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        drop_stdout()
+        discard_stdout()
         place = f"{error.filename}" if error.filename else "the output"
-        complain(f"{about}{place} cannot be written: {error.strerror}")
+        print_error(f"{about}{place} cannot be written: {error.strerror}")
         return UsageError.exit_code
     if verbose:
         traceback.print_exception(error)
-    complain(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
+    print_error(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")
     return INTERNAL
 
 
-def drop_stdout() -> None:
+def discard_stdout() -> None:
     """Abandon stdout, so that unwritten output is not flushed again when the process ends."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def complain(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """Print one line on stderr; text taken from files or options may be of any length."""
     line = " ".join(sentence.split())
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"

@@ -8,8 +8,8 @@ import sys
 from rich.console import Console
 
 from tracea_graph import api
-from tracea_graph.cli.console import list_written
-from tracea_graph.cli.option_flags import made_options
+from tracea_graph.cli.console import print_written_files
+from tracea_graph.cli.option_flags import options_from_flags
 from tracea_graph.commands.inspect import explain
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
@@ -25,14 +25,14 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
     """Show the graph and return the exit code."""
     if args.check is not None:
         return _check(args, console)
-    options = made_options(args)
+    options = options_from_flags(args)
     if args.html is not None:
         check_file(args.html, "--html", [args.model])
-    made = api.stages(args.model, "passes" if args.fused else "import", options)
+    made = api.stage_results(args.model, "passes" if args.fused else "import", options)
     graph = made.graph
     if args.html is not None:
         write_text(args.html, graph_page(graph, made.imported if args.fused else None))
-        list_written(console, args.html)
+        print_written_files(console, args.html)
     elif args.dot or args.json:
         sys.stdout.write(graph.to_dot() if args.dot else graph.to_json() + "\n")
     else:
@@ -54,7 +54,7 @@ def _check(args: argparse.Namespace, console: Console) -> int:
 
 def run_explain(args: argparse.Namespace, console: Console) -> int:
     """Explain what became of every operator and return the exit code."""
-    explanation = explain(args.model, made_options(args), args.node, args.result)
+    explanation = explain(args.model, options_from_flags(args), args.node, args.result)
     if args.json:
         sys.stdout.write(explanation.to_json() + "\n")
     else:

@@ -12,10 +12,10 @@ from contextlib import suppress
 from importlib import import_module
 from types import MappingProxyType
 
-from tracea_graph.cli.arguments import optimize_parser, tool_parser, whole_command
-from tracea_graph.cli.config_file import with_config
-from tracea_graph.cli.error_messages import complain, drop_stdout, failed
-from tracea_graph.cli.termination_signals import interrupt_exit_code, stoppable
+from tracea_graph.cli.arguments import join_subcommands, optimize_parser, tool_parser
+from tracea_graph.cli.config_file import insert_config_options
+from tracea_graph.cli.error_messages import discard_stdout, print_error, report_failure
+from tracea_graph.cli.termination_signals import interrupt_exit_code, interrupt_on_signals
 
 __all__ = ["main", "optimize_main"]
 
@@ -55,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, args: argparse.Namespace) -> int:
-    from tracea_graph.check.custom_op_libraries import custom_ops
-    from tracea_graph.cli.console import made_console
+    from tracea_graph.check.custom_op_libraries import use_custom_op_libraries
+    from tracea_graph.cli.console import make_console
     from tracea_graph.target import read_environment
 
     read_environment()  # reports invalid environment variables, whatever the command
     module, function = _RUN[command]
     run = getattr(import_module(f"tracea_graph.cli.{module}"), function)
-    with custom_ops(getattr(args, "custom_ops_libraries", ())):
-        return int(run(args, made_console()))
+    with use_custom_op_libraries(getattr(args, "custom_ops_libraries", ())):
+        return int(run(args, make_console()))
 
 
 def _guarded(
@@ -78,30 +78,30 @@ def _guarded(
             stream.reconfigure(errors="replace")  # a file name may not be encodable in this locale
     verbose = 0
     try:
-        words = whole_command(sys.argv[1:] if argv is None else argv)
-        args = parser().parse_args(with_config(words))
+        words = join_subcommands(sys.argv[1:] if argv is None else argv)
+        args = parser().parse_args(insert_config_options(words))
         args.words = words
         verbose = getattr(args, "verbose", 0)
         if verbose >= _LOGGED:
             logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
-        with stoppable():
+        with interrupt_on_signals():
             code = _run(command or getattr(args, "command", ""), args)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of the output has exited
-        drop_stdout()
+        discard_stdout()
         return 0
     except KeyboardInterrupt as error:
         by = f" by {error}" if str(error) else ""
         with suppress(OSError):  # the terminal may be closed
-            complain(
+            print_error(
                 f"interrupted{by}: no half-written file is left; "
                 "what was compiled or measured is kept"
             )
         return interrupt_exit_code(error)
     except Exception as error:  # last resort: no traceback unless requested
-        return failed(error, verbose)
+        return report_failure(error, verbose)
 
 
 def _hold_streams() -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 from rich.console import Console
 
 from tracea_graph import api
-from tracea_graph.cli.arguments import options_of, wants_folder
-from tracea_graph.cli.console import list_written, made_console
-from tracea_graph.cli.error_messages import complain, failed
-from tracea_graph.cli.progress import Steps
-from tracea_graph.cli.repro import failure_of, pack_failure
+from tracea_graph.cli.arguments import options_from_args, output_is_folder
+from tracea_graph.cli.console import make_console, print_written_files
+from tracea_graph.cli.error_messages import print_error, report_failure
+from tracea_graph.cli.progress import StepDisplay
+from tracea_graph.cli.repro import failure_outcome, pack_failure
 from tracea_graph.cli.termination_signals import interrupt_exit_code
 from tracea_graph.commands.inspect import explain
-from tracea_graph.commands.report_profiles import profiled
+from tracea_graph.commands.report_profiles import profile_report_models
 from tracea_graph.commands.repro import RunOutcome
 from tracea_graph.errors import TraceaError
 from tracea_graph.options import Options
@@ -40,7 +40,7 @@ __all__ = ["run_optimize"]
 def run_optimize(args: argparse.Namespace, console: Console) -> int:
     """Optimize every model and return the exit code; a failure does not stop the other models."""
     console.quiet = args.quiet
-    options, folder = options_of(args), wants_folder(args)
+    options, folder = options_from_args(args), output_is_folder(args)
     if options.until is not None:
         return _show_stages(args, options, options.until, console)
     if args.report is not None:
@@ -54,13 +54,13 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
         if outcome.report is None:
             error = outcome.error or AssertionError("an outcome has a report or an error")
             model = outcome.source if len(args.models) > 1 else None
-            codes.append(failed(error, args.verbose, model))
-            if (failure := failure_of(error)) is not None:
+            codes.append(report_failure(error, args.verbose, model))
+            if (failure := failure_outcome(error)) is not None:
                 _pack(outcome.source, failure, options, args)
             continue
         reports.append(outcome.report)
         if crash := outcome.report.crash:
-            complain(crash)
+            print_error(crash)
             improved = outcome.report.improved
             _pack(outcome.source, RunOutcome(0, crash, improved, True), options, args)
         if not args.json:
@@ -68,7 +68,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
         if args.explain and not (args.json or args.quiet):
             _explain(outcome.source, options, reports[-1], console)
         if outcome.interrupt is not None:
-            complain("interrupted: the first verified result was kept")
+            print_error("interrupted: the first verified result was kept")
             codes.append(
                 0 if options.keep_on_interrupt else interrupt_exit_code(outcome.interrupt)
             )
@@ -82,15 +82,19 @@ def _pack(model: Path, outcome: RunOutcome, options: Options, args: argparse.Nam
     words = [word for word in args.words if word not in models and word != "optimize"]
     folder = options.environment.cache / "repro"
     try:
-        complain(f"to report this: {pack_failure(model, words, outcome, folder)}, without weights")
+        print_error(
+            f"to report this: {pack_failure(model, words, outcome, folder)}, without weights"
+        )
     except (TraceaError, OSError) as why:
-        complain(f"no repro pack was written: {why}")
+        print_error(f"no repro pack was written: {why}")
 
 
-def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Iterator[api.Outcome]:
+def _outcomes(
+    options: Options, folder: bool, args: argparse.Namespace
+) -> Iterator[api.OptimizeOutcome]:
     """Yield every model's outcome; the current step is shown until then."""
-    console = made_console(stderr=True, quiet=args.quiet or args.json)
-    shown = Steps(args.models[0].name, console)
+    console = make_console(stderr=True, quiet=args.quiet or args.json)
+    shown = StepDisplay(args.models[0].name, console)
     outcomes = api.optimize_many(args.models, options, lambda s: shown(s), folder=folder)
     for model in (*args.models[1:], None):
         with shown:
@@ -98,7 +102,7 @@ def _outcomes(options: Options, folder: bool, args: argparse.Namespace) -> Itera
         if outcome is None:
             return
         yield outcome
-        shown = Steps(model.name if model else "", console)
+        shown = StepDisplay(model.name if model else "", console)
 
 
 def _explain(source: Path, options: Options, report: Report, console: Console) -> None:
@@ -113,13 +117,15 @@ def _finish(
 ) -> None:
     """Write the outputs that cover all models, the report page and the JSON; name the files."""
     if args.report is not None and reports:
-        status = made_console(stderr=True, quiet=args.quiet or args.json).status("profiling")
+        status = make_console(stderr=True, quiet=args.quiet or args.json).status("profiling")
         with status:
-            profiles = {r.output: profiled(r, options, status.update) for r in reports}
+            profiles = {
+                r.output: profile_report_models(r, options, status.update) for r in reports
+            }
         write_text(args.report, report_page(*reports, profiles=profiles))
     for path in (args.report, args.save_lock):
         if path is not None and path.exists() and not args.json:
-            list_written(console, path)
+            print_written_files(console, path)
     if args.json and len(args.models) == 1:
         sys.stdout.write("".join(report.to_json() for report in reports))
     elif args.json:
@@ -129,9 +135,9 @@ def _finish(
 def _show_stages(args: argparse.Namespace, options: Options, until: str, console: Console) -> int:
     shown = []
     for model in args.models:
-        made = api.stages(model, until, options)
+        made = api.stage_results(model, until, options)
         for warning, fault in made.trace.faults().items():
-            complain(f"warning: {warning}")
+            print_error(f"warning: {warning}")
             sys.stderr.write(fault if args.verbose else "")
         if args.json:
             shown.append(made.to_dict())

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.options import ALONE, OPTIONS, Options
 
-__all__ = ["OPTIMIZE", "add_flags", "made_options"]
+__all__ = ["OPTIMIZE", "add_flags", "options_from_flags"]
 
 OPTIMIZE = "optimize"
 """The command that takes every option."""
@@ -35,7 +35,7 @@ def add_flags(parser: argparse.ArgumentParser, command: str) -> Groups:
     return groups
 
 
-def made_options(args: argparse.Namespace, **others: Any) -> Options:
+def options_from_flags(args: argparse.Namespace, **others: Any) -> Options:
     """Convert parsed arguments to Options; ``others`` take precedence.
 
     Raises UsageError for invalid values.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.options import OPTIONS
 from tracea_graph.version import VERSION, versions
 
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         """Return the end of an error message: a similar flag, by its current name."""
         flags = self._option_string_actions
         renamed = {old: new for old, new in RENAMED.items() if new in flags}
-        return close_match(unknown.partition("=")[0], flags, renamed) or self._listing()
+        return did_you_mean(unknown.partition("=")[0], flags, renamed) or self._listing()
 
     def _listing(self) -> str:
         return f"; {self.prog} --help lists all options"
@@ -85,7 +85,7 @@ def _plainer(message: str) -> str:
         return f"{flag} takes a {'whole ' * (kind == 'int')}number, not {value}"
     if match := re.match(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message):
         flag, value, known = match.groups()
-        near = close_match(value, re.findall(r"[\w.-]+", known))
+        near = did_you_mean(value, re.findall(r"[\w.-]+", known))
         if flag == "COMMAND":
             return f"there is no command {value!r}{near or f'; there are {known}'}"
         if near:

@@ -16,10 +16,10 @@ from tracea_graph.pipeline.step_timer import StepProgress
 from tracea_graph.tuning import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.views import plain
 
-__all__ = ["Bar", "Steps"]
+__all__ = ["ProgressBar", "StepDisplay"]
 
 
-class Bar(AbstractContextManager["Bar"]):
+class ProgressBar(AbstractContextManager["ProgressBar"]):
     """Listener that draws a progress bar on stderr; use it in a ``with`` statement."""
 
     def __init__(self, name: str, silent: bool = False) -> None:
@@ -32,7 +32,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._name, self._best = plain(name), 1.0
         self._task = self._progress.add_task(escape(f"planning {self._name}"), total=None, best="")
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         self._progress.start()
         return self
 
@@ -65,7 +65,7 @@ class Bar(AbstractContextManager["Bar"]):
         )
 
 
-class Steps(AbstractContextManager["Steps"]):
+class StepDisplay(AbstractContextManager["StepDisplay"]):
     """Listener that shows the steps of one optimization on stderr; use it in a ``with`` statement.
 
     On a terminal it is a table that goes when the work is done; elsewhere it is a line per step.
@@ -78,7 +78,7 @@ class Steps(AbstractContextManager["Steps"]):
         if self._table is not None:
             self._task = self._table.add_task(escape(plain(name)), total=None, count="")
 
-    def __enter__(self) -> Steps:
+    def __enter__(self) -> StepDisplay:
         if self._table is not None and not self._console.quiet:
             self._table.start()
         return self

@@ -11,15 +11,15 @@ from pathlib import Path
 from rich.console import Console
 
 from tracea_graph import api
-from tracea_graph.cli.arguments import optimize_parser, options_of
+from tracea_graph.cli.arguments import optimize_parser, options_from_args
 from tracea_graph.cli.error_messages import INTERNAL
-from tracea_graph.commands.repro import RunOutcome, replayable, write_repro
+from tracea_graph.commands.repro import RunOutcome, unpack_model, write_repro
 from tracea_graph.errors import TraceaError, UsageError, VerifyError, WorkerError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output_files import check_file
 from tracea_graph.temporary_files import Scratch
 
-__all__ = ["failure_of", "pack_failure", "run_repro"]
+__all__ = ["failure_outcome", "pack_failure", "run_repro"]
 
 
 def run_repro(args: argparse.Namespace, console: Console) -> int:
@@ -38,8 +38,8 @@ def run_repro(args: argparse.Namespace, console: Console) -> int:
             write_repro(first, args.model, words, RunOutcome(0))
             model = _regrown(first, folder)
         options = replace(
-            options_of(given), output=folder / "result.onnx", save_lock=folder / "lock.json",
-            keep_sources=folder / "sources",
+            options_from_args(given), output=folder / "result.onnx",
+            save_lock=folder / "lock.json", keep_sources=folder / "sources",
         )  # fmt: skip
         outcome = _outcome(model, options)
         made = {
@@ -66,7 +66,7 @@ def _regrown(pack: Path, folder: Path) -> Path:
         packed.extractall(place)
     grown = folder / "grown"
     grown.mkdir()
-    return replayable(place, grown)
+    return unpack_model(place, grown)
 
 
 def _outcome(model: Path, options: Options) -> RunOutcome:
@@ -79,7 +79,7 @@ def _outcome(model: Path, options: Options) -> RunOutcome:
     return RunOutcome(0, report.crash, report.improved, bool(report.crash))
 
 
-def failure_of(error: Exception) -> RunOutcome | None:
+def failure_outcome(error: Exception) -> RunOutcome | None:
     """Return a wrong result, a worker that died or a bug as an outcome; None for other errors."""
     if isinstance(error, TraceaError):
         ours = isinstance(error, VerifyError | WorkerError)

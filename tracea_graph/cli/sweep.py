@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tracea_graph import api
-from tracea_graph.cli.arguments import options_of
-from tracea_graph.cli.console import list_written
+from tracea_graph.cli.arguments import options_from_args
+from tracea_graph.cli.console import print_written_files
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.views import Report, plain
@@ -36,7 +36,7 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
     (model,) = args.models
     console.quiet = args.quiet
     largest = argparse.Namespace(**{**vars(args), "max_error": args.max_error[-1]})
-    options = options_of(largest)  # base options; each budget replaces max_error
+    options = options_from_args(largest)  # base options; each budget replaces max_error
     if args.svg is not None:
         check_file(args.svg, "--svg", args.models)
         check_charts()
@@ -62,7 +62,7 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
     else:
         console.print(render_sweep(points))
         if args.svg is not None:
-            list_written(console, args.svg)
+            print_written_files(console, args.svg)
     return 0
 
 

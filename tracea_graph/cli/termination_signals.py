@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["interrupt_exit_code", "stoppable"]
+__all__ = ["interrupt_exit_code", "interrupt_on_signals"]
 
 _INTERRUPTED = 130
 _SIGNALS = tuple(getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n))
@@ -23,7 +23,7 @@ class _Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP raise a KeyboardInterrupt.
 
     Only the first signal does: a second one would interrupt the cleanup.  Signals that are ignored

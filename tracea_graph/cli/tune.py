@@ -14,13 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from tracea_graph.cli.console import list_written
-from tracea_graph.cli.option_flags import made_options
-from tracea_graph.cli.progress import Bar
+from tracea_graph.cli.console import print_written_files
+from tracea_graph.cli.option_flags import options_from_flags
+from tracea_graph.cli.progress import ProgressBar
 from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
-from tracea_graph.json_documents import plain_data
+from tracea_graph.json_documents import to_json_data
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.options.config_files import save
 from tracea_graph.pipeline.output_files import check_file, write_text
@@ -48,12 +48,12 @@ def run_tune(args: argparse.Namespace, console: Console) -> int:
     if args.save_config is not None:
         check_file(args.save_config, "--save-config", args.models)
     console.quiet = args.quiet
-    options = made_options(args, budget=args.budget / len(work), effort="thorough")
+    options = options_from_flags(args, budget=args.budget / len(work), effort="thorough")
     found = [_tune(one, options, args, console) for one in work]
     if args.save_config is not None:
         _save(args, found)
     if args.json:
-        documents = plain_data([_document(one) for one in found])
+        documents = to_json_data([_document(one) for one in found])
         console.print(json.dumps(documents, indent=1), markup=False, soft_wrap=True)
     return 0
 
@@ -64,7 +64,7 @@ def _tune(
     silent = args.quiet or args.json
     folder = options.environment.cache / FOLDER
     name, stem = (what.name, what.stem) if isinstance(what, Path) else (str(what), what.kind)
-    with Telemetry(folder, stem) as telemetry, Bar(name, silent) as bar:
+    with Telemetry(folder, stem) as telemetry, ProgressBar(name, silent) as bar:
 
         def listen(event: Event) -> None:
             telemetry(event)
@@ -124,7 +124,7 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     hits = sum(bool(row.get("hit")) for row in rows)
     console.print(f"{known[0].name}: {len(found)} regions measured, {hits} known before")
     console.print(render_curves(found))
-    list_written(console, *filter(None, (args.csv, args.svg)))
+    print_written_files(console, *filter(None, (args.csv, args.svg)))
     return 0
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tracea_graph.cli.console import list_written
-from tracea_graph.cli.option_flags import made_options
-from tracea_graph.commands.retune import strip
+from tracea_graph.cli.console import print_written_files
+from tracea_graph.cli.option_flags import options_from_flags
+from tracea_graph.commands.retune import strip_custom_ops
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import VerifyError
 from tracea_graph.pipeline.output_files import check_file
@@ -20,7 +20,7 @@ __all__ = ["run_strip", "run_verify"]
 
 def run_verify(args: argparse.Namespace, console: Console) -> int:
     """Compare outputs, print, and return the exit code."""
-    options = made_options(args)
+    options = options_from_flags(args)
     found = verify_models(
         args.original, args.candidate, options, args.library, dict(args.tolerance)
     )
@@ -33,6 +33,6 @@ def run_strip(args: argparse.Namespace, console: Console) -> int:
     """Remove the library, print what was written, and return the exit code."""
     output = Path(args.output)
     check_file(output, "--output", [args.model])
-    written = strip(args.model, output, args.single_file)
-    list_written(console, *filter(None, (written.model, written.data)))
+    written = strip_custom_ops(args.model, output, args.single_file)
+    print_written_files(console, *filter(None, (written.model, written.data)))
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.onnx_io.single_op_models import SingleOp
+from tracea_graph.onnx_io.single_op_models import SingleOpModel
 from tracea_graph.options import Options
 from tracea_graph.policy import SearchSpace
 from tracea_graph.problem_descriptor import ProblemDescriptor
@@ -100,17 +100,17 @@ def write_problem(problem: ProblemDescriptor, path: Path) -> None:
     if kind == "attention":
         batch, heads, queries, keys, head = problem.sizes
         causal = bool(number("causal"))
-        return SingleOp().attention(batch, heads, queries, keys, head, causal, path)
+        return SingleOpModel().attention(batch, heads, queries, keys, head, causal, path)
     if kind == "chain":
         rows, columns = problem.sizes
-        return SingleOp().chain(rows, columns, number("operands"), path)
+        return SingleOpModel().chain(rows, columns, number("operands"), path)
     if kind == "int8":
         m, n, k = problem.sizes
-        return SingleOp().integers(m, n, k, path)
+        return SingleOpModel().integers(m, n, k, path)
     if kind == "int4":
         m, n, k = problem.sizes
-        return SingleOp().codes(m, n, k, number("block"), path)
-    made, bias = SingleOp(str(problem["epilogue"])), bool(number("bias"))
+        return SingleOpModel().codes(m, n, k, number("block"), path)
+    made, bias = SingleOpModel(str(problem["epilogue"])), bool(number("bias"))
     if kind == "gemm":
         m, n, k = problem.sizes
         return made.gemm(m, n, k, bias, path)

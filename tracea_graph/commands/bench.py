@@ -15,14 +15,14 @@ from tracea_graph.check.baseline_runtimes import (
     baselines_named,
 )
 from tracea_graph.check.output_errors import describe_difference, relative_distance
-from tracea_graph.check.timing_statistics import ratio_of
+from tracea_graph.check.timing_statistics import series_ratio
 from tracea_graph.check.worker_process import Array, RejectedByRuntime
 from tracea_graph.commands.op_statistics import OpStatistics, symbol_values
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.onnx_io import Model, library_of
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
-from tracea_graph.onnx_io.initializer_guards import is_guarded, working_nodes_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
+from tracea_graph.onnx_io.initializer_guards import is_guarded, nodes_run_each_time
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import inputs_to_run
@@ -32,11 +32,11 @@ from tracea_graph.views.bench import BenchReport, BenchRow
 
 __all__ = [
     "BenchOptions",
-    "Subject",
+    "BenchSubject",
     "bench",
-    "busy_note",
+    "busy_warning",
+    "model_subject",
     "result_beside",
-    "subject",
     "thread_counts",
 ]
 
@@ -73,7 +73,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchSubject:
     """A model file for ONNX Runtime, with the library it needs, if any.
 
     ``kernels`` of its ``nodes`` nodes run as kernels; none do without the library.
@@ -100,9 +100,11 @@ def bench(
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
     model = load(models[0], inline=True)
-    subjects = [subject(path) for path in paths]
+    subjects = [model_subject(path) for path in paths]
     _check_inputs(model, paths[1:])
-    notes = [_no_library(e) for e in subjects if e.library is None and calls_of(load(e.path))]
+    notes = [
+        _no_library(e) for e in subjects if e.library is None and custom_op_nodes(load(e.path))
+    ]
     baselines = baselines_named(options.baselines)
     inputs, others = inputs_to_run(model, options.inputs), 0.0
     rows, rounds = list[BenchRow](), list[int]()
@@ -123,7 +125,7 @@ def bench(
         tuple(rows),
         {label: one.products / 1e9 for label, one in op_stats.items()},
         min(rounds),
-        (*dict.fromkeys(notes), *busy_note(others)),
+        (*dict.fromkeys(notes), *busy_warning(others)),
         versions() | {baseline.package: baseline.version for baseline in baselines},
         host_fingerprint(),
         inputs.notes,
@@ -131,13 +133,15 @@ def bench(
     )
 
 
-def subject(path: Path) -> Subject:
+def model_subject(path: Path) -> BenchSubject:
     """Return a model with its library (:func:`~tracea_graph.onnx_io.library_of`)."""
     model = load(path)
     library, nodes = library_of(path), len(model.graph.regions())
     if is_guarded(model):
-        nodes = len(working_nodes_of(model.skeleton))
-    return Subject(path.name, path, library, len(calls_of(model)) if library else 0, nodes)
+        nodes = len(nodes_run_each_time(model.skeleton))
+    return BenchSubject(
+        path.name, path, library, len(custom_op_nodes(model)) if library else 0, nodes
+    )
 
 
 def _check_inputs(model: Model, others: Sequence[Path]) -> None:
@@ -162,14 +166,14 @@ def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
     return tuple(threads) or tuple(dict.fromkeys((1, usable_cores())))
 
 
-def busy_note(others: float) -> tuple[str, ...]:
+def busy_warning(others: float) -> tuple[str, ...]:
     """Return a warning if other processes were busy during the measurement."""
     if others <= BUSY:
         return ()
     return (f"other processes used {others:.0%} of a core meanwhile: times are less certain",)
 
 
-def _no_library(one: Subject) -> str:
+def _no_library(one: BenchSubject) -> str:
     return f"{one.name} has no library of its own beside it: it runs on its function bodies"
 
 
@@ -178,7 +182,7 @@ class _BenchRun:
     """One run: all subjects under one binding and thread count."""
 
     model: Model
-    subjects: Sequence[Subject]
+    subjects: Sequence[BenchSubject]
     baselines: Sequence[Baseline]
     label: str
     feed: Feed
@@ -205,9 +209,9 @@ class _BenchRun:
             for index, (title, one) in enumerate(names.values())
         ]
 
-    def _open(self, worker: BaselineWorker) -> dict[str, tuple[str, Subject | None]]:
+    def _open(self, worker: BaselineWorker) -> dict[str, tuple[str, BenchSubject | None]]:
         """Open everything that can be opened; return title and subject by session name."""
-        opened: dict[str, tuple[str, Subject | None]] = {}
+        opened: dict[str, tuple[str, BenchSubject | None]] = {}
         for index, one in enumerate(self.subjects):
             title = f"{BASELINE}, {one.name}" if index or one.kernels else BASELINE
             try:
@@ -226,7 +230,7 @@ class _BenchRun:
         self,
         worker: BaselineWorker,
         baseline: Baseline,
-        opened: dict[str, tuple[str, Subject | None]],
+        opened: dict[str, tuple[str, BenchSubject | None]],
     ) -> None:
         try:
             precision = worker.open_baseline(
@@ -257,9 +261,9 @@ class _BenchRun:
                 return
 
     def _row(
-        self, title: str, one: Subject | None, times: RoundTimes, index: int, error: float
+        self, title: str, one: BenchSubject | None, times: RoundTimes, index: int, error: float
     ) -> BenchRow:
-        found = ratio_of(times.ms[0], times.ms[index])
+        found = series_ratio(times.ms[0], times.ms[index])
         counts = (one.kernels, one.nodes) if one else (0, 0)
         return BenchRow(
             title, self.threads, self.label, found.b_ms, found.b_min,

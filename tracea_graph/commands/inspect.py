@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.check.symbol_bindings import bindings
-from tracea_graph.commands.op_type_totals import op_types
+from tracea_graph.check.symbol_bindings import choose_bindings
+from tracea_graph.commands.op_type_totals import op_type_totals
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.generated_source import Source
@@ -40,7 +40,7 @@ from tracea_graph.views.kernel_table import kernel_rows
 from tracea_graph.views.report_record import located, overridable_warning, rule_rows
 from tracea_graph.views.ttg import NOTEBOOK
 
-__all__ = ["Stages", "explain", "set_cost_model"]
+__all__ = ["StageResults", "explain", "set_cost_model"]
 
 
 def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
@@ -52,7 +52,7 @@ def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
 
 
 @dataclass(frozen=True)
-class Stages:
+class StageResults:
     """What each stage made of one model; fields of stages that have not run are empty.
 
     ``imported`` is the graph before the passes, ``decisions`` are the policy's about the
@@ -75,7 +75,7 @@ class Stages:
     @classmethod
     def run(
         cls, path: Path, options: Options, until: str, measured: Target | None = None
-    ) -> Stages:
+    ) -> StageResults:
         """Run the pipeline up to and including ``until``; nothing is written.
 
         Gains are predicted for a fixed machine, or with ``measured`` for this one and that target.
@@ -83,7 +83,7 @@ class Stages:
         precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
         model = load(path, freeze=options.freeze_initializers)
-        symbols = bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
+        symbols = choose_bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
         if until == "import":
             planner = Planner(model.graph, options, symbols, measured)
         else:
@@ -151,7 +151,7 @@ def explain(
     UsageError if ``node`` is no operator or value of the model, ModelError if ``path`` is no
     model.
     """
-    made = Stages.run(path, options, "lower", measured_for)
+    made = StageResults.run(path, options, "lower", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
     by_node: dict[str, list[_Placed]] = {}
     for placed in enumerate(made.trace.entries):
@@ -162,7 +162,7 @@ def explain(
     assert made.cost is not None
     explanation = Explanation(
         str(path), sizes, explained, rule_rows(made.trace), _note(made),
-        op_types(made.imported, made.cost), op_types(made.graph, made.cost),
+        op_type_totals(made.imported, made.cost), op_type_totals(made.graph, made.cost),
     )  # fmt: skip
     if node and not explanation.about(node):
         raise UsageError(f"{path.name} has no operator or value {node!r}; --json lists all")
@@ -170,7 +170,7 @@ def explain(
 
 
 def _explained(
-    made: Stages,
+    made: StageResults,
     region: Region,
     by_node: Mapping[str, Sequence[_Placed]],
     measured: Mapping[str, str],
@@ -285,7 +285,7 @@ def _why_sizes(graph: TileGraph, region: Region) -> str:
     return ""
 
 
-def _inside(made: Stages, region: Region) -> str:
+def _inside(made: StageResults, region: Region) -> str:
     """Describe how a program of several steps runs."""
     if not isinstance(region.params, RegionParams):
         return ""
@@ -296,7 +296,7 @@ def _inside(made: Stages, region: Region) -> str:
         return "some of its sizes are known only at run time"
 
 
-def _note(made: Stages) -> str:
+def _note(made: StageResults) -> str:
     """Return a note about models optimized before, and about initializers that may be fed."""
     if any(r.op.startswith("tracea.") for r in made.imported.regions()):
         return (

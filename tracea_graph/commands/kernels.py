@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from tracea_graph.config import Environment
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.runtime import (
     PUBLIC_HEADERS,
@@ -104,7 +104,7 @@ def build_kernels(
     known = found.backend.standalone_ops
     for op in ops:
         if op not in known:
-            which = close_match(op, known) or f"; there are {', '.join(known) or 'none'}"
+            which = did_you_mean(op, known) or f"; there are {', '.join(known) or 'none'}"
             raise UsageError(f"a library for {target} cannot hold {op!r}{which}")
     held = tuple(op for op in known if op in ops)
     kernels, chains = found.backend.standalone(held)
@@ -138,7 +138,7 @@ def show_kernel(
     found = target_of(target, "fp32")
     known = {one.name: one for one in found.backend.metadata(found.levels)}
     if name not in known:
-        which = close_match(name, known) or "; tracea kernels list names all"
+        which = did_you_mean(name, known) or "; tracea kernels list names all"
         raise UsageError(f"{target} has no kernel {name!r}{which}")
     levels = (known[name].level,)
     (shown,) = found.backend.metadata(levels, (name,), environment or Environment())

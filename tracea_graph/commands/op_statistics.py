@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from tracea_graph.errors import GraphError
-from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, caller_of
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_of_inlined
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.iteration_space import number
 
@@ -155,7 +155,9 @@ class OpStatistics:
     # ---- names -------------------------------------------------------------------------
 
     def _name(self, region: Region, owner: Mapping[str, str]) -> str:
-        inner = [caller_of(v) for v in (*(n.name for n in region.nodes), *region.writes)]
+        inner = [
+            custom_op_of_inlined(v) for v in (*(n.name for n in region.nodes), *region.writes)
+        ]
         call = next((c for c in inner if c in self.calls), "")
         named = next((n.name for n in region.nodes if n.name), region.id)
         return call or next((owner[v] for v in region.writes if v in owner), named)

@@ -7,7 +7,7 @@ from math import prod
 
 from tracea_graph.commands.op_statistics import touched_bytes
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import assumed
+from tracea_graph.ir import assumed_size
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.policy import CostModel
@@ -15,10 +15,10 @@ from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.views.op_type_table import OpTypeRow
 
-__all__ = ["op_types"]
+__all__ = ["op_type_totals"]
 
 
-def op_types(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
+def op_type_totals(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
     """Return a row per op type, that with the longest predicted time first.
 
     A program counts as its steps.  Bytes are those that each op touches, FLOPs those of the ops
@@ -52,7 +52,7 @@ def _work(graph: TileGraph, region: Region, sizes: Mapping[str, int]) -> tuple[f
         spec = graph.spec(value)
         if spec.dtype is None or spec.shape is None:
             return 0.0
-        return prod(assumed(extent, sizes) for extent in spec.shape) * spec.dtype.size
+        return prod(assumed_size(extent, sizes) for extent in spec.shape) * spec.dtype.size
 
     if region.op in SHAPE_ONLY:
         return 0.0, 0.0

@@ -21,7 +21,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.kernels.schema import phase_of
 from tracea_graph.native_library import NodeRun
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.target import backend_named
@@ -31,12 +31,12 @@ __all__ = [
     "NodeRun",
     "RunMetrics",
     "call_rows",
-    "metrics_text",
+    "call_work_by_node",
+    "perfetto_trace",
+    "prometheus_text",
     "read_runs",
     "rows_csv",
     "rows_jsonl",
-    "timeline",
-    "works_of",
 ]  # fmt: skip
 
 _BUCKETS = tuple(base * 10.0**e for e in range(-6, 1) for base in (1.0, 2.5, 5.0))
@@ -90,14 +90,14 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
 
 
-def works_of(model: Path, runs: Sequence[NodeRun]) -> Works:
+def call_work_by_node(model: Path, runs: Sequence[NodeRun]) -> Works:
     """Return the work of each node's calls at the sizes that it ran with.
 
     Raises ModelError and UsageError for a model that the runs are not of.
     """
     loaded = load(model)
     told = backend_named(backend_of(loaded)).tracing
-    plans = {call.name: call.plan for call in calls_of(loaded)}
+    plans = {call.name: call.plan for call in custom_op_nodes(loaded)}
     if told is None:
         return {}
     wanted = dict.fromkeys((run.node, run.sizes) for run in runs if run.node in plans)
@@ -159,7 +159,7 @@ def rows_csv(rows: Sequence[CallRow]) -> str:
     return out.getvalue()
 
 
-def timeline(runs: Sequence[NodeRun], works: Works) -> str:
+def perfetto_trace(runs: Sequence[NodeRun], works: Works) -> str:
     """A trace that Perfetto and chrome://tracing show: nodes, and in them their calls by phase.
 
     Calls of a node are drawn one after another, which is how the first thread ran them.
@@ -255,7 +255,7 @@ class _Histogram:
         yield f"tracea_node_seconds_count{{{name}}} {below}"
 
 
-def metrics_text(runs: Sequence[NodeRun], works: Works) -> str:
+def prometheus_text(runs: Sequence[NodeRun], works: Works) -> str:
     """Return Prometheus text of all runs."""
     made = RunMetrics(works)
     for run in runs:

@@ -14,13 +14,19 @@ from pathlib import Path
 from tracea_graph.check.baseline_runtimes import BaselineWorker
 from tracea_graph.check.paired_benchmark import PROFILING_US
 from tracea_graph.check.worker_process import NodeTime, Worker
-from tracea_graph.commands.bench import BenchOptions, Progress, Subject, busy_note, subject
+from tracea_graph.commands.bench import (
+    BenchOptions,
+    BenchSubject,
+    Progress,
+    busy_warning,
+    model_subject,
+)
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.hardware import Tracing
+from tracea_graph.hardware import CallWorkQueries
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
-from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
 from tracea_graph.onnx_io.initializer_guards import BRANCHES
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
@@ -35,7 +41,7 @@ __all__ = [
     "Traced",
     "profile",
     "read_trace",
-    "roofs_of",
+    "roofline_limits",
     "time_calls",
 ]
 
@@ -55,15 +61,15 @@ def profile(
     Raises UsageError for invalid options, RejectedByRuntime if the model does not run.
     """
     progress(f"reading {path.name}")
-    one, result, model = subject(path), load(path), load(path, inline=True)
-    calls, backend = calls_of(result), backend_named(backend_of(result))
+    one, result, model = model_subject(path), load(path), load(path, inline=True)
+    calls, backend = custom_op_nodes(result), backend_named(backend_of(result))
     inputs = inputs_to_run(model, options.inputs)
     label, feed = next(iter(inputs.timing.items()))
     threads = (options.threads or (1,))[0]
 
     progress("measuring the machine")
     doctor = Doctor()
-    roofs = roofs_of(doctor, threads)
+    roofs = roofline_limits(doctor, threads)
 
     progress(f"profiling {label}, {threads} thread{'s' * (threads > 1)}")
     run_ms, nodes, others = _measure(one, feed, threads, options)
@@ -77,11 +83,11 @@ def profile(
     )
     return Profile(
         path.name, label, threads, tuple(rows), roofs.met(rows), run_ms, PROFILING_US,
-        busy_note(others), versions(), host_fingerprint(), inputs.notes,
+        busy_warning(others), versions(), host_fingerprint(), inputs.notes,
     )  # fmt: skip
 
 
-def roofs_of(doctor: Doctor, threads: int) -> Roofs:
+def roofline_limits(doctor: Doctor, threads: int) -> Roofs:
     """Return the machine's peaks and bandwidths for a number of threads.
 
     Per-core caches scale with the threads; DRAM bandwidth is capped at the all-core figure.
@@ -104,7 +110,7 @@ def roofs_of(doctor: Doctor, threads: int) -> Roofs:
 
 
 def _measure(
-    one: Subject, feed: Feed, threads: int, options: BenchOptions
+    one: BenchSubject, feed: Feed, threads: int, options: BenchOptions
 ) -> tuple[float, Sequence[NodeTime], float]:
     """Return the median ms without profiling, each node's time, and other processes' CPU use."""
     with BaselineWorker() as worker:
@@ -212,7 +218,7 @@ Traced = Mapping[str, tuple[CallTime, ...]]
 
 
 def time_calls(
-    one: Subject,
+    one: BenchSubject,
     calls: Sequence[CustomOpOrigin],
     backend: Backend,
     feed: Feed,
@@ -235,7 +241,7 @@ def time_calls(
 
 
 def read_trace(
-    trace: Path, calls: Sequence[CustomOpOrigin], told: Tracing, skip: int = 0
+    trace: Path, calls: Sequence[CustomOpOrigin], told: CallWorkQueries, skip: int = 0
 ) -> Traced:
     """Parse a trace of these nodes, without their first ``skip`` runs.
 

@@ -12,13 +12,15 @@ from tracea_graph.options import Options
 from tracea_graph.target import backend_named
 from tracea_graph.views import Profiled, Report
 
-__all__ = ["profiled"]
+__all__ = ["profile_report_models"]
 
 _PAIRS, _SECONDS = 20, 3.0
 """Runs of each model, and the time limit."""
 
 
-def profiled(report: Report, options: Options, progress: Progress = lambda _: None) -> Profiled:
+def profile_report_models(
+    report: Report, options: Options, progress: Progress = lambda _: None
+) -> Profiled:
     """Profile the original and the result of a run, under its first shape and thread count.
 
     A model that cannot be profiled is left out, with the reason; nothing is raised for it.  The

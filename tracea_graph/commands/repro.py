@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.onnx_io.weightless_models import regrow, write_skeleton
+from tracea_graph.onnx_io.weightless_models import regrow_weights, write_skeleton
 from tracea_graph.target import host_fingerprint
 from tracea_graph.temporary_files import Scratch
 from tracea_graph.toolchain.object_cache import write_whole
 from tracea_graph.version import versions
 
-__all__ = ["FILE_OPTIONS", "RunOutcome", "packed_words", "replayable", "write_repro"]
+__all__ = ["FILE_OPTIONS", "RunOutcome", "replay_arguments", "unpack_model", "write_repro"]
 
 FILE_OPTIONS = ("--config", "--lock", "--data", "--holdout")
 """Options that name a file to read, which a pack holds a copy of."""
@@ -71,7 +71,7 @@ class RunOutcome:
     crashed: bool = False
 
 
-def packed_words(words: Sequence[str], weights: bool) -> tuple[list[str], dict[str, Path]]:
+def replay_arguments(words: Sequence[str], weights: bool) -> tuple[list[str], dict[str, Path]]:
     """Return command-line words for a replay, and the files that they name, by name in the pack.
 
     Files of the user's numbers are left out unless ``weights``.
@@ -107,7 +107,7 @@ def write_repro(
     ``words`` are the options as given to ``tracea-optimize``.  The weights of the model are
     included only if ``weights``.  Raises ModelError, and OSError if the pack cannot be written.
     """
-    options, files = packed_words(words, weights)
+    options, files = replay_arguments(words, weights)
     with Scratch("repro") as name:
         folder = Path(name)
         facts = write_skeleton(model, folder / "model.onnx", weights=weights)
@@ -136,9 +136,9 @@ def _add(pack: zipfile.ZipFile, name: str, path: Path) -> None:
         pack.write(path, name)
 
 
-def replayable(pack: Path, folder: Path) -> Path:
+def unpack_model(pack: Path, folder: Path) -> Path:
     """Write the model of an unpacked pack with its weights, drawn if need be; return its path."""
     facts = json.loads((pack / "repro.json").read_text(encoding="utf-8"))
     out = folder / "model.onnx"
-    regrow(pack / "model.onnx", facts["weights"], out)
+    regrow_weights(pack / "model.onnx", facts["weights"], out)
     return out

@@ -12,19 +12,19 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracea_graph.check.reference_outputs import reference
+from tracea_graph.check.reference_outputs import run_reference
 from tracea_graph.check.rewrite_selection import (
-    Group,
     GroupSelection,
     ModelWithLibrary,
+    RewriteGroup,
     select_faster,
 )
-from tracea_graph.check.verify_outputs import compare
-from tracea_graph.commands.bench import subject
+from tracea_graph.check.verify_outputs import compare_with_reference
+from tracea_graph.commands.bench import model_subject
 from tracea_graph.errors import UsageError, VerifyError
 from tracea_graph.json_documents import read_document
-from tracea_graph.onnx_io import DataPool, Model, Written, load, write
-from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.onnx_io import DataPool, Model, WrittenModel, load, write
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
 from tracea_graph.onnx_io.initializer_guards import is_guarded
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
@@ -36,7 +36,7 @@ from tracea_graph.version import versions
 from tracea_graph.views import Report
 from tracea_graph.views.retune_record import Retuned, RetunedRow
 
-__all__ = ["retune", "strip", "write_inlined"]
+__all__ = ["retune", "strip_custom_ops", "write_inlined"]
 
 Progress = Callable[[str], None]
 
@@ -56,19 +56,21 @@ def retune(path: Path, options: Options, progress: Progress = lambda _: None) ->
             f"{path} runs its kernels only while initializers have their defaults, and cannot be "
             "retuned: optimize the original here instead"
         )
-    calls, library = calls_of(model), subject(path).library
+    calls, library = custom_op_nodes(model), model_subject(path).library
     if not calls or library is None:
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
         raise UsageError(f"{path} has no kernels to retune: {missing}")
     feeds = gather_inputs(load(path, inline=True), options)
     with Scratch() as name:
         plain = Path(name, "plain.onnx")
-        strip(path, plain)
+        strip_custom_ops(path, plain)
         progress("verifying")
         _check(plain, path, library, feeds.verification, options)
         progress("timing")
         variants = _Variants(path, library, calls, Path(name))
-        groups = [Group(t, variants.nodes(t), len(variants.nodes(t))) for t in variants.types]
+        groups = [
+            RewriteGroup(t, variants.nodes(t), len(variants.nodes(t))) for t in variants.types
+        ]
         decision = select_faster(
             plain, groups, variants.build, feeds.timing,
             threads=options.thread_counts, budget=options.budget,
@@ -116,8 +118,8 @@ def _check(
     plain: Path, result: Path, library: Path, feeds: Mapping[str, Feed], options: Options
 ) -> None:
     """Raise VerifyError unless the kernels compute what the bodies do."""
-    found = compare(
-        reference(plain, feeds), result, library, feeds,
+    found = compare_with_reference(
+        run_reference(plain, feeds), result, library, feeds,
         limits=options.limits, threads=max(options.thread_counts),
     )  # fmt: skip
     if found.status != "passed":
@@ -176,16 +178,16 @@ def _known(path: Path) -> Report | None:
 _OURS = "tracea."
 
 
-def strip(path: Path, out: Path, single_file: bool = False) -> Written:
+def strip_custom_ops(path: Path, out: Path, single_file: bool = False) -> WrittenModel:
     """Write ``path`` with every custom operator replaced by its body, and no library.
 
     Weights are unpacked.  Raises UsageError if the model has no custom operator of this tool or
     was written without bodies, ModelError if it is no model.
     """
-    if not calls_of(load(path)):
+    if not custom_op_nodes(load(path)):
         raise UsageError(f"{path} has no operator of a tracea library: it is plain ONNX already")
     model = load(path, inline=True)
-    if left := calls_of(model):
+    if left := custom_op_nodes(model):
         raise UsageError(
             f"{path} was written without bodies (--require-library): what {left[0].op} replaces "
             "is not in it"
@@ -200,7 +202,7 @@ def write_inlined(
     *,
     single_file: bool = False,
     pool: DataPool | None = None,
-) -> Written:
+) -> WrittenModel:
     """Write a loaded model with all custom operators inlined except the types in ``kept``.
 
     With none kept, the model no longer refers to a library.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracea_graph.check.timing_statistics import busy_seconds
-from tracea_graph.check.worker_process import Served, Worker
+from tracea_graph.check.worker_process import ConcurrentTimes, Worker
 from tracea_graph.commands.bench import (
     BenchOptions,
-    Subject,
-    busy_note,
+    BenchSubject,
+    busy_warning,
+    model_subject,
     result_beside,
-    subject,
     thread_counts,
 )
 from tracea_graph.errors import UsageError
@@ -23,7 +23,7 @@ from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.serving import ServingReport, ServingRow, quantile
 
-__all__ = ["serve"]
+__all__ = ["compare_serving"]
 
 _SLICE = 0.5
 """Seconds that one way runs before the next takes over."""
@@ -31,7 +31,7 @@ _SLICE = 0.5
 Progress = Callable[[str], None]
 
 
-def serve(
+def compare_serving(
     models: Sequence[Path],
     sessions: int,
     options: BenchOptions,
@@ -48,12 +48,12 @@ def serve(
         raise UsageError(f"--sessions must be at least 1, not {sessions}")
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
     progress(f"reading {models[0].name}")
-    subjects = [subject(path) for path in paths]
+    subjects = [model_subject(path) for path in paths]
     inputs = inputs_to_run(load(models[0], inline=True), options.inputs)
     label, feed = next(iter(inputs.timing.items()))
     each = thread_counts(options.threads)[:1] if options.threads else (1,)
     ways = tuple(dict.fromkeys(((sessions, each[0]), (1, sessions * each[0]))))
-    found: dict[tuple[Subject, int, int], list[Served]] = {}
+    found: dict[tuple[BenchSubject, int, int], list[ConcurrentTimes]] = {}
     others = 0.0
     with Worker() as worker:
         groups = {
@@ -72,18 +72,22 @@ def serve(
                 found.setdefault(key, []).append(served)
     rows = tuple(_row(*key, found[key]) for key in groups)
     return ServingReport(
-        models[0].name, label, rows, rounds, busy_note(others), versions(), host_fingerprint()
+        models[0].name, label, rows, rounds, busy_warning(others), versions(), host_fingerprint()
     )
 
 
-def _open(worker: Worker, one: Subject, index: int, count: int, threads: int) -> tuple[str, ...]:
+def _open(
+    worker: Worker, one: BenchSubject, index: int, count: int, threads: int
+) -> tuple[str, ...]:
     names = tuple(f"m{index}-{count}x{threads}-{i}" for i in range(count))
     for name in names:
         worker.open(name, one.path, one.library, threads=threads)
     return names
 
 
-def _row(one: Subject, sessions: int, threads: int, found: Sequence[Served]) -> ServingRow:
+def _row(
+    one: BenchSubject, sessions: int, threads: int, found: Sequence[ConcurrentTimes]
+) -> ServingRow:
     times = sorted(ms for served in found for ms in served.ms)
     per_second = sorted(len(served.ms) / served.wall for served in found)
     return ServingRow(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracea_graph.check.worker_process import Worker
-from tracea_graph.commands.bench import BenchOptions, subject
+from tracea_graph.commands.bench import BenchOptions, model_subject
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import Tracing
-from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, calls_of
+from tracea_graph.hardware import CallWorkQueries
+from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import inputs_to_run
@@ -33,8 +33,8 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
     Sizes and threads are the first of ``options``.  Raises UsageError for a model without programs
     whose tasks are timed, RejectedByRuntime if it does not run.
     """
-    one, result = subject(path), load(path)
-    calls, backend = calls_of(result), backend_named(backend_of(result))
+    one, result = model_subject(path), load(path)
+    calls, backend = custom_op_nodes(result), backend_named(backend_of(result))
     if one.library is None or not calls or backend.tracing is None:
         raise UsageError(f"{path.name} has no programs of which a timeline can be drawn")
     _, feed = next(iter(inputs_to_run(load(path, inline=True), options.inputs).timing.items()))
@@ -50,7 +50,7 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
 
 
 def read_timeline(
-    file: Path, title: str, calls: Sequence[CustomOpOrigin], told: Tracing, skip: int = 0
+    file: Path, title: str, calls: Sequence[CustomOpOrigin], told: CallWorkQueries, skip: int = 0
 ) -> Timeline:
     """Parse a recording, without the first ``skip`` runs of every node, and pick what to show."""
     runs: dict[str, list[tuple[int, str, str]]] = {}

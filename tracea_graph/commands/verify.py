@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tracea_graph.check.output_errors import index_outputs
-from tracea_graph.check.reference_outputs import reference
-from tracea_graph.check.verify_outputs import compare
+from tracea_graph.check.reference_outputs import run_reference
+from tracea_graph.check.verify_outputs import compare_with_reference
 from tracea_graph.errors import ModelError, UsageError
 from tracea_graph.onnx_io import library_of, load
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
-from tracea_graph.onnx_io.initializer_guards import nodes_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
+from tracea_graph.onnx_io.initializer_guards import result_nodes
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import write_float32_reference
 from tracea_graph.pipeline.inputs import gather_inputs
@@ -52,14 +52,14 @@ def verify_models(
         # what a model computes in fp16 or bf16 is compared in float32 too
         backend = target_of(options.target, options.precision).backend
         model = write_float32_reference(model, backend, Path(folder))
-        wanted = reference(
+        wanted = run_reference(
             model.runnable, feeds, index_outputs=chosen, spare=inputs.spare,
             trouble=inputs.trouble, threads=threads, float32_form=model.float32_form,
             sensitivity=inputs.sensitivity(model.graph, options.limits.tolerance),
         )  # fmt: skip
         if wanted.unloadable:
             raise ModelError(wanted.trouble)
-        found = compare(
+        found = compare_with_reference(
             wanted,
             candidate,
             library,
@@ -68,7 +68,7 @@ def verify_models(
             index_outputs=chosen,
             threads=threads,
         )
-    calls, nodes = len(calls_of(other)), len(nodes_of(other.skeleton))
+    calls, nodes = len(custom_op_nodes(other)), len(result_nodes(other.skeleton))
     return VerifyReport(
         str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
     )

@@ -3,12 +3,17 @@
 from tracea_graph.compress.calibration_data import DataSplit, Samples, split_data
 from tracea_graph.compress.compressible_layers import Layer, layers_of
 from tracea_graph.compress.compression_options import LayerOptions, median_option
-from tracea_graph.compress.error_budget import LayerOption, allocate, search, total_error
+from tracea_graph.compress.error_budget import (
+    LayerOption,
+    allocate_budget,
+    search_within_budget,
+    total_error,
+)
 from tracea_graph.compress.error_metric import Metric, load_metric, relative_max_error
 from tracea_graph.compress.gram_matrices import (
     Calibration,
     ObservedValue,
-    add_all,
+    accumulate_outputs,
     calibrate,
     output_names,
 )
@@ -23,8 +28,8 @@ __all__ = [
     "Metric",
     "ObservedValue",
     "Samples",
-    "add_all",
-    "allocate",
+    "accumulate_outputs",
+    "allocate_budget",
     "calibrate",
     "layers_of",
     "load_metric",
@@ -33,7 +38,7 @@ __all__ = [
     "output_names",
     "perturbations_of",
     "relative_max_error",
-    "search",
+    "search_within_budget",
     "split_data",
     "total_error",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from zipfile import is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.input_feeds import from_file
+from tracea_graph.check.input_feeds import read_input_sets
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 
@@ -63,7 +63,7 @@ class Samples:
         """Yield each set and its name.  Raises UsageError for sets that do not fit or hold NaN."""
         index = 0
         for file in self.files:
-            for i, feed in enumerate(from_file(file, self.model.graph, self.model.inputs)):
+            for i, feed in enumerate(read_input_sets(file, self.model.graph, self.model.inputs)):
                 if index % len(_ALL) in self.part:
                     name = f"{file.name}[{i}]"
                     self._check(name, feed)

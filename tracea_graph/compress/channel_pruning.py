@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.weight_layouts import ALIGNED
 
-__all__ = ["ChannelOptions"]
+__all__ = ["ChannelPruningErrors"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _PARTS = 16
@@ -27,7 +27,7 @@ _DAMPING = 1e-3
 
 
 @dataclass(frozen=True)
-class ChannelOptions:
+class ChannelPruningErrors:
     """Errors of removing channels from a product ``[k, n]``, by how many are removed; ``order``
     lists the channels, the first to remove first."""
 
@@ -40,7 +40,7 @@ class ChannelOptions:
     @classmethod
     def of(
         cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1
-    ) -> ChannelOptions:
+    ) -> ChannelPruningErrors:
         """Rank up to ``share`` of the channels in groups of ``group`` neighbours.
 
         Without a Gram matrix ``[k, k]`` of the product's input all channels count alike.

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.compress.channel_pruning import ChannelOptions
+from tracea_graph.compress.channel_pruning import ChannelPruningErrors
 from tracea_graph.compress.compressible_layers import Layer
 from tracea_graph.compress.error_budget import LayerOption
 from tracea_graph.compress.low_rank_factors import LowRankOptions
 from tracea_graph.compress.weight_pruning import PruneOptions
-from tracea_graph.config import Prune
+from tracea_graph.config import PruneSpec
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.sparse.zero_maps import zero_map
 
@@ -31,10 +31,10 @@ class LayerOptions:
     pattern."""
 
     low_rank: float | None
-    prune: Prune | None
+    prune: PruneSpec | None
     _ranks: dict[str, LowRankOptions] = field(default_factory=dict)
     _zeros: dict[str, PruneOptions] = field(default_factory=dict)
-    _channels: dict[str, ChannelOptions] = field(default_factory=dict)
+    _channels: dict[str, ChannelPruningErrors] = field(default_factory=dict)
 
     def options_for(
         self, layer: Layer, gram: Floats | None, removable_channels: bool
@@ -62,7 +62,7 @@ class LayerOptions:
         if self.prune is not None and not self.prune.channels and not layer.written:
             pruning = self._zeros[layer.name] = PruneOptions(matrix, self.prune, gram)
             for share in pruning.shares():
-                left = stored_share(pruning.pruned(share))
+                left = nonzero_run_share(pruning.pruned(share))
                 if left <= _MOST_STORED:
                     saved, error = layer.us * (1 - left), pruning.error(share)
                     found.append(_option(layer, "zeros", share, saved, left, error))
@@ -72,7 +72,7 @@ class LayerOptions:
         self, layer: Layer, matrix: Floats, gram: Floats | None
     ) -> list[LayerOption]:
         assert self.prune is not None
-        options = self._channels[layer.name] = ChannelOptions.of(
+        options = self._channels[layer.name] = ChannelPruningErrors.of(
             matrix, gram, self.prune.share, layer.group
         )
         found = []
@@ -127,7 +127,7 @@ class LayerOptions:
         )
 
 
-def stored_share(matrix: Floats) -> float:
+def nonzero_run_share(matrix: Floats) -> float:
     """Return the share of a matrix ``[k, n]`` in runs of 16 columns that are not all zero."""
     return 1.0 - float(zero_map(matrix).mean())
 

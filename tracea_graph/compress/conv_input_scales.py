@@ -21,13 +21,23 @@ import numpy.typing as npt
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress.activation_samples import SAMPLED_SETS
 from tracea_graph.compress.calibration_data import Samples
-from tracea_graph.compress.int8_rounding import byte_grid, range_candidates, round_static
+from tracea_graph.compress.int8_rounding import (
+    range_candidates,
+    round_static,
+    uint8_scale_zero_point,
+)
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
 from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
-__all__ = ["ConvLayer", "ConvSamples", "choose_conv_int8", "sample_convolutions", "summary"]
+__all__ = [
+    "ConvLayer",
+    "ConvSamples",
+    "choose_conv_int8",
+    "conv_rounding_summary",
+    "sample_convolutions",
+]
 
 Floats = npt.NDArray[np.floating[Any]]
 _PATCH_ELEMENTS, _LEAST, _MOST = 1 << 15, 2, 64
@@ -156,7 +166,9 @@ def choose_conv_int8(
 
 def _best_grid(elements: Floats, error: Callable[[float, int], float]) -> tuple[float, int]:
     """Return scale and zero point of the whole range, or of one that is clearly better."""
-    whole, *narrower = (byte_grid(low, high) for low, high in range_candidates(elements))
+    whole, *narrower = (
+        uint8_scale_zero_point(low, high) for low, high in range_candidates(elements)
+    )
     best = min(narrower, key=lambda grid: error(*grid))
     return best if error(*best) < _CUT_MARGIN * error(*whole) else whole
 
@@ -199,7 +211,7 @@ class _Lost:
         return (less, mean.reshape(-1).astype(np.float32)) if less < plain else (plain, None)
 
 
-def summary(found: Mapping[str, Calibrated], layers: Sequence[ConvLayer]) -> str:
+def conv_rounding_summary(found: Mapping[str, Calibrated], layers: Sequence[ConvLayer]) -> str:
     """Return a sentence about the errors of calibrated convolutions."""
     errors = [found[layer.result].error for layer in layers if layer.result in found]
     return (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-__all__ = ["LayerOption", "allocate", "search", "total_error"]
+__all__ = ["LayerOption", "allocate_budget", "search_within_budget", "total_error"]
 
 _ROUNDS, _DEAREST = 60, 1e60
 """Iterations of the bisection, and the price at which it gives up."""
@@ -49,7 +49,7 @@ def total_error(options: Sequence[LayerOption]) -> float:
     return sqrt(sum(c.error**2 for c in options))
 
 
-def allocate(options: Mapping[str, Sequence[LayerOption]], budget: float) -> Chosen:
+def allocate_budget(options: Mapping[str, Sequence[LayerOption]], budget: float) -> Chosen:
     """Choose at most one option per layer with a total error within ``budget``."""
 
     def at(price: float) -> Chosen:
@@ -91,7 +91,7 @@ def _filled(options: Mapping[str, Sequence[LayerOption]], chosen: Chosen, budget
     return found
 
 
-def search(
+def search_within_budget(
     options: Mapping[str, Sequence[LayerOption]],
     budget: float,
     measure: Callable[[Chosen, int], float],
@@ -107,7 +107,7 @@ def search(
     allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0
     tried: list[Chosen] = []
     while len(tried) < _TRIALS:
-        chosen = allocate(options, allowance)
+        chosen = allocate_budget(options, allowance)
         if chosen in tried or (not chosen and low >= high / 2):
             break
         if not chosen:  # no option fits this allowance

@@ -26,7 +26,7 @@ from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
 from tracea_graph.toolchain.cache_trust import make_private, trusted
 
-__all__ = ["Calibration", "ObservedValue", "add_all", "calibrate", "output_names"]
+__all__ = ["Calibration", "ObservedValue", "accumulate_outputs", "calibrate", "output_names"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _KEEP_EVERY = 20.0
@@ -111,7 +111,7 @@ def calibrate(
                 outputs = worker.run("calibrate", feed)
             except WorkerError as error:
                 raise UsageError(f"the model rejects {label} of --data: {error}") from error
-            add_all(found, values, outputs, feed, label)
+            accumulate_outputs(found, values, outputs, feed, label)
             if kept and time.monotonic() - last > _KEEP_EVERY:
                 _keep(found, kept)
                 last = time.monotonic()
@@ -134,7 +134,7 @@ def output_names(values: Sequence[ObservedValue]) -> list[str]:
     return sorted({s.value for s in values})
 
 
-def add_all(
+def accumulate_outputs(
     found: Calibration,
     values: Sequence[ObservedValue],
     outputs: Mapping[str, npt.NDArray[Any]],

@@ -38,7 +38,7 @@ def choose_int4(x: Floats, w: Floats, _: bool = False) -> Calibrated:
     for block in _BLOCKS:
         tries = (fit_blocks(w, _BITS, block), gptq(w, moments, block))
         for codes, scales, zeros in tries:
-            lost = dequantized(codes, scales, zeros, block) - w
+            lost = dequantize(codes, scales, zeros, block) - w
             error = float(np.sqrt(max(np.sum(lost * (moments @ lost)), 0.0))) / norm
             found.append(
                 Calibrated(error, codes=codes, scales=scales, zeros=zeros, block=block)
@@ -47,7 +47,7 @@ def choose_int4(x: Floats, w: Floats, _: bool = False) -> Calibrated:
     return large if large.error <= _LARGER_MARGIN * small.error else small
 
 
-def dequantized(codes: Numbers, scales: Floats, zeros: Floats, block: int) -> Floats:
+def dequantize(codes: Numbers, scales: Floats, zeros: Floats, block: int) -> Floats:
     """Return the matrix that codes ``[K, N]`` stand for."""
     wide = [np.repeat(part, block, 0)[: len(codes)] for part in (zeros, scales)]
     made: Floats = (codes - wide[0]) * wide[1]

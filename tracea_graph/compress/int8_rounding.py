@@ -18,7 +18,13 @@ from tracea_graph.ops.int8_matmul import fit_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
-__all__ = ["byte_grid", "choose_int8", "migration_factors", "range_candidates", "round_static"]
+__all__ = [
+    "channel_smoothing_factors",
+    "choose_int8",
+    "range_candidates",
+    "round_static",
+    "uint8_scale_zero_point",
+]
 
 Floats = npt.NDArray[np.floating[Any]]
 _STRENGTHS = (0.25, 0.5, 0.75)
@@ -44,7 +50,7 @@ def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
     exact = x @ w
     norm = float(np.linalg.norm(exact)) or 1.0
     best, off = Calibrated(np.inf), exact
-    for factors in (None, *(migration_factors(x, w, power) for power in _STRENGTHS)):
+    for factors in (None, *(channel_smoothing_factors(x, w, power) for power in _STRENGTHS)):
         whole, scale = quantize_rows(x if factors is None else x * factors)
         lost = exact - (whole * scale) @ _rounded(w, factors)
         error = float(np.linalg.norm(lost)) / norm
@@ -54,7 +60,7 @@ def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
     matrix = _rounded(w, best.factors)
     fixed, fixed_off = Calibrated(np.inf), exact
     for low, high in range_candidates(moved):
-        step, zero = byte_grid(low, high)
+        step, zero = uint8_scale_zero_point(low, high)
         lost = exact - round_static(moved, step, zero) @ matrix
         error = float(np.linalg.norm(lost)) / norm
         if error < fixed.error:
@@ -75,7 +81,7 @@ def _corrected(best: Calibrated, lost: Floats, norm: float) -> Calibrated:
     )  # fmt: skip
 
 
-def migration_factors(x: Floats, w: Floats, power: float) -> Floats:
+def channel_smoothing_factors(x: Floats, w: Floats, power: float) -> Floats:
     """Return what to multiply the channels of x by, around 1."""
     of_x = np.maximum(np.abs(x).max(0), _SMALLEST)
     of_w = np.maximum(np.abs(w).max(1), _SMALLEST)
@@ -101,14 +107,14 @@ def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
     some = x.ravel()[:: max(1, x.size // 100_000)]
 
     def squares(ratio: float) -> float:
-        step, zero = byte_grid(low * ratio, high * ratio)
+        step, zero = uint8_scale_zero_point(low * ratio, high * ratio)
         return float(np.square(round_static(some, step, zero) - some).sum())
 
     ratio = min(_RATIOS, key=squares)
     yield low * ratio, high * ratio
 
 
-def byte_grid(low: float, high: float) -> tuple[float, int]:
+def uint8_scale_zero_point(low: float, high: float) -> tuple[float, int]:
     """Return scale and zero point of bytes from ``low`` to ``high``, which enclose 0."""
     step = max((high - low) / _MOST, 1e-12)
     return float(np.float32(step)), int(np.clip(np.rint(-low / step), 0, _MOST))

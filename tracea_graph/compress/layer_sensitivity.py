@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress.compressible_layers import Layer
 from tracea_graph.compress.error_metric import Metric
-from tracea_graph.onnx_io.switchable_models import SWITCHES, Change, write_switched
+from tracea_graph.onnx_io.switchable_models import SWITCHES, SwitchableChange, write_switched
 
 __all__ = ["output_errors", "perturbations_of"]
 
@@ -22,19 +22,19 @@ _LEAST, _BETWEEN = 1e-7, 1.5
 """An error that is larger than rounding, and the power half way between 1 and 2."""
 
 
-def perturbations_of(switch: int, layer: Layer, delta: Floats) -> Iterable[Change]:
+def perturbations_of(switch: int, layer: Layer, delta: Floats) -> Iterable[SwitchableChange]:
     """Yield what a change ``[k, n]`` of a layer's matrix adds to each operator that uses it."""
     for place in layer.uses:
         end = None if place.width is None else place.start + place.width
         own = delta[:, place.start : end]
         if place.shape is not None:
             own = own.T.reshape(place.shape)
-        yield Change(switch, place.x, place.result, own, place.op, place.attrs)
+        yield SwitchableChange(switch, place.x, place.result, own, place.op, place.attrs)
 
 
 def output_errors(
     model: Path,
-    changes: Iterable[Change],
+    changes: Iterable[SwitchableChange],
     count: int,
     feeds: Sequence[Feed],
     metric: Metric,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.config import Prune
+from tracea_graph.config import PruneSpec
 
 __all__ = ["PruneOptions"]
 
@@ -38,7 +38,7 @@ class PruneOptions:
     known."""
 
     matrix: Floats
-    spec: Prune
+    spec: PruneSpec
     gram: Floats | None = None
     _made: dict[float, Floats] = field(default_factory=dict, repr=False)
 

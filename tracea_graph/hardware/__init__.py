@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
-from tracea_graph.hardware.diagnostics_protocol import Diagnostics, Tracing
+from tracea_graph.hardware.diagnostics_protocol import CallWorkQueries, MachineDiagnostics
 from tracea_graph.hardware.machine_measurements import Measurements
 
 __all__ = [
+    "CallWorkQueries",
     "CpuProfile",
-    "Diagnostics",
+    "MachineDiagnostics",
     "Measurements",
-    "Tracing",
     "fingerprint_hash",
     "profile_cpu",
 ]

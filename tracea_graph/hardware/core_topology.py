@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.config import read_quota, usable_processors
+from tracea_graph.config import cgroup_processor_quota, usable_processors
 
 __all__ = ["SYSFS", "ProcessorTopology", "cores_of", "read_topology", "usable_cores"]
 
@@ -67,12 +67,12 @@ def cores_of(sysfs: Path, processors: Iterable[int]) -> tuple[Group, ...]:
 def usable_cores(sysfs: Path = SYSFS) -> int:
     """Return how many cores this process may use at a time: of two threads of a core, one.
 
-    A container's quota limits them (:func:`~tracea_graph.config.read_quota`).
+    A container's quota limits them (:func:`~tracea_graph.config.cgroup_processor_quota`).
     """
     if not hasattr(os, "sched_getaffinity"):
         return usable_processors()
     count = len(cores_of(sysfs, _allowed()))
-    return min(count, read_quota() or count)
+    return min(count, cgroup_processor_quota() or count)
 
 
 def _allowed() -> Iterable[int]:

@@ -11,10 +11,10 @@ from tracea_graph.hardware.machine_measurements import Measurements
 if TYPE_CHECKING:  # options load this package, and help texts load nothing heavy
     from tracea_graph.kernels.program import CallStats
 
-__all__ = ["Diagnostics", "Tracing"]
+__all__ = ["CallWorkQueries", "MachineDiagnostics"]
 
 
-class Diagnostics(Protocol):
+class MachineDiagnostics(Protocol):
     """Queries about the machine.  A backend that measures nothing has no diagnostics."""
 
     @property
@@ -27,7 +27,7 @@ class Diagnostics(Protocol):
         ...
 
 
-class Tracing(Protocol):
+class CallWorkQueries(Protocol):
     """Queries about the work of calls whose times the library writes down."""
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:

@@ -14,15 +14,15 @@ from typing import Any
 from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
 from tracea_graph.toolchain.object_cache import digest, write_whole
 
-__all__ = ["keep", "key_of", "recall", "stamp"]
+__all__ = ["cache_key", "file_version", "load_cached", "store_cached"]
 
 
-def key_of(*parts: Any) -> str:
+def cache_key(*parts: Any) -> str:
     """Return a key of JSON-ready parts."""
     return digest(json.dumps(parts, sort_keys=True))[:32]
 
 
-def stamp(path: str | Path | None) -> list[Any]:
+def file_version(path: str | Path | None) -> list[Any]:
     """Return a file's real path, size and time, which identify its version; empty if absent."""
     if not path:
         return []
@@ -34,7 +34,7 @@ def stamp(path: str | Path | None) -> list[Any]:
     return [str(real), facts.st_size, facts.st_mtime_ns]
 
 
-def recall(folder: Path, name: str, key: str) -> Any | None:
+def load_cached(folder: Path, name: str, key: str) -> Any | None:
     """Return the value kept under a name for a key, or None."""
     try:
         entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
@@ -43,7 +43,7 @@ def recall(folder: Path, name: str, key: str) -> Any | None:
     return entry.get("value") if isinstance(entry, dict) and entry.get("key") == key else None
 
 
-def keep(folder: Path, name: str, key: str, value: Any) -> None:
+def store_cached(folder: Path, name: str, key: str, value: Any) -> None:
     """Store a JSON-ready value atomically."""
     data = json.dumps({"key": key, "value": value}, indent=1).encode()
     with contextlib.suppress(OSError):  # recomputed next time

@@ -22,12 +22,12 @@ from typing import Any
 __all__ = [
     "Gpu",
     "Gpus",
-    "ask_nvidia",
-    "device_choice",
-    "nvidia_traces",
-    "survey",
-    "tensor_dtypes",
-    "tools",
+    "find_gpus",
+    "nvidia_driver_signs",
+    "query_nvidia_devices",
+    "tensor_core_dtypes",
+    "vendor_tools",
+    "visible_devices_setting",
 ]
 
 _SECONDS = 10.0
@@ -72,22 +72,22 @@ class Gpus:
     notes: tuple[str, ...] = ()
 
 
-def survey(root: Path = Path("/")) -> Gpus:
+def find_gpus(root: Path = Path("/")) -> Gpus:
     """Return every device whose vendor's tool is installed."""
-    found, notes = nvidia(root)
+    found, notes = find_nvidia_gpus(root)
     return Gpus((*found, *_amd(), *_apple()), notes)
 
 
-def nvidia_traces(root: Path = Path("/")) -> list[str]:
+def nvidia_driver_signs(root: Path = Path("/")) -> list[str]:
     """Return signs of an NVIDIA driver, including its version."""
     there = [p for p in _TRACES if (root / p.lstrip("/")).exists()]
     version = root / _TRACES[0].lstrip("/")
     return [*there, version.read_text() if _TRACES[0] in there else ""] if there else []
 
 
-def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+def find_nvidia_gpus(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     """Return NVIDIA's devices, or a sentence that says why there are none."""
-    if not nvidia_traces(root):
+    if not nvidia_driver_signs(root):
         return (), ("no NVIDIA GPU: this machine has no NVIDIA driver",)
     done = _output([sys.executable, "-P", __file__])
     try:
@@ -99,17 +99,17 @@ def nvidia(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     return tuple(Gpu.of(row) for row in answer["devices"]), ()
 
 
-def device_choice() -> str | None:
+def visible_devices_setting() -> str | None:
     """Return the setting that hides devices from CUDA, if any."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-def tools() -> list[str]:
+def vendor_tools() -> list[str]:
     """Return the installed tools of other vendors."""
     return [path for name in _TOOLS if (path := shutil.which(name))]
 
 
-def tensor_dtypes(major: int, minor: int) -> tuple[str, ...]:
+def tensor_core_dtypes(major: int, minor: int) -> tuple[str, ...]:
     """Return the types that the tensor cores of a CUDA capability multiply."""
     level = 10 * major + minor
     plain = tuple(name for name, least in _MIN_CAPABILITY if level >= least)
@@ -119,7 +119,7 @@ def tensor_dtypes(major: int, minor: int) -> tuple[str, ...]:
 # ---- in the subprocess -----------------------------------------------------------------
 
 
-def ask_nvidia(driver: Any, nvml: Any | None) -> list[Gpu]:
+def query_nvidia_devices(driver: Any, nvml: Any | None) -> list[Gpu]:
     """Query all devices through ``cuda.bindings.driver`` and, if given, ``cuda.bindings.nvml``.
 
     Raises RuntimeError with CUDA's name of the error.
@@ -149,7 +149,7 @@ def _device(driver: Any, index: int, version: str) -> Gpu:
         l2=attribute("L2_CACHE_SIZE"),
         memory=int(_checked(driver, driver.cuDeviceTotalMem(device))),
         driver=version,
-        tensor_dtypes=tensor_dtypes(major, minor),
+        tensor_dtypes=tensor_core_dtypes(major, minor),
     )
 
 
@@ -186,7 +186,7 @@ def main() -> None:
         answer: dict[str, Any] = {"error": "cuda-python is missing; pip install cuda-python"}
     else:
         try:
-            answer = {"devices": [asdict(gpu) for gpu in ask_nvidia(driver, nvml)]}
+            answer = {"devices": [asdict(gpu) for gpu in query_nvidia_devices(driver, nvml)]}
         except RuntimeError as error:  # also raised for a missing library of the driver
             answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))
@@ -197,13 +197,13 @@ def main() -> None:
 
 def _amd() -> tuple[Gpu, ...]:
     if tool := shutil.which("rocminfo"):
-        return amd_devices(_output([tool]))
+        return parse_rocminfo(_output([tool]))
     if tool := shutil.which("rocm-smi"):
-        return amd_cards(_output([tool, "--showproductname", "--json"]))
+        return parse_rocm_smi(_output([tool, "--showproductname", "--json"]))
     return ()
 
 
-def amd_devices(text: str) -> tuple[Gpu, ...]:
+def parse_rocminfo(text: str) -> tuple[Gpu, ...]:
     """Return the GPU agents in ``rocminfo``'s text."""
     found = []
     for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
@@ -216,7 +216,7 @@ def amd_devices(text: str) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def amd_cards(text: str) -> tuple[Gpu, ...]:
+def parse_rocm_smi(text: str) -> tuple[Gpu, ...]:
     """Return the cards in the JSON of ``rocm-smi --showproductname --json``."""
     try:
         cards = json.loads(text)
@@ -228,10 +228,10 @@ def amd_cards(text: str) -> tuple[Gpu, ...]:
 
 def _apple() -> tuple[Gpu, ...]:
     tool = shutil.which("system_profiler")
-    return apple_devices(_output([tool, "SPDisplaysDataType", "-json"])) if tool else ()
+    return parse_system_profiler(_output([tool, "SPDisplaysDataType", "-json"])) if tool else ()
 
 
-def apple_devices(text: str) -> tuple[Gpu, ...]:
+def parse_system_profiler(text: str) -> tuple[Gpu, ...]:
     """Return the displays in ``system_profiler``'s JSON."""
     try:
         rows = json.loads(text)["SPDisplaysDataType"]

@@ -10,11 +10,11 @@ from tracea_graph.hardware.gpu import Gpus
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.json_documents import to_json
 
-__all__ = ["BackendHealth", "Health", "Runtime"]
+__all__ = ["BackendHealth", "Health", "RuntimeHealth"]
 
 
 @dataclass(frozen=True)
-class Runtime:
+class RuntimeHealth:
     """ONNX Runtime: its version and providers, and the installed distributions.
 
     ``warning`` names two distributions that overwrite each other's files; ``repair`` is the
@@ -51,7 +51,7 @@ class Health:
     fingerprint: str
     cpu: CpuProfile
     backends: tuple[BackendHealth, ...]
-    runtime: Runtime
+    runtime: RuntimeHealth
     gpus: Gpus
     schema_version: Literal[1] = 1
 

@@ -6,13 +6,13 @@ from tracea_graph.onnx_io.external_data import DataFile, DataPool
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.local_functions import LocalFunction
 from tracea_graph.onnx_io.model_reader import load
-from tracea_graph.onnx_io.model_writer import Written, write
+from tracea_graph.onnx_io.model_writer import WrittenModel, write
 from tracea_graph.onnx_io.original_files import (
     BACKEND_KEY,
     PLATFORMS_KEY,
     backend_of,
     files_of,
-    is_result,
+    is_tracea_result,
     library_of,
     node_count,
     write_original,
@@ -28,11 +28,11 @@ __all__ = [
     "DataPool",
     "LocalFunction",
     "Model",
-    "Written",
+    "WrittenModel",
     "backend_of",
     "check_shapes",
     "files_of",
-    "is_result",
+    "is_tracea_result",
     "library_of",
     "load",
     "node_count",

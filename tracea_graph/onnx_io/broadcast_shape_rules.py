@@ -18,18 +18,18 @@ from tracea_graph.ir import Extent
 from tracea_graph.onnx_io import symbolic_arithmetic as sym
 from tracea_graph.onnx_io.conv_shape_rules import WINDOWS
 from tracea_graph.onnx_io.shape_values import slice_parameters
-from tracea_graph.onnx_io.value_facts import Facts, Partial, Shape, attribute, elements
+from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribute, elements
 
 __all__ = ["ALL", "RULES", "Rule", "broadcast_of", "product_of"]
 
-Rule = Callable[[NodeProto, Facts], Partial]
-Rules = Callable[[NodeProto, Facts], Sequence[Partial]]
+Rule = Callable[[NodeProto, ValueFacts], Partial]
+Rules = Callable[[NodeProto, ValueFacts], Sequence[Partial]]
 
 _FAR = 1 << 30
 """Slice ends from here on mean the end of the axis."""
 
 
-def _broadcast(node: NodeProto, facts: Facts) -> Partial:
+def _broadcast(node: NodeProto, facts: ValueFacts) -> Partial:
     return broadcast_of([facts.shape(name) for name in node.input if name])
 
 
@@ -43,11 +43,11 @@ def broadcast_of(shapes: Sequence[Shape | None]) -> Partial:
     for shape in known:
         for axis, extent in enumerate(shape, rank - len(shape)):
             old = out[axis]
-            out[axis] = None if old is None else sym.broadcast(old, extent)
+            out[axis] = None if old is None else sym.broadcast_size(old, extent)
     return out
 
 
-def _matmul(node: NodeProto, facts: Facts) -> Partial:
+def _matmul(node: NodeProto, facts: ValueFacts) -> Partial:
     return product_of(*(facts.shape(name) for name in node.input[:2]))
 
 
@@ -59,7 +59,7 @@ def product_of(a: Shape | None, b: Shape | None) -> Partial:
     return None if batch is None else [*batch, a[-2], b[-1]]
 
 
-def _reshape(node: NodeProto, facts: Facts) -> Partial:
+def _reshape(node: NodeProto, facts: ValueFacts) -> Partial:
     data, target = facts.shape(node.input[0]), facts.value(node.input[1])
     if target is None:
         count = facts.shape(node.input[1])
@@ -76,7 +76,7 @@ def _reshape(node: NodeProto, facts: Facts) -> Partial:
     return [None if e == -1 else e for e in wanted]
 
 
-def _flatten(node: NodeProto, facts: Facts) -> Partial:
+def _flatten(node: NodeProto, facts: ValueFacts) -> Partial:
     data = facts.shape(node.input[0])
     if data is None:
         return [None, None]
@@ -85,7 +85,7 @@ def _flatten(node: NodeProto, facts: Facts) -> Partial:
     return [sym.product(data[:axis]), sym.product(data[axis:])]
 
 
-def _expand(node: NodeProto, facts: Facts) -> Partial:
+def _expand(node: NodeProto, facts: ValueFacts) -> Partial:
     data, target = facts.shape(node.input[0]), facts.value(node.input[1])
     if data is None or target is None:
         return None
@@ -94,15 +94,15 @@ def _expand(node: NodeProto, facts: Facts) -> Partial:
     left = [1] * (rank - len(data)) + [*data]
     right = [1] * (rank - len(wanted)) + wanted
     pairs = zip(left, right, strict=True)
-    return [None if b is None else sym.broadcast(a, b) for a, b in pairs]
+    return [None if b is None else sym.broadcast_size(a, b) for a, b in pairs]
 
 
-def _constant_of_shape(node: NodeProto, facts: Facts) -> Partial:
+def _constant_of_shape(node: NodeProto, facts: ValueFacts) -> Partial:
     value = facts.value(node.input[0])
     return None if value is None else elements(value)
 
 
-def _concat(node: NodeProto, facts: Facts) -> Partial:
+def _concat(node: NodeProto, facts: ValueFacts) -> Partial:
     shapes = [facts.shape(name) for name in node.input]
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
@@ -113,11 +113,11 @@ def _concat(node: NodeProto, facts: Facts) -> Partial:
         for i, extent in enumerate(shape):
             old = out[i]
             assert old is not None
-            out[i] = sym.add(old, extent) if i == axis else sym.merge(old, extent)
+            out[i] = sym.add(old, extent) if i == axis else sym.merge_sizes(old, extent)
     return out
 
 
-def _slice(node: NodeProto, facts: Facts) -> Partial:
+def _slice(node: NodeProto, facts: ValueFacts) -> Partial:
     data, parts = facts.shape(node.input[0]), slice_parameters(node, facts)
     if data is None:
         return None
@@ -129,7 +129,9 @@ def _slice(node: NodeProto, facts: Facts) -> Partial:
     return out
 
 
-def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -> Extent | None:
+def _slice_extent(
+    facts: ValueFacts, size: Extent, start: Any, end: Any, step: int
+) -> Extent | None:
     if start is None or end is None or step == 0:
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -141,11 +143,11 @@ def _slice_extent(facts: Facts, size: Extent, start: Any, end: Any, step: int) -
     return None if reach is None else sym.maximum(sym.ceil_div(reach, step), 0)
 
 
-def _reach(facts: Facts, size: Extent, start: Any, end: Any) -> Extent | None:
+def _reach(facts: ValueFacts, size: Extent, start: Any, end: Any) -> Extent | None:
     """Distance from the start of a slice to its end; negative if the end comes first."""
     to_the_end = isinstance(end, int) and end >= _FAR
     # x[-n:] is all of x if n is 0, which slices of the last n elements never intend
-    if not isinstance(start, int) and sym.at_least(back := sym.sub(0, start), 1, least=1):
+    if not isinstance(start, int) and sym.is_at_least(back := sym.sub(0, start), 1, least=1):
         return sym.minimum(back, size) if to_the_end else None
     if isinstance(start, int) and start < 0 and to_the_end:
         return sym.minimum(-start, size)
@@ -163,7 +165,7 @@ def _from_front(size: Extent, place: Extent) -> Extent:
     return sym.maximum(sym.add(size, place), 0) if behind else place
 
 
-def _range(node: NodeProto, facts: Facts) -> Partial:
+def _range(node: NodeProto, facts: ValueFacts) -> Partial:
     ends_told = [facts.reals(name) for name in node.input]
     if all(end is not None and len(end) == 1 for end in ends_told):
         first, last, by = (end[0] for end in ends_told if end is not None)
@@ -179,7 +181,7 @@ def _range(node: NodeProto, facts: Facts) -> Partial:
     return [sym.maximum(sym.ceil_div(way, abs(step)), 0)]
 
 
-def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
+def _split(node: NodeProto, facts: ValueFacts) -> Sequence[Partial]:
     """Sizes of given parts, or of equal parts of which the last may be smaller."""
     data, count = facts.shape(node.input[0]), len(node.output)
     if data is None:
@@ -200,12 +202,12 @@ def _split(node: NodeProto, facts: Facts) -> Sequence[Partial]:
     return [[*data[:axis], part, *data[axis + 1 :]] for part in parts]
 
 
-def _values_and_indices(node: NodeProto, facts: Facts) -> Sequence[Partial]:
+def _values_and_indices(node: NodeProto, facts: ValueFacts) -> Sequence[Partial]:
     """Sizes of a pool's values and of their indices."""
     return [WINDOWS["MaxPool"](node, facts)] * 2
 
 
-def _tile(node: NodeProto, facts: Facts) -> Partial:
+def _tile(node: NodeProto, facts: ValueFacts) -> Partial:
     data, repeats = facts.shape(node.input[0]), facts.value(node.input[1])
     if data is None or repeats is None:
         return None

@@ -24,8 +24,8 @@ from tracea_graph.onnx_io.shape_computations import (
     share_sizes,
 )
 from tracea_graph.onnx_io.shape_values import slice_parameters
-from tracea_graph.onnx_io.subgraph_flattening import live_entries
-from tracea_graph.onnx_io.tensor_data import constant, literal
+from tracea_graph.onnx_io.subgraph_flattening import live_subgraph_entries
+from tracea_graph.onnx_io.tensor_data import in_memory_weight, tensor_attribute_array
 from tracea_graph.onnx_io.value_facts import attribute
 from tracea_graph.onnx_io.whole_scatter_removal import drop_whole_scatters
 
@@ -43,7 +43,7 @@ ROUNDS = 32
 def canonicalize(editor: GraphEditor) -> None:
     """Bind the symbols of the inputs, then apply all steps until nothing changes."""
     lift_constants(editor)
-    drop_dead(editor)
+    remove_dead_nodes(editor)
     editor.bind_symbols()
     for _ in range(ROUNDS):
         editor.study()
@@ -63,14 +63,14 @@ def lift_constants(editor: GraphEditor) -> int:
             array = _literal(call)
             if array is None:
                 continue
-            editor.weights[name] = constant(name, array)
+            editor.weights[name] = in_memory_weight(name, array)
             editor.facts.weight(editor.weights[name])
         editor.remove(call)
         lifted += 1
     return lifted
 
 
-def drop_dead(editor: GraphEditor) -> int:
+def remove_dead_nodes(editor: GraphEditor) -> int:
     """Remove nodes that no graph output needs."""
     return editor.cleanup()
 
@@ -78,7 +78,7 @@ def drop_dead(editor: GraphEditor) -> int:
 def remove_identities(editor: GraphEditor) -> int:
     """Remove nodes whose first output equals their first input, unless a name would be lost."""
     captured = editor.captured()
-    entries = live_entries(call.proto for call in editor.calls())
+    entries = live_subgraph_entries(call.proto for call in editor.calls())
     removed = 0
     for call in editor.calls():
         if not _is_identity(call, editor) or call.proto.name in entries:
@@ -96,7 +96,7 @@ def remove_identities(editor: GraphEditor) -> int:
     return removed
 
 
-def take_branches(editor: GraphEditor) -> int:
+def inline_known_branches(editor: GraphEditor) -> int:
     """Replace an ``If`` with a known condition whose branch passes outer values through."""
     captured = editor.captured()
     taken = 0
@@ -138,7 +138,7 @@ def _literal(call: EditorNode) -> Array | None:
     for attr in call.proto.attribute:
         value = helper.get_attribute_value(attr)
         if attr.name == "value" and value.data_type != TensorProto.STRING:
-            return literal(value, call.proto.output[0])
+            return tensor_attribute_array(value, call.proto.output[0])
         if attr.name in ("value_int", "value_ints"):
             return np.array(value, np.int64)
         if attr.name in ("value_float", "value_floats"):
@@ -218,14 +218,14 @@ IDENTITIES: Mapping[str, Callable[[EditorNode, GraphEditor], bool]] = MappingPro
 
 STEPS: tuple[Step, ...] = (
     lift_constants,  # first: the following steps ask which inputs are weights
-    drop_dead,
+    remove_dead_nodes,
     fold_constants,  # before identities: a folded size may show that a Reshape is one
     share_duplicates,
     share_sizes,
     fold_reshape_targets,
     remove_identities,
-    take_branches,
+    inline_known_branches,
     drop_whole_scatters,
     read_sizes_from_inputs,  # last: it changes which value a Shape reads
-    drop_dead,
+    remove_dead_nodes,
 )

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.node_conversion import has_subgraph
-from tracea_graph.onnx_io.subgraph_flattening import is_entry
+from tracea_graph.onnx_io.subgraph_flattening import is_subgraph_entry
 
 __all__ = ["share_duplicates"]
 
@@ -44,7 +44,7 @@ def _content(call: EditorNode, editor: GraphEditor) -> Hashable | None:
     proto = call.proto
     if proto.domain not in ("", "ai.onnx") or has_subgraph(proto):
         return None
-    if proto.op_type in RANDOM_OPS | _APART or is_entry(proto.name):
+    if proto.op_type in RANDOM_OPS | _APART or is_subgraph_entry(proto.name):
         return None
     attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in proto.attribute)
     operands = tuple(_operand(name, editor) for name in proto.input)

@@ -18,7 +18,7 @@ from tracea_graph.ir import RANDOM_OPS, DType, TensorSpec, Weight
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.model_validation import plain_session
 from tracea_graph.onnx_io.node_conversion import has_subgraph
-from tracea_graph.onnx_io.tensor_data import constant, numpy_dtype
+from tracea_graph.onnx_io.tensor_data import in_memory_weight, numpy_dtype
 
 __all__ = ["fold_constants"]
 
@@ -61,7 +61,7 @@ def fold_constants(editor: GraphEditor) -> int:
         editor.held += size
         editor.growth -= max(cost, 0)
         for name, array in results.items():
-            editor.weights[name] = constant(name, array)
+            editor.weights[name] = in_memory_weight(name, array)
             editor.facts.weight(editor.weights[name])
         for call in group:
             editor.remove(call)

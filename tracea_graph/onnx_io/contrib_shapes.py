@@ -16,7 +16,7 @@ from onnx import NodeProto
 from tracea_graph.ir import DType, Extent
 from tracea_graph.onnx_io.broadcast_shape_rules import Rule, broadcast_of, product_of
 from tracea_graph.onnx_io.conv_shape_rules import WINDOWS
-from tracea_graph.onnx_io.value_facts import Facts, Partial, Shape, attribute
+from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribute
 
 __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 
@@ -29,7 +29,7 @@ class ContribShape:
     like: int = 0
 
 
-def _same(node: NodeProto, facts: Facts) -> Partial:
+def _same(node: NodeProto, facts: ValueFacts) -> Partial:
     return facts.shape(node.input[0])
 
 
@@ -37,7 +37,7 @@ def _transposed(shape: Shape | None, transpose: bool) -> Shape | None:
     return (*shape[:-2], shape[-1], shape[-2]) if shape and len(shape) > 1 and transpose else shape
 
 
-def _product(node: NodeProto, facts: Facts) -> Partial:
+def _product(node: NodeProto, facts: ValueFacts) -> Partial:
     if attribute(node, "transBatchA", 0) or attribute(node, "transBatchB", 0):
         return None
     sides = zip(node.input[:2], ("transA", "transB"), strict=True)
@@ -45,12 +45,12 @@ def _product(node: NodeProto, facts: Facts) -> Partial:
     return product_of(a, b)
 
 
-def _blocked_product(node: NodeProto, facts: Facts) -> Partial:
+def _blocked_product(node: NodeProto, facts: ValueFacts) -> Partial:
     a = facts.shape(node.input[0])
     return [*a[:-1], attribute(node, "N")] if a else None
 
 
-def _blocked_rows(node: NodeProto, facts: Facts) -> Partial:
+def _blocked_rows(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of rows gathered from a table of codes, several of which may share a byte."""
     data, ids = (facts.shape(v) for v in node.input[:2])
     if not data or ids is None or attribute(node, "gather_axis", 0):
@@ -60,7 +60,7 @@ def _blocked_rows(node: NodeProto, facts: Facts) -> Partial:
     return [*ids, *data[1:-1], last]
 
 
-def _attention(node: NodeProto, facts: Facts) -> Partial:
+def _attention(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of attention whose queries, keys and values come from one matrix."""
     x, weight = (facts.shape(v) for v in node.input[:2])
     given = attribute(node, "qkv_hidden_sizes")
@@ -71,7 +71,7 @@ def _attention(node: NodeProto, facts: Facts) -> Partial:
     return [*x[:2], given[2] if given else size]
 
 
-def _heads(node: NodeProto, facts: Facts) -> Partial:
+def _heads(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of attention with three operands; packed operands are left unknown."""
     values = [facts.shape(v) for v in node.input[:3] if v]
     if len(values) < 3 or values[0] is None or len(values[0]) != 3:
@@ -80,7 +80,7 @@ def _heads(node: NodeProto, facts: Facts) -> Partial:
     return [*values[0][:2], last[-1] if last is not None and len(last) == 3 else None]
 
 
-def _grouped(node: NodeProto, facts: Facts) -> Partial:
+def _grouped(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of the queries, whose heads may precede those of keys and values."""
     x = facts.shape(node.input[0])
     if x is None or len(x) != 3 or (len(node.input) > 1 and node.input[1]):
@@ -90,17 +90,17 @@ def _grouped(node: NodeProto, facts: Facts) -> Partial:
     return [*x[:2], x[2] // every * heads if isinstance(x[2], int) and every else None]
 
 
-def _quantised(node: NodeProto, facts: Facts) -> Partial:
+def _quantised(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes from two operands, each followed by its scale and zero point."""
     return broadcast_of([facts.shape(node.input[0]), facts.shape(node.input[3])])
 
 
-def _quantised_where(node: NodeProto, facts: Facts) -> Partial:
+def _quantised_where(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes from a condition and two operands, each of these followed by scale and zero point."""
     return broadcast_of([facts.shape(node.input[i]) for i in (0, 1, 4)])
 
 
-def _quantised_concat(node: NodeProto, facts: Facts) -> Partial:
+def _quantised_concat(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of operands one behind another, after the scale and zero point of the result."""
     shapes = [facts.shape(v) for v in node.input[2::3]]
     if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
@@ -112,7 +112,7 @@ def _quantised_concat(node: NodeProto, facts: Facts) -> Partial:
     return [*known[0][:axis], whole, *known[0][axis + 1 :]]
 
 
-def _quantised_gemm(node: NodeProto, facts: Facts) -> Partial:
+def _quantised_gemm(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of a product whose result has the operands' type, unless it has no scale."""
     if len(node.input) < 8 or not node.input[7]:
         return None
@@ -124,12 +124,12 @@ def _quantised_gemm(node: NodeProto, facts: Facts) -> Partial:
     return product_of(a, b)
 
 
-def _embedding(node: NodeProto, facts: Facts) -> Partial:
+def _embedding(node: NodeProto, facts: ValueFacts) -> Partial:
     ids, table = facts.shape(node.input[0]), facts.shape(node.input[2])
     return [*ids, table[1]] if ids is not None and table is not None else None
 
 
-def _scaled(node: NodeProto, facts: Facts) -> Partial:
+def _scaled(node: NodeProto, facts: ValueFacts) -> Partial:
     """Sizes of a float32 result; it has the operand's type only if that is float32."""
     x = node.input[0]
     return facts.shape(x) if facts.dtype(x) is DType.F32 else None
@@ -138,7 +138,7 @@ def _scaled(node: NodeProto, facts: Facts) -> Partial:
 def _targets(name: str) -> Rule:
     """Rule for a row per input row, whose length an attribute gives."""
 
-    def sizes(node: NodeProto, facts: Facts) -> Partial:
+    def sizes(node: NodeProto, facts: ValueFacts) -> Partial:
         x = _scaled(node, facts)
         return [x[0], attribute(node, name, 1)] if x is not None and len(x) == 2 else None
 

@@ -20,7 +20,7 @@ from onnx import NodeProto
 
 from tracea_graph.ir import Extent
 from tracea_graph.onnx_io import symbolic_arithmetic as sym
-from tracea_graph.onnx_io.value_facts import Facts, Partial, Shape, attribute, elements
+from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribute, elements
 
 __all__ = ["WINDOWS"]
 
@@ -68,11 +68,11 @@ def _positions(size: Extent, window: _Window, same: bool, up: bool) -> Extent | 
     if not up:
         return sym.add(sym.div(room, window.stride), 1)
     # A window that starts in the trailing padding is dropped, which only numbers can decide.
-    safe = sym.at_least(sym.sub(window.span, window.after + window.stride), 0)
+    safe = sym.is_at_least(sym.sub(window.span, window.after + window.stride), 0)
     return sym.add(sym.ceil_div(room, window.stride), 1) if safe else None
 
 
-def _conv(node: NodeProto, facts: Facts) -> Partial:
+def _conv(node: NodeProto, facts: ValueFacts) -> Partial:
     data, weight = facts.shape(node.input[0]), facts.shape(node.input[1])
     kernel = _kernel(node, weight)
     if data is None or kernel is None:
@@ -86,7 +86,7 @@ def _conv(node: NodeProto, facts: Facts) -> Partial:
     ]
 
 
-def _conv_transpose(node: NodeProto, facts: Facts) -> Partial:
+def _conv_transpose(node: NodeProto, facts: ValueFacts) -> Partial:
     data, weight = facts.shape(node.input[0]), facts.shape(node.input[1])
     kernel = _kernel(node, weight)
     if data is None or kernel is None:
@@ -106,7 +106,7 @@ def _conv_transpose(node: NodeProto, facts: Facts) -> Partial:
     return [data[0], channels, *sizes]
 
 
-def _pool(node: NodeProto, facts: Facts) -> Partial:
+def _pool(node: NodeProto, facts: ValueFacts) -> Partial:
     data, kernel = facts.shape(node.input[0]), attribute(node, "kernel_shape")
     if data is None or not kernel:
         return None
@@ -117,7 +117,7 @@ def _pool(node: NodeProto, facts: Facts) -> Partial:
     return [*data[:2], *(_positions(d, w, auto.startswith("SAME"), up) for d, w in axes)]
 
 
-def _unpool(node: NodeProto, facts: Facts) -> Partial:
+def _unpool(node: NodeProto, facts: ValueFacts) -> Partial:
     if len(node.input) > 2 and node.input[2]:
         return _by_operand(node, facts, 2)
     data, kernel = facts.shape(node.input[0]), attribute(node, "kernel_shape")
@@ -132,12 +132,12 @@ def _unpool(node: NodeProto, facts: Facts) -> Partial:
     ]
 
 
-def _by_operand(node: NodeProto, facts: Facts, operand: int) -> Partial:
+def _by_operand(node: NodeProto, facts: ValueFacts, operand: int) -> Partial:
     told = facts.value(node.input[operand])
     return None if told is None else elements(told)
 
 
-def _pad(node: NodeProto, facts: Facts) -> Partial:
+def _pad(node: NodeProto, facts: ValueFacts) -> Partial:
     data, given = facts.shape(node.input[0]), attribute(node, "pads")
     told = facts.value(node.input[1]) if len(node.input) > 1 else None
     pads = given if given else None if told is None else elements(told)
@@ -153,7 +153,7 @@ def _pad(node: NodeProto, facts: Facts) -> Partial:
     return out
 
 
-def _resize(node: NodeProto, facts: Facts) -> Partial:
+def _resize(node: NodeProto, facts: ValueFacts) -> Partial:
     data = facts.shape(node.input[0])
     mode = attribute(node, "coordinate_transformation_mode", b"half_pixel")
     policy = attribute(node, "keep_aspect_ratio_policy", b"stretch")
@@ -171,7 +171,7 @@ def _resize(node: NodeProto, facts: Facts) -> Partial:
 
 
 def _scaled(
-    node: NodeProto, facts: Facts, data: Sequence[Extent]
+    node: NodeProto, facts: ValueFacts, data: Sequence[Extent]
 ) -> Sequence[Extent | None] | None:
     """``⌊size · scale⌋`` for constant scales."""
     scales = attribute(node, "scales")
@@ -189,7 +189,7 @@ def _times(size: Extent, scale: Fraction) -> Extent | None:
     return sym.div(sym.mul(size, scale.numerator), scale.denominator)
 
 
-def _depth_to_space(node: NodeProto, facts: Facts) -> Partial:
+def _depth_to_space(node: NodeProto, facts: ValueFacts) -> Partial:
     data, block = facts.shape(node.input[0]), attribute(node, "blocksize")
     if data is None or not block:
         return None
@@ -197,7 +197,7 @@ def _depth_to_space(node: NodeProto, facts: Facts) -> Partial:
     return [n, sym.div(c, block * block), sym.mul(h, block), sym.mul(w, block)]
 
 
-def _space_to_depth(node: NodeProto, facts: Facts) -> Partial:
+def _space_to_depth(node: NodeProto, facts: ValueFacts) -> Partial:
     data, block = facts.shape(node.input[0]), attribute(node, "blocksize")
     if data is None or not block:
         return None
@@ -205,7 +205,7 @@ def _space_to_depth(node: NodeProto, facts: Facts) -> Partial:
     return [n, sym.mul(c, block * block), sym.div(h, block), sym.div(w, block)]
 
 
-def _stft(node: NodeProto, facts: Facts) -> Partial:
+def _stft(node: NodeProto, facts: ValueFacts) -> Partial:
     """``[batch, frames, bins, 2]`` of a real or complex signal ``[batch, length, 1 or 2]``."""
     signal, step = facts.shape(node.input[0]), facts.numbers(node.input[1])
     window = facts.shape(node.input[2]) if len(node.input) > 2 and node.input[2] else None
@@ -218,7 +218,7 @@ def _stft(node: NodeProto, facts: Facts) -> Partial:
     return [signal[0], frames, bins, 2]
 
 
-WINDOWS: Mapping[str, Callable[[NodeProto, Facts], Partial]] = MappingProxyType(
+WINDOWS: Mapping[str, Callable[[NodeProto, ValueFacts], Partial]] = MappingProxyType(
     {
         "AveragePool": _pool,
         "Conv": _conv,

@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from tracea_graph.onnx_io.imported_model import Model
-from tracea_graph.onnx_io.initializer_guards import nodes_of
+from tracea_graph.onnx_io.initializer_guards import result_nodes
 from tracea_graph.onnx_io.kernel_call_origins import decode_calls
-from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, bodies_of, every_node, has_subgraph
-from tracea_graph.onnx_io.protobuf_wire import Span, Spans
+from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, all_nodes, has_subgraph, subgraphs_of
+from tracea_graph.onnx_io.protobuf_wire import PayloadSpans, Span
 from tracea_graph.onnx_io.value_facts import attribute
 
-__all__ = ["CustomOpOrigin", "caller_of", "calls_of", "inline_bodies", "is_own"]
+__all__ = [
+    "CustomOpOrigin",
+    "custom_op_nodes",
+    "custom_op_of_inlined",
+    "inline_bodies",
+    "is_tracea_node",
+]
 
 _SEPARATOR = "//"
 
@@ -44,18 +50,18 @@ class CustomOpOrigin:
     call_originals: tuple[tuple[str, ...], ...] = ()
 
 
-def calls_of(model: Model) -> tuple[CustomOpOrigin, ...]:
+def custom_op_nodes(model: Model) -> tuple[CustomOpOrigin, ...]:
     """Return the custom-op nodes, in order, of a model loaded without inlining."""
-    nodes = (n for node in nodes_of(model.skeleton) for n in (node, *_inside(node)))
-    return tuple(_call(node) for node in nodes if is_own(node))
+    nodes = (n for node in result_nodes(model.skeleton) for n in (node, *_inside(node)))
+    return tuple(_call(node) for node in nodes if is_tracea_node(node))
 
 
-def caller_of(name: str) -> str:
+def custom_op_of_inlined(name: str) -> str:
     """Return the custom-op node an inlined node or inner value came from; "" for other names."""
     return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else ""
 
 
-def inline_bodies(skeleton: ModelProto, spans: Spans, kept: Container[str] = ()) -> None:
+def inline_bodies(skeleton: ModelProto, spans: PayloadSpans, kept: Container[str] = ()) -> None:
     """Replace every custom-op node that has a straight-line body by that body, in place.
 
     Nodes of op types in ``kept`` are not replaced.  Inner nodes and values are called ``CALL//own
@@ -78,27 +84,27 @@ def _expanded(node: NodeProto, bodies: Bodies, kept: Container[str]) -> Iterator
     """Yield the body's nodes in place of a custom-op node, or a node, its subgraphs expanded."""
     body = bodies.get((node.domain, node.op_type))
     straight = body is not None and not any(map(has_subgraph, body.node))
-    if body is not None and straight and is_own(node) and node.op_type not in kept:
+    if body is not None and straight and is_tracea_node(node) and node.op_type not in kept:
         yield from _inlined(node, body)
         return
-    if any(map(is_own, _inside(node))):
+    if any(map(is_tracea_node, _inside(node))):
         node = _copy(node)
-        for inner in bodies_of(node):
+        for inner in subgraphs_of(node):
             nodes = [_copy(made) for one in inner.node for made in _expanded(one, bodies, kept)]
             inner.ClearField("node")
             inner.node.extend(nodes)
     yield node
 
 
-def is_own(node: NodeProto) -> bool:
+def is_tracea_node(node: NodeProto) -> bool:
     """Return whether a node is a custom op of this tool."""
     return node.domain.startswith(OWN_DOMAINS)
 
 
 def _inside(node: NodeProto) -> Iterator[NodeProto]:
     """Nodes of a node's subgraphs."""
-    for body in bodies_of(node):
-        yield from every_node(body)
+    for body in subgraphs_of(node):
+        yield from all_nodes(body)
 
 
 def _call(node: NodeProto) -> CustomOpOrigin:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
-from tracea_graph.onnx_io.tensor_data import literal, numpy_dtype
+from tracea_graph.onnx_io.tensor_data import numpy_dtype, tensor_attribute_array
 from tracea_graph.onnx_io.value_facts import attribute
 
 __all__ = ["derive_weights"]
@@ -96,7 +96,7 @@ def _slices(call: EditorNode, editor: GraphEditor, rank: int) -> tuple[slice, ..
 
 def _filled(call: EditorNode, dtype: DType, shape: tuple[int, ...]) -> Weight | None:
     name, fill = call.proto.output[0], attribute(call.proto, "value")
-    element = np.zeros(1, np.float32) if fill is None else literal(fill, name)
+    element = np.zeros(1, np.float32) if fill is None else tensor_attribute_array(fill, name)
     if element.size != 1:
         return None
     return Weight(

@@ -12,10 +12,11 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from tracea_graph.errors import ModelError
 from tracea_graph.ir import Weight
-from tracea_graph.onnx_io.tensor_data import Segment, dtype_of, raw_chunks, stored_size
+from tracea_graph.onnx_io.tensor_data import FileSegment, dtype_of, raw_chunks, stored_size
 
 __all__ = [
-    "ALIGNMENT", "DataFile", "DataPool", "embed", "is_external", "locate", "tensors_of",
+    "ALIGNMENT", "DataFile", "DataPool", "embed_external_data", "is_external", "locate_external",
+    "tensors_of",
     "write_data",
 ]  # fmt: skip
 
@@ -27,7 +28,7 @@ def is_external(proto: TensorProto) -> bool:
     return proto.data_location == TensorProto.EXTERNAL
 
 
-def locate(proto: TensorProto, model: Path) -> Segment:
+def locate_external(proto: TensorProto, model: Path) -> FileSegment:
     """Return where an external tensor's bytes are.
 
     Raises ModelError if the file is missing, outside the model's folder, or too short.
@@ -46,15 +47,15 @@ def locate(proto: TensorProto, model: Path) -> Segment:
             f"{proto.name!r} needs bytes {offset} to {offset + length} of {path.name}, "
             f"which has only {whole}"
         )
-    return Segment(path, offset, length, dtype, shape)
+    return FileSegment(path, offset, length, dtype, shape)
 
 
-def embed(skeleton: ModelProto, model: Path) -> None:
+def embed_external_data(skeleton: ModelProto, model: Path) -> None:
     """Read external tensors of subgraphs, attributes and functions into the proto itself."""
     nodes = [*skeleton.graph.node, *(n for f in skeleton.functions for n in f.node)]
     for proto in _attribute_tensors(nodes):
         if is_external(proto):
-            proto.raw_data = b"".join(locate(proto, model).chunks())
+            proto.raw_data = b"".join(locate_external(proto, model).chunks())
             proto.ClearField("data_location")
             proto.ClearField("external_data")
 

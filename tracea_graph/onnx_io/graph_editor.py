@@ -19,9 +19,9 @@ from onnx_graphsurgeon.logger import G_LOGGER
 from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import node_conversion as node_io
 from tracea_graph.onnx_io.input_symbols import Held, bind_symbols
-from tracea_graph.onnx_io.shape_inference import infer
-from tracea_graph.onnx_io.tensor_data import constant
-from tracea_graph.onnx_io.value_facts import Facts
+from tracea_graph.onnx_io.shape_inference import infer_shapes
+from tracea_graph.onnx_io.tensor_data import in_memory_weight
+from tracea_graph.onnx_io.value_facts import ValueFacts
 
 __all__ = ["EditorNode", "GraphEditor"]
 
@@ -73,7 +73,7 @@ class GraphEditor:
         with _silent():
             self.graph = gs.import_onnx(_shell(skeleton, order, captures))
         self.tensors: dict[str, gs.Variable] = self.graph.tensors()
-        self.facts = Facts()
+        self.facts = ValueFacts()
         self._gone: set[int] = set()
         self._calls: dict[int, EditorNode] = {}
         """Nodes by index, with their inputs and outputs when last looked up."""
@@ -116,7 +116,7 @@ class GraphEditor:
 
     def study(self) -> None:
         """Infer the facts again."""
-        self.facts = infer(
+        self.facts = infer_shapes(
             (call.proto for call in self.calls()),
             self.inputs,
             self.weights,
@@ -163,7 +163,7 @@ class GraphEditor:
             name += "_"
         if name not in self.tensors:
             self.tensors[name] = gs.Variable(name)
-            self.weights[name] = constant(name, np.array(numbers, np.int64))
+            self.weights[name] = in_memory_weight(name, np.array(numbers, np.int64))
             self.facts.weight(self.weights[name])
         self.read(call, operand, name)
 

@@ -17,12 +17,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from tracea_graph.ir import DType
 from tracea_graph.onnx_io.external_data import is_external
-from tracea_graph.onnx_io.node_conversion import bodies_of, captures_of, topological
+from tracea_graph.onnx_io.node_conversion import captures_of, subgraphs_of, topological_node_order
 from tracea_graph.onnx_io.protobuf_wire import LARGE
 from tracea_graph.onnx_io.subgraph_flattening import is_flat
-from tracea_graph.onnx_io.type_inference import HALF_TYPES, Types, can_widen, results_of
+from tracea_graph.onnx_io.type_inference import HALF_TYPES, Types, can_widen, result_types
 
-__all__ = ["widen"]
+__all__ = ["widen_to_float32"]
 
 _MOVES = frozenset({
     "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand",
@@ -35,7 +35,7 @@ _EITHER = frozenset({"Shape", "Size"})
 """Operators that read no numbers."""
 
 
-def widen(model: ModelProto) -> frozenset[DType]:
+def widen_to_float32(model: ModelProto) -> frozenset[DType]:
     """Let the nodes of a model compute in float32 instead of fp16 and bf16, in place.
 
     Returns the types that were widened, none if the model computes nothing in them.  Subgraphs are
@@ -91,11 +91,11 @@ class _Scope:
         for node in self._ordered():
             inner = [
                 _Scope(body, dict(self.types), self.opsets, self.names, nested=True)
-                for body in bodies_of(node)
+                for body in subgraphs_of(node)
             ]
             self.inner += inner
             results = (
-                inner[0].returned(node) if inner else results_of(node, self.types, self.opsets)
+                inner[0].returned(node) if inner else result_types(node, self.types, self.opsets)
             )
             for value, code in zip(node.output, results, strict=True):
                 if value and (code is not None or value not in self.types):
@@ -115,7 +115,7 @@ class _Scope:
     def _ordered(self) -> list[NodeProto]:
         nodes = self.graph.node
         reads = [[v for v in (*n.input, *captures_of(n)[0]) if v] for n in nodes]
-        return [nodes[i] for i in topological(reads, [[*n.output] for n in nodes])]
+        return [nodes[i] for i in topological_node_order(reads, [[*n.output] for n in nodes])]
 
     def _is_half(self, value: str) -> bool:
         return bool(value) and self.types.get(value) in HALF_TYPES
@@ -248,7 +248,7 @@ def _mentions_half(graph: GraphProto) -> bool:
         for attr in node.attribute:
             if attr.i in HALF_TYPES or attr.t.data_type in HALF_TYPES:
                 return True
-        if any(map(_mentions_half, bodies_of(node))):
+        if any(map(_mentions_half, subgraphs_of(node))):
             return True
     return False
 
@@ -259,5 +259,5 @@ def _every_name(graph: GraphProto) -> Iterable[str]:
     yield from (t.name for t in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output)
-        for body in bodies_of(node):
+        for body in subgraphs_of(node):
             yield from _every_name(body)

@@ -20,17 +20,25 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 from tracea_graph.ir import DType, Weight
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.node_conversion import (
-    bodies_of,
-    draws,
-    every_node,
-    renamed,
-    renamed_info,
+    all_nodes,
+    is_random,
+    rename_value_info,
+    rename_values,
+    subgraphs_of,
 )
-from tracea_graph.onnx_io.protobuf_wire import Spans
+from tracea_graph.onnx_io.protobuf_wire import PayloadSpans
 
 __all__ = [
-    "BRANCHES", "CONDITION", "constants_of_guard", "guardable", "is_guarded", "nodes_of",
-    "reference_of", "remove_guard", "working_nodes_of", "wrap",
+    "BRANCHES",
+    "CONDITION",
+    "constants_of_guard",
+    "default_constant_name",
+    "guardable_initializers",
+    "is_guarded",
+    "nodes_run_each_time",
+    "remove_guard",
+    "result_nodes",
+    "wrap_in_guard",
 ]  # fmt: skip
 
 CONDITION = "tracea:unchanged"
@@ -46,12 +54,12 @@ _UNCOMPARED = frozenset(
 """Element types that programs do not support."""
 
 
-def reference_of(name: str) -> str:
+def default_constant_name(name: str) -> str:
     """Return the name of the constant with the default of a guarded initializer."""
     return f"{name}{_REFERENCE}"
 
 
-def guardable(
+def guardable_initializers(
     skeleton: ModelProto, defaults: Mapping[str, Weight], captured: Iterable[str]
 ) -> dict[str, Weight]:
     """Return the initializers among ``defaults`` that a guard can compare.
@@ -66,7 +74,7 @@ def guardable(
     names = written | {t.name for t in graph.initializer} | {v.name for v in graph.input}
     taken = any(name.endswith((_REFERENCE, _UNCHANGED, _OVERRIDDEN)) for name in names)
     outputs = all(v.name in written and v.type.HasField("tensor_type") for v in graph.output)
-    if taken or not outputs or skeleton.training_info or any(map(draws, every_node(graph))):
+    if taken or not outputs or skeleton.training_info or any(map(is_random, all_nodes(graph))):
         return {}
     read = {v for node in graph.node for v in node.input} | {*captured}
     declared = {v.name: v for v in graph.input}
@@ -94,22 +102,22 @@ def constants_of_guard(model: Model) -> dict[str, Weight]:
     These are the references, and constants of the original's nodes that cannot be fed.
     """
     fed = {*model.inputs, *model.overridable}
-    read = {v for node in every_node(model.skeleton.graph) for v in node.input}
+    read = {v for node in all_nodes(model.skeleton.graph) for v in node.input}
     references = {
-        reference_of(name): replace(weight, name=reference_of(name))
+        default_constant_name(name): replace(weight, name=default_constant_name(name))
         for name, weight in model.guarded.items()
     }
     return references | {n: w for n, w in model.stored.items() if n in read and n not in fed}
 
 
-def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> None:
+def wrap_in_guard(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> None:
     """Put the nodes of ``proto`` into one branch and those of the original into the other.
 
     ``condition`` computes :data:`CONDITION` at graph level.
     """
     graph, source = proto.graph, model.skeleton.graph
     outputs = [v.name for v in graph.output]
-    guarded = {name: reference_of(name) for name in model.guarded}
+    guarded = {name: default_constant_name(name) for name in model.guarded}
     own = {name: f"{name}{_UNCHANGED}" for name in outputs}
     kept = [n for n in source.node if model.stored.keys().isdisjoint(n.output)]
     other = {v: f"{v}{_OVERRIDDEN}" for n in kept for v in n.output if v}
@@ -123,7 +131,7 @@ def wrap(proto: ModelProto, model: Model, condition: Sequence[NodeProto]) -> Non
     graph.node.extend([*condition, made])
 
 
-def remove_guard(skeleton: ModelProto, spans: Spans) -> bool:
+def remove_guard(skeleton: ModelProto, spans: PayloadSpans) -> bool:
     """Reduce a guarded model to the original's nodes, in place; False if it has no guard.
 
     Initializers that only the removed branch reads go with it; ``spans``, which say where in the
@@ -135,8 +143,8 @@ def remove_guard(skeleton: ModelProto, spans: Spans) -> bool:
     (branch,) = (a.g for a in guard.attribute if a.name == "else_branch")
     written = [v for node in branch.node for v in node.output if v]
     names = {v: v.removesuffix(_OVERRIDDEN) for v in written}
-    nodes = [renamed(node, names) for node in branch.node]
-    infos = [renamed_info(v, names) for v in branch.value_info]
+    nodes = [rename_values(node, names) for node in branch.node]
+    infos = [rename_value_info(v, names) for v in branch.value_info]
     graph = skeleton.graph
     for field, items in (("node", nodes), ("value_info", infos)):
         graph.ClearField(field)
@@ -160,7 +168,7 @@ def is_guarded(model: Model) -> bool:
     return _guard(model.skeleton.graph) is not None
 
 
-def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
+def result_nodes(skeleton: ModelProto) -> tuple[NodeProto, ...]:
     """Return the nodes of a model; for a guarded one, the guard and the optimized branch."""
     guard = _guard(skeleton.graph)
     if guard is None:
@@ -169,14 +177,14 @@ def nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
     return (*(n for n in skeleton.graph.node if n is not guard), *branch.node)
 
 
-def working_nodes_of(skeleton: ModelProto) -> tuple[NodeProto, ...]:
-    """Return the :func:`nodes_of` a model that run each time, without those of constants."""
+def nodes_run_each_time(skeleton: ModelProto) -> tuple[NodeProto, ...]:
+    """Return the :func:`result_nodes` a model that run each time, without those of constants."""
     constant = {t.name for t in skeleton.graph.initializer} - {
         v.name for v in skeleton.graph.input
     }
     found = []
-    for node in nodes_of(skeleton):
-        if constant.issuperset(filter(None, node.input)) and not any(bodies_of(node)):
+    for node in result_nodes(skeleton):
+        if constant.issuperset(filter(None, node.input)) and not any(subgraphs_of(node)):
             constant.update(node.output)
         else:
             found.append(node)
@@ -193,12 +201,12 @@ def _branch(
 ) -> GraphProto:
     """Subgraph of the nodes, returning the outputs of ``source``; values are renamed."""
     branch = GraphProto(name=name)
-    branch.node.extend(renamed(node, names) for node in nodes)
+    branch.node.extend(rename_values(node, names) for node in nodes)
     written = {v for node in branch.node for v in node.output}
-    branch.output.extend(renamed_info(v, names) for v in source.output)
+    branch.output.extend(rename_value_info(v, names) for v in source.output)
     # ONNX Runtime trusts the types declared by a branch, unlike those of a graph
     for value in branch.output:
         value.type.tensor_type.ClearField("shape")
-    infos = (renamed_info(v, names) for v in source.value_info)
+    infos = (rename_value_info(v, names) for v in source.value_info)
     branch.value_info.extend(v for v in infos if v.name in written)
     return branch

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
 from tracea_graph.ir import SYMBOL_NUMBER_MARK, Weight
-from tracea_graph.onnx_io.shape_inference import infer
+from tracea_graph.onnx_io.shape_inference import infer_shapes
 from tracea_graph.onnx_io.size_constraints import SizeConstraints, Sizes
 from tracea_graph.onnx_io.symbolic_arithmetic import VARIANT
 
@@ -63,7 +63,7 @@ def bind_symbols(
     if not places:
         return InputSymbols(inputs, known)
     own = {at: f"{s}{VARIANT}{i}" for s, found in places.items() for i, at in enumerate(found)}
-    facts = infer(nodes, _renamed(inputs, own), weights, opsets, _without(known, places))
+    facts = infer_shapes(nodes, _renamed(inputs, own), weights, opsets, _without(known, places))
     constraints = SizeConstraints(facts, opsets.get("", _NEWEST))
     for node in nodes:
         constraints.node(node)

@@ -20,15 +20,15 @@ from onnx.reference import ReferenceEvaluator
 
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
 from tracea_graph.onnx_io.node_conversion import (
-    draws,
-    every_node,
+    all_nodes,
     has_subgraph,
-    renamed,
-    renamed_info,
+    is_random,
+    rename_value_info,
+    rename_values,
 )
 from tracea_graph.onnx_io.value_facts import SMALL, attribute
 
-__all__ = ["Trips", "known_trips", "unroll"]
+__all__ = ["Trips", "known_trip_counts", "unroll_loops"]
 
 Array = npt.NDArray[Any]
 Trips = Mapping[str, int]
@@ -40,7 +40,7 @@ _OLDEST = 9
 """Opset from which Scan has no batch axis."""
 
 
-def known_trips(editor: GraphEditor) -> Trips:
+def known_trip_counts(editor: GraphEditor) -> Trips:
     """Return the loops of a canonicalized graph that can be unrolled, and how often each runs."""
     found, left = {}, _MAX_NODES
     for call in editor.calls():
@@ -51,7 +51,7 @@ def known_trips(editor: GraphEditor) -> Trips:
         if count is None or not 0 < count <= _MAX_TRIPS:
             continue
         name = next(filter(None, call.proto.output), "")
-        size = count * sum(1 for _ in every_node(body))
+        size = count * sum(1 for _ in all_nodes(body))
         if size <= left:
             found[name], left = count, left - size
     return found
@@ -59,7 +59,7 @@ def known_trips(editor: GraphEditor) -> Trips:
 
 def _is_plain(body: GraphProto) -> bool:
     """Whether a body draws no random numbers and returns tensors alone."""
-    random = any(map(draws, every_node(body)))
+    random = any(map(is_random, all_nodes(body)))
     typed = all(v.type.HasField("tensor_type") for v in (*body.input, *body.output))
     return typed and not random and not body.sparse_initializer
 
@@ -135,7 +135,7 @@ def _simulate(body: GraphProto, values: dict[str, Array], opsets: Mapping[str, i
 # ---- unrolling -------------------------------------------------------------------------
 
 
-def unroll(model: ModelProto, trips: Trips) -> bool:
+def unroll_loops(model: ModelProto, trips: Trips) -> bool:
     """Unroll these loops, in place; nodes keep their positions.  Return whether any were."""
     graph, count = model.graph, 0
     opset = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
@@ -160,7 +160,7 @@ class _Unroller:
     def __post_init__(self) -> None:
         graph = self.graph
         self.taken = {v.name for v in (*graph.input, *graph.initializer)}
-        for node in every_node(graph):
+        for node in all_nodes(graph):
             self.taken |= {*node.input, *node.output}
 
     def fresh(self, stem: str) -> str:
@@ -198,8 +198,8 @@ class _Unroller:
             names = outer | {i.name: v for i, v in zip(body.input, given, strict=True)}
             own = [v for n in body.node for v in n.output if v]
             names |= {v: self.fresh(f"{v}:{trip}") for v in own}
-            self.graph.node.extend(renamed(n, names) for n in body.node)
-            self.graph.value_info.extend(renamed_info(v, names) for v in body.value_info)
+            self.graph.node.extend(rename_values(n, names) for n in body.node)
+            self.graph.value_info.extend(rename_value_info(v, names) for v in body.value_info)
             made_here = [names.get(v.name, v.name) for v in body.output[int(loop) :]]
             states, stacked = made_here[: len(states)], made_here[len(states) :]
             results.append(stacked)

@@ -10,21 +10,21 @@ from pathlib import Path
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
-from tracea_graph.errors import ModelError, close_match
+from tracea_graph.errors import ModelError, did_you_mean
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external_data, initializer_guards, model_validation, tensor_data
 from tracea_graph.onnx_io.canonicalize import canonicalize
 from tracea_graph.onnx_io.custom_op_inlining import inline_bodies
 from tracea_graph.onnx_io.derived_weights import derive_weights
 from tracea_graph.onnx_io.graph_editor import GraphEditor
-from tracea_graph.onnx_io.half_to_float32 import widen
+from tracea_graph.onnx_io.half_to_float32 import widen_to_float32
 from tracea_graph.onnx_io.imported_model import Model
-from tracea_graph.onnx_io.loop_unrolling import Trips, known_trips, unroll
-from tracea_graph.onnx_io.node_conversion import every_node
-from tracea_graph.onnx_io.other_file_formats import other_format
-from tracea_graph.onnx_io.protobuf_wire import Span, Spans, WireError, parse_lazily
-from tracea_graph.onnx_io.subgraph_flattening import flatten, has_loops, iterations
-from tracea_graph.onnx_io.tensor_data import Segment
+from tracea_graph.onnx_io.loop_unrolling import Trips, known_trip_counts, unroll_loops
+from tracea_graph.onnx_io.node_conversion import all_nodes
+from tracea_graph.onnx_io.other_file_formats import describe_other_format
+from tracea_graph.onnx_io.protobuf_wire import PayloadSpans, Span, WireError, parse_lazily
+from tracea_graph.onnx_io.subgraph_flattening import flatten_subgraphs, has_loops, loops_of_values
+from tracea_graph.onnx_io.tensor_data import FileSegment
 from tracea_graph.onnx_io.tile_masks import patterns_of
 from tracea_graph.ops.maskable_tiles import pattern_of
 from tracea_graph.ops.operator_spaces import space_of
@@ -103,9 +103,9 @@ def read_unchecked(
     its initializers.  Raises ModelError for a file that is no model.
     """
     skeleton, spans, _ = _read(path)
-    model_validation.check_text(skeleton)
+    model_validation.check_utf8_names(skeleton)
     opsets = _opsets(skeleton)
-    external_data.embed(skeleton, path)
+    external_data.embed_external_data(skeleton, path)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     return skeleton, opsets, {**stored.initializers, **stored.constants}, names
@@ -122,15 +122,15 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     if given.inline:
         initializer_guards.remove_guard(skeleton, spans)
         inline_bodies(skeleton, spans, given.kept)
-    model_validation.check_text(skeleton)
+    model_validation.check_utf8_names(skeleton)
     opsets = _opsets(skeleton)
     model_validation.check_opset(opsets, skeleton.ir_version)
-    external_data.embed(skeleton, path)
-    count = sum(1 for _ in every_node(skeleton.graph))
-    flat = flat and flatten(skeleton, trips if opened else None)
+    external_data.embed_external_data(skeleton, path)
+    count = sum(1 for _ in all_nodes(skeleton.graph))
+    flat = flat and flatten_subgraphs(skeleton, trips if opened else None)
     if trips:
-        unroll(skeleton, trips)
-    widened = widen(skeleton)
+        unroll_loops(skeleton, trips)
+    widened = widen_to_float32(skeleton)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
     fed = {v.name for v in skeleton.graph.input}
@@ -139,11 +139,13 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     order, captures = model_validation.check_structure(skeleton.graph, names)
     defaults = {n: w for n, w in stored.initializers.items() if n in overridable}
     captured = {v for values in captures for v in values}
-    guarded = initializer_guards.guardable(skeleton, defaults, captured) if guard else {}
+    guarded = (
+        initializer_guards.guardable_initializers(skeleton, defaults, captured) if guard else {}
+    )
     unknown = overridable - guarded.keys()
     shell = model_validation.without_data(skeleton, spans, list(_external(skeleton.graph)))
     try:
-        known = model_validation.infer_all(shell, _first_outputs(skeleton.graph, order))
+        known = model_validation.infer_all_types(shell, _first_outputs(skeleton.graph, order))
     except ModelError as error:
         if flat:
             raise _FlatError(str(error)) from error
@@ -158,7 +160,7 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     else:
         canonicalize(editor)
         if trips is not None and not opened:
-            found = known_trips(editor)
+            found = known_trip_counts(editor)
             if found or has_loops(skeleton.graph):
                 return _load(given, asked, found, True)
     derive_weights(editor)
@@ -173,7 +175,7 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     )  # fmt: skip
 
 
-def _read(path: Path) -> tuple[ModelProto, Spans, int]:
+def _read(path: Path) -> tuple[ModelProto, PayloadSpans, int]:
     """Read the model without its large tensors, their locations, and the file's size in bytes."""
     try:
         with open_regular(path) as file:
@@ -181,7 +183,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
             if not size:
                 raise ModelError(f"{path.name} is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                if other := other_format(view, path):
+                if other := describe_other_format(view, path):
                     raise ModelError(f"{path.name} {other}")
                 data, spans = _parse_lazily(view)
     except IsADirectoryError:
@@ -189,7 +191,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
         which = f"give {path / inside[0]}" if len(inside) == 1 else "give an .onnx file"
         raise ModelError(f"{path} is a folder: {which}") from None
     except FileNotFoundError:
-        near = close_match(path.name, (one.name for one in path.parent.glob("*.onnx")))
+        near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.onnx")))
         raise ModelError(f"{path} does not exist{near}") from None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -205,7 +207,7 @@ def _read(path: Path) -> tuple[ModelProto, Spans, int]:
     return skeleton, spans, size
 
 
-def _parse_lazily(view: mmap.mmap) -> tuple[bytes, Spans]:
+def _parse_lazily(view: mmap.mmap) -> tuple[bytes, PayloadSpans]:
     with memoryview(view) as whole:
         return parse_lazily(whole)
 
@@ -216,7 +218,7 @@ def _opsets(skeleton: ModelProto) -> dict[str, int]:
     return {("" if i.domain == "ai.onnx" else i.domain): i.version for i in skeleton.opset_import}
 
 
-def _stored(skeleton: ModelProto, spans: Spans, path: Path) -> _Stored:
+def _stored(skeleton: ModelProto, spans: PayloadSpans, path: Path) -> _Stored:
     graph = skeleton.graph
     stored = _Stored({}, {}, [s.values.name for s in graph.sparse_initializer], 0)
     for i, proto in enumerate(graph.initializer):
@@ -234,10 +236,10 @@ def _stored(skeleton: ModelProto, spans: Spans, path: Path) -> _Stored:
 def _weight(proto: TensorProto, span: Span | None, path: Path, name: str) -> Weight:
     segment = None
     if external_data.is_external(proto):
-        segment = external_data.locate(proto, path)
+        segment = external_data.locate_external(proto, path)
     elif span is not None:
         dtype, shape = tensor_data.dtype_of(proto), tuple(proto.dims)
-        segment = Segment(path, span.offset, span.length, dtype, shape)
+        segment = FileSegment(path, span.offset, span.length, dtype, shape)
     return tensor_data.from_proto(proto, segment, name)
 
 
@@ -264,5 +266,5 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
     graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, pattern_of
     graph.patterns = patterns_of(editor.skeleton)
     graph.loose = editor.loose
-    graph.iterations = iterations(call.proto for call in editor.calls())
+    graph.iterations = loops_of_values(call.proto for call in editor.calls())
     return graph

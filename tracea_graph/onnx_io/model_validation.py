@@ -16,16 +16,16 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TypeProto, shape_inference
 
 from tracea_graph.errors import ModelError
-from tracea_graph.onnx_io.node_conversion import captures_of, topological
-from tracea_graph.onnx_io.protobuf_wire import Spans
-from tracea_graph.onnx_io.shape_contradictions import contradiction
+from tracea_graph.onnx_io.node_conversion import captures_of, topological_node_order
+from tracea_graph.onnx_io.protobuf_wire import PayloadSpans
+from tracea_graph.onnx_io.shape_contradictions import first_contradiction
 
 __all__ = [
     "OLDEST_OPSET",
     "check_opset",
     "check_structure",
-    "check_text",
-    "infer_all",
+    "check_utf8_names",
+    "infer_all_types",
     "newest_opset",
     "plain_session",
     "without_data",
@@ -54,13 +54,13 @@ def newest_opset() -> int:
     return onnx.defs.onnx_opset_version()
 
 
-def check_text(message: Message) -> None:
+def check_utf8_names(message: Message) -> None:
     """Raise ModelError if a name or documentation is not valid UTF-8."""
     for field, content in message.ListFields():
         many = content if field.is_repeated else (content,)
         if field.type == field.TYPE_MESSAGE:
             for part in many:
-                check_text(part)
+                check_utf8_names(part)
         elif field.type == field.TYPE_STRING and not all(map(_is_text, many)):
             raise ModelError(f"a field {field.name!r} of the model is not UTF-8: it is corrupt")
 
@@ -93,14 +93,14 @@ def check_structure(
     for output in graph.output:
         if output.name not in defined:
             raise ModelError(f"graph output {output.name!r} has no producer")
-    order = topological(reads, [[*node.output] for node in graph.node])
+    order = topological_node_order(reads, [[*node.output] for node in graph.node])
     if len(order) < len(graph.node):
         stuck = min(set(range(len(graph.node))) - set(order))
         raise ModelError(f"the graph has a cycle through node {_label(graph.node[stuck])}")
     return order, captures
 
 
-def without_data(skeleton: ModelProto, spans: Spans, external: Sequence[str]) -> ModelProto:
+def without_data(skeleton: ModelProto, spans: PayloadSpans, external: Sequence[str]) -> ModelProto:
     """Return a self-contained copy: constants whose data is elsewhere become graph inputs."""
     shell = ModelProto()
     shell.CopyFrom(skeleton)
@@ -125,7 +125,7 @@ def without_data(skeleton: ModelProto, spans: Spans, external: Sequence[str]) ->
     return shell
 
 
-def infer_all(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
+def infer_all_types(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
     """Return types of values by inference over the whole model, declared ones included.
 
     ``shell`` has no large data.  Raises ModelError if both onnx and ONNX Runtime refuse it.
@@ -179,7 +179,7 @@ def _ask_runtime(shell: ModelProto) -> None:
     except Exception as error:  # the binding raises several unrelated types
         text = str(error)
         if not any(reason in text for reason in _TOLERATED):
-            found = contradiction(_lenient(shell))
+            found = first_contradiction(_lenient(shell))
             where = f" ({found})" if found else ""
             raise ModelError(f"the model is invalid: {_sentence(text)}{where}") from error
 

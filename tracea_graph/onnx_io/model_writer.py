@@ -21,9 +21,9 @@ from tracea_graph.ir import Node, Weight
 from tracea_graph.onnx_io import external_data, initializer_guards, result_model_shell, tensor_data
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.local_functions import LocalFunction
-from tracea_graph.onnx_io.protobuf_wire import LARGE, tag
+from tracea_graph.onnx_io.protobuf_wire import LARGE, encode_tag
 
-__all__ = ["INLINE_LIMIT", "Written", "write"]
+__all__ = ["INLINE_LIMIT", "WrittenModel", "write"]
 
 INLINE_LIMIT = 16 << 20
 """Maximum bytes of large weights that are stored inside the model file."""
@@ -37,7 +37,7 @@ Places = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenModel:
     """The files of one export; ``bytes`` is their total size, ``stored`` the data's contents."""
 
     model: Path
@@ -61,7 +61,7 @@ def write(
     data_name: str | None = None,
     pool: external_data.DataPool | None = None,
     earlier: external_data.DataFile | None = None,
-) -> Written:
+) -> WrittenModel:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
     ``guard`` are nodes that compute whether guarded initializers have their defaults: ``nodes``
@@ -105,7 +105,7 @@ def write(
                 _emit(piece, file)
     except OSError as error:
         raise UsageError(_error_text(out, error)) from error
-    return Written(out, data, size + (data.stat().st_size if data else 0), kept)
+    return WrittenModel(out, data, size + (data.stat().st_size if data else 0), kept)
 
 
 def _check_target(model: Model, out: Path) -> None:
@@ -151,7 +151,8 @@ def _pieces(
     head.CopyFrom(proto)
     head.ClearField("graph")
     return [
-        head.SerializeToString(deterministic=True), tag(_GRAPH, sum(map(_size, body))), *body
+        head.SerializeToString(deterministic=True), encode_tag(_GRAPH, sum(map(_size, body))),
+        *body,
     ]  # fmt: skip
 
 
@@ -166,8 +167,12 @@ def _tensor(
     """One initializer field, its data inline or by reference."""
     if original is not None and weight.nbytes <= LARGE and not external_data.is_external(original):
         whole = original.SerializeToString(deterministic=True)
-        return [tag(_INITIALIZER, len(whole)), whole]
-    bare = tensor_data.header(original) if original is not None else TensorProto(name=name)
+        return [encode_tag(_INITIALIZER, len(whole)), whole]
+    bare = (
+        tensor_data.tensor_without_data(original)
+        if original is not None
+        else TensorProto(name=name)
+    )
     bare.data_type = weight.dtype.onnx
     bare.dims[:] = weight.shape
     if name in places:
@@ -176,12 +181,12 @@ def _tensor(
         for key, value in (("location", data), ("offset", offset), ("length", length)):
             bare.external_data.add(key=key, value=str(value))
         whole = bare.SerializeToString(deterministic=True)
-        return [tag(_INITIALIZER, len(whole)), whole]
+        return [encode_tag(_INITIALIZER, len(whole)), whole]
     start = bare.SerializeToString(deterministic=True)
     size = tensor_data.stored_size(weight)
-    payload = tag(_RAW_DATA, size)
+    payload = encode_tag(_RAW_DATA, size)
     length = len(start) + len(payload) + size
-    return [tag(_INITIALIZER, length) + start + payload, weight]
+    return [encode_tag(_INITIALIZER, length) + start + payload, weight]
 
 
 def _size(piece: Piece) -> int:

@@ -13,11 +13,22 @@ from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, numpy_he
 
 from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import RANDOM_OPS, Attr, Blob, Node
-from tracea_graph.onnx_io.tensor_data import literal
+from tracea_graph.onnx_io.tensor_data import tensor_attribute_array
 
 __all__ = [
-    "OWN_DOMAINS", "ImportedNode", "bodies_of", "captures_of", "draws", "every_node", "from_proto",
-    "has_subgraph", "rename_reads", "renamed", "renamed_info", "to_proto", "topological",
+    "OWN_DOMAINS",
+    "ImportedNode",
+    "all_nodes",
+    "captures_of",
+    "from_proto",
+    "has_subgraph",
+    "is_random",
+    "rename_reads",
+    "rename_value_info",
+    "rename_values",
+    "subgraphs_of",
+    "to_proto",
+    "topological_node_order",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -79,7 +90,7 @@ def has_subgraph(proto: NodeProto) -> bool:
     return any(a.HasField("g") or a.graphs for a in proto.attribute)
 
 
-def bodies_of(proto: NodeProto) -> Iterator[GraphProto]:
+def subgraphs_of(proto: NodeProto) -> Iterator[GraphProto]:
     """Yield the subgraphs of a node."""
     for attribute in proto.attribute:
         if attribute.HasField("g"):
@@ -87,27 +98,27 @@ def bodies_of(proto: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def every_node(graph: GraphProto) -> Iterator[NodeProto]:
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield every node, including those of subgraphs."""
     for node in graph.node:
         yield node
-        for body in bodies_of(node):
-            yield from every_node(body)
+        for body in subgraphs_of(node):
+            yield from all_nodes(body)
 
 
-def draws(node: NodeProto) -> bool:
+def is_random(node: NodeProto) -> bool:
     """Return whether an operator may yield different results each time."""
     asked = node.op_type != "Dropout" or (len(node.input) > 2 and bool(node.input[2]))
     return node.op_type in RANDOM_OPS and asked
 
 
-def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+def rename_values(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     """Return a copy of a node with renamed values, captured ones included."""
     made = NodeProto()
     made.CopyFrom(node)
     for field in (made.input, made.output):
         field[:] = [names.get(v, v) for v in field]
-    for body in bodies_of(made):
+    for body in subgraphs_of(made):
         own = {v.name for v in body.input} | {t.name for t in body.initializer}
         own |= {v for inner in body.node for v in inner.output}
         rename_reads(body, {old: new for old, new in names.items() if old not in own})
@@ -116,14 +127,14 @@ def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
 
 def rename_reads(body: GraphProto, names: Mapping[str, str]) -> None:
     """Rename the values that a subgraph reads or returns, in place."""
-    nodes = [renamed(inner, names) for inner in body.node]
-    outputs = [renamed_info(v, names) for v in body.output]
+    nodes = [rename_values(inner, names) for inner in body.node]
+    outputs = [rename_value_info(v, names) for v in body.output]
     for name, items in (("node", nodes), ("output", outputs)):
         body.ClearField(name)
         getattr(body, name).extend(items)
 
 
-def renamed_info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
+def rename_value_info(value: ValueInfoProto, names: Mapping[str, str]) -> ValueInfoProto:
     """Return a copy of a value's declaration under its new name."""
     made = ValueInfoProto()
     made.CopyFrom(value)
@@ -139,7 +150,7 @@ def captures_of(proto: NodeProto) -> tuple[set[str], set[str]]:
     """
     certain: set[str] = set()
     possible: set[str] = set()
-    for body in bodies_of(proto):
+    for body in subgraphs_of(proto):
         sure, maybe = _free(body)
         certain |= sure
         possible |= maybe
@@ -181,7 +192,7 @@ def _attr_of(proto: AttributeProto) -> Attr:
         if all(isinstance(t, str) for t in texts):
             return cast(tuple[str, ...], texts)
     if kind == _KIND.TENSOR and not proto.t.string_data:
-        return literal(proto.t, proto.name)
+        return tensor_attribute_array(proto.t, proto.name)
     return _blob(proto)
 
 
@@ -252,7 +263,9 @@ def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]) -> list[int]:
+def topological_node_order(
+    reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
+) -> list[int]:
     """Return indices of nodes, producers first and in the given order otherwise.
 
     Nodes on a cycle, and those after one, are missing from the result.

@@ -14,16 +14,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from tracea_graph.errors import ModelError, UsageError
-from tracea_graph.onnx_io.external_data import ALIGNMENT, is_external, locate, tensors_of
+from tracea_graph.onnx_io.external_data import ALIGNMENT, is_external, locate_external, tensors_of
 from tracea_graph.onnx_io.imported_model import Model
-from tracea_graph.onnx_io.model_writer import Written
-from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, every_node
+from tracea_graph.onnx_io.model_writer import WrittenModel
+from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, all_nodes
 from tracea_graph.onnx_io.protobuf_wire import WireError, parse_lazily
 from tracea_graph.temporary_files import open_regular
 from tracea_graph.toolchain.platforms import HERE
 
 __all__ = [
-    "BACKEND_KEY", "PLATFORMS_KEY", "backend_of", "files_of", "is_result", "library_of",
+    "BACKEND_KEY", "PLATFORMS_KEY", "backend_of", "files_of", "is_tracea_result", "library_of",
     "node_count", "write_original",
 ]  # fmt: skip
 
@@ -39,7 +39,7 @@ alone: ``NAME=DIGEST``, separated by spaces."""
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the model file and its data files; raises ModelError if it is not a model."""
     outside = [t for t in tensors_of(_parsed(path)) if is_external(t)]
-    return (path, *sorted({locate(t, path).path for t in outside}))
+    return (path, *sorted({locate_external(t, path).path for t in outside}))
 
 
 def node_count(path: Path) -> int:
@@ -47,9 +47,9 @@ def node_count(path: Path) -> int:
     return len(_parsed(path).graph.node)
 
 
-def is_result(model: Model) -> bool:
+def is_tracea_result(model: Model) -> bool:
     """Whether the model has custom operators of an earlier run of this tool."""
-    return any(node.domain.startswith(OWN_DOMAINS) for node in every_node(model.skeleton.graph))
+    return any(node.domain.startswith(OWN_DOMAINS) for node in all_nodes(model.skeleton.graph))
 
 
 def backend_of(model: Model) -> str:
@@ -66,7 +66,7 @@ def library_of(path: Path, named: Path | None = None) -> Path | None:
     library belongs to another model, and if it is missing for a model that has no function bodies.
     """
     proto = _parsed(path)
-    nodes = every_node(proto.graph)
+    nodes = all_nodes(proto.graph)
     custom = {(n.domain, n.op_type) for n in nodes if n.domain.startswith(OWN_DOMAINS)}
     facts = {p.key: p.value for p in proto.metadata_props}
     wanted, library = facts.get(_LIBRARY_KEY, ""), named or path.with_suffix(".so")
@@ -94,7 +94,7 @@ def _of_this_platform(path: Path, wanted: str) -> Path:
     return own if own.is_file() and _sha256(own) == wanted else plain
 
 
-def write_original(path: Path, out: Path) -> Written:
+def write_original(path: Path, out: Path) -> WrittenModel:
     """Write the model at ``path`` unchanged.
 
     Without external data the file is copied byte for byte.  Otherwise its data file is linked, or
@@ -104,14 +104,14 @@ def write_original(path: Path, out: Path) -> Written:
     _, *files = files_of(path)
     if not files:
         shutil.copyfile(path, out)
-        return Written(out, None, out.stat().st_size)
+        return WrittenModel(out, None, out.stat().st_size)
     proto = onnx.load(path, load_external_data=False)
     data, starts = _gather(files, out)
     for tensor in (t for t in tensors_of(proto) if is_external(t)):
-        segment = locate(tensor, path)
+        segment = locate_external(tensor, path)
         _refer(tensor, data.name, starts[segment.path] + segment.offset, segment.length)
     out.write_bytes(proto.SerializeToString())
-    return Written(out, data, out.stat().st_size + data.stat().st_size)
+    return WrittenModel(out, data, out.stat().st_size + data.stat().st_size)
 
 
 def _parsed(path: Path) -> ModelProto:

@@ -6,7 +6,7 @@ import mmap
 import zipfile
 from pathlib import Path
 
-__all__ = ["other_format"]
+__all__ = ["describe_other_format"]
 
 _EXPORT = "export it to ONNX, and give that file"
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
@@ -30,7 +30,7 @@ _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TORCH = "is a PyTorch file: export it with torch.onnx.export, and give that file"
 
 
-def other_format(view: mmap.mmap, path: Path) -> str:
+def describe_other_format(view: mmap.mmap, path: Path) -> str:
     """Return what a file is instead and what to do; "" if it may be an ONNX model."""
     head = view[:512]
     for place, magic, said in _MAGIC:

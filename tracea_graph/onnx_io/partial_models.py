@@ -8,15 +8,15 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto, helper
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.ir import Node
 from tracea_graph.onnx_io.imported_model import Model
-from tracea_graph.onnx_io.model_writer import Written, write
+from tracea_graph.onnx_io.model_writer import WrittenModel, write
 
 __all__ = ["write_part"]
 
 
-def write_part(model: Model, unused: Sequence[str], fed: Sequence[str], out: Path) -> Written:
+def write_part(model: Model, unused: Sequence[str], fed: Sequence[str], out: Path) -> WrittenModel:
     """Write a model without its ``unused`` outputs, and with the inner values ``fed`` as inputs.
 
     Nodes and inputs that nothing reads any more are left out.  Raises UsageError for a name that
@@ -46,7 +46,7 @@ def write_part(model: Model, unused: Sequence[str], fed: Sequence[str], out: Pat
 def _check(model: Model, names: Sequence[str], known: Set[str], kind: str) -> None:
     for name in names:
         if name not in known:
-            which = close_match(name, known) or ""
+            which = did_you_mean(name, known) or ""
             raise UsageError(f"{model.path.name} has no {kind} {name!r}{which}")
 
 

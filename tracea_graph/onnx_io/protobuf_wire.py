@@ -14,13 +14,13 @@ from types import MappingProxyType
 __all__ = [
     "LARGE",
     "Field",
+    "PayloadSpans",
     "Span",
-    "Spans",
     "WireError",
-    "fields",
+    "encode_tag",
+    "encode_varint",
+    "message_fields",
     "parse_lazily",
-    "tag",
-    "varint",
 ]
 
 LARGE = 1024
@@ -62,14 +62,14 @@ class Span:
 
 
 @dataclass
-class Spans:
+class PayloadSpans:
     """Removed payloads, by index of the graph initializer or of the ``Constant`` node."""
 
     initializers: dict[int, Span] = field(default_factory=dict)
     constants: dict[int, Span] = field(default_factory=dict)
 
 
-def fields(buf: Buffer, pos: int, end: int) -> Iterator[Field]:
+def message_fields(buf: Buffer, pos: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message in ``buf[pos:end]``; raises WireError if it is malformed."""
     while pos < end:
         start = pos
@@ -90,7 +90,7 @@ def fields(buf: Buffer, pos: int, end: int) -> Iterator[Field]:
         yield Field(key >> 3, kind, start, body, pos)
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Encode a number as a protobuf varint."""
     out = bytearray()
     while number > 0x7F:
@@ -100,22 +100,24 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def tag(number: int, length: int) -> bytes:
+def encode_tag(number: int, length: int) -> bytes:
     """Encode the tag and length of a length-delimited field."""
-    return varint(number << 3 | _BYTES) + varint(length)
+    return encode_varint(number << 3 | _BYTES) + encode_varint(length)
 
 
-def parse_lazily(buf: Buffer) -> tuple[bytes, Spans]:
+def parse_lazily(buf: Buffer) -> tuple[bytes, PayloadSpans]:
     """Return a model without its large tensor payloads, and the payloads' locations.
 
     Payloads of graph initializers and of ``Constant`` nodes are removed; subgraphs and functions
     stay whole.  Raises WireError for a malformed model.
     """
-    spans = Spans()
-    return _cut(buf, fields(buf, 0, len(buf)), {_GRAPH: lambda f: _graph(buf, f, spans)}), spans
+    spans = PayloadSpans()
+    return _cut(
+        buf, message_fields(buf, 0, len(buf)), {_GRAPH: lambda f: _graph(buf, f, spans)}
+    ), spans
 
 
-def _graph(buf: Buffer, graph: Field, spans: Spans) -> bytes:
+def _graph(buf: Buffer, graph: Field, spans: PayloadSpans) -> bytes:
     counts = {_NODE: 0, _INITIALIZER: 0}
 
     def node(f: Field) -> bytes | None:
@@ -159,7 +161,7 @@ def _tensor(buf: Buffer, tensor: Field, spans: dict[int, Span], index: int) -> b
 def _within(buf: Buffer, outer: Field) -> Iterator[Field]:
     if outer.kind != _BYTES:
         raise WireError(f"field {outer.number} at byte {outer.start} is not a message")
-    return fields(buf, outer.body, outer.end)
+    return message_fields(buf, outer.body, outer.end)
 
 
 def _cut(buf: Buffer, parts: Iterator[Field], inner: Mapping[int, object]) -> bytes:
@@ -171,7 +173,7 @@ def _cut(buf: Buffer, parts: Iterator[Field], inner: Mapping[int, object]) -> by
         if body is None:
             out.append(bytes(buf[part.start : part.end]))
         else:
-            out += (tag(part.number, len(body)), body)
+            out += (encode_tag(part.number, len(body)), body)
     return b"".join(out)
 
 

@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import local_functions as function_io
 from tracea_graph.onnx_io import node_conversion as node_io
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.local_functions import LocalFunction
-from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, topological
+from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, topological_node_order
 
 __all__ = ["build_shell", "constants_of"]
 
@@ -48,7 +48,7 @@ def build_shell(
     _unname(graph, ours)
     if ours:
         _correct(graph, model)
-    subgraph_flattening.sink(proto)
+    subgraph_flattening.sink_into_subgraphs(proto)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
     contrib = (n.domain for n in nodes if n.domain == "com.microsoft")
     for name in dict.fromkeys(filter(None, (domain, *called, *contrib))):
@@ -61,7 +61,9 @@ def build_shell(
         )
     _set_metadata(proto.metadata_props, metadata)
     if guard:
-        initializer_guards.wrap(proto, model, [node_io.to_proto(node, ()) for node in guard])
+        initializer_guards.wrap_in_guard(
+            proto, model, [node_io.to_proto(node, ()) for node in guard]
+        )
     return proto
 
 
@@ -88,7 +90,7 @@ def constants_of(
 
 
 def _sorted(nodes: Sequence[Node]) -> list[Node]:
-    order = topological([n.reads for n in nodes], [n.outputs for n in nodes])
+    order = topological_node_order([n.reads for n in nodes], [n.outputs for n in nodes])
     if len(order) < len(nodes):
         raise GraphError("the nodes to be written form a cycle")
     return [nodes[i] for i in order]

@@ -11,9 +11,15 @@ from onnx import ModelProto, NodeProto, TypeProto
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.onnx_io.value_facts import Facts, attribute
+from tracea_graph.onnx_io.value_facts import ValueFacts, attribute
 
-__all__ = ["Contradiction", "contradiction", "declared_falsely", "incompatible", "unknown_shapes"]
+__all__ = [
+    "Contradiction",
+    "false_declarations",
+    "first_contradiction",
+    "incompatible_operands",
+    "unknown_shapes",
+]
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Contradiction:
     reason: str
 
 
-def contradiction(shell: ModelProto) -> str:
+def first_contradiction(shell: ModelProto) -> str:
     """Describe the first operator with incompatible operands; empty if there is none.
 
     ``shell`` holds the types that inference found before it failed.
@@ -82,8 +88,8 @@ def _spec(kind: TypeProto) -> TensorSpec:
 # ---- every contradiction of a model ------------------------------------------------------
 
 
-def incompatible(
-    node: NodeProto, facts: Facts, opsets: Mapping[str, int]
+def incompatible_operands(
+    node: NodeProto, facts: ValueFacts, opsets: Mapping[str, int]
 ) -> Iterator[Contradiction]:
     """Yield why a node cannot take its operands, whose shapes ``facts`` has."""
     names = [v for v in dict.fromkeys(node.input) if v]
@@ -100,8 +106,8 @@ def incompatible(
             yield Contradiction("operands", label, node.output[0], reason)
 
 
-def declared_falsely(
-    name: str, declared: TypeProto, facts: Facts, maker: str, strict: bool
+def false_declarations(
+    name: str, declared: TypeProto, facts: ValueFacts, maker: str, strict: bool
 ) -> Iterator[Contradiction]:
     """Yield how a declared type differs from the inferred one.
 
@@ -127,11 +133,11 @@ def declared_falsely(
             yield Contradiction("sizes", maker, name, reason)
 
 
-def _extent(declared: Extent, facts: Facts) -> Extent:
+def _extent(declared: Extent, facts: ValueFacts) -> Extent:
     return facts.named(declared) if isinstance(declared, str) else declared
 
 
-def unknown_shapes(node: NodeProto, facts: Facts) -> Iterator[Contradiction]:
+def unknown_shapes(node: NodeProto, facts: ValueFacts) -> Iterator[Contradiction]:
     """Yield the tensors that a node writes and whose rank inference does not find."""
     for name in node.output:
         spec = facts.specs.get(name)
@@ -142,14 +148,14 @@ def unknown_shapes(node: NodeProto, facts: Facts) -> Iterator[Contradiction]:
 
 
 Pair = tuple[Extent, Extent, str]
-_Pairs = Callable[[NodeProto, Facts], Sequence[Pair]]
+_Pairs = Callable[[NodeProto, ValueFacts], Sequence[Pair]]
 
 
-def _nothing(node: NodeProto, facts: Facts) -> Sequence[Pair]:
+def _nothing(node: NodeProto, facts: ValueFacts) -> Sequence[Pair]:
     return ()
 
 
-def _conv(node: NodeProto, facts: Facts) -> Sequence[Pair]:
+def _conv(node: NodeProto, facts: ValueFacts) -> Sequence[Pair]:
     """Channels: those of the filters of one group, times the groups."""
     x, w = facts.shape(node.input[0]), facts.shape(node.input[1])
     groups = int(attribute(node, "group", 1))
@@ -161,7 +167,7 @@ def _conv(node: NodeProto, facts: Facts) -> Sequence[Pair]:
     return found
 
 
-def _per_channel(node: NodeProto, facts: Facts) -> Sequence[Pair]:
+def _per_channel(node: NodeProto, facts: ValueFacts) -> Sequence[Pair]:
     """One scale, offset, mean and variance a channel."""
     x = facts.shape(node.input[0])
     others = [facts.shape(v) for v in node.input[1:] if v]
@@ -170,7 +176,7 @@ def _per_channel(node: NodeProto, facts: Facts) -> Sequence[Pair]:
     return [(x[1], one[0], "channels, but parameters for") for one in others if one]
 
 
-def _last_axis(node: NodeProto, facts: Facts) -> Sequence[Pair]:
+def _last_axis(node: NodeProto, facts: ValueFacts) -> Sequence[Pair]:
     """A scale for each element of the normalized axis, if that is the last one."""
     x, axis = facts.shape(node.input[0]), int(attribute(node, "axis", -1))
     others = [facts.shape(v) for v in node.input[1:] if v]

@@ -18,19 +18,19 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from tracea_graph.ir import DType, TensorSpec, Weight
 from tracea_graph.onnx_io.broadcast_shape_rules import ALL, RULES
 from tracea_graph.onnx_io.contrib_shapes import CONTRIB_SHAPES
-from tracea_graph.onnx_io.shape_values import evaluate
-from tracea_graph.onnx_io.tensor_data import literal
+from tracea_graph.onnx_io.shape_values import evaluate_shape_node
+from tracea_graph.onnx_io.tensor_data import tensor_attribute_array
 from tracea_graph.onnx_io.value_facts import (
     FLOATS,
     INTEGERS,
-    Facts,
     Partial,
+    ValueFacts,
     attribute,
     small_integers,
 )
 from tracea_graph.ops.elementwise_steps import UNARY
 
-__all__ = ["Inference", "infer"]
+__all__ = ["ShapeInference", "infer_shapes"]
 
 T = TypeVar("T")
 
@@ -59,31 +59,31 @@ _ROUNDS = 4
 """Iterations of a loop's body to infer before its state counts as unknown."""
 
 
-def infer(
+def infer_shapes(
     nodes: Iterable[NodeProto],
     inputs: Iterable[ValueInfoProto],
     weights: Mapping[str, Weight],
     opsets: Mapping[str, int],
     known: Mapping[str, TypeProto],
-) -> Facts:
+) -> ValueFacts:
     """Return facts about every value; ``nodes`` are sorted.
 
     ``known`` are types from whole-model inference or declared by the model: the last resort for
     operators that cannot be inferred alone.
     """
-    facts = Facts()
+    facts = ValueFacts()
     facts.declare(list(inputs))
     for weight in weights.values():
         facts.weight(weight)
     imports = tuple(onnx.helper.make_opsetid(d, v) for d, v in opsets.items())
-    inference = Inference(opsets, imports, known)
+    inference = ShapeInference(opsets, imports, known)
     for node in nodes:
         inference.visit(node, facts)
     return facts
 
 
 @dataclass(frozen=True)
-class Inference:
+class ShapeInference:
     """Infers facts about the results of one node after another.
 
     ``known`` are types to fall back on where neither rules nor onnx find any.
@@ -93,18 +93,18 @@ class Inference:
     imports: Sequence[OperatorSetIdProto]
     known: Mapping[str, TypeProto]
 
-    def visit(self, node: NodeProto, facts: Facts) -> None:
+    def visit(self, node: NodeProto, facts: ValueFacts) -> None:
         """Infer facts about a node's results from its operands."""
         standard = node.domain in ("", "ai.onnx")
         if not (standard and _quick(node, facts)):
             self._learn(node, facts, standard)
         if len(node.output) == 1 and facts.dtype(node.output[0]) in FOLLOWED:
-            value = _try(evaluate, node, facts)
+            value = _try(evaluate_shape_node, node, facts)
             if value is not None:
                 facts.values[node.output[0]] = value
                 facts.specs[node.output[0]] = TensorSpec(facts.dtype(node.output[0]), value.shape)
 
-    def _learn(self, node: NodeProto, facts: Facts, standard: bool) -> None:
+    def _learn(self, node: NodeProto, facts: ValueFacts, standard: bool) -> None:
         types = self._types(node, facts)
         if node.op_type in LIKE_INPUT and node.input:
             for name in {*node.output[:1], *(node.output[3:] if "Skip" in node.op_type else ())}:
@@ -122,7 +122,7 @@ class Inference:
             if facts.shape(name) is None and (declared := self.known.get(name)) is not None:
                 facts.learn(name, declared)
 
-    def _types(self, node: NodeProto, facts: Facts) -> dict[str, TypeProto]:
+    def _types(self, node: NodeProto, facts: ValueFacts) -> dict[str, TypeProto]:
         """Types by onnx's rule for one operator; empty if it has none or fails."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self.opsets or any(a.HasField("g") or a.graphs for a in node.attribute):
@@ -139,7 +139,7 @@ class Inference:
             return {}
 
     def _contributed(
-        self, node: NodeProto, facts: Facts, types: dict[str, TypeProto]
+        self, node: NodeProto, facts: ValueFacts, types: dict[str, TypeProto]
     ) -> list[Partial]:
         """Sizes of an operator's first output; adds its type to ``types``."""
         known = CONTRIB_SHAPES[node.domain].get(node.op_type)
@@ -150,7 +150,7 @@ class Inference:
         types[node.output[0]] = onnx.helper.make_tensor_type_proto(dtype.onnx, None)
         return [sizes]
 
-    def _sizes(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
+    def _sizes(self, node: NodeProto, facts: ValueFacts) -> Sequence[Partial]:
         """Sizes of a node's outputs, as far as rules determine them."""
         if node.op_type == "Loop":
             return _try(self._loop, node, facts) or ()
@@ -161,7 +161,7 @@ class Inference:
         rule = RULES.get(node.op_type)
         return () if rule is None else (_try(rule, node, facts),)
 
-    def _branch(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
+    def _branch(self, node: NodeProto, facts: ValueFacts) -> Sequence[Partial]:
         """Sizes and contents returned by the branch that a known condition selects."""
         flag = facts.numbers(node.input[0])
         if flag is None or len(flag) != 1:
@@ -176,14 +176,14 @@ class Inference:
             self.visit(inside, inner)
             held = attribute(inside, "value") if inside.op_type == "Constant" else None
             if held is not None and DType.from_onnx(held.data_type) in INTEGERS:
-                array = literal(held, inside.output[0])
+                array = tensor_attribute_array(held, inside.output[0])
                 inner.values[inside.output[0]] = small_integers(array)
         for made, given in zip(node.output, body.output, strict=True):
             if (value := inner.value(given.name)) is not None:
                 facts.values[made] = value
         return [inner.shape(given.name) for given in body.output]
 
-    def _loop(self, node: NodeProto, facts: Facts) -> Sequence[Partial]:
+    def _loop(self, node: NodeProto, facts: ValueFacts) -> Sequence[Partial]:
         """Sizes of a loop's state that its body preserves, by induction over iterations."""
         body = attribute(node, "body")
         state: list[Partial] = [facts.shape(name) for name in node.input[2:]]
@@ -213,7 +213,7 @@ def _same(a: Partial, b: Partial) -> Partial:
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
-def _quick(node: NodeProto, facts: Facts) -> bool:
+def _quick(node: NodeProto, facts: ValueFacts) -> bool:
     """Infer the only result of a common operator without onnx; False if that fails."""
     outputs = [name for name in node.output if name]
     spec = facts.specs.get(node.input[0]) if node.input else None
@@ -232,7 +232,9 @@ def _quick(node: NodeProto, facts: Facts) -> bool:
     return True
 
 
-def _try(rule: Callable[[NodeProto, Facts], T], node: NodeProto, facts: Facts) -> T | None:
+def _try(
+    rule: Callable[[NodeProto, ValueFacts], T], node: NodeProto, facts: ValueFacts
+) -> T | None:
     """Apply a rule; None if the node's operands or attributes are invalid."""
     try:
         return rule(node, facts)

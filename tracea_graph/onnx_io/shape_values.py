@@ -15,22 +15,22 @@ from onnx import NodeProto
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.onnx_io import symbolic_arithmetic as sym
-from tracea_graph.onnx_io.tensor_data import literal
+from tracea_graph.onnx_io.tensor_data import tensor_attribute_array
 from tracea_graph.onnx_io.value_facts import (
     FLOATS,
     INTEGERS,
     SMALL,
-    Facts,
     Shape,
     Value,
+    ValueFacts,
     attribute,
     elements,
 )
 
-__all__ = ["evaluate", "object_array"]
+__all__ = ["evaluate_shape_node", "extent_vector"]
 
 Args = Sequence[Value | None]
-Rule = Callable[[NodeProto, Args, Facts], Value | None]
+Rule = Callable[[NodeProto, Args, ValueFacts], Value | None]
 
 
 _WHOLE = frozenset((
@@ -40,7 +40,7 @@ _WHOLE = frozenset((
 """Operators that map integral floats to integral floats."""
 
 
-def evaluate(node: NodeProto, facts: Facts) -> Value | None:
+def evaluate_shape_node(node: NodeProto, facts: ValueFacts) -> Value | None:
     """Return the contents of a node's only output, or None."""
     rule = RULES.get(node.op_type)
     if facts.dtype(node.output[0]) in FLOATS and node.op_type not in _WHOLE:
@@ -51,21 +51,21 @@ def evaluate(node: NodeProto, facts: Facts) -> Value | None:
     return value if value is not None and value.size <= SMALL else None
 
 
-def object_array(items: Sequence[Any]) -> Value:
+def extent_vector(items: Sequence[Any]) -> Value:
     """Return a vector of extents."""
     out = np.empty(len(items), object)
     out[:] = list(items)
     return out
 
 
-def _shape(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _shape(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     shape = facts.shape(node.input[0])
     if shape is None:
         return None
-    return object_array(shape[slice(attribute(node, "start", 0), attribute(node, "end"))])
+    return extent_vector(shape[slice(attribute(node, "start", 0), attribute(node, "end"))])
 
 
-def _size(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _size(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     shape = facts.shape(node.input[0])
     return None if shape is None else _scalar(sym.product(shape))
 
@@ -76,11 +76,11 @@ def _scalar(value: Any) -> Value:
     return out
 
 
-def _same(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _same(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     return args[0]
 
 
-def _cast(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _cast(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     to = DType.from_onnx(attribute(node, "to", 0))
     if args[0] is None or to not in INTEGERS | FLOATS:
         return None
@@ -91,11 +91,11 @@ def _cast(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 
 def _truth(element: Any) -> bool | None:
     if element is None or _symbolic(element):
-        return True if element is not None and sym.at_least(element, 1) else None
+        return True if element is not None and sym.is_at_least(element, 1) else None
     return bool(element)
 
 
-def _gather(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _gather(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     data, index = args[0], facts.numbers(node.input[1])
     if data is None or index is None or args[1] is None or not data.ndim:
         return None
@@ -106,7 +106,7 @@ def _gather(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     return np.asarray(np.take(data, where, axis=axis), object)
 
 
-def _slice(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _slice(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     data = args[0]
     parts = slice_parameters(node, facts)
     if data is None or parts is None:
@@ -122,7 +122,7 @@ def _slice(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 
 
 def slice_parameters(
-    node: NodeProto, facts: Facts
+    node: NodeProto, facts: ValueFacts
 ) -> list[tuple[Extent | None, Extent | None, int, int]] | None:
     """Return ``(start, end, axis, step)`` per sliced axis; None if axes or steps are unknown."""
     if len(node.input) == 1:
@@ -144,7 +144,7 @@ def slice_parameters(
     return list(zip(firsts, lasts, axes, steps, strict=False))
 
 
-def _concat(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _concat(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     parts = [
         _unknown(facts.shape(n)) if a is None else a for n, a in zip(node.input, args, strict=True)
     ]
@@ -160,7 +160,7 @@ def _unknown(shape: Shape | None) -> Value | None:
     return np.empty(shape[0], object)
 
 
-def _reshaped(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _reshaped(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     shape = facts.shape(node.output[0])
     data = args[0]
     if data is None or shape is None or not all(isinstance(d, int) for d in shape):
@@ -168,11 +168,11 @@ def _reshaped(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     return data.reshape([d for d in shape if isinstance(d, int)])
 
 
-def _transposed(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _transposed(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     return None if args[0] is None else args[0].transpose(attribute(node, "perm"))
 
 
-def _expand(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _expand(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     shape = facts.shape(node.output[0])
     if args[0] is None or shape is None or not all(isinstance(d, int) for d in shape):
         return None
@@ -180,28 +180,28 @@ def _expand(node: NodeProto, args: Args, facts: Facts) -> Value | None:
     return np.broadcast_to(args[0], target) if np.prod(target) <= SMALL else None
 
 
-def _constant_of_shape(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _constant_of_shape(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     shape = facts.numbers(node.input[0])
     fill = attribute(node, "value")
     if shape is None or fill is None or np.prod(shape) > SMALL:
         return None
-    filling = literal(fill, node.output[0])
+    filling = tensor_attribute_array(fill, node.output[0])
     if filling.size != 1:
         return None
     element = filling.item()
     return np.full(shape, element, object) if isinstance(element, (int, bool)) else None
 
 
-def _range(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _range(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     ends = [facts.numbers(name) for name in node.input]
     if any(e is None for e in ends):
         return None
     start, stop, step = (e[0] for e in ends if e is not None)
     span = range(start, stop, step) if step else range(0)
-    return object_array(span) if len(span) <= SMALL else None
+    return extent_vector(span) if len(span) <= SMALL else None
 
 
-def _where(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _where(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     condition, yes, no = args
     if condition is None or yes is None or no is None:
         return None
@@ -213,7 +213,7 @@ def _where(node: NodeProto, args: Args, facts: Facts) -> Value | None:
 
 
 def _arith(function: Callable[[Any, Any], Any]) -> Rule:
-    def rule(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+    def rule(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
         if any(a is None for a in args):
             return None
         result = args[0]
@@ -225,7 +225,7 @@ def _arith(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _reduce(function: Callable[[Any, Any], Any], start: Extent) -> Rule:
-    def rule(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+    def rule(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
         data = args[0]
         axes = attribute(node, "axes") or (
             facts.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
@@ -236,7 +236,7 @@ def _reduce(function: Callable[[Any, Any], Any], start: Extent) -> Rule:
         for item in data:
             result = None if None in (item, result) else function(result, item)
         keep = attribute(node, "keepdims", 1)
-        return object_array([result]) if keep else _scalar(result)
+        return extent_vector([result]) if keep else _scalar(result)
 
     return rule
 
@@ -258,7 +258,7 @@ def _div(a: Any, b: Any) -> Any:
 
     Division by 0 has no result in either.
     """
-    return sym.div(a, b) if sym.at_least(a, 0) and sym.at_least(b, 1, least=1) else None
+    return sym.div(a, b) if sym.is_at_least(a, 0) and sym.is_at_least(b, 1, least=1) else None
 
 
 def _mod(a: Any, b: Any) -> Any:
@@ -274,24 +274,24 @@ def _equal(a: Any, b: Any) -> bool | None:
     difference = sym.sub(a, b)
     if isinstance(difference, int):
         return difference == 0
-    return False if sym.at_least(difference, 1) or sym.at_least(sym.sub(b, a), 1) else None
+    return False if sym.is_at_least(difference, 1) or sym.is_at_least(sym.sub(b, a), 1) else None
 
 
 def _less(a: Any, b: Any) -> bool | None:
-    if sym.at_least(sym.sub(b, a), 1):
+    if sym.is_at_least(sym.sub(b, a), 1):
         return True
-    return False if sym.at_least(sym.sub(a, b), 0) else None
+    return False if sym.is_at_least(sym.sub(a, b), 0) else None
 
 
 def _bool(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: function(a, b) if isinstance(a, bool) and isinstance(b, bool) else None
 
 
-def _not(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _not(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     return None if args[0] is None else _each(lambda v: None if v is None else not v, args[0])
 
 
-def _neg(node: NodeProto, args: Args, facts: Facts) -> Value | None:
+def _neg(node: NodeProto, args: Args, facts: ValueFacts) -> Value | None:
     return (
         None
         if args[0] is None

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["SingleOp"]
+__all__ = ["SingleOpModel"]
 
 _OPSET, _IR, _CONTRIB = 23, 10, "com.microsoft"
 _WIDTH = 16
@@ -17,7 +17,7 @@ _WIDTH = 16
 _EPILOGUES = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "gelu": "Gelu"}
 
 
-class SingleOp:
+class SingleOpModel:
     """Writes a model of one operator, with an optional elementwise operator behind it.
 
     The model has the inputs ``x0``, ``x1`` … and the output ``y``, of float32 unless stated.

@@ -18,8 +18,13 @@ from onnx import NodeProto
 
 from tracea_graph.ir import Expr, Extent
 from tracea_graph.onnx_io.shape_values import slice_parameters
-from tracea_graph.onnx_io.symbolic_arithmetic import add, base_of, equal_up_to_variants, join_of
-from tracea_graph.onnx_io.value_facts import Facts, Shape, attribute, elements
+from tracea_graph.onnx_io.symbolic_arithmetic import (
+    add,
+    broadcast_variants,
+    equal_up_to_variants,
+    variants_symbol,
+)
+from tracea_graph.onnx_io.value_facts import Shape, ValueFacts, attribute, elements
 from tracea_graph.ops.elementwise_steps import OPERATORS
 
 __all__ = ["SizeConstraints", "Sizes"]
@@ -52,7 +57,7 @@ class SizeConstraints:
     added mask.
     """
 
-    facts: Facts
+    facts: ValueFacts
     opset: int
     equal: list[tuple[Sizes, Sizes]] = field(default_factory=list)
     whole: set[Sizes] = field(default_factory=set)
@@ -100,8 +105,8 @@ class SizeConstraints:
 
     def same(self, a: Extent, b: Extent) -> None:
         """Require two sizes to be equal."""
-        one, other = join_of(a), join_of(b)
-        if one and other and base_of(a) == base_of(b):
+        one, other = broadcast_variants(a), broadcast_variants(b)
+        if one and other and variants_symbol(a) == variants_symbol(b):
             self.equal.append((one, other))
             self.attends |= len(one) != len(other)
         elif a != b:
@@ -121,7 +126,7 @@ class SizeConstraints:
         if node.op_type in _SIZED:
             value = self.facts.value(reads[-1])
             held = elements(value) if value is not None else []
-            self.whole |= {d for e in held if join_of(e) is None for d in _parts(e)}
+            self.whole |= {d for e in held if broadcast_variants(e) is None for d in _parts(e)}
             reads = reads[:-1]
         made = [self.facts.value(name) for name in node.output]
         if not all(value is not None and None not in elements(value) for value in made):
@@ -129,8 +134,8 @@ class SizeConstraints:
 
     def meet(self, a: Extent, b: Extent) -> None:
         """Let two sizes broadcast."""
-        one, other = join_of(a), join_of(b)
-        if one and other and base_of(a) == base_of(b):
+        one, other = broadcast_variants(a), broadcast_variants(b)
+        if one and other and variants_symbol(a) == variants_symbol(b):
             self.met.add(one | other)
 
     def nested(self, extents: Iterable[Extent]) -> None:
@@ -147,7 +152,7 @@ class SizeConstraints:
             for axis, extent in enumerate(shape):
                 counts = Counter[str | None]()
                 for sizes in _parts(extent):
-                    symbol = base_of(min(sizes))
+                    symbol = variants_symbol(min(sizes))
                     known = first.setdefault((axis, symbol, counts[symbol]), sizes)
                     counts[symbol] += 1
                     self.equal.append((known, sizes))
@@ -157,7 +162,7 @@ class SizeConstraints:
         """Require equal lengths of caches whose nodes read one total length."""
         past, total = [*node.input, *[""] * 7][3:7:3]
         for sizes in self._of_shape(past) if past and total else ():
-            known = self.caches.setdefault((total, base_of(min(sizes)) or ""), sizes)
+            known = self.caches.setdefault((total, variants_symbol(min(sizes)) or ""), sizes)
             self.equal.append((known, sizes))
 
     def _of_shape(self, name: str) -> set[Sizes]:
@@ -172,7 +177,7 @@ def _parts(extent: object) -> Iterator[Sizes]:
     """Sizes from which an extent is computed."""
     if not isinstance(extent, (str, Expr)):
         return
-    if (whole := join_of(extent)) is not None:
+    if (whole := broadcast_variants(extent)) is not None:
         yield whole
     elif isinstance(extent, Expr):
         for arg in extent.args:
@@ -188,7 +193,11 @@ def _pointwise(
     """Broadcast; computed sizes broadcast too, but are not tracked and must be equal."""
     for shape in shapes[1:]:
         for a, b in zip(shapes[0][::-1], shape[::-1], strict=False):
-            if isinstance(a, Expr) and isinstance(b, Expr) and not (join_of(a) or join_of(b)):
+            if (
+                isinstance(a, Expr)
+                and isinstance(b, Expr)
+                and not (broadcast_variants(a) or broadcast_variants(b))
+            ):
                 constraints.same(a, b)
     return ()
 
@@ -251,8 +260,10 @@ def _product(
     if a and b:
         constraints.same(a[-1], b[-2] if len(b) > 1 else b[-1])
     for one, other in zip(a[-3::-1], b[-3::-1], strict=False):
-        symbol = base_of(one)
-        constraints.attends |= symbol is not None and symbol == base_of(other) and one != other
+        symbol = variants_symbol(one)
+        constraints.attends |= (
+            symbol is not None and symbol == variants_symbol(other) and one != other
+        )
     return ()
 
 

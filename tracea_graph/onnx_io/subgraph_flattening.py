@@ -32,17 +32,25 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.node_conversion import (
     OWN_DOMAINS,
-    bodies_of,
+    all_nodes,
     captures_of,
-    draws,
-    every_node,
+    is_random,
     rename_reads,
-    renamed,
-    renamed_info,
-    topological,
+    rename_value_info,
+    rename_values,
+    subgraphs_of,
+    topological_node_order,
 )
 
-__all__ = ["flatten", "has_loops", "is_entry", "is_flat", "iterations", "live_entries", "sink"]
+__all__ = [
+    "flatten_subgraphs",
+    "has_loops",
+    "is_flat",
+    "is_subgraph_entry",
+    "live_subgraph_entries",
+    "loops_of_values",
+    "sink_into_subgraphs",
+]
 
 _ENTRY, _FLAT = "tracea:entry ", "tracea:flat "
 """Beginnings of the names of entries, and of branches whose nodes are in the graph; both end with
@@ -56,25 +64,25 @@ _LOOP_VALUE, _LOOP_DOMAIN = "LoopValue", "ai.onnx.loops"
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def is_entry(name: str) -> bool:
+def is_subgraph_entry(name: str) -> bool:
     """Return whether a node of this name is an entry of a branch."""
     return name.startswith(_ENTRY)
 
 
-def live_entries(nodes: Iterable[NodeProto]) -> frozenset[str]:
+def live_subgraph_entries(nodes: Iterable[NodeProto]) -> frozenset[str]:
     """Return the names of the entries whose ``If`` is still among the nodes."""
     nodes = [*nodes]
-    numbers = {n for node in nodes for body in bodies_of(node) if (n := _number(body))}
-    entries = (n.name for n in nodes if is_entry(n.name))
+    numbers = {n for node in nodes for body in subgraphs_of(node) if (n := _number(body))}
+    entries = (n.name for n in nodes if is_subgraph_entry(n.name))
     return frozenset(e for e in entries if e.removeprefix(_ENTRY) in numbers)
 
 
 def has_loops(graph: GraphProto) -> bool:
-    """Return whether a graph has loops whose bodies :func:`flatten` can move."""
+    """Return whether a graph has loops whose bodies :func:`flatten_subgraphs` can move."""
     return any(n.op_type in _LOOPS and _is_movable(n) for n in graph.node)
 
 
-def iterations(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
+def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
     """Return the loops on whose iteration each value depends, for values that depend on any.
 
     ``nodes`` are sorted.
@@ -84,20 +92,20 @@ def iterations(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
         inside = frozenset[str]().union(*(found.get(v, ()) for v in _all_reads(node)))
         if node.op_type == _LOOP_VALUE:
             inside |= {node.name.removeprefix(_ENTRY)}
-        inside -= {_number(body) for body in bodies_of(node)}
+        inside -= {_number(body) for body in subgraphs_of(node)}
         if inside:
             found |= dict.fromkeys(node.output, inside)
     return found
 
 
-def flatten(model: ModelProto, kept: Container[str] | None = None) -> bool:
+def flatten_subgraphs(model: ModelProto, kept: Container[str] | None = None) -> bool:
     """Move the nodes of branches into the graph, in place; return whether any were moved.
 
     So are those of loops, except for those whose first output is in ``kept``; None keeps all.
     Bodies that draw random numbers or hold sequences stay, and so do results of this tool and
     models for training.
     """
-    nodes = [*every_node(model.graph)]
+    nodes = [*all_nodes(model.graph)]
     if model.training_info or any(n.domain.startswith(OWN_DOMAINS) for n in nodes):
         return False
     flattener = _Flattener(model.graph, kept)
@@ -132,7 +140,7 @@ class _Flattener:
         graph = self.graph
         self.taken = {v.name for v in (*graph.input, *graph.output)}
         self.taken |= {v for node in graph.node for v in node.output}
-        self.taken |= {v for node in every_node(graph) for v in _local_names(node)}
+        self.taken |= {v for node in all_nodes(graph) for v in _local_names(node)}
         fed = {v.name for v in graph.input}
         self.constants = {t.name for t in graph.initializer} - fed
         self.taken |= {t.name for t in graph.initializer}
@@ -169,7 +177,7 @@ class _Flattener:
 
     def _pass_invariants(self, node: NodeProto) -> None:
         """Make what a loop carries and never changes an outer value of its body."""
-        (body,) = bodies_of(node)
+        (body,) = subgraphs_of(node)
         first = _LOOPS[node.op_type]
         count = _carried(node, body)
         same = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
@@ -212,7 +220,7 @@ class _Flattener:
         flat = GraphProto(name=_FLAT + number)
         for given in body.input:
             names[given.name] = name = self.fresh(given.name, suffix)
-            made_info = renamed_info(given, names)
+            made_info = rename_value_info(given, names)
             flat.input.append(made_info)
             entries.append(
                 helper.make_node(_LOOP_VALUE, [], [name], _ENTRY + number, domain=_LOOP_DOMAIN)
@@ -223,13 +231,13 @@ class _Flattener:
                 names[value] = self.fresh(f"{value}{suffix}")
                 entry = helper.make_node("Identity", [value], [names[value]], _ENTRY + number)
                 entries.append(entry)
-        moved = [renamed(n, names) for n in body.node]
-        self.graph.value_info.extend(renamed_info(v, names) for v in body.value_info)
+        moved = [rename_values(n, names) for n in body.node]
+        self.graph.value_info.extend(rename_value_info(v, names) for v in body.value_info)
         for output in body.output:
             value = names.get(output.name, output.name)
             name = self.fresh(f"{value}:out")
             flat.node.append(helper.make_node("Identity", [value], [name]))
-            flat.output.append(renamed_info(output, {output.name: name}))
+            flat.output.append(rename_value_info(output, {output.name: name}))
         body.CopyFrom(flat)
         return [*entries, *moved]
 
@@ -254,10 +262,10 @@ def _local_names(node: NodeProto) -> Iterator[str]:
     """Names that subgraphs of other operators than ``If`` define."""
     if node.op_type == "If":
         return
-    for body in bodies_of(node):
+    for body in subgraphs_of(node):
         yield from (v.name for v in body.input)
         yield from (t.name for t in body.initializer)
-        yield from (v for inner in every_node(body) for v in inner.output)
+        yield from (v for inner in all_nodes(body) for v in inner.output)
 
 
 def _is_movable(node: NodeProto) -> bool:
@@ -265,7 +273,7 @@ def _is_movable(node: NodeProto) -> bool:
     loop = node.op_type in _LOOPS
     if not (loop or node.op_type == "If") or node.domain not in ("", "ai.onnx"):
         return False
-    bodies = [*bodies_of(node)]
+    bodies = [*subgraphs_of(node)]
     for body in bodies:
         if body.sparse_initializer or not body.output or _number(body):
             return False
@@ -275,8 +283,8 @@ def _is_movable(node: NodeProto) -> bool:
         given = {v.type.tensor_type.elem_type for v in body.input}
         if not given.isdisjoint((*_HALVES, TensorProto.UNDEFINED)):
             return False
-    inner = [n for body in bodies for n in every_node(body)]
-    return not any(draws(n) or n.op_type.startswith(_SEQUENCES) for n in inner)
+    inner = [n for body in bodies for n in all_nodes(body)]
+    return not any(is_random(n) or n.op_type.startswith(_SEQUENCES) for n in inner)
 
 
 def _reads(body: GraphProto) -> list[str]:
@@ -293,7 +301,7 @@ def _reads(body: GraphProto) -> list[str]:
 # ---- export ----------------------------------------------------------------------------
 
 
-def sink(model: ModelProto) -> None:
+def sink_into_subgraphs(model: ModelProto) -> None:
     """Move what only one branch or loop needs back into it, in place; the graph is sorted.
 
     Raises GraphError for a value of an iteration that is read outside of its loop.
@@ -302,7 +310,7 @@ def sink(model: ModelProto) -> None:
     imports = [one for one in model.opset_import if one.domain != _LOOP_DOMAIN]
     model.ClearField("opset_import")
     model.opset_import.extend(imports)
-    if not any(_number(body) for node in nodes for body in bodies_of(node)):
+    if not any(_number(body) for node in nodes for body in subgraphs_of(node)):
         return
     held = _Nodes({i: _copy(node) for i, node in enumerate(nodes)}, {v.name for v in graph.output})
     for index in range(len(nodes)):
@@ -312,7 +320,7 @@ def sink(model: ModelProto) -> None:
     left = {v for n in kept if n.op_type == _LOOP_VALUE for v in n.output}
     if leak := next((n for n in kept if not left.isdisjoint(_all_reads(n))), None):
         raise GraphError(f"{leak.name or leak.op_type} reads a value of an iteration of a loop")
-    order = topological([_all_reads(n) for n in kept], [[*n.output] for n in kept])
+    order = topological_node_order([_all_reads(n) for n in kept], [[*n.output] for n in kept])
     graph.ClearField("node")
     graph.node.extend(kept[i] for i in order)
     alive = {v for n in kept for v in (*n.input, *n.output)}
@@ -331,7 +339,7 @@ class _Nodes:
     def close(self, index: int) -> None:
         """Sink what the branches of a flattened ``If`` need."""
         node = self.nodes[index]
-        bodies = [body for body in bodies_of(node) if _number(body)]
+        bodies = [body for body in subgraphs_of(node) if _number(body)]
         wanted = [[n.input[0] for n in body.node] for body in bodies]
         for at, body in enumerate(bodies):
             others = {v for i, values in enumerate(wanted) if i != at for v in values}
@@ -344,12 +352,12 @@ class _Nodes:
         given = [e for e in map(self.nodes.__getitem__, entries) if e.op_type != _LOOP_VALUE]
         names = {e.output[0]: e.input[0] for e in given}
         flat = GraphProto(name=body.name.removeprefix(_FLAT), input=body.input)
-        flat.node.extend(renamed(self.nodes[i], names) for i in sorted(inside))
+        flat.node.extend(rename_values(self.nodes[i], names) for i in sorted(inside))
         written = {v for i in inside for v in self.nodes[i].output}
         for value, output in zip(wanted, body.output, strict=True):
             if value in written:
                 written.remove(value)  # it is returned once
-                flat.output.append(renamed_info(output, {output.name: value}))
+                flat.output.append(rename_value_info(output, {output.name: value}))
             else:
                 source = names.get(value, value)
                 flat.node.append(helper.make_node("Identity", [source], [output.name]))
@@ -372,7 +380,7 @@ class _Nodes:
         while waiting:
             i = waiting[-1]
             sources = {writers[v] for v in _all_reads(self.nodes[i]) if v in writers}
-            if is_entry(self.nodes[i].name):
+            if is_subgraph_entry(self.nodes[i].name):
                 entries.add(i)
                 depends[i] = True
             elif unknown := [s for s in sources if s not in depends]:

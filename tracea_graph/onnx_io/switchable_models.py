@@ -18,13 +18,13 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["SWITCHES", "Change", "write_switched"]
+__all__ = ["SWITCHES", "SwitchableChange", "write_switched"]
 
 SWITCHES = "tracea_switches"
 
 
 @dataclass(frozen=True)
-class Change:
+class SwitchableChange:
     """The result of ``op`` on ``x`` and a constant, added to ``result`` if a ``switch`` is 1."""
 
     switch: int
@@ -35,7 +35,7 @@ class Change:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write_switched(model: Path, changes: Iterable[Change], out: Path) -> None:
+def write_switched(model: Path, changes: Iterable[SwitchableChange], out: Path) -> None:
     """Write a copy of ``model`` that can switch each change on.
 
     Its tensors are in a file beside it.  Raises ValueError for a change of a value that no node

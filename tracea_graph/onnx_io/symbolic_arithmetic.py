@@ -30,20 +30,20 @@ from tracea_graph.onnx_io.size_polynomials import (
 __all__ = [
     "VARIANT",
     "add",
-    "at_least",
-    "base_of",
-    "broadcast",
+    "broadcast_size",
+    "broadcast_variants",
     "ceil_div",
     "div",
     "equal_up_to_variants",
-    "join_of",
+    "is_at_least",
     "maximum",
-    "merge",
+    "merge_sizes",
     "minimum",
     "mul",
-    "parse",
+    "parse_dimension",
     "product",
     "sub",
+    "variants_symbol",
 ]  # fmt: skip
 
 VARIANT = "\u00a7"
@@ -94,18 +94,18 @@ def ceil_div(a: Extent, b: Extent) -> Extent:
 
 
 def minimum(a: Extent, b: Extent) -> Extent:
-    if at_least(sub(a, b), 0):
+    if is_at_least(sub(a, b), 0):
         return b
-    return a if at_least(sub(b, a), 0) else _extreme("min", a, b)
+    return a if is_at_least(sub(b, a), 0) else _extreme("min", a, b)
 
 
 def maximum(a: Extent, b: Extent) -> Extent:
-    if at_least(sub(a, b), 0):
+    if is_at_least(sub(a, b), 0):
         return a
-    return b if at_least(sub(b, a), 0) else _extreme("max", a, b)
+    return b if is_at_least(sub(b, a), 0) else _extreme("max", a, b)
 
 
-def at_least(a: Extent, bound: int, least: int = 0) -> bool:
+def is_at_least(a: Extent, bound: int, least: int = 0) -> bool:
     """Whether an extent is provably ``bound`` or more if every symbol is ``least`` or more."""
     if isinstance(a, int):
         return a >= bound
@@ -113,7 +113,7 @@ def at_least(a: Extent, bound: int, least: int = 0) -> bool:
     return low is not None and low >= bound
 
 
-def broadcast(a: Extent, b: Extent) -> Extent | None:
+def broadcast_size(a: Extent, b: Extent) -> Extent | None:
     """Return the size two axes broadcast to, assuming they do; None if that depends on values.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
@@ -131,20 +131,20 @@ def broadcast(a: Extent, b: Extent) -> Extent | None:
     if _unclipped(b) == a:
         return a
     whole_a, whole_b = _unclipped(a), _unclipped(b)
-    if (symbol := base_of(whole_a)) is not None and symbol == base_of(whole_b):
+    if (symbol := variants_symbol(whole_a)) is not None and symbol == variants_symbol(whole_b):
         return _extreme("max", whole_a, whole_b)
     if equal_up_to_variants(a, b):
         return a
     return b if _unclipped(a) == b else None
 
 
-def join_of(extent: object) -> frozenset[str] | None:
+def broadcast_variants(extent: object) -> frozenset[str] | None:
     """Return the variants whose broadcast an extent is; None for any other extent."""
     if isinstance(extent, str) and VARIANT in extent:
         return frozenset((extent,))
     if not isinstance(extent, Expr) or extent.op != "max":
         return None
-    a, b = map(join_of, extent.args)
+    a, b = map(broadcast_variants, extent.args)
     return a | b if a and b else None
 
 
@@ -159,26 +159,26 @@ def _without_variants(extent: Extent) -> Extent:
         return extent.partition(VARIANT)[0]
     if not isinstance(extent, Expr):
         return extent
-    if (symbol := base_of(extent)) is not None:
+    if (symbol := variants_symbol(extent)) is not None:
         return symbol
     a, b = map(_without_variants, extent.args)
     return Expr(extent.op, (a, b))
 
 
-def base_of(extent: Extent) -> str | None:
+def variants_symbol(extent: Extent) -> str | None:
     """Return the symbol whose variants an extent joins; None if there are none or several."""
-    names = {name.partition(VARIANT)[0] for name in join_of(extent) or ()}
+    names = {name.partition(VARIANT)[0] for name in broadcast_variants(extent) or ()}
     return names.pop() if len(names) == 1 else None
 
 
-def merge(a: Extent | None, b: Extent | None) -> Extent | None:
+def merge_sizes(a: Extent | None, b: Extent | None) -> Extent | None:
     """Return the more informative of two descriptions of one size."""
     if a is None or isinstance(b, int):
         return b if b is not None else a
     return a
 
 
-def parse(text: str, symbols: Iterable[str]) -> Extent | None:
+def parse_dimension(text: str, symbols: Iterable[str]) -> Extent | None:
     """Parse a dimension name as a sum of products of known symbols; None if it is not one.
 
     Exporters name dimensions this way, for example ``past_sequence + sequence``.

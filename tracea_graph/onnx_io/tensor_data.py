@@ -16,15 +16,15 @@ from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import DType, Weight
 
 __all__ = [
-    "Segment",
-    "constant",
+    "FileSegment",
     "dtype_of",
     "from_proto",
-    "header",
-    "literal",
+    "in_memory_weight",
     "numpy_dtype",
     "raw_chunks",
     "stored_size",
+    "tensor_attribute_array",
+    "tensor_without_data",
 ]
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ _DATA_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Segment:
+class FileSegment:
     """Loads a tensor from its raw bytes at ``[offset, offset + length)`` of a file.
 
     Aligned data is memory-mapped, and occupies memory only when accessed; other data is read.
@@ -81,7 +81,7 @@ class Segment:
         return TensorProto(data_type=self.dtype.onnx, dims=self.shape, raw_data=raw)
 
 
-def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> Weight:
+def from_proto(proto: TensorProto, segment: FileSegment | None, name: str = "") -> Weight:
     """Return the weight of a proto, with its bytes in ``segment`` or in the proto itself.
 
     Raises ModelError for an unknown type, or for data that does not fill the declared shape.
@@ -103,7 +103,7 @@ def from_proto(proto: TensorProto, segment: Segment | None, name: str = "") -> W
     return weight
 
 
-def literal(proto: TensorProto, name: str) -> Array:
+def tensor_attribute_array(proto: TensorProto, name: str) -> Array:
     """Return the array of a tensor attribute; ``name`` identifies it in errors.
 
     Raises ModelError like :func:`from_proto`.
@@ -111,7 +111,7 @@ def literal(proto: TensorProto, name: str) -> Array:
     return from_proto(proto, None, name).load()
 
 
-def constant(name: str, array: Array) -> Weight:
+def in_memory_weight(name: str, array: Array) -> Weight:
     """Return a weight held in memory."""
     dtype = DType.from_onnx(helper.np_dtype_to_tensor_dtype(array.dtype))
     if dtype is None:
@@ -132,7 +132,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(helper.tensor_dtype_to_np_dtype(dtype.onnx))
 
 
-def header(proto: TensorProto) -> TensorProto:
+def tensor_without_data(proto: TensorProto) -> TensorProto:
     """Return a copy that keeps name, type, shape, documentation and metadata, but no data."""
     bare = TensorProto()
     bare.CopyFrom(proto)
@@ -151,7 +151,7 @@ def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
 
     Raises GraphError if the array does not have the declared size.
     """
-    if isinstance(weight.load, Segment):
+    if isinstance(weight.load, FileSegment):
         yield from weight.load.chunks()
         return
     array = np.ascontiguousarray(weight.array())

@@ -23,7 +23,7 @@ from tracea_graph.errors import GraphError, ModelError, UsageError
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.onnx_io import tensor_data
 from tracea_graph.onnx_io.imported_model import Model
-from tracea_graph.onnx_io.model_writer import Written, write
+from tracea_graph.onnx_io.model_writer import WrittenModel, write
 from tracea_graph.ops.maskable_tiles import is_transposed
 from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
 from tracea_graph.ttg.tile_set import TILE, TileSet
@@ -38,7 +38,7 @@ _IS_NAN = 9
 """First opset with IsNaN and Where."""
 
 
-def write_masked(model: Model, patterns: Mapping[str, TilePattern], out: Path) -> Written:
+def write_masked(model: Model, patterns: Mapping[str, TilePattern], out: Path) -> WrittenModel:
     """Write a model masked by the tiles of its ``patterns``, which may be there already.
 
     Raises UsageError if the file cannot be written or the opset lacks what a mask needs,
@@ -154,7 +154,7 @@ class _MaskedNodes:
             )
 
     def _constant(self, name: str, array: Array) -> None:
-        self.weights[name] = tensor_data.constant(name, array)
+        self.weights[name] = tensor_data.in_memory_weight(name, array)
 
 
 def _masked(stored: Weight, pattern: TilePattern, across: bool) -> Array:

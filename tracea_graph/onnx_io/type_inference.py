@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 
 from tracea_graph.onnx_io.value_facts import attribute
 
-__all__ = ["HALF_TYPES", "Types", "can_widen", "results_of"]
+__all__ = ["HALF_TYPES", "Types", "can_widen", "result_types"]
 
 HALF_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 Types = Mapping[str, int | None]
@@ -47,7 +47,7 @@ _OTHERWISE_TYPED = frozenset({
 """Operators whose result depends on its type, not only on the operands' numbers."""
 
 
-def results_of(node: NodeProto, types: Types, opsets: Mapping[str, int]) -> list[int | None]:
+def result_types(node: NodeProto, types: Types, opsets: Mapping[str, int]) -> list[int | None]:
     """Return the element types of a node's results, None where its signature does not tell."""
     if node.op_type == "Cast" and _standard(node):
         return [attribute(node, "to")]

@@ -14,7 +14,15 @@ from tracea_graph.ir import DType, Expr, Extent, TensorSpec, Weight
 from tracea_graph.onnx_io import symbolic_arithmetic
 
 __all__ = [
-    "FLOATS", "INTEGERS", "SMALL", "Facts", "Partial", "Shape", "Value", "attribute", "elements",
+    "FLOATS",
+    "INTEGERS",
+    "SMALL",
+    "Partial",
+    "Shape",
+    "Value",
+    "ValueFacts",
+    "attribute",
+    "elements",
     "small_integers",
 ]  # fmt: skip
 
@@ -43,7 +51,7 @@ def elements(value: Value) -> list[Any]:
 
 
 @dataclass
-class Facts:
+class ValueFacts:
     """Specs of tensors, types of sequences and optionals, contents of small integer tensors.
 
     It also keeps all extents that a value is known to have.
@@ -92,9 +100,9 @@ class Facts:
         self._taken.add(symbol)
         return symbol
 
-    def inside(self) -> Facts:
+    def inside(self) -> ValueFacts:
         """Return facts for the body of a node: the current ones, with new ones kept local."""
-        return Facts(
+        return ValueFacts(
             dict(self.specs), dict(self.types), dict(self.values), self.constants,
             set(self.sizes), dict(self._exprs), self._taken,
         )  # fmt: skip
@@ -106,7 +114,7 @@ class Facts:
         """
         names = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim} - {""}
         for name in names:
-            parsed = symbolic_arithmetic.parse(name, names - {name})
+            parsed = symbolic_arithmetic.parse_dimension(name, names - {name})
             if parsed is not None:
                 self._exprs[name] = parsed
         self._taken |= names
@@ -145,7 +153,7 @@ class Facts:
 
     def not_negative(self, extent: Extent) -> bool:
         """Whether an extent is provably at least 0, as every size is."""
-        return symbolic_arithmetic.at_least(extent, 0) or extent in self.sizes
+        return symbolic_arithmetic.is_at_least(extent, 0) or extent in self.sizes
 
     def type_of(self, name: str) -> TypeProto:
         """Return the ONNX type of a value; expressions become parameter names."""
@@ -170,7 +178,7 @@ class Facts:
         """Return the extent that a dimension's name stands for: an expression, or a symbol."""
         if (known := self._exprs.get(name)) is not None:
             return known
-        parsed = symbolic_arithmetic.parse(name, self._taken - {name})
+        parsed = symbolic_arithmetic.parse_dimension(name, self._taken - {name})
         return name if parsed is None else parsed
 
     def _dim(self, extent: Extent) -> int | str:

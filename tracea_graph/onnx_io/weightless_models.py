@@ -20,7 +20,7 @@ from onnx import numpy_helper
 
 from tracea_graph.errors import ModelError
 
-__all__ = ["regrow", "write_skeleton"]
+__all__ = ["regrow_weights", "write_skeleton"]
 
 _KEPT = 64
 """Elements up to which a tensor is kept."""
@@ -51,7 +51,7 @@ def write_skeleton(source: Path, out: Path, *, weights: bool = False) -> dict[st
     return facts
 
 
-def regrow(skeleton: Path, facts: Mapping[str, Any], out: Path) -> None:
+def regrow_weights(skeleton: Path, facts: Mapping[str, Any], out: Path) -> None:
     """Write a skeleton with weights drawn from the facts; equal facts give equal bytes."""
     model = onnx.load(skeleton)
     for name, tensor in _tensors(model):

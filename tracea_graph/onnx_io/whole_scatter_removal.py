@@ -14,7 +14,7 @@ from onnx import NodeProto
 
 from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.shape_values import slice_parameters
-from tracea_graph.onnx_io.value_facts import INTEGERS, Facts, Shape, attribute
+from tracea_graph.onnx_io.value_facts import INTEGERS, Shape, ValueFacts, attribute
 
 __all__ = ["drop_whole_scatters"]
 
@@ -34,7 +34,7 @@ def drop_whole_scatters(editor: GraphEditor) -> int:
     return dropped
 
 
-def _writes_all(node: NodeProto, makers: Mapping[str, NodeProto], facts: Facts) -> bool:
+def _writes_all(node: NodeProto, makers: Mapping[str, NodeProto], facts: ValueFacts) -> bool:
     data, indices, updates = node.input
     shape = facts.shape(data)
     if not shape or shape != facts.shape(updates) or facts.dtype(data) != facts.dtype(updates):
@@ -52,7 +52,7 @@ def _writes_all(node: NodeProto, makers: Mapping[str, NodeProto], facts: Facts) 
     )
 
 
-def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: Facts) -> bool:
+def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: ValueFacts) -> bool:
     """Whether an integer tensor counts up from 0 along an axis, and only along that axis."""
     node, shape = makers.get(value), facts.shape(value)
     if shape is None or facts.dtype(value) not in INTEGERS:
@@ -69,7 +69,9 @@ def _counts(value: str, axis: int, makers: Mapping[str, NodeProto], facts: Facts
     return place is not None and _counts(node.input[0], place, makers, facts)
 
 
-def _place(node: NodeProto, before: Shape, after: Shape, axis: int, facts: Facts) -> int | None:
+def _place(
+    node: NodeProto, before: Shape, after: Shape, axis: int, facts: ValueFacts
+) -> int | None:
     """Operand axis that corresponds to ``axis`` of a node's result; None if elements move."""
     if node.op_type == "Cast":
         return axis

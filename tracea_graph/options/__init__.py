@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, Prune
+from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, PruneSpec
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.options import value_parsers
@@ -264,7 +264,7 @@ class Options:
         more="factor matrices: two factors of the rank at which a layer's own relative error is "
         "EPS; 1 leaves the choice to `--max-error`",
     )  # fmt: skip
-    prune: Prune | None = option(
+    prune: PruneSpec | None = option(
         None, parse=value_parsers.prune, metavar="SPEC", group=_COMPRESSING,
         help="zeros in matrices: 0.6, 2:4, block:16x4:0.7 (columns x rows of a block), or "
         "channels:0.5",
@@ -359,10 +359,10 @@ class Options:
     def limits(self) -> ErrorLimits:
         """Accepted errors of outputs: relative to ``max|y|``, and of each element."""
         # imported here because it loads NumPy
-        from tracea_graph.check.output_errors import Elementwise, ErrorLimits
+        from tracea_graph.check.output_errors import ElementwiseTolerance, ErrorLimits
 
         given = self.rtol is not None or self.atol is not None
-        by_element = Elementwise(self.rtol or 0.0, self.atol or 0.0) if given else None
+        by_element = ElementwiseTolerance(self.rtol or 0.0, self.atol or 0.0) if given else None
         return ErrorLimits(self.tolerance, self.max_error is not None, elementwise=by_element)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from tracea_graph.config import AttentionWindow, Prune
+from tracea_graph.config import AttentionWindow, PruneSpec
 from tracea_graph.errors import UsageError
 
 __all__ = [
@@ -81,7 +81,7 @@ def window(text: str) -> AttentionWindow:
     return AttentionWindow(int(keys), int(global_keys or 0), layers)
 
 
-def prune(text: str) -> Prune:
+def prune(text: str) -> PruneSpec:
     """Parse ``0.6``, ``2:4``, ``block:16x4:0.7`` or ``channels:0.5``."""
     form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):
@@ -95,14 +95,14 @@ def prune(text: str) -> Prune:
     if group:
         if int(stay) >= int(group):
             raise UsageError(f"--prune {text} leaves all numbers: use fewer than {group}")
-        return Prune(1 - int(stay) / int(group), group=int(group))
+        return PruneSpec(1 - int(stay) / int(group), group=int(group))
     if not 0 < float(share) < 1:
         raise UsageError(f"--prune takes a share of zeros between 0 and 1, not {text!r}")
     if columns is None:
-        return Prune(float(share), channels=bool(channels))
+        return PruneSpec(float(share), channels=bool(channels))
     if int(columns) != ALIGNED or int(steps) not in BLOCKS:
         raise UsageError(
             f"--prune takes blocks of {ALIGNED} columns and {', '.join(map(str, BLOCKS))} rows, "
             f"such as block:16x4:{share}, not {text!r}"
         )
-    return Prune(float(share), block=(int(columns), int(steps)))
+    return PruneSpec(float(share), block=(int(columns), int(steps)))

@@ -27,7 +27,7 @@ from tracea_graph.compress import (
     LayerOptions,
     Metric,
     ObservedValue,
-    add_all,
+    accumulate_outputs,
     calibrate,
     layers_of,
     load_metric,
@@ -36,7 +36,7 @@ from tracea_graph.compress import (
     output_names,
     perturbations_of,
     relative_max_error,
-    search,
+    search_within_budget,
     split_data,
     total_error,
 )
@@ -235,7 +235,7 @@ class CompressionSearch:
             self.warnings.append(self.layer_options.why_nothing())
             return None
         by_layer = self._with_output_errors(layers, by_layer)
-        chosen, error = search(
+        chosen, error = search_within_budget(
             by_layer,
             self.budget,
             lambda some, trial: self._measured(layers, some, trial),
@@ -311,7 +311,7 @@ class CompressionSearch:
             path = self.context.model.in_float32
             worker.open("holdout", path, threads=self.threads, extra=output_names(values))
             for label, feed in self.parts.holdout.items():
-                add_all(found, values, worker.run("holdout", feed), feed, label)
+                accumulate_outputs(found, values, worker.run("holdout", feed), feed, label)
         return found
 
     def _row(self, layer: Layer, option: LayerOption, held: Calibration | None) -> CompressionRow:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from tracea_graph import version
-from tracea_graph.check.timing_statistics import busy_cores
-from tracea_graph.errors import BuildError, OutdatedError, UsageError, VerifyError
-from tracea_graph.json_documents import plain_data
+from tracea_graph.check.timing_statistics import other_processes_busy
+from tracea_graph.errors import BuildError, OutdatedDecisionsError, UsageError, VerifyError
+from tracea_graph.json_documents import to_json_data
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.plan_lock import Lock, parse_lock
@@ -81,7 +81,7 @@ class DecisionCache:
             return None
         try:
             found = json.loads(read_private(self.path, self.path.parent) or b"null")
-            if found["busy"] and not busy_cores():
+            if found["busy"] and not other_processes_busy():
                 raise ValueError("they were made on a busy machine, and it is quiet now")
             made = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["made"])))
             provenance = f"decided on {made} ({found['gain']}), verified again now"
@@ -109,9 +109,9 @@ class DecisionCache:
             return
         found = {
             "made": time.time(), "busy": busy, "gain": report.gain, "library": library,
-            "lock": plain_data(lock.content),
+            "lock": to_json_data(lock.content),
             "data": data and {"sha256": data.sha256, "places": dict(data.places)},
-            "weight_analysis": plain_data(report.weight_analysis),
+            "weight_analysis": to_json_data(report.weight_analysis),
             "timings": [dataclasses.asdict(row) for row in report.timings],
         }  # fmt: skip
         try:
@@ -136,7 +136,7 @@ class DecisionCache:
             if lock is None or not lock.cached:
                 raise
             self.invalidate()
-            raise OutdatedError(str(error)) from error
+            raise OutdatedDecisionsError(str(error)) from error
 
     def invalidate(self) -> None:
         """Remove the entry, whose decisions are no longer valid."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tracea_graph.check.bisection import bisect
+from tracea_graph.check.bisection import find_faulty_rewrites
 from tracea_graph.check.ill_conditioned_outputs import sigmoid_results, values_before_saturation
 from tracea_graph.check.output_errors import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
-from tracea_graph.check.reference_outputs import Reference, reference
-from tracea_graph.check.rewrite_selection import Group, GroupSelection, select_faster
-from tracea_graph.check.verify_outputs import Verification, compare, suspect_workers
+from tracea_graph.check.reference_outputs import Reference, run_reference
+from tracea_graph.check.rewrite_selection import GroupSelection, RewriteGroup, select_faster
+from tracea_graph.check.verify_outputs import Verification, compare_with_reference, suspect_workers
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
-from tracea_graph.check.worker_process import Worker, unlimited
+from tracea_graph.check.worker_process import Worker, unlimited_seconds
 from tracea_graph.config import usable_processors
 from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
@@ -104,7 +104,7 @@ class Evaluator:
     def _reference_call(self) -> Callable[[], Reference]:
         """Return a call that runs the original; its arguments are bound now, not read later."""
         return partial(
-            reference,
+            run_reference,
             self.model.runnable,
             self.inputs.verification,
             index_outputs=self._index_outputs(),
@@ -127,7 +127,7 @@ class Evaluator:
             try:
                 yield worker
             finally:
-                worker.left = unlimited
+                worker.left = unlimited_seconds
 
     # ---- the first result --------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class Evaluator:
         self, known: Reference, candidate: BuiltModel, level: str, labels: frozenset[str] | None
     ) -> Verification:
         highest = level in (self.levels[-1], candidate.levels(self.levels)[-1])
-        return compare(
+        return compare_with_reference(
             known,
             candidate.model,
             candidate.runnable,
@@ -432,7 +432,7 @@ class Evaluator:
         def fails(kept: frozenset[str]) -> bool:
             return self._fails(self.dropped | (frozenset(groups) - kept))
 
-        culprits = bisect(groups, fails, self._has_time)
+        culprits = find_faulty_rewrites(groups, fails, self._has_time)
         # a group whose row tiling is faulty may be right without row tiles
         culprits -= {group for group in culprits if row_tiling_key(group) in culprits}
         for group in sorted(culprits):
@@ -449,7 +449,7 @@ class Evaluator:
         def fails(kept: frozenset[str]) -> bool:
             return self._fails(self.dropped | others | (frozenset(parts) - kept))
 
-        found = bisect(parts, fails, self._has_time)
+        found = find_faulty_rewrites(parts, fails, self._has_time)
         return found if 0 < len(found) < len(parts) else frozenset((group,))
 
     @contextmanager
@@ -576,12 +576,12 @@ class Evaluator:
         self.warnings.append(f"timed with {largest} instead; --shape or --data gives other inputs")
         return {largest: others[largest]}
 
-    def _groups(self, candidate: BuiltModel) -> list[Group]:
+    def _groups(self, candidate: BuiltModel) -> list[RewriteGroup]:
         planner, graph = self.builder.planner, candidate.assembly.graph
         if not candidate.assembly.groups:
-            return [Group("plain ONNX", (), 0.0)]
+            return [RewriteGroup("plain ONNX", (), 0.0)]
         return [
-            Group(
+            RewriteGroup(
                 key,
                 tuple(item.region.id for item in items),
                 sum(planner.gain(graph, item.region, key != item.group) for item in items),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracea_graph.check.symbol_bindings import guesses
+from tracea_graph.check.symbol_bindings import fallback_bindings
 from tracea_graph.check.worker_pool import AcquireWorker
 from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.errors import RejectedSizesError, WorkerError
@@ -37,7 +37,7 @@ def check_sizes(
             worker.open("sizes", model.runnable)
         except WorkerError:
             return
-        for binding in guesses(model.graph, model.inputs):
+        for binding in fallback_bindings(model.graph, model.inputs):
             try:
                 worker.run("sizes", synthesized(model, binding, options.seed), limit=_SECONDS)
             except RejectedByRuntime:

@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.input_feeds import fill, from_file, synthesize
-from tracea_graph.check.input_sensitivity import FACTOR, Sensitivity, input_dependent
-from tracea_graph.check.memory_limit import oversized
-from tracea_graph.check.symbol_bindings import Binding, binding_of, bindings, fed
+from tracea_graph.check.input_feeds import (
+    read_input_sets,
+    synthesize_containers,
+    synthesize_inputs,
+)
+from tracea_graph.check.input_sensitivity import FACTOR, OutputSensitivity, input_dependent_outputs
+from tracea_graph.check.memory_limit import largest_oversized_value
+from tracea_graph.check.symbol_bindings import (
+    Binding,
+    binding_from_dims,
+    choose_bindings,
+    inputs_to_feed,
+)
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
@@ -67,10 +76,10 @@ class Inputs:
         labels = [label for label in self.brief if label not in self.spare]
         return min(labels[-1:] + labels[:1], key=self.bytes_of, default="")
 
-    def sensitivity(self, graph: TileGraph, tolerance: float) -> Sensitivity:
+    def sensitivity(self, graph: TileGraph, tolerance: float) -> OutputSensitivity:
         """Return how much the model's outputs must change for errors to show."""
-        return Sensitivity(
-            input_dependent(graph), FACTOR * tolerance, self.others, self.foremost,
+        return OutputSensitivity(
+            input_dependent_outputs(graph), FACTOR * tolerance, self.others, self.foremost,
             not self.calibrated,
         )  # fmt: skip
 
@@ -98,29 +107,31 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     data or shapes that do not fit the model, or that are too large.
     """
     graph, names = model.graph, model.inputs
-    timed, verified = bindings(graph, options.shapes, names)
-    if options.shapes and (huge := oversized(graph, timed)):
+    timed, verified = choose_bindings(graph, options.shapes, names)
+    if options.shapes and (huge := largest_oversized_value(graph, timed)):
         raise UsageError(f"{huge}; give smaller sizes with --shape")
     if not options.compresses and (data := _data_of(model, options)) is not None:
         real = _real(model, data)
         sizes = {
-            label: binding_of(label, graph, {name: array.shape for name, array in feed.items()})
+            label: binding_from_dims(
+                label, graph, {name: array.shape for name, array in feed.items()}
+            )
             for label, feed in real.items()
         }
         asked = timed if options.shapes else ()
-        trouble = oversized(graph, (*asked, *sizes.values()))
+        trouble = largest_oversized_value(graph, (*asked, *sizes.values()))
         if options.shapes:
             made = {b.label: synthesized(model, b, options.seed) for b in timed}
             return Inputs(timed, made, real, real=True, trouble=trouble)
         chosen = {label: real[label] for label in _spread(tuple(real), _TIMED)}
         return Inputs(tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble)
-    if huge := oversized(graph, (*timed, *verified), fed(graph, names)):
+    if huge := largest_oversized_value(graph, (*timed, *verified), inputs_to_feed(graph, names)):
         raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
     checked = {b.label: synthesized(model, b, options.seed) for b in verified}
     timing = {b.label: synthesized(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
-    trouble = oversized(graph, (*timed, *verified))
+    trouble = largest_oversized_value(graph, (*timed, *verified))
     found = Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
     same = next(b for b in verified if b.label == found.foremost)
     other = {f"{same.label}, other values": synthesized(model, same, options.seed + 1)}
@@ -134,13 +145,13 @@ def inputs_to_run(model: Model, options: Options) -> Inputs:
     """
     found = gather_inputs(model, options)
     asked = options.shapes or options.data
-    if not asked and (huge := oversized(model.graph, found.timed)):
+    if not asked and (huge := largest_oversized_value(model.graph, found.timed)):
         raise UsageError(f"{huge}; give other sizes with --shape")
     return found
 
 
 def _real(model: Model, data: Path) -> dict[str, Feed]:
-    if not (sets := from_file(data, model.graph, model.inputs)):
+    if not (sets := read_input_sets(data, model.graph, model.inputs)):
         raise UsageError(f"--data {data} holds no set of inputs")
     return {f"data[{i}]": feed for i, feed in enumerate(sets)}
 
@@ -154,8 +165,8 @@ def _spread(labels: Sequence[str], count: int) -> tuple[str, ...]:
 def synthesized(model: Model, binding: Binding, seed: int) -> Feed:
     """Return synthetic inputs of a model with the sizes of a binding."""
     containers = {n: c for n, c in model.containers.items() if n in model.inputs}
-    plain = synthesize(model.graph, binding, seed, model.inputs)
-    return {**plain, **fill(containers, binding, seed)}
+    plain = synthesize_inputs(model.graph, binding, seed, model.inputs)
+    return {**plain, **synthesize_containers(containers, binding, seed)}
 
 
 def _data_of(model: Model, options: Options) -> Path | None:

@@ -14,8 +14,8 @@ from tracea_graph.compress.activation_samples import sample_rows
 from tracea_graph.compress.conv_input_scales import (
     ConvLayer,
     choose_conv_int8,
+    conv_rounding_summary,
     sample_convolutions,
-    summary,
 )
 from tracea_graph.compress.int4_rounding import choose_int4
 from tracea_graph.compress.int8_rounding import choose_int8
@@ -85,7 +85,7 @@ def _convolutions(context: CompressionContext, samples: Samples) -> Quantization
         max(context.options.thread_counts),
     )  # fmt: skip
     choices = choose_conv_int8(layers, found, context.progress)
-    return Quantization(choices, (summary(choices, layers),) if choices else ())
+    return Quantization(choices, (conv_rounding_summary(choices, layers),) if choices else ())
 
 
 def _named(model: Model) -> frozenset[str]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tracea_graph.errors import OutOfTime, RuleError, UsageError, close_match
+from tracea_graph.errors import OutOfTime, RuleError, UsageError, did_you_mean
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.kernels.program import OpType, Program
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.onnx_io import LocalFunction, Model, load
-from tracea_graph.onnx_io.initializer_guards import CONDITION, reference_of
+from tracea_graph.onnx_io.initializer_guards import CONDITION, default_constant_name
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -166,7 +166,7 @@ class Planner:
         for rule in (*options.only, *options.skip):
             if rule not in self.rules:
                 every_name = f"; the rules are {', '.join(sorted(self.rules))}"
-                which = close_match(rule, self.rules) or every_name
+                which = did_you_mean(rule, self.rules) or every_name
                 raise UsageError(f"there is no rule {rule!r}{which}")
         self._phases = every if options.custom_ops else _standard_phases(request)
         self._graph, self._options = graph, options
@@ -413,7 +413,7 @@ class InitializerGuard:
         return LocalFunction(self.type.name, inputs, ("y",), (no,))
 
     def node(self, domain: str) -> Node:
-        inputs = (*self.names, *map(reference_of, self.names))
+        inputs = (*self.names, *map(default_constant_name, self.names))
         plan = {"plan": self.backend.encode(self.program)}
         name = f"tracea_{self.result.removeprefix('tracea:')}".replace(" ", "_")
         return Node(self.type.name, inputs, (self.result,), plan, domain, name)

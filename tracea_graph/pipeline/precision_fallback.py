@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tracea_graph.check.paired_benchmark import PairedBenchmark
-from tracea_graph.check.rewrite_selection import ModelWithLibrary, clear_gain
+from tracea_graph.check.rewrite_selection import ModelWithLibrary, is_clear_gain
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 
 __all__ = ["TILE_SIZES_SHARE", "fastest_tile_sizes", "precision_fallback"]
@@ -122,6 +122,6 @@ def fastest_tile_sizes(
             ratios = bench.compare_all(build(chosen), build(other), seconds)
         except (BuildError, OutOfTime, WorkerError):
             continue
-        if clear_gain(ratios, bench.keys):
+        if is_clear_gain(ratios, bench.keys):
             chosen = other
     return chosen

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType
 from tracea_graph.onnx_io import Model
-from tracea_graph.onnx_io.subgraph_flattening import is_entry
+from tracea_graph.onnx_io.subgraph_flattening import is_subgraph_entry
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["count_nodes", "guard_notes", "precision_notes"]
@@ -17,7 +17,7 @@ _HALF_NAMES: Mapping[DType, str] = MappingProxyType({DType.F16: "fp16", DType.BF
 
 def count_nodes(graph: TileGraph) -> int:
     """Return the number of nodes that a graph of original and fused regions is written as."""
-    return sum(not any(is_entry(n.name) for n in r.nodes[:1]) for r in graph.regions())
+    return sum(not any(is_subgraph_entry(n.name) for n in r.nodes[:1]) for r in graph.regions())
 
 
 def guard_notes(improved: bool, model: Model) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import DType, Node, Weight
-from tracea_graph.onnx_io import Model, is_result, write_original
+from tracea_graph.onnx_io import Model, is_tracea_result, write_original
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED, aligned
 from tracea_graph.options import Options
@@ -287,7 +287,7 @@ class Reporter:
         found = [*self.notes, *self.compression.warnings, *self.told, *evaluator.warnings]
         found += self.deadline.cut
         found += filter(None, (runtime_conflict(),))
-        if is_result(self.model):
+        if is_tracea_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool: optimize the original instead")
         if self.model.unknown:

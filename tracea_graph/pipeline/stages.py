@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracea_graph.check.activation_ranges import largest_magnitudes
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
-from tracea_graph.errors import OutdatedError, RejectedSizesError
+from tracea_graph.errors import OutdatedDecisionsError, RejectedSizesError
 from tracea_graph.onnx_io import Model, files_of, load, write_part
 from tracea_graph.options import Options
 from tracea_graph.passes import UNMEASURED
@@ -108,7 +108,7 @@ class PipelineRun:
         self.interrupt = interrupt
         return True
 
-    def anew(self, why: OutdatedError) -> PipelineRun:
+    def anew(self, why: OutdatedDecisionsError) -> PipelineRun:
         """Return the run as it was before its first stage, without what is outdated.
 
         That are cached decisions, and guessed sizes that the model rejects.

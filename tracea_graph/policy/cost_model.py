@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
-from tracea_graph.ir import Extent, TensorSpec, assumed
+from tracea_graph.ir import Extent, TensorSpec, assumed_size
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.concat import ConcatParams, seen_layouts
 from tracea_graph.ops.conv import ConvParams
@@ -219,7 +219,7 @@ class CostModel:
         if isinstance(extent, int):
             return float(max(0, extent))
         if extent not in self._sizes:
-            self._sizes[extent] = float(assumed(extent, self.bindings))
+            self._sizes[extent] = float(assumed_size(extent, self.bindings))
         return self._sizes[extent]
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.hardware.machine_measurements import Measurements
-from tracea_graph.ir import TensorSpec, assumed
+from tracea_graph.ir import TensorSpec, assumed_size
 from tracea_graph.kernels.operations import ALIASES, KernelOperation
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.policy.kernel_catalog import KernelCatalog, SizeOf
@@ -124,7 +124,7 @@ class PolicyEngine:
         if word in known:
             return known[word]
         aliases = (a for a, of in ALIASES.items() if of in known)
-        which = close_match(word, (*known, *aliases)) or f"; there are {', '.join(sorted(known))}"
+        which = did_you_mean(word, (*known, *aliases)) or f"; there are {', '.join(sorted(known))}"
         raise UsageError(f"{self.catalog.backend} has no kernels for {name!r}{which}")
 
     def plan_kernel(
@@ -162,13 +162,13 @@ class PolicyEngine:
 def _size_of(program: Program, specs: Sequence[TensorSpec], bindings: Mapping[str, int]) -> SizeOf:
     """The sizes of a program's views; in loops, those of the first iteration."""
     bound = {
-        symbol: assumed((specs[i].shape or ())[axis], bindings)
+        symbol: assumed_size((specs[i].shape or ())[axis], bindings)
         for symbol, (i, axis) in program.symbols.items()
     }
     for loop in program.loops:
-        extent = assumed(loop.extent, bound)
+        extent = assumed_size(loop.extent, bound)
         bound |= {loop.start: 0, loop.end: min(loop.step, extent)}
-    return partial(assumed, bindings=bound)
+    return partial(assumed_size, bindings=bound)
 
 
 def _plan(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from tracea_graph.errors import UsageError, close_match
+from tracea_graph.errors import UsageError, did_you_mean
 
 __all__ = ["Config", "Constraint", "SearchSpace"]
 
@@ -102,7 +102,7 @@ class SearchSpace:
         for name, values in other.axes:
             if name not in dict(self.axes):
                 every = f"; the axes are {', '.join(n for n, _ in self.axes)}"
-                which = close_match(name, dict(self.axes)) or every
+                which = did_you_mean(name, dict(self.axes)) or every
                 raise UsageError(f"there is no axis {name!r}{which}")
             space = space.axis(name, values)
         for constraint in other.constraints:

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.errors import BuildError, TraceaError
-from tracea_graph.native_library import NativeLibrary, Prepared, TensorView, view_of
+from tracea_graph.native_library import NativeLibrary, PreparedWeights, TensorView, view_of
 from tracea_graph.target import HOST, read_environment, target_of
 from tracea_graph.temporary_files import Scratch
 from tracea_graph.torch.fallback_log import note
@@ -93,7 +93,7 @@ class _Pack:
 
     state: tuple[int, int, int, int]
     bias: weakref.ref[torch.Tensor] | None
-    packed: Prepared | None = None
+    packed: PreparedWeights | None = None
 
 
 _PACKS: WeakIdKeyDictionary[torch.Tensor, dict[Hashable, _Pack]] = WeakIdKeyDictionary()
@@ -104,8 +104,8 @@ def packed(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     key: Hashable,
-    pack: Callable[[], Prepared],
-) -> Prepared | None:
+    pack: Callable[[], PreparedWeights],
+) -> PreparedWeights | None:
     """Return packed weights from the second call with unchanged tensors on, before that None.
 
     What trains changes between calls and is never packed.  PyTorch counts changes in place, but
@@ -125,5 +125,5 @@ def packed(
             return None
         if found.packed is None:
             found.packed = pack()
-        ready: Prepared | None = found.packed
+        ready: PreparedWeights | None = found.packed
         return ready

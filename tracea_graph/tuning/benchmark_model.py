@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.onnx_io.protobuf_wire import tag, varint
+from tracea_graph.onnx_io.protobuf_wire import encode_tag, encode_varint
 
 __all__ = ["ReplicatedModel"]
 
@@ -103,7 +103,7 @@ def _value(name: str, spec: TensorSpec) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
+    return encode_varint(field << 3) + encode_varint(value)
 
 
 def _text(field: int, value: str) -> bytes:
@@ -112,4 +112,4 @@ def _text(field: int, value: str) -> bytes:
 
 def _message(field: int, *parts: bytes) -> bytes:
     body = b"".join(parts)
-    return tag(field, len(body)) + body
+    return encode_tag(field, len(body)) + body

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tracea_graph.check.timing_statistics import PairedTimes, Ratio, pooled, ratio
+from tracea_graph.check.timing_statistics import PairedTimes, Ratio, pool_timings, speed_ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -68,7 +68,7 @@ class Trial:
 
     def judged(self, threads: Sequence[int]) -> list[Ratio]:
         """Return the verdict's ratios, one per thread count."""
-        return [ratio(_shortest(self.verdict[t])) for t in threads]
+        return [speed_ratio(_shortest(self.verdict[t])) for t in threads]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -208,7 +208,7 @@ class Study:
                 except WorkerError as error:
                     trial.fault = str(error)
                 else:
-                    into[count] = pooled([into[count], times]) if count in into else times
+                    into[count] = pool_timings([into[count], times]) if count in into else times
                 self.save(tuple(self._trials.values()))
         return True
 

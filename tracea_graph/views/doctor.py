@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.health_report import BackendHealth, Health, Runtime
+from tracea_graph.hardware.health_report import BackendHealth, Health, RuntimeHealth
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
 from tracea_graph.views.terminal_tables import Column, FittedTable, cell, new_table, three_digits
@@ -123,7 +123,7 @@ def _gpus(devices: tuple[Gpu, ...]) -> FittedTable:
     return table
 
 
-def _runtime(runtime: Runtime) -> str:
+def _runtime(runtime: RuntimeHealth) -> str:
     if not runtime.version:
         return "cannot be imported"
     return f"{runtime.version} ({', '.join(runtime.providers)})"

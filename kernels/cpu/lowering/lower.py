@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.ir import Expr, Extent, TensorSpec, assumed, symbols_of
+from tracea_graph.ir import Expr, Extent, TensorSpec, assumed_size, symbols_of
 from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
 from tracea_graph.kernels.cpu.lowering.conv_integer import lower_conv_integer
 from tracea_graph.kernels.cpu.lowering.dynamic_quantize import (
@@ -100,7 +100,7 @@ def lower(graph: TileGraph, region: Region) -> Program:
     writer = RegionWriter(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]
-    sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    sizes = {s: assumed_size(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
     return replace(_with_fast_math(writer.done(sizes)), loose=loose)
 
 

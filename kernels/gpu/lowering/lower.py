@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.ir import DType, TensorSpec, assumed, product
+from tracea_graph.ir import DType, TensorSpec, assumed_size, product
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     Targets,
@@ -85,7 +85,7 @@ def lower(graph: TileGraph, region: Region) -> Program:
     """
     local, where = _signature(graph, region)
     shapes = [graph.spec(v).shape or () for v in region.operands]
-    sizes = {s: assumed(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
+    sizes = {s: assumed_size(shapes[i][axis], graph.bindings) for s, (i, axis) in where.items()}
     writer = _written(region, local, sizes)
     return replace(writer.done(where, sizes), loose=loose_axes(graph, region))
 

@@ -204,7 +204,7 @@ def test_a_gpu_is_measured_once(
     measure(replace(H100, driver="another"), "sm_90a", environment)
     assert len(runs) == 3
     (kept, *_) = sorted((tmp_path / "cache" / "doctor").iterdir())
-    assert kept.name.startswith("gpu-") and disk_cache.recall(kept.parent, "gpu", "0") is None
+    assert kept.name.startswith("gpu-") and disk_cache.load_cached(kept.parent, "gpu", "0") is None
 
 
 def test_what_cannot_be_measured_is_a_typical_device_and_told(
