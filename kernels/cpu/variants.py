@@ -123,7 +123,10 @@ def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
 
 
 def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> KernelVariant:
-    """A GEMM on bf16x2 (hi + lo) operands: three bf16 products (``split_bf16``)."""
+    """A GEMM on bf16x2 (hi + lo) operands: three bf16 products (``split_bf16``).
+
+    But for matrix tiles, the tile is that of the bf16 GEMM.
+    """
     params = {"mr": mr, "nv": nv, "amx": amx}
     functions, tile = frozenset({"bf16", "vnni2"}), f"{mr}x{nv * PANEL}"
     return KernelVariant("gemm", isa, "gemm_bf16x2.cpp.in", tile, params, functions, "bf16x2")
@@ -242,7 +245,7 @@ def _conv_bf16(isa: str, pixels: int, nv: int, amx: bool = False) -> KernelVaria
 
 
 def _conv_bf16x2(isa: str, pixels: int, nv: int, amx: bool = False) -> KernelVariant:
-    """A convolution on bf16x2 (hi + lo) inputs and filters."""
+    """A convolution on bf16x2 (hi + lo) inputs and filters, with the tile of the fp32 one."""
     same = _conv_bf16(isa, pixels, nv, amx)
     return replace(
         same, template="conv_bf16x2.cpp.in", dtype="bf16x2",
@@ -270,7 +273,8 @@ def _winograd_bf16(isa: str) -> KernelVariant:
 
 
 def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[KernelVariant, KernelVariant]:
-    """A convolution on vnni2 16-bit integers, and the Winograd transforms to and from them."""
+    """A convolution on vnni2 16-bit integers, with the tile of the fp32 one, and the Winograd
+    transforms to and from them."""
     same, functions = _conv(isa, pixels, nv), frozenset({"int16"})
     params = {**same.params, "half_tile": False}
     return replace(
@@ -366,7 +370,7 @@ VARIANTS = (
     _gemm_int16("avx2", 6, 1),
     _gemm_int16("avx512", 8, 3),
     _gemm_int16("avx512bf16", 8, 3),
-    _gemm_int16("neon", 4, 1),
+    _gemm_int16("neon", 6, 1),
     _gemm_int8("scalar", 4, 1),
     _gemm_int8("avx2", 3, 1),
     _gemm_int8("avx512", 6, 2),
@@ -386,8 +390,8 @@ VARIANTS = (
     _gemm_bf16x2("avx512", 8, 3),
     _gemm_bf16x2("avx512bf16", 8, 3),
     _gemm_bf16x2("amxbf16", 32, 2, amx=True),
-    _gemm_bf16x2("neon", 4, 1),
-    _gemm_bf16x2("neonbf16", 4, 1),
+    _gemm_bf16x2("neon", 6, 1),
+    _gemm_bf16x2("neonbf16", 6, 1),
     *(_norm(isa, 4) for isa in _ALL),
     *map(_gather, _BASES),
     *map(_copy, _BASES),
@@ -422,8 +426,8 @@ VARIANTS = (
     _conv_bf16x2("avx512", 14, 2),
     _conv_bf16x2("avx512bf16", 14, 2),
     _conv_bf16x2("amxbf16", 14, 2, amx=True),
-    _conv_bf16x2("neon", 4, 1),
-    _conv_bf16x2("neonbf16", 4, 1),
+    _conv_bf16x2("neon", 6, 1),
+    _conv_bf16x2("neonbf16", 6, 1),
     _depthwise_bf16("scalar", 4, 1),
     _depthwise_bf16("avx2", 7, 4, 1),
     _depthwise_bf16("avx512", 14, 7, 4, 1),
@@ -441,7 +445,7 @@ VARIANTS = (
     *_convs_int16("avx2", 6, 1),
     *_convs_int16("avx512", 14, 2),
     *_convs_int16("avx512bf16", 14, 2),
-    *_convs_int16("neon", 4, 1),
+    *_convs_int16("neon", 6, 1),
     *(variant for isa in _BASES for variant in _blocked(isa)),
     *map(_reduce, _BASES),
     _arg("scalar", 4),

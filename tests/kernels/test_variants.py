@@ -7,6 +7,7 @@ import pytest
 
 from tests.kernels.conformance import GemmTile, Output, address, close, guarded, kernel
 from tracea_graph.kernels.cpu import emitter, library_table, variants
+from tracea_graph.kernels.cpu.isa_levels import LEVELS
 from tracea_graph.kernels.cpu.variants import NO_TILES, VARIANTS, find
 
 OTHER = {("gemm", "scalar"): "2x16"}
@@ -23,6 +24,22 @@ def test_no_two_variants_have_one_key() -> None:
     assert len({v.key for v in VARIANTS}) == len(VARIANTS)
     with pytest.raises(ValueError, match="two variants are gemm f32 scalar 4x16"):
         variants._by_kernel((*VARIANTS, find("gemm", "scalar")))
+
+
+@pytest.mark.parametrize("level", [isa.name for isa in LEVELS])
+@pytest.mark.parametrize(
+    ("kernel", "other"),
+    [
+        ("gemm", "gemm_int16"),
+        ("gemm_bf16", "gemm_bf16x2"),
+        ("conv", "conv_int16"),
+        ("conv_bf16", "conv_bf16x2"),
+    ],
+)
+def test_kernels_whose_sides_the_library_tells_once_have_one_tile(
+    kernel: str, other: str, level: str
+) -> None:
+    assert find(kernel, level).tile == find(other, level).tile
 
 
 @pytest.mark.usefixtures("two_tiles")
