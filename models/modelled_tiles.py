@@ -42,6 +42,8 @@ CORES = (
 )  # fmt: skip
 """Processors as LLVM calls them."""
 _EXTENSIONS = "-mattr=+dotprod,+i8mm,+bf16"
+_IN_ORDER_ROWS = 4
+"""Rows of a product's tile on cores that run in order (runtime/isa.h)."""
 _ITERATIONS = 200
 _SECONDS = 120.0
 _LABEL = re.compile(r"(\.L\w+):")
@@ -55,6 +57,7 @@ class Tile:
 
     ``function`` is part of the tile's mangled name, where ``{rows}``, ``{first}`` and ``{second}``
     are its rows and the halves of them.  ``turns``: multiplications per sum in a turn of the loop.
+    ``in_order``: the tile of cores that run in order, which is smaller.
     """
 
     kernel: str
@@ -62,10 +65,12 @@ class Tile:
     multiply: str
     function: str
     turns: int = 4
+    in_order: bool = False
 
     @property
     def rows(self) -> int:
-        return int(find(self.kernel, self.level).tile.split("x")[0])
+        most = int(find(self.kernel, self.level).tile.split("x")[0])
+        return min(most, _IN_ORDER_ROWS) if self.in_order else most
 
     @property
     def products(self) -> int:
@@ -88,6 +93,7 @@ def _convolution(step: str) -> str:
 
 TILES = (
     Tile("gemm", "neon", "fmla", _product("Plain")),
+    Tile("gemm", "neon", "fmla", _product("Plain"), in_order=True),
     Tile("conv", "neon", "fmla", _convolution("Plain")),
     Tile("gemm_bf16", "neonbf16", "bfdot", _product("Pairs")),
     Tile("conv_bf16", "neonbf16", "bfdot", _convolution("Pairs")),
@@ -120,6 +126,24 @@ class InnerLoop:
         return sum(not _loaded(line) for line in self.code) - len(self.products)
 
     @property
+    def ahead(self) -> int:
+        """The fewest multiplications between a vector's load and its use, over two turns."""
+        code, least = (*self.code, *self.code), len(self.products)
+        for i in range(len(self.code)):
+            load = re.match(r"ldr\tq(\d+)", code[i])
+            if load is None:
+                continue
+            uses = re.compile(rf"\bv{load[1]}\.")
+            between = 0
+            for line in code[i + 1 :]:
+                if line.startswith(self.multiply):
+                    if uses.search(line):
+                        break
+                    between += 1
+            least = min(least, between)
+        return least
+
+    @property
     def spills(self) -> tuple[str, ...]:
         """Accesses to the stack, and copies of whole vector registers."""
         return tuple(line for line in self.code if re.search(r"\[sp|^mov\s+v\d+\.16b", line))
@@ -134,20 +158,23 @@ def _loaded(line: str) -> int:
 def inner_loop(tile: Tile) -> InnerLoop:
     """The shortest loop of a tile that holds all its multiplications.
 
+    That for cores in order is the longer of two: vectors are loaded and addressed one by one.
+
     Raises BuildError without zig, ValueError if there is no such loop.
     """
     found = [
         loop
         for name, lines in _functions(tile.kernel, tile.level)
         if re.search(tile.symbol, name)
-        for loop in (InnerLoop(code, tile.multiply) for code in _loops(lines))
-        if len(loop.products) >= tile.products
+        for code in _loops(lines)
+        for loop in (InnerLoop(code, tile.multiply),)
+        if len(loop.products) >= tile.products and not any("prfm" in line for line in code)
     ]
     if not found:
         raise ValueError(
             f"{tile.kernel} at {tile.level} has no loop of {tile.products} {tile.multiply}"
         )
-    return min(found, key=lambda loop: len(loop.code))
+    return (max if tile.in_order else min)(found, key=lambda loop: len(loop.code))
 
 
 @cache
@@ -224,7 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         products, spills = len(loop.products), len(loop.spills)
         shares = (f"{share(loop, core, args.mca):.0%}".replace("%", " %") for core in cores)
         shown = (
-            f"`{tile.kernel}`", f"`{tile.level}`", f"{tile.rows}×16",
+            f"`{tile.kernel}`" + (", in order" if tile.in_order else ""), f"`{tile.level}`",
+            f"{tile.rows}×16",
             f"{products} `{tile.multiply}`",
             f"{loop.loads}", f"{loop.others}", f"{spills}",
         )  # fmt: skip

@@ -40,14 +40,14 @@ def _cpu(
     )  # fmt: skip
 
 
-def _arm(name: str, near: int, far: int, pipes: int) -> Processor:
-    """A core with ``pipes`` multiply-add units of four lanes.
+def _arm(name: str, near: int, far: int, pipes: int, tile: int = 6) -> Processor:
+    """A core with ``pipes`` multiply-add units of four lanes; ``tile``: rows of its tiles.
 
     ``far`` is its share of an L2 that several cores use.  A task's rows of A take a quarter of
     it, 512 steps of k deep.
     """
     rows = (far << 10) // 4 // (512 * 4)
-    return _cpu(name, near, far, 8 * pipes, 4, (6, 16), max(rows, 48))
+    return _cpu(name, near, far, 8 * pipes, 4, (tile, 16), max(rows, 48))
 
 
 _ALL = (
@@ -57,7 +57,8 @@ _ALL = (
     _cpu("zen5", 48, 1024, 64, 16, (8, 48), 128),
     _cpu("ice-lake", 48, 1280, 64, 16, (8, 48), 128),
     _cpu("sapphire-rapids", 48, 2048, 64, 16, (8, 48), 192),
-    _arm("cortex-a53", 32, 128, 1),
+    _arm("cortex-a53", 32, 128, 1, tile=4),
+    _arm("cortex-a55", 32, 128, 1, tile=4),
     _arm("cortex-a76", 64, 512, 2),
     _arm("neoverse-n1", 64, 1024, 2),
     _arm("neoverse-v1", 64, 1024, 4),
@@ -75,6 +76,7 @@ _KB = 1 << 10
 _PARTS: Mapping[str, str] = MappingProxyType(
     {
         "0xd03": "cortex-a53",
+        "0xd05": "cortex-a55",
         "0xd0b": "cortex-a76",
         "0xd0c": "neoverse-n1",
         "0xd40": "neoverse-v1",
@@ -85,7 +87,8 @@ _PARTS: Mapping[str, str] = MappingProxyType(
 """Arm's numbers of its cores (MIDR_EL1, part number)."""
 _GHZ: Mapping[str, float] = MappingProxyType(
     {
-        "cortex-a53": 1.4, "cortex-a76": 2.4, "neoverse-n1": 2.5, "neoverse-v1": 2.6,
+        "cortex-a53": 1.4, "cortex-a55": 1.8, "cortex-a76": 2.4, "neoverse-n1": 2.5,
+        "neoverse-v1": 2.6,
         "neoverse-n2": 2.7, "neoverse-v2": 2.8, "apple-m1": 3.2, "apple-m2": 3.5,
         "apple-m3": 4.0, "apple-m4": 4.4,
     }

@@ -4,6 +4,7 @@ processor makes of them."""
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ needs_zig = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
 )
 OTHERS = 20  # instructions of addresses, prefetches and the loop itself; of USMMLA's, to zip B
-each_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.kernel}-{t.level}")
+each_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.kernel}-{t.level}-{t.rows}")
 
 
 @pytest.mark.slow
@@ -37,6 +38,15 @@ def test_the_multiplying_units_are_busy(tile: Tile, core: str) -> None:
     """USMMLA does twice the work of a product by lanes, beside what zips vectors of B."""
     least = 0.6 if tile.multiply == "usmmla" else 0.85
     assert share(inner_loop(tile), core, model_analyzer() or "") >= least
+
+
+@pytest.mark.slow
+@needs_zig
+def test_cores_in_order_wait_for_no_vector() -> None:
+    """A core of this kind has a loaded vector after four cycles, and multiplies one a cycle."""
+    tile = next(tile for tile in TILES if tile.in_order)
+    assert inner_loop(tile).ahead >= 7
+    assert inner_loop(replace(tile, in_order=False)).ahead < 2
 
 
 def test_a_loops_instructions_are_told_apart() -> None:

@@ -46,6 +46,15 @@ struct Plain {
   }
 };
 
+//% if vectors_of | default(isa) == "neon"
+
+// Whether steps are written for cores that run in order.
+template <class STEP>
+constexpr bool AHEAD = false;
+template <>
+constexpr bool AHEAD<Plain> = true;
+//% endif
+
 // EXACT: the one panel's columns past `last` may not be read.
 template <int MR, int NV, bool EXACT, class STEP>
 void tile(const tracea_gemm_tile* t) {
@@ -78,15 +87,24 @@ void tile(const tracea_gemm_tile* t) {
   int64_t k = 0;
   //% if vectors_of | default(isa) == "neon"
   if constexpr (!EXACT && STEP::CHUNK % 4 == 0)
-    if (step_a == 1)
+    if (step_a == 1) {
+      vf x[MR];
+      if constexpr (MR == 4 && NV == 1 && AHEAD<STEP>) {
+        UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda), b[i] = load(row + i * W);
+        for (; k + 2 * STEP::CHUNK <= t->k; k += STEP::CHUNK) {  // the next chunk is read too
+          advance(prefetch);
+          for (int s = 0; s < STEP::CHUNK; s += 4, a += 4, row += 4 * stride)
+            four_steps_ahead(c, x, b, row, stride, a + 4, lda);
+        }
+      }
       for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
         advance(prefetch);
         for (int s = 0; s < STEP::CHUNK; s += 4, a += 4, row += 4 * stride) {
-          vf x[MR];
           UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda);
           four_steps<STEP>(c, x, row, stride, panel);
         }
       }
+    }
   //% endif
   for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
     advance(prefetch);

@@ -59,6 +59,42 @@ INLINE void four_steps(C (&c)[MR][VECTORS], const X (&x)[MR], const float* b, in
   one(Lane<0>(), b), one(Lane<1>(), b + b_row);
   one(Lane<2>(), b + 2 * b_row), one(Lane<3>(), b + 3 * b_row);
 }
+
+// Loads and multiplications that stay in the order they are written in.
+template <int BYTES>
+INLINE void load_in_order(vf& v, const float* p) {
+  __asm__ volatile("ldr %q0, [%1, %c2]" : "=w"(v) : "r"(p), "i"(BYTES));
+}
+template <int LANE>
+INLINE void fma_in_order(vf x, vf b, vf& c) {
+  __asm__ volatile("fmla %0.4s, %1.4s, %2.s[%c3]" : "+w"(c) : "w"(b), "w"(x), "i"(LANE));
+}
+
+// A step of k for four rows.  `b` has the row of B; the next, at `row`, comes into `next` meanwhile.
+// LAST: so do the next four factors of each row of A, from `a` on.
+template <int LANE, bool LAST = false>
+INLINE void step_ahead(vf (&c)[4][4], vf (&x)[4], const vf (&b)[4], vf (&next)[4],
+                       const float* row, const float* a, int64_t lda) {
+  const auto one = [&](auto place) __attribute__((always_inline)) {
+    constexpr int I = decltype(place)::LANE;
+    load_in_order<4 * I * W>(next[I], row);
+    fma_in_order<LANE>(x[I], b[0], c[I][0]), fma_in_order<LANE>(x[I], b[1], c[I][1]);
+    fma_in_order<LANE>(x[I], b[2], c[I][2]), fma_in_order<LANE>(x[I], b[3], c[I][3]);
+    if (LAST) load_in_order<0>(x[I], a + I * lda);
+  };
+  one(Lane<0>()), one(Lane<1>()), one(Lane<2>()), one(Lane<3>());
+}
+
+// Four steps of k for four rows, as cores want it that run instructions in order: a vector is loaded
+// seven products and more before its use.  `b` has the row of B at `row`, and gets the fourth after it.
+INLINE void four_steps_ahead(vf (&c)[4][4], vf (&x)[4], vf (&b)[4], const float* row,
+                             int64_t b_row, const float* a, int64_t lda) {
+  vf next[4];
+  step_ahead<0>(c, x, b, next, row += b_row, a, lda);
+  step_ahead<1>(c, x, next, b, row += b_row, a, lda);
+  step_ahead<2>(c, x, b, next, row += b_row, a, lda);
+  step_ahead<3, true>(c, x, next, b, row + b_row, a, lda);
+}
 //% else
 INLINE vf broadcast(const float* p) { return set1(*p); }
 //% endif

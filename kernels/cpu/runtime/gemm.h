@@ -223,7 +223,7 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
   const int64_t layout = call.ints[gemm_call::kLayout];
   job.x_row = x[0], job.x_step = x[1];
   job.kernel = job.isa->gemm;
-  job.mr = job.isa->gemm_mr, job.nv = job.isa->gemm_nv;
+  job.mr = rows_of_tile(job.isa->gemm_mr), job.nv = job.isa->gemm_nv;
   if (layout == gemm_call::kLayoutPanels) {
     job.w_panel = w[0], job.w_row = w[1], job.w_column = 1;
   } else if (layout == gemm_call::kLayoutInt8) {

@@ -90,6 +90,33 @@ inline void arm_features(bool (&has)[3]) {
 inline void arm_features(bool (&)[3]) {}
 #endif
 
+// Whether the core that asks runs instructions in order, by its number, which Linux tells.
+inline bool asks_in_order() {
+#if defined(__linux__)
+  if (!(getauxval(16) >> 11 & 1)) return false;  // AT_HWCAP, HWCAP_CPUID
+  uint64_t id;
+  __asm__("mrs %0, midr_el1" : "=r"(id));
+  if (id >> 24 != 0x41) return false;  // Arm
+  // Cortex-A53, A35, A55, A510 and A520
+  constexpr uint64_t kParts[] = {0xd03, 0xd04, 0xd05, 0xd46, 0xd80};
+  for (const uint64_t part : kParts)
+    if ((id >> 4 & 0xfff) == part) return true;
+#endif
+  return false;
+}
+
+// The answer of the first core that asked: the system takes a microsecond for each.
+inline bool runs_in_order() {
+  enum { UNKNOWN, NO, YES };
+  static int known = UNKNOWN;
+  int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (answer == UNKNOWN) {
+    answer = asks_in_order() ? YES : NO;
+    __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
+  }
+  return answer == YES;
+}
+
 // The highest level this processor runs: every one has the vectors of neon.
 inline int host_level() {
   bool has[3] = {};
@@ -101,6 +128,15 @@ inline int host_level() {
 #else
 inline int host_level() { return 0; }
 #endif
+
+// Rows of the tile of a product in float32: cores that run in order take four, for which vectors are
+// loaded long before their use (four_steps_ahead in micro/vec_product.h).
+inline int32_t rows_of_tile(int32_t most) {
+#if defined(__aarch64__)
+  if (runs_in_order()) return static_cast<int32_t>(min(most, 4));
+#endif
+  return most;
+}
 
 // Stores past the caches are seen by others once this returns.
 inline void end_streams() {
