@@ -184,6 +184,15 @@ class ArmLinux:
         own = {"CXX": str(self.compiler), "TRACEA_CACHE": str(_folder("cache-arm"))}
         return _python((str(self.python), *args), paths, seconds, **{**own, **environment})
 
+    def compile(self, *args: str) -> None:
+        """Run the C++ compiler with arguments."""
+        _run((str(self.compiler), *args))
+
+    def execute(self, program: Path, core: str) -> int:
+        """Run a program on a core as qemu calls it; returns its exit code."""
+        command = (str(_qemu()), "-cpu", core, "-L", str(self.root), str(program))
+        return subprocess.run(command, check=False, timeout=_FETCH_SECONDS).returncode
+
     @staticmethod
     def _debian(root: Path) -> Path:
         if (ready := root / "ready").exists():

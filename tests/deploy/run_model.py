@@ -1,7 +1,6 @@
 """Runs a model in onnxruntime: ``run_model.py MODEL FEEDS.npz OUT.npz [LIBRARY]``.
 
-Needs onnxruntime and NumPy alone.  Runs twice and says onnxruntime's version; raises
-AssertionError if the answers differ.
+Needs onnxruntime and NumPy alone.  Runs twice, keeps both answers and says onnxruntime's version.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ def main(model: str, feeds: str, out: str, library: str = "") -> None:
     given = dict(np.load(feeds))
     results = session.run(None, given)
     again = session.run(None, given)
-    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(results, again, strict=True))
-    np.savez(out, *results)
+    np.savez(out, *results, *again)
     sys.stdout.write(onnxruntime.__version__)
 
 
