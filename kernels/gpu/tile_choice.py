@@ -11,12 +11,15 @@ __all__ = [
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
     "FEW_TILES",
+    "LARGE_WINDOW",
     "LEAST_MANY",
     "LEAST_SIDE",
+    "MANY_PIXELS",
     "MANY_ROWS",
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
+    "WIDE",
     "WINDOW_TILES",
     "FewTile",
     "WarpgroupTile",
@@ -54,8 +57,12 @@ FEW_KEYS = (128, 256)
 """Keys of which a block holds all scores at once."""
 MOST_FEW, TYPICAL_FEW = 256, 128
 """Rows up to which these are used, and up to which another tile is best."""
-_FEW_OF_WIDE, _WIDE = 64, 16384
+_FEW_OFWIDE, WIDE = 64, 16384
 """For at least so many columns tiles of few rows would read the weight more than once."""
+LARGE_WINDOW = "7x7"
+"""Pixels of a thread of a depthwise convolution with a large window."""
+MANY_PIXELS = 512
+"""Pixels of an image from which on many threads of a block read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 """Neighbouring pixels of a thread of a depthwise convolution or pool: down and across."""
 
@@ -167,7 +174,7 @@ def choose_warpgroup_tiles(
     sizes.
     """
     known = batch * rows
-    fewest = most_few(columns) + 1 if columns >= _WIDE else LEAST_MANY
+    fewest = most_few(columns) + 1 if columns >= WIDE else LEAST_MANY
     if not tiles or min(columns, depth) < side or 0 < known < fewest:
         return []
 
@@ -206,7 +213,7 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
 
 def most_few(columns: int) -> int:
     """Return the rows up to which a matmul is one of few rows; ``columns`` is 0 if unknown."""
-    return _FEW_OF_WIDE if columns >= _WIDE else MOST_FEW
+    return _FEW_OFWIDE if columns >= WIDE else MOST_FEW
 
 
 def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile]) -> FewTile:

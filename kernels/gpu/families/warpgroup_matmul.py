@@ -286,11 +286,20 @@ def refusal(call: Call, variant: Variant) -> str:
     tile = shared_layout(call, variant)
     if tile.crowded and "full" in chain_of(call).operands[1:]:
         return "sums leave no registers for a matrix that the epilogue reads"
+    if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
+                                                         strict=True)):  # fmt: skip
+        return "sums leave no registers to store uneven rows in runs"
     if call.attributes["layout"] == "kn" and variant.params["n"] % _DEPTH:
         return "a tile of [K, N] consists of panels of 64 columns"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
         return "the epilogue's vectors leave no room for the tile"
     return ""
+
+
+def _uneven(y: View, dtype: DType) -> bool:
+    """Whether a result's rows are known not to begin where runs of 16 bytes do."""
+    step = y.strides[-2]
+    return isinstance(step, int) and step * int(dtype.size) % MAP_ALIGN != 0
 
 
 def _refusal_of_sums(call: Call, variant: Variant) -> str:
@@ -355,6 +364,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "wide": written[0].wide,
         "strips": tile.n // written[0].wide,
         "strip_bytes": _STRIP,
+        # a single result whose elements have 4 bytes can be stored in runs whatever its rows
+        "shifted": not (read or tile.crowded) and [y.size for y in written] == [_WORD],
         "counted": _counted(call),
         "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in _narrow(chain)],
         "operands_of": _element_of(call),

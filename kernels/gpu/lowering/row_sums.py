@@ -14,7 +14,7 @@ from tracea_graph.kernels.gpu.families.tensor_core_matmul import with_sums
 from tracea_graph.kernels.gpu.families.warpgroup_matmul import MOST_PARTS
 from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, variants_of
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Normed, Writer
-from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES
+from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES, WIDE
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
 
@@ -25,9 +25,10 @@ def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
     """Return the sums of a norm's rows for a matmul that repeats the norm.
 
     None if the rows are not of a matmul of warpgroups, or if the matmul behind the norm has no
-    such kernel.
+    such kernel.  One with very many columns needs the largest tiles, which leave a norm no
+    registers, more than it needs to spare a launch.
     """
-    if w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < LEAST_SIDE:
+    if p.n >= WIDE or w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < LEAST_SIDE:
         return None
     if held.sums is None:
         held.sums = _asked(w, held)
