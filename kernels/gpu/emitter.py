@@ -104,6 +104,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "value_range.cu.in": value_range,
         "window.cu.in": depthwise_and_pooling,
         "window_tile.cu.in": depthwise_and_pooling,
+        "depthwise_large.cu.in": depthwise_and_pooling,
         "pool_whole.cu.in": depthwise_and_pooling,
         "move.cu.in": strided_copies,
         "transpose.cu.in": strided_copies,

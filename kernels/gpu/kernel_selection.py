@@ -34,7 +34,9 @@ from tracea_graph.kernels.gpu.families.strided_copies import lies
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
+    LARGE_WINDOW,
     LEAST_MANY,
+    MANY_PIXELS,
     MANY_ROWS,
     TYPICAL_FEW,
     WINDOW_TILES,
@@ -282,14 +284,17 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the kernels whose threads read whole runs; of many results, for several pixels."""
     tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
     tiles = [] if depthwise_and_pooling.refusal(call) else tiled
-    tiles = tiles if depthwise_and_pooling.refusal_whole(call) else ["512"]
+    tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
+    if not depthwise_and_pooling.refusal_whole(call):
+        tiles = ["512" if prod(call.attributes["kernel"]) < MANY_PIXELS else "512x4"]
     found = list[tuple[Variant, Extent]]()
     for tile in tiles:
         variant = next(
             v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
         )
         blocks = launch_of(call, variant, _ANY).grid[0]
-        when = combine("sub", blocks, _LEAST_BLOCKS) if tile == tiled[0] else 1
+        many = tile in (tiled[0], LARGE_WINDOW)
+        when = combine("sub", blocks, _LEAST_BLOCKS) if many else 1
         found.append((variant, when))
     return found
 

@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_KEYS,
     FEW_PIXEL_TILES,
     FEW_TILES,
+    LARGE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
 )
@@ -211,8 +212,20 @@ VARIANTS = (
     ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
     *(
-        Variant("pool", d, "pool_whole.cu.in", "512", 512, {"runs": 16, "groups": 32})
+        Variant(
+            "depthwise",
+            d,
+            "depthwise_large.cu.in",
+            LARGE_WINDOW,
+            128,
+            {"down": 7, "across": 7, "channels": 2, "blocks": 3},
+        )
         for d in ("f32", "f16", "bf16")
+    ),
+    *(
+        Variant("pool", d, "pool_whole.cu.in", tile, 512, {"runs": runs, "groups": 512 // runs})
+        for d in ("f32", "f16", "bf16")
+        for tile, runs in (("512", 16), ("512x4", 4))
     ),
     *(
         replace(_gemm(d, *tile), op="conv", template="conv.cu.in")

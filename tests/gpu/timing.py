@@ -71,12 +71,6 @@ def _gated(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     return torch.compile(work), [x, y, *sides]
 
 
-def _norm(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-    x = torch.randn(4096, 768, device="cuda").half()
-    gamma, beta = (torch.randn(768, device="cuda").half() for _ in "gb")
-    return (lambda x, g, b: torch.nn.functional.layer_norm(x, (768,), g, b)), [x, gamma, beta]
-
-
 def _softmax(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     x = torch.randn(49152, 512, device="cuda").half()
     return (lambda x: torch.softmax(x, -1)), [x]
@@ -177,15 +171,29 @@ RESNET = (
 """Convolutions of ResNet-50: side, channels, filters, taps, stride."""
 
 
+_TAPS = 3
 MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
 """Depthwise convolutions of MobileNetV2: side, channels, stride if not 1."""
+CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
+"""Those of ConvNeXt-tiny, whose windows are 7 × 7."""
 
 
-def _depthwise(side: int, channels: int, stride: int = 1) -> Row:
-    made = depthwise(DType.F16, (32, side, side, channels), (3, 3), (stride, stride))
-    tiles = ("1x4", "1x1")
-    return Row(f"depthwise f16 b32 {side}x{side} {channels} 3x3/{stride}", made, tiles,
-               _convolve(32, side, channels, channels, 3, stride, channels))  # fmt: skip
+def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
+    made = depthwise(DType.F16, (32, side, side, channels), (taps, taps), (stride, stride))
+    tiles = ("1x4", "1x1") if taps == _TAPS else ("1x4", "7x7")
+    return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
+               _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
+
+
+def _layer_norm(count: int, columns: int, *tiles: str) -> Row:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        x = torch.randn(count, columns, device="cuda").half()
+        weights = [torch.randn(columns, device="cuda").half() for _ in "gb"]
+        norm = torch.nn.functional.layer_norm
+        return (lambda x, g, b: norm(x, (columns,), g, b)), [x, *weights]
+
+    made = rows("norm", DType.F16, (count, columns), **_LAYER)
+    return Row(f"layer norm f16 {count}x{columns}", made, tiles, work)
 
 
 def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
@@ -202,8 +210,10 @@ _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),
-    Row("layer norm f16 4096x768", rows("norm", DType.F16, (4096, 768), **_LAYER),
-        ("4x32", "1x256"), _norm),
+    _layer_norm(4096, 768, "4x32", "1x256"),
+    _layer_norm(100352, 96, "16x8", "4x32"),
+    _layer_norm(25088, 192, "16x8", "4x32"),
+    _layer_norm(6272, 384, "8x16", "4x32"),
     Row("softmax f16 49152x512", rows("softmax", DType.F16, (49152, 512), log=False),
         ("4x32", "1x256"), _softmax),
     Row("rms norm f32 4096x8192", rows("norm", DType.F32, (4096, 8192), kind="rms", epsilon=1e-5),
@@ -235,6 +245,8 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
     *(_depthwise(*one) for one in MOBILENET),
+    *(_depthwise(*one, taps=7) for one in CONVNEXT),
+    *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
 )  # fmt: skip
 
 

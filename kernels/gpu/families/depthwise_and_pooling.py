@@ -16,7 +16,7 @@ from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "refusal", "refusal_whole", "shared"]
+__all__ = ["launch", "name", "parameters", "refusal", "refusal_large", "refusal_whole", "shared"]
 
 _MOST_TAPS, _MOST_STEP = 7, 2
 """Largest side of a window, and largest step, for which loops over taps are unrolled."""
@@ -24,6 +24,8 @@ _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
 """A word of minus infinities."""
 _MOST_HELD = 9
 """Taps of a filter that a thread's registers hold."""
+_LEAST_LARGE = 36
+"""Taps from which on arithmetic takes longer than memory."""
 
 
 def _product(call: Call) -> Call:
@@ -63,6 +65,16 @@ def refusal(call: Call) -> str:
     if max(a["strides"]) > _MOST_STEP or max(a["dilations"]) > 1:
         return f"windows without gaps, at most {_MOST_STEP} pixels apart, are unrolled"
     return _apart(call)
+
+
+def refusal_large(call: Call) -> str:
+    """Return why no kernel of large windows can compute a call, or "" if one can."""
+    if call.op != "depthwise":
+        return "a pool takes no filters"
+    if why := refusal(call):
+        return why
+    high, wide = _taps(call)
+    return "" if high * wide >= _LEAST_LARGE else f"windows have at least {_LEAST_LARGE} pixels"
 
 
 def refusal_whole(call: Call) -> str:
@@ -121,6 +133,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         **tensor_core_matmul.epilogue(_product(call)),
         "what": what,
         "lowest": _LOWEST[call.dtype],
+        "run": _run(call, variant),
     }
     if _tiled(variant):
         (high, wide), steps = _taps(call), call.attributes["strides"]
@@ -129,7 +142,15 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     return made
 
 
+def _run(call: Call, variant: Variant) -> int:
+    """Return the channels that a thread computes."""
+    return variant.params.get("channels") or tensor_core_matmul.vector_length(_product(call))
+
+
 def shared(call: Call, variant: Variant) -> int:
+    if "channels" in variant.params:
+        high, wide = _taps(call)
+        return int(4 * variant.threads * high * wide * variant.params["channels"])
     if "groups" not in variant.params:
         return 0
     return 4 * variant.threads * tensor_core_matmul.vector_length(_product(call))
@@ -140,10 +161,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     x, a, same = named["x"], call.attributes, _product(call)
     y = named["y"][0] if call.op == "depthwise" else named["y"]
     n, p, q, _ = y.dims
-    run = tensor_core_matmul.vector_length(same)
+    run = _run(call, variant)
     threads, made = tensor_core_matmul.arguments(same, 1, run)
     taken = shared(call, variant)
-    if taken:
+    if "groups" in variant.params:
         across = combine("ceildiv", y.dims[3], run * variant.params["runs"])
         made += map(i32, (x.strides[0], x.strides[2], product(x.dims[1:3])))
         made.append(divisor(across))
@@ -161,4 +182,4 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]
         made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
     blocks = combine("ceildiv", threads, variant.threads)
-    return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

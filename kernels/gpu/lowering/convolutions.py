@@ -12,9 +12,11 @@ from tracea_graph.kernels.gpu.families.convolution import flat
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
+from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, Writer
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import cut
+from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
@@ -32,6 +34,8 @@ _RUN, _MOST_PACKED = 8, 128
 """Channels of 16 bytes, and the most numbers that one row of a packed filter has."""
 _MOST_SIDE = 1024
 """Largest side of an image that a pool takes whole."""
+_FILLED, _MOST_PARTS = 132 * 32, 8
+"""Channels of all images from which on their pools fill a GPU, and most parts of an image."""
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
 
@@ -66,6 +70,10 @@ def lower_conv(
     seen = [_plane(v) for v in seen]
     y = w.number(full, LAST)
     bias = w.typed_as(bias, DType.F32) if bias else None
+    if p.groups == 1 and x.shape[2:] == weight.shape[2:] == full[2:] == (1, 1):
+        each = [v.flat(1, 3) for v in (x, weight, *seen, y)]
+        product_call(w, each[0], each[1], "nk", p.epilogue, each[2:-1], each[-1:], bias)
+        return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]
     chain, fused = p.epilogue, [_pixels(w, v) for v in seen]
     if chain and any(v is None for v in fused):
         total = w.number(full, LAST)
@@ -240,15 +248,42 @@ def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
     if len(x.shape) != 4 or x.view.strides[1] != 1 or x.dtype is not w.narrow:
         return None
     n, channels, *image = x.shape
-    if not all(isinstance(size, int) and 0 < size <= _MOST_SIDE for size in image):
+    sides = [size for size in image if isinstance(size, int) and 0 < size <= _MOST_SIDE]
+    if len(sides) < len(image):
         return None
+    high, wide = sides
     y = w.number((n, channels, 1, 1), LAST)
+    parts = _pool_parts(w, x.shape)
+    if parts > 1:
+        x = x.moved(Move("reshape", (0, 0, parts, high // parts, wide))).transposed(
+            (0, 2, 1, 3, 4)
+        )
+        x = x.flat(2, 1, 1, 1)
+        each = w.number((combine("mul", n, parts), channels, 1, 1), LAST)
+        _pool_call(w, p, x, each)
+        steps = (combine("mul", channels, parts), 1, channels, channels)
+        x = Value(View(each.view.buffer, (n, channels, parts, 1), steps), each.dtype)
+    _pool_call(w, p, x, y)
+    return y.flat(1, 3) if p.flat else y
+
+
+def _pool_call(w: Writer, p: PoolParams, x: Value, y: Value) -> None:
+    """Pool all pixels of each image."""
     w.call(
         "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
-        kind="max" if p.kind == "max" else "average", kernel=tuple(image),
+        kind="max" if p.kind == "max" else "average", kernel=x.shape[2:],
         strides=(1, 1), dilations=(1, 1), pads=(0, 0),
     )  # fmt: skip
-    return y.flat(1, 3) if p.flat else y
+
+
+def _pool_parts(w: Writer, shape: Shape) -> int:
+    """Return in how many parts images are pooled first: more than one if few and large."""
+    n, channels = w.about(shape[0]), w.about(shape[1])
+    high, wide = (size if isinstance(size, int) else 1 for size in shape[2:])
+    if n is None or channels is None or n * channels > _FILLED:
+        return 1
+    fit = (parts for parts in range(_MOST_PARTS, 1, -1) if not high % parts)
+    return next((parts for parts in fit if high // parts * wide >= MANY_PIXELS), 1)
 
 
 def lower_resize(

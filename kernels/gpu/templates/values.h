@@ -47,7 +47,7 @@ struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) run {
 };
 // V elements as machine words, so that a select on the whole value stays in registers.
 template <typename T, int V>
-struct alignas(16) packed {
+struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) packed {
   u32 words[V * sizeof(T) / 4];
 };
 template <int V>

@@ -752,12 +752,14 @@ def _convolutions() -> Iterator[Case]:
     yield Case("depthwise late", depthwise(DType.F32, (1, 5, 6, 7), (5, 5), (1, 1), late=1),
                ("256",))  # fmt: skip
     yield Case("depthwise 5x5", depthwise(DType.F32, (2, 5, 6, 12), (5, 5), (1, 2)),
-               ("1x4", "1x1"))  # fmt: skip
+               ("1x4", "1x1", "7x7"))  # fmt: skip
+    made = depthwise(DType.F16, (2, 9, 15, 24), (7, 7), (1, 1), RESNET)
+    yield Case("depthwise 7x7", made, ("1x4", "7x7"))
     for kind in ("max", "average", "average_inside"):
         yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 24), kind), ("256", "1x4", "1x1"))
     for kind in ("max", "average"):
         made = whole_pool(DType.F16, (3, 7, 21, 136), kind)
-        yield Case(f"pool whole {kind}", made, ("512",))
+        yield Case(f"pool whole {kind}", made, ("512", "512x4"))
     yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
 
 
