@@ -14,16 +14,18 @@ __all__ = ["highest_level"]
 
 
 @contextmanager
-def highest_level() -> Iterator[None]:
+def highest_level(*, float32: bool = False) -> Iterator[None]:
     """Leave out the lower levels of targets, in tests of what does not differ between levels.
 
     Otherwise each of these is compiled and verified too, by default in ``test_end_to_end`` and
-    ``suite/test_node_tests``.  A level above that has nothing but products of integers stays.
+    ``suite/test_node_tests``.  A level above that has nothing but products of integers stays,
+    and with ``float32`` the highest that has kernels in float32 does.
     """
     levels = CpuBackend.levels
 
     def last(self: CpuBackend, level: str, precision: str) -> tuple[str, ...]:
-        found, highest = levels(self, level, precision), host_levels(precision)[-1]
+        found = levels(self, level, precision)
+        highest = host_levels("fp32" if float32 else precision)[-1]
         return found[found.index(highest) if highest in found else -1 :]
 
     with pytest.MonkeyPatch.context() as patch:

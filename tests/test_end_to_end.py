@@ -356,9 +356,10 @@ def test_what_is_faster_is_found_by_timing(
     assert error_between(found, answers(original, padded_text())) < CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "most"),
-    [("int8", 0.05), pytest.param("int4-weights", 0.3, marks=pytest.mark.slow)],
+    [("int8", 0.05), ("int4-weights", 0.3)],
 )
 def test_integers_are_within_what_is_accepted(
     precision: str, most: float, original: Path, tmp_path: Path

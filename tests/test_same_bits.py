@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.graphs import Net, normal
+from tests.highest import highest_level
 from tests.tiny import answers, padded_text, transformer
 from tracea_graph import Options, api
 from tracea_graph.kernels.cpu.isa_levels import host_levels
@@ -35,7 +36,8 @@ def many_processors() -> Iterator[None]:
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     original = transformer(tmp_path_factory.mktemp(request.param))
     options = Options(keep="all", precision=request.param, verify=False)
-    return Path(api.optimize(original, options).output)
+    with highest_level(float32=True):  # results run at no other
+        return Path(api.optimize(original, options).output)
 
 
 def run(result: Path, feeds: dict[str, np.ndarray], threads: int) -> list[np.ndarray]:

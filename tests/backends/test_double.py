@@ -359,6 +359,7 @@ def few(net: Net) -> str:
     return net("Gemm", net("Flatten", net("Relu", y)), net.weight(1920, 70), net.weight(70))
 
 
+@pytest.mark.slow  # 20 s of compiling
 def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     """Split-K sums are correct in every run, even if scratch memory holds stale counters."""
     path, report = improved_in_fp16(few, tmp_path)
@@ -398,6 +399,7 @@ def broad(net: Net) -> str:
     return net("Relu", y)
 
 
+@pytest.mark.slow  # 20 s of compiling
 def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
     path, report = improved_in_fp16(broad, tmp_path)
     assert _symbols(path, "fp16").count("_wgconv_") >= 2

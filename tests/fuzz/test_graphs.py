@@ -10,7 +10,7 @@ from tests.fuzz.running import run_many, write_steady
 
 pytestmark = pytest.mark.compiler
 
-FEW, MANY = 36, 250
+FEW, MANY = 24, 250
 """Graphs of the default seed; of each slow one, of which the 20 usual ones make 5,000."""
 REWRITTEN, UNSTEADY = 0.9, 0.25
 """The smallest share of models with a kernel; the largest that have no answer to be equal to."""

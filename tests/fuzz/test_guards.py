@@ -22,7 +22,7 @@ from tracea_graph.pipeline.inputs import gather_inputs
 
 pytestmark = pytest.mark.compiler
 
-FEW, MANY = 14, 120
+FEW, MANY = 8, 120
 GUARDED = 0.5
 """The smallest share of models with an initializer that can be compared."""
 

@@ -22,7 +22,7 @@ from tests.tiny import ROOT, transformer
 
 pytestmark = pytest.mark.compiler
 
-FEW, MANY = (40, 100), (150, 350)
+FEW, MANY = (24, 60), (150, 350)
 """Small and real files of the default seed; of each slow one, of which the 20 usual ones make
 10,000."""
 LIMIT, MEMORY = 6000.0, 1 << 30

@@ -15,12 +15,24 @@ __all__ = ["by_precision", "named_errors"]
 
 
 def by_precision(
-    cases: Sequence[Case], is_low: Callable[[Case], bool], folders: pytest.TempPathFactory
+    cases: Sequence[Case],
+    is_low: Callable[[Case], bool],
+    folders: pytest.TempPathFactory,
+    *,
+    every_level: bool = False,
 ) -> Iterator[Answers]:
-    """The cases in float32, and those in bf16 and integers with the levels these have."""
+    """The cases in float32, and those in bf16 and integers with the levels these have.
+
+    The latter leave out float32's highest level, unless it is the highest here or ``every_level``
+    is asked for: kernels there compute with two numbers what those of the level above compute with
+    one, as AVX2's do.
+    """
     low = [case for case in cases if is_low(case)]
     high = [case for case in cases if not is_low(case)]
-    levels = host_levels(), host_levels("bf16")
+    floats, few_bits = host_levels(), host_levels("bf16")
+    if not every_level and few_bits[-1] != floats[-1]:
+        few_bits = tuple(level for level in few_bits if level != floats[-1])
+    levels = floats, few_bits
     for some, of_them in zip((high, low), levels, strict=True):
         calls = {call.name for case in some for call in case.program.calls}
         yield Answers(some, calls, (), of_them, folders)

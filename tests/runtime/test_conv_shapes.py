@@ -239,9 +239,12 @@ class Maker:
         )  # fmt: skip
 
 
-def check(classes: Sequence[Class], folders: pytest.TempPathFactory) -> None:
-    """All cases at all levels, and one thread gives the bits of two."""
-    for answers in by_precision(Maker(classes).made, in_few_bits, folders):
+def check(
+    classes: Sequence[Class], folders: pytest.TempPathFactory, *, every_level: bool = False
+) -> None:
+    """All cases are right, and one thread gives the bits of two."""
+    made = Maker(classes).made
+    for answers in by_precision(made, in_few_bits, folders, every_level=every_level):
         wrong = named_errors(answers, lambda c: FAST_MATH.get(layout_of(c.name), c.tolerance))
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)
@@ -275,4 +278,4 @@ def test_any_two_properties(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", range(1, 12))
 def test_all_classes(kernel: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    check(list(every(kernel)), tmp_path_factory)
+    check(list(every(kernel)), tmp_path_factory, every_level=True)

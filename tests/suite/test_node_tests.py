@@ -30,8 +30,8 @@ class Least:
     rewritten: int
 
 
-SAMPLE, ALL = slice(0, None, 12), slice(None)
-LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(112, 33), "all": Least(1500, 600)})
+SAMPLE, ALL = slice(0, None, 24), slice(None)
+LEAST: Mapping[str, Least] = MappingProxyType({"sample": Least(70, 15), "all": Least(1500, 600)})
 
 EXCUSES = {
     "": 1.00,
