@@ -20,6 +20,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.gpu.device import Device, Loaded, checked
+from tests.kernels.gpu import block_cases, integer_cases
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -201,6 +202,36 @@ def _turn(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     return (lambda x: x.t().contiguous()), [x]
 
 
+def _whole_numbers(m: int, n: int, k: int) -> Work:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        x, w = (torch.randint(-9, 9, (r, k), device="cuda").to(torch.int8) for r in (m, n))
+        return (lambda x, w: torch._int_mm(x, w.t())), [x, w]
+
+    return work
+
+
+def _bytes(m: int, n: int, k: int) -> Row:
+    """A product of bytes with a zero point, which torch leaves out."""
+    tiles = ("32x64x128x4", "64x64x128x3", "128x128x64x4")
+    return Row(f"bytes {m}x{n}x{k}", integer_cases.gemm(DType.I8, m, n, k, 3), tiles,
+               _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
+
+
+def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
+    made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps), 7,
+                              pad=taps // 2)  # fmt: skip
+    flops = 2.0 * 32 * side * side * filters * c * taps * taps
+    return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made,
+               ("64x64x128x3", "128x128x64x4"), _convolve(32, side, c, filters, taps, 1, 1),
+               flops, 0)  # fmt: skip
+
+
+def _blocks(m: int, n: int, k: int, share: float) -> Row:
+    """A product over a share of the blocks of a matrix; torch multiplies all."""
+    return Row(f"blocks {share:.0%} {m}x{n}x{k}", block_cases.blocks("f16", m, n, k, share),
+               ("64x64x64x3", "128x64x32x4"), _product(m, n, k, "f16"), 2.0 * m * n * k, 0)  # fmt: skip
+
+
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 _FEW = ("32x64x64x4",)
@@ -247,6 +278,12 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
+    *(_bytes(*s) for s in ((4096, 3072, 768), (4096, 768, 3072), (128, 3072, 768),
+                           (128, 768, 768))),
+    *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
+    *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
+    *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),
+    *(_blocks(128, 3072, 768, share) for share in (0.5, 0.1)),
 )  # fmt: skip
 
 

@@ -380,7 +380,10 @@ _LEAST = 1 << 14
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
-_OF_ZEROS = ("tiled-gemm", "block-sparse-gemm", "unstructured-sparse-gemm")
+_OF_ZEROS = (
+    "tiled-gemm", "block-sparse-gemm", "unstructured-sparse-gemm", "tiled-column-block-gemm",
+    "column-block-gemm",
+)  # fmt: skip
 _OF_LINES, _OF_RANK = (DEAD_CHANNELS, *_OF_ZEROS), (LOW_RANK_EXACT,)
 """Rules that exploit zeros, zero rows or columns, and low ranks."""
 
