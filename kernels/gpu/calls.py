@@ -213,10 +213,13 @@ def _embedding(dtype: str) -> CallSchema:
     return CallSchema(
         "embedding",
         (
-            _op("tables", "V N", *DTYPES, many="count", touched="picks"),
+            _op("tables", "V N", *DTYPES, *BYTES, many="count", touched="picks"),
             _op("ids", "A B", "i32", "i64", many="count"), _out("y", "M N", dtype),
         ),
-        (number("count", 1, 4), choice("table_type", DTYPES), choice("index_type", INDICES)),
+        (
+            number("count", 1, 4), choice("table_type", (*DTYPES, *BYTES)),
+            choice("index_type", INDICES),
+        ),
         dtype,
     )  # fmt: skip
 
@@ -420,7 +423,7 @@ CALLS = Calls(
         *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
-        *map(_embedding, DTYPES),
+        *map(_embedding, (*DTYPES, *BYTES)),
         *map(_take, DTYPES),
         *map(_arg, DTYPES),
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),

@@ -346,10 +346,7 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    if call.op in ("integer_gemm", "integer_conv"):
-        size = CALLS.of(call).named(call)["y"][0].dims[-1]  # type: ignore[index, union-attr]
-        columns = size if isinstance(size, int) else 0
-    tiled = ("gemm", "conv", "gemm_blocks", "integer_gemm", "integer_conv")
+    tiled = ("gemm", "conv", "integer_gemm", "integer_conv")
     rows = _rows(call) if call.op in tiled else 0
     permuted = call.op == "copy" and permutes(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]

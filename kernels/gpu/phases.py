@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.block_rules import ColumnBlockGemm, TiledColumnBlockGemm
+from tracea_graph.kernels.gpu.byte_embedding import BYTE_EMBEDDING
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
@@ -21,11 +22,12 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
+from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.reason_codes import Code, Reason, unsuited
-from tracea_graph.rewrite import Miss, Pass, Phase, Proposal
+from tracea_graph.rewrite import Miss, Pass, Phase, Proposal, RulePass
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
@@ -124,7 +126,9 @@ def phases(request: Request) -> tuple[Phase, ...]:
     """Return the phases that follow those of :func:`tracea_graph.passes.phases`."""
     dtype = TYPES.get(request.precision)
     mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None
+    tables = Phase("byte-tables", (RulePass(BYTE_EMBEDDING), Iota()))
     return (
+        tables,
         *LAYOUT,
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),

@@ -73,8 +73,6 @@ _LONG_ROWS, MANY_ROWS = 1024, 1024
 _SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
 """Columns up to which part of a warp reduces a row that consists of runs of 16 bytes."""
 _SHORT_HEAD = 64
-_LEAST_TILED = 64
-"""Columns up to which tiles have as many."""
 
 
 def choose_tile(
@@ -112,19 +110,11 @@ def choose_tile(
             return "128x64x16x4" if wide else small, why
         small = "32x64x64x4" if op == "gemm" else "64x64x64x3"
         return "128x128x32x4" if wide else small, why
-    if op == "gemm_blocks":
-        wide, narrow = rows >= MANY_ROWS, dtype in ("f16", "bf16")
-        which = f"{rows} rows" if rows else "rows that differ between runs"
-        why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
-        if narrow:
-            return "128x64x32x4" if wide else "64x64x64x3", why
-        return "64x64x32x3", "the only tile whose sums and factors fit registers"
     if op in ("integer_gemm", "integer_conv"):
         wide = rows >= MANY_ROWS
         which = f"{rows} rows" if rows else "rows that differ between runs"
-        if wide and columns > _LEAST_TILED:
-            return "128x128x64x4", f"{which} fill large tiles"
-        return "64x64x128x3" if wide else "32x64x128x4", f"{which} leave large tiles empty"
+        why = f"{which} {'fill tiles of 64' if wide else 'leave tiles of 64 empty'}"
+        return "64x64x128x3" if wide else "32x64x128x4", why
     if op == "attention":
         short = 0 < head <= _SHORT_HEAD
         which = f"heads of {head}" if head else "heads of any size"

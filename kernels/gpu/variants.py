@@ -188,12 +188,11 @@ VARIANTS = (
     ),
     *(
         replace(_gemm(d, *tile), op="gemm_blocks", template="gemm_blocks.cu.in")
-        for d in ("f16", "bf16")
-        for tile in ((128, 64, 32, 4, 64, 32, 2), (64, 64, 64, 3, 32, 32, 2))
-    ),
-    *(
-        replace(_gemm(d, 64, 64, 32, 3, 32, 32, 2), op="gemm_blocks", template="gemm_blocks.cu.in")
-        for d in ("tf32", "tf32x3")
+        for types, tile in (
+            (("f16", "bf16"), (64, 64, 64, 3, 32, 32, 2)),
+            (("tf32", "tf32x3"), (64, 64, 32, 3, 32, 32, 2)),
+        )
+        for d in types
     ),
     *(
         _bytes(op, d, *tile)
@@ -266,6 +265,7 @@ VARIANTS = (
         )
         for d in ("f32", "f16", "bf16")
     ),
+    *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),

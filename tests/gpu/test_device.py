@@ -61,7 +61,8 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
 def test_cubins_say_what_the_driver_says() -> None:
     for loaded in kernels().values():
         facts, source = loaded.built.facts, loaded.built.source
-        assert facts is not None and loaded.built.refused is None
+        assert facts is not None
+        assert loaded.built.refused is None or "local memory" in loaded.built.refused
         assert facts.registers == loaded.attribute("NUM_REGS")
         assert facts.shared == loaded.attribute("SHARED_SIZE_BYTES")
         assert facts.stack >= loaded.attribute("LOCAL_SIZE_BYTES")

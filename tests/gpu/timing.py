@@ -212,7 +212,7 @@ def _whole_numbers(m: int, n: int, k: int) -> Work:
 
 def _bytes(m: int, n: int, k: int) -> Row:
     """A product of bytes with a zero point, which torch leaves out."""
-    tiles = ("32x64x128x4", "64x64x128x3", "128x128x64x4")
+    tiles = ("32x64x128x4", "64x64x128x3")
     return Row(f"bytes {m}x{n}x{k}", integer_cases.gemm(DType.I8, m, n, k, 3), tiles,
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
@@ -222,14 +222,15 @@ def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
                               pad=taps // 2)  # fmt: skip
     flops = 2.0 * 32 * side * side * filters * c * taps * taps
     return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made,
-               ("64x64x128x3", "128x128x64x4"), _convolve(32, side, c, filters, taps, 1, 1),
+               ("32x64x128x4", "64x64x128x3"), _convolve(32, side, c, filters, taps, 1, 1),
                flops, 0)  # fmt: skip
 
 
 def _blocks(m: int, n: int, k: int, share: float) -> Row:
     """A product over a share of the blocks of a matrix; torch multiplies all."""
-    return Row(f"blocks {share:.0%} {m}x{n}x{k}", block_cases.blocks("f16", m, n, k, share),
-               ("64x64x64x3", "128x64x32x4"), _product(m, n, k, "f16"), 2.0 * m * n * k, 0)  # fmt: skip
+    made = block_cases.blocks("f16", m, n, k, share)
+    work = _product(m, n, k, "f16")
+    return Row(f"blocks {share:.0%} {m}x{n}x{k}", made, ("64x64x64x3",), work, 2.0 * m * n * k, 0)
 
 
 _LAYER = {"kind": "layer", "epsilon": 1e-5}

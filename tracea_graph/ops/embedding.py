@@ -20,14 +20,19 @@ from tracea_graph.ttg.iteration_space import IterationSpace, along, whole
 from tracea_graph.ttg.loop_nest_model import RegionModel, Work
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["MAX_TABLES", "EmbeddingParams"]
+__all__ = ["BYTES", "MAX_TABLES", "EmbeddingParams"]
 
 MAX_TABLES = 4
+BYTES = (DType.U8, DType.I8)
+"""Types of a single table whose rows are results as they are."""
 
 
 @dataclass(frozen=True)
 class EmbeddingParams:
-    """Operands: table ``[V, H]``, integer ids, table, ids … , then gamma and beta if present."""
+    """Operands: table ``[V, H]``, integer ids, table, ids … , then gamma and beta if present.
+
+    Rows of one table of 8-bit integers keep their type.
+    """
 
     tables: int
     norm: Norm | None = None
@@ -51,7 +56,8 @@ class EmbeddingParams:
         table = specs[0].shape
         if rows is None or table is None:
             raise ValueError("id shapes do not provably broadcast")
-        spec = TensorSpec(DType.F32, (*rows, table[-1]))
+        held = specs[0].dtype if specs[0].dtype in BYTES else DType.F32
+        spec = TensorSpec(held, (*rows, table[-1]))
         return (spec, spec) if self.keep_sum else (spec,)
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:

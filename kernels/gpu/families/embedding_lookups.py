@@ -17,6 +17,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 _RUN = 4
 _BYTES = 16
 """Bytes that one thread compares."""
+_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
 _INDICES = {"i32": DType.I32, "i64": DType.I64}
 
 
@@ -42,8 +43,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         return {"element": own, "index_element": a["index_type"]}
     return {
         "count": a["count"],
-        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
-        "table_element": chain_parameters.ELEMENTS[TYPES[str(a["table_type"])]],
+        "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
+        "table_element": chain_parameters.ELEMENTS[_TYPES[str(a["table_type"])]],
+        "missing": "0.0f" if call.dtype in ("u8", "i8") else '__builtin_nanf("")',
         "index_element": a["index_type"],
         "run": _RUN,
     }
@@ -65,14 +67,14 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if call.op == "take":
         return _taken(call, variant, symbol)
     made = []
-    kind, index = TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
+    kind, index = _TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
     for table, ids in zip(named["tables"], named["ids"], strict=True):
         made += [pointer(table, kind), *map(i32, (*table.strides, table.dims[0]))]
         made += [pointer(ids, index), *map(i32, ids.strides)]
     y = named["y"]
     rows, cols = y.dims
     runs = combine("ceildiv", cols, _RUN)
-    made += [pointer(y, TYPES[call.dtype]), *map(i32, (*y.strides, rows, cols)), divisor(runs)]
+    made += [pointer(y, _TYPES[call.dtype]), *map(i32, (*y.strides, rows, cols)), divisor(runs)]
     made.append(divisor(named["ids"][0].dims[1]))
     blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

@@ -13,7 +13,7 @@ from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, V
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.embedding import BYTES, EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.index_map import IndexMap, Move
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -89,7 +89,7 @@ def lower_embedding(
     rank = max(len(v.shape) for v in numbers)
     rows: Shape = tuple(_wide(numbers, rank, axis) for axis in range(rank))
     full = (*rows, tables[0].shape[-1])
-    dtype = w.narrow
+    dtype = tables[0].dtype if tables[0].dtype in BYTES else w.narrow
     total = targets[-1] if p.keep_sum or not p.norm else None
     total = total or w.temp(dtype, full)
     own = numbers if rank > 1 else [v.moved(Move("unsqueeze", (0,))) for v in numbers]

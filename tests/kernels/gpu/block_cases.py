@@ -17,7 +17,7 @@ from tracea_graph.passes.sparse.zero_maps import zero_map
 
 __all__ = ["CASES"]
 
-HALF, WIDE = ("64x64x64x3", "128x64x32x4"), ("64x64x32x3",)
+HALF, WIDE = ("64x64x64x3",), ("64x64x32x3",)
 
 
 def blocks(
