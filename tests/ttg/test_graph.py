@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import networkx as nx
@@ -295,3 +295,21 @@ def test_random_replacements_are_refused_exactly_where_they_make_a_cycle(seed: i
         else:
             refused(graph, "would make a cycle", picked, [new])
         graph.check()
+
+
+def test_a_part_is_ordered_without_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting all regions for each part takes time with the square of the graph."""
+    graph, looked = long_chain(2000), list[int]()
+    regions = graph.regions()
+    sort = Topology._sorted
+
+    def counted(self: Topology, names: Collection[str]) -> list[str]:
+        looked.append(len(names))
+        return sort(self, names)
+
+    monkeypatch.setattr(Topology, "_sorted", counted)
+    for i in range(10, 1990, 20):
+        a, b, c = regions[i : i + 3]
+        assert graph.convex([c, a]) == [a, b, c]
+        graph.replace([a, b, c], [fused(a.operands, c.results, f"f{i}")])
+    assert sum(looked) <= 2000 + 3 * 99

@@ -190,7 +190,7 @@ class TileGraph:
         """
         self._states.ask_all()
         names = self._topology.between([r.id for r in regions])
-        return self.in_order(map(self._at, names))
+        return [*map(self._at, self._topology.order_of_convex(names))]
 
     def convex_closure(self, chosen: Mapping[str, Region], near: Region) -> list[Region]:
         """Return the regions that must join a convex set together with ``near`` to keep it convex.
@@ -199,7 +199,7 @@ class TileGraph:
         """
         self._states.ask_all()
         names = self._topology.convex_closure(chosen, near.id)
-        return self.in_order([near, *map(self._at, names)])
+        return [*map(self._at, self._topology.order_of_convex({near.id, *names}))]
 
     def in_order(self, regions: Iterable[Region]) -> list[Region]:
         """Return the given regions, producers before consumers."""

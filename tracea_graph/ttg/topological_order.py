@@ -47,7 +47,7 @@ class Topology:
     def order(self) -> list[str]:
         """Return sources before readers, by rank otherwise; raises GraphError on a cycle."""
         if self._order is None:
-            self._order = self._sorted()
+            self._order = self._sorted(self.rank)
             self._places = {name: i for i, name in enumerate(self._order)}
             self._position = dict(self._places)
         return self._order
@@ -57,18 +57,25 @@ class Topology:
         self.order()
         return self._places
 
-    def _sorted(self) -> list[str]:
-        waiting = {name: sum(1 for _ in self.sources(name)) for name in self.rank}
+    def order_of_convex(self, names: Collection[str]) -> list[str]:
+        """Return a convex set as :meth:`order` does a graph, without looking outside it."""
+        return self._sorted(names)
+
+    def _sorted(self, names: Collection[str]) -> list[str]:
+        """Sort regions by the edges among them, and by rank where those leave a choice."""
+        waiting = {name: sum(s in names for s in self._before[name]) for name in names}
         ready = [(self.rank[name], name) for name, count in waiting.items() if not count]
         heapify(ready)
         found: list[str] = []
         while ready:
             found.append(heappop(ready)[1])
-            for name in self.readers(found[-1]):
+            for name in self._next[found[-1]]:
+                if name not in names:
+                    continue
                 waiting[name] -= 1
                 if not waiting[name]:
                     heappush(ready, (self.rank[name], name))
-        if len(found) < len(self.rank):
+        if len(found) < len(names):
             raise GraphError("the graph has a cycle")
         return found
 
