@@ -115,6 +115,15 @@ def test_cuts_are_distinct_and_the_default_is_first(name: str, level: str) -> No
     assert all(SCHEDULE_SPACE.modelled_us(case, s, level, 2) > 0 for s in schedules)
 
 
+def test_sixteen_rows_of_a_small_sparse_product_beat_more_at_a_time() -> None:
+    case = case_of("blocks")
+    default = default_of(case)
+    few, many = (replace(default, rows=rows) for rows in (16, case.rows))
+    us = [SCHEDULE_SPACE.modelled_us(case, s, "avx512", 1) for s in (few, many)]
+    assert us[0] < us[1]
+    assert cut(case, default, "avx512", 1) == cut(case, few, "avx512", 1)
+
+
 def test_five_heads_on_two_cores_promise_a_gain_by_cutting_queries() -> None:
     """Five tasks leave one of two cores idle a fifth of the time."""
     program = PROGRAMS["attention_ordered_150_of_150"]

@@ -11,6 +11,7 @@ namespace tracea {
 
 constexpr int64_t kGroup = 16;    // rows packed together
 constexpr int64_t kTogether = 4;  // panels finished together
+constexpr int64_t kStreamedFloats = 4 * kNearFloats;  // stored numbers that each group may read anew
 
 struct BlockSparseJob {
   GemmJob gemm;  // operands, sizes and what finishes a tile
@@ -242,7 +243,9 @@ inline bool run_gemm_block_sparse(Run& run, const Call& call, const TensorView* 
   if (gemm.m == 0 || gemm.n == 0) return true;
   gemm.x_row = gemm.x->strides[0] / (job.pairs ? 2 : 1), gemm.x_step = gemm.x->strides[1];
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), near = kNearFloats / kGroup;
-  job.groups_per_chunk = max(1, min(job.groups, near / max(job.depth, 1)));
+  // Numbers are read in order, and fetched ahead; packed rows here and there, so that they stay near.
+  const bool streamed = job.stored <= kStreamedFloats / (job.block * TRACEA_PANEL);
+  job.groups_per_chunk = streamed ? 1 : max(1, min(job.groups, near / max(job.depth, 1)));
   const TaskSchedule schedule = call.task_schedule(gemm.m);
   if (schedule.rows) job.groups_per_chunk = min(job.groups, ceil_div(schedule.rows, kGroup));
   job.chunks = ceil_div(job.groups, job.groups_per_chunk);

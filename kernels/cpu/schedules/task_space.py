@@ -41,6 +41,7 @@ _ELEMENTS = (4 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20
 
 _QUERY_CHUNK, _FEWEST_TASKS, _GRAIN = 48, 8, 32 << 10
 _NEAR_FLOATS, _GROUP, _TOGETHER, _TASKS_EACH = 192 << 10, 16, 4, 4
+_STREAMED_BYTES = 16 * _NEAR_FLOATS
 _CODE_WORK, _ROWS_OF_TASK = 1 << 17, 96
 """The runtime's constants (``runtime/attention.h``, ``elementwise.h``, ``gemm_block_sparse.h``,
 ``gemm_nbits.h``)."""
@@ -115,6 +116,8 @@ def _cut_sparse(
     """Mirrors ``run_gemm_block_sparse``."""
     panels, groups = -(-_columns(problem, rows) // PANEL), -(-rows // _GROUP)
     each = max(1, min(groups, _NEAR_FLOATS // _GROUP // max(_depth(problem, rows), 1)))
+    if problem.weight_bytes <= _STREAMED_BYTES:
+        each = 1
     if schedule.rows:
         each = min(groups, -(-schedule.rows // _GROUP))
     chunks = -(-groups // each)
@@ -183,14 +186,24 @@ def _transfer_us(case: Case, problem: TaskProblem, share: float) -> float:
 
 
 def _again_us(case: Case, problem: TaskProblem, work: TaskCut) -> float:
-    """Packing of keys and values by every task, or weights read again for every further rows."""
+    """Packing of keys and values by every task, or weights read again for every further rows.
+
+    Sparse weights are streamed from the second-level cache beside the arithmetic.  Packed rows of
+    more than one group are read from there again, one vector for each vector of weights.
+    """
     if problem.op == "attention":
         (k,), (v,) = problem.named["k"], problem.named["v"]
         floats = work.tasks / work.items * sum(_elements(box, case.rows) for box in (k, v))
         return 2 * 4 * floats / L2_GBS * 1e-3
     if problem.op == "elementwise":
         return 0.0
-    return (work.rows - 1) * problem.weight_bytes / L3_GBS * 1e-3
+    far = problem.weight_bytes
+    if problem.op != "gemm_block_sparse":
+        return (work.rows - 1) * far / L3_GBS * 1e-3
+    far = max(0, far - L2_BYTES)
+    groups = -(-case.rows // _GROUP)
+    packed = groups * problem.weight_bytes if work.rows < groups else 0
+    return ((work.rows - 1) * far / L3_GBS + packed / L2_GBS) * 1e-3
 
 
 # ---- sizes -----------------------------------------------------------------------------
