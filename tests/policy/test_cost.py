@@ -109,6 +109,18 @@ def test_a_large_product_takes_its_flops_at_the_peak() -> None:
     assert at_peak < cost(product(), seq=rows) < 1.5 * at_peak
 
 
+def test_merged_products_take_the_flops_of_all_their_columns() -> None:
+    """They are no faster than their arithmetic, and save what reading x twice more takes."""
+    net = Net()
+    x = net.input("x", "batch", "seq", 256)
+    apart = net.graph(*(net("MatMul", x, net.weight(256, 256)) for _ in range(3)))
+    merged = apart.copy()
+    optimized(merged)
+    assert {len(r.results) for r in merged.regions()} == {3}
+    at_peak = 3 * 2 * 4096 * 256 * 256 / (MACHINE.gflops * 1e9) * 1e6
+    assert at_peak < cost(merged, seq=4096) < cost(apart, seq=4096)
+
+
 def test_a_product_of_one_row_takes_its_weights_from_memory() -> None:
     weights = 256 * 256 * 4 / (MACHINE.dram_gbytes * 1e9) * 1e6
     assert weights < cost(product(), seq=1) < 1.2 * weights

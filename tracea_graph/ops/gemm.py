@@ -148,7 +148,7 @@ class GemmParams:
         return [y, total] if self.keep_sum else [y]
 
     def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
-        count = prod(result)
+        count = prod(result[:-1]) * self.n  # the result is the first of the splits
         beside = (
             1
             + (self.epilogue.flops if self.epilogue else 0)
