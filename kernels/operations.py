@@ -88,19 +88,19 @@ def over_images(name: str, *calls: str) -> KernelOperation:
 
 
 _ALL = (
-    KernelOperation("gemm", _MNK, _GEMM, _product, ("gemm",)),
+    KernelOperation("gemm", _MNK, _GEMM, _product, ("gemm", "integer_gemm")),
     KernelOperation(
         "low_rank_gemm", (*_MNK, "rank"), (*_GEMM, 64), _product, ("gemm",), "low-rank"
     ),
     KernelOperation(
         "gemm_block_sparse", (*_MNK, "block", "percent"), (*_GEMM, 32, 20), _product,
-        ("gemm_block_sparse",), "blocks",
+        ("gemm_block_sparse", "gemm_blocks"), "blocks",
     ),
     KernelOperation("gemm_nbits", _MNK, (1, 2048, 2048), _product, ("gemm_nbits",)),
     KernelOperation(
         "gemm_bitmap", (*_MNK, "percent"), (1, 768, 768, 20), _product, ("gemm_bitmap",), "bitmap"
     ),
-    KernelOperation("conv2d", _CONV, (*_RESNET, 64, 3), _conv, ("conv",)),
+    KernelOperation("conv2d", _CONV, (*_RESNET, 64, 3), _conv, ("conv", "integer_conv")),
     KernelOperation("winograd", _CONV, (*_RESNET, 64, 3), _conv, ("winograd",), "transformed"),
     KernelOperation(
         "conv_dispatch", _CONV, (1, 64, 14, 14, 64, 3), _conv, ("conv_dispatch",), "transformed"
@@ -111,8 +111,8 @@ _ALL = (
     KernelOperation("conv_nhwc", _CONV, (*_RESNET, 64, 3), _conv, ("conv_nhwc",)),
     KernelOperation("conv_plain", _CONV, (1, 64, 14, 14, 64, 3), _conv, ("conv_plain",)),
     KernelOperation(
-        "depthwise", (*_IMAGE, "kernel"), (1, 96, 56, 56, 3), _channelwise, ("depthwise",),
-        "channels",
+        "depthwise", (*_IMAGE, "kernel"), (1, 96, 56, 56, 3), _channelwise,
+        ("depthwise", "integer_depthwise"), "channels",
     ),
     KernelOperation("attention", _HEADS, _BERT, _attention, ("attention", "attention_rows")),
     KernelOperation(
@@ -129,6 +129,7 @@ _ALL = (
     _over("arg_reduce", "arg_reduce", "arg"),
     _over("sum_rows"),
     _over("top_k"),
+    _over("value_range", structure="elements"),
     _over("gather", "embedding"),
     _over("gather_nbits"),
     _over("gather_elements", "gather_elements", "take"),
@@ -138,7 +139,7 @@ _ALL = (
     _over("iota", structure="elements"),
     _over("kv_append", structure="elements"),
     _over("bytes_equal", "bytes_equal", "same", structure="elements"),
-    over_images("pool"),
+    over_images("pool", "pool", "integer_pool"),
     over_images("global_pool"),
     over_images("pool_nhwc"),
     over_images("resize"),

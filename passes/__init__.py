@@ -93,7 +93,7 @@ REVERTIBLE = (
     "unstructured-sparse-gemm", "impose-window",
 )  # fmt: skip
 """Rules that can be undone for a single region, which then keeps its unoptimized form."""
-WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm", "column-block-gemm")
+WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 """Rules that depend on the values of weights."""
 
 NOT_COMPRESSED: Mapping[str, Compressed] = MappingProxyType({})

@@ -40,6 +40,7 @@ class TransposedEpilogue:
         if params.target or len(region.results) != 1:
             return
         if not any(params.views):
+            yield Miss(self.name, region.id, unsuited("it transposes no operand"))
             return
         for value, view in zip(region.operands, params.views, strict=True):
             product = gemm_producer(graph, value) if _perm(view) in ((), _FIRST) else None
