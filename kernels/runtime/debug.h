@@ -1,4 +1,4 @@
-// What TRACEA_DEBUG, TRACEA_PROCESSORS and TRACEA_TIMEOUT ask of every run.
+// What TRACEA_BARRIERS, TRACEA_DEBUG, TRACEA_PROCESSORS and TRACEA_TIMEOUT ask of every run.
 #pragma once
 #include <time.h>
 
@@ -10,6 +10,7 @@ struct DebugOptions {
   bool guard;       // runtime/guard.h
   int64_t timeout;  // nanoseconds of a run, 0: any
   int32_t processors;  // among which work is divided, 0: those that are usable
+  bool barriers;       // calls are not linked (cpu/runtime/linker.h)
 };
 
 constexpr int64_t kMostProcessors = 4096;
@@ -27,6 +28,12 @@ inline bool read_debug(DebugOptions* out, Error& error) {
   if (mode && *mode) {
     if (strcmp(mode, "guard")) return error.fail("TRACEA_DEBUG is '%.40s', but must be guard.", mode);
     out->guard = true;
+  }
+  const char* barriers = getenv("TRACEA_BARRIERS");
+  if (barriers && *barriers) {
+    if (strcmp(barriers, "1"))
+      return error.fail("TRACEA_BARRIERS is '%.40s', but must be 1.", barriers);
+    out->barriers = true;
   }
   const char* count = getenv("TRACEA_PROCESSORS");
   if (count && *count) {

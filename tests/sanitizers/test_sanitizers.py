@@ -6,6 +6,7 @@ import itertools
 import random
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -17,6 +18,7 @@ from tests.runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from tests.runtime.conv_cases import all_conv_cases
 from tests.runtime.conv_int16_cases import conv_int16_cases
 from tests.runtime.empty_cases import empty_cases
+from tests.runtime.linked_cases import linked_block
 from tests.runtime.support import Case, mutate
 from tests.sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 from tracea_graph.config import TOLERANCE
@@ -142,5 +144,19 @@ def test_concurrent_runs_share_nothing(tmp_path_factory: pytest.TempPathFactory)
     assert len(cases) == len(SHARED)
     racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("threads"))
     answers = racing.run(jobs(cases), ISAS[-1], workers=3, together=4, repeats=5)
+    for case, answer in zip(cases, answers, strict=True):
+        conforms(case, answer, TOLERANCE.exact)
+
+
+def test_linked_calls_touch_rows_in_order(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links(THREADS[0]):
+        pytest.skip("g++ has no thread sanitizer here")
+    monkeypatch.setenv("TRACEA_PROCESSORS", "5")
+    cases = [linked_block(), linked_block(m=96, heads=2, d=32)]
+    cases = [replace(case, name=f"{case.name}_{i}") for i, case in enumerate(cases)]
+    racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("linked"))
+    answers = racing.run(jobs(cases), ISAS[-1], workers=5, together=1, repeats=8)
     for case, answer in zip(cases, answers, strict=True):
         conforms(case, answer, TOLERANCE.exact)

@@ -23,13 +23,16 @@ struct AttentionJob {
   tracea_attention_ranges_fn find_ranges;
   tracea_attention_range* ranges;  // [batches][chunks][blocks], or null: each task looks itself
   int64_t blocks, pieces;          // blocks of queries, and tasks that find their ranges, per chunk
+  bool by_rows;                    // tasks of the same queries are neighbours; else those of a head
   Slots slots;
 };
 
 inline void attention_task(void* usr, size_t index) {
   AttentionJob& job = *static_cast<AttentionJob*>(usr);
-  const int64_t task = static_cast<int64_t>(index), chunk = task % job.chunks;
-  const int64_t part = task / job.chunks % job.parts, group = task / job.chunks / job.parts;
+  const int64_t task = static_cast<int64_t>(index), heads = job.groups * job.parts;
+  const int64_t chunk = job.by_rows ? task / heads : task % job.chunks;
+  const int64_t at_head = job.by_rows ? task % heads : task / job.chunks;
+  const int64_t part = at_head % job.parts, group = at_head / job.parts;
   const int64_t g = group % job.groups, b = group / job.groups;
   const int64_t queries = job.q->dims[2], shared = job.q->dims[1] / job.groups;
   const int64_t first = queries * chunk / job.chunks, last = queries * (chunk + 1) / job.chunks;
@@ -307,6 +310,9 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   const int64_t wanted = max(8, host.processors);
   const TaskSchedule schedule = call.task_schedule(queries);
   job.chunks = max(1, min(ceil_div(queries, kQueryChunk), wanted / all));
+  job.by_rows = run.links && q.dims[0] == 1;
+  if (job.by_rows)  // products of the first rows then begin while other threads attend to the last
+    job.chunks = max(job.chunks, min(ceil_div(queries, kQueryChunk), ceil_div(2 * run.threads(), all)));
   if (schedule.rows) job.chunks = ceil_div(queries, schedule.rows);
   // Heads that share keys are split only if threads would be idle otherwise.
   job.parts = max(1, min(shared, host.processors / (all * job.chunks)));
@@ -318,8 +324,9 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   if (call.ints[kTileKind] && !find_spans(run, call, given[kTiles], spans, &job.common))
     return false;
   job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
+  const RowTasks rows = {queries, job.chunks, job.groups * job.parts, 0, true};
   return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
-         run.parallel(tasks, attention_task, &job);
+         run.parallel(tasks, attention_task, &job, job.by_rows ? &rows : nullptr);
 }
 
 }  // namespace tracea

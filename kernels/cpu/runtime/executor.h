@@ -1,16 +1,13 @@
 // Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
 // for the calls that follow (runtime/team.h); in later runs they come before the first call.
-// Where threads must not spin, each call wakes up its own instead.
+// Where threads must not spin, each call wakes up its own instead.  Where there are
+// several, they have no barrier between calls that are linked (runtime/linker.h).
 #pragma once
+#include "runtime/linker.h"
 #include "runtime/loops.h"
 #include "runtime/processor_shares.h"
 
 namespace tracea {
-
-// A call, or a loop of calls.
-struct Cursor {
-  int32_t call, loop;
-};
 
 // A parallel loop of ONNX Runtime: its first task runs the calls, the other tasks follow.
 template <class Calls>
@@ -45,16 +42,27 @@ bool run_with_team(Run& run, Calls calls) {
   return ran && region.ok;
 }
 
+// Whether calls of a run may be linked: where several threads stay with it, and nobody looks at calls
+// one by one.
+inline bool links_calls(const Run& run) {
+  return run.host.spins && !run.host.debug.guard && !run.host.debug.barriers &&
+         run.threads() >= kLinkedThreads;
+}
+
 // Runs every call; `each(index)` runs one.  Beside other runs it has a share of the processors.
 template <class Each>
 bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
   Cursor at = {};
+  int32_t current = -1;  // the call at hand, or -1 in a loop
   const auto step = [&] {
     const bool at_loop = at.loop < program.loop_count && program.loops[at.loop].first == at.call;
+    current = at_loop ? -1 : at.call;
     if (!at_loop) return each(at.call++);
     at.call = program.loops[at.loop].last + 1;
     return run_loop(run, program, at.loop++, symbols, buffers, each);
   };
+  ProgramLinker linker(run, program, symbols, buffers, at, current, step);
+  if (run.links) run.linker = &linker;
   const auto region = [&] {
     bool ok = true;
     while (ok && at.call < program.call_count && !run.team->thinned()) ok = step();
@@ -72,6 +80,7 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
     const bool last = at.call + 1 == program.call_count;
     ok = together && (limited || !last) ? run_with_team(run, region) : step();
   }
+  run.linker = nullptr;
   processor_shares.give_back(share);
   return ok;
 }

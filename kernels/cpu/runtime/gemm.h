@@ -102,7 +102,8 @@ inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
   if (job.packed_floats + sums > 0 &&
       !make_slots(run, scratch, tasks, (job.packed_floats + sums) * 4, &job.slots))
     return false;
-  return run.parallel(tasks, gemm_task, &job);
+  const RowTasks rows = {job.m, job.chunks, job.groups, 0};
+  return run.parallel(tasks, gemm_task, &job, job.items == 1 ? &rows : nullptr);
 }
 
 // Panels are one axis more than a matrix, lanes of several elements another one; x has such lanes

@@ -16,11 +16,11 @@ struct LocalProgram {
   Program program;
   Memory* constants;  // none: all null
   ThreadRegistry registry;
-  ViewCache* view_cache;
+  ViewCache* view_cache[2];
 
   static void destroy(LocalProgram* p) {
     if (!p) return;
-    release(p->view_cache);
+    for (ViewCache* cache : p->view_cache) release(cache);
     p->program.pool.release();
     free(p->words);
     free(p);
@@ -155,7 +155,7 @@ inline bool run_words(const int64_t* words, int64_t count, LocalValue* inputs, s
     LocalContext context = {inputs, outputs, {}};
     const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, true, local_state.trace,
                        local_state.timeline, local_state.nvtx, local_state.debug, label, &own->registry,
-                       &own->view_cache, own->constants};
+                       own->view_cache, own->constants};
     Run run(host, reinterpret_cast<OrtKernelContext*>(&context));
     ok = run_program(run, program);
     if (context.error.set) failure.refuse(TRACEA_INVALID_PARAMS, "%s", context.error.text);

@@ -10,7 +10,7 @@ struct Node {
   Program program;
   char label[kMaxLabel];  // the node's own name, when calls are timed
   ThreadRegistry registry;              // written while it runs, whatever else is constant
-  ViewCache* view_cache;         // as well, once
+  ViewCache* view_cache[2];             // as well, each once
 };
 
 // Everything one call keeps on its stack besides the shapes.
@@ -117,7 +117,8 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
                        char* small) {
   int64_t sizes[kMaxTemps], found[kMaxTemps], bytes = 0;
   Memory* temps = frame.buffers + program.input_count + program.output_count;
-  run.view_cache = cached_views(run.host.view_cache, program, frame.symbols);
+  ViewCache** cache = &run.host.view_cache[run.links];
+  run.view_cache = cached_views(cache, program, frame.symbols);
   for (int32_t i = 0; !run.view_cache && i < program.temp_count; ++i) {
     int64_t *count = &temps[i].count, *size = &sizes[i];
     if (!evaluate(program.temps[i].count, frame.symbols, count) || *count < 0 ||
@@ -126,7 +127,7 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
       return run.error.fail("The size of temp %d cannot be computed.", i);
     *size = program.temps[i].loop < 0 ? ceil_div(*size, kAlign) * kAlign : 0;
   }
-  bytes = run.view_cache ? run.view_cache->bytes : lay_out(program, sizes, found);
+  bytes = run.view_cache ? run.view_cache->bytes : lay_out(program, sizes, found, run.links);
   run.arena_bytes = bytes;
   const int64_t* offsets = run.view_cache ? run.view_cache->offsets : found;
   char* memory = program.temp_count == 0 || (bytes >= 0 && bytes <= kSmallArena) ? small
@@ -135,9 +136,9 @@ inline bool bind_temps(Run& run, const Program& program, Frame& frame, Scratch& 
     temps[i].data = memory + offsets[i];
     if (run.view_cache) temps[i].count = run.view_cache->counts[i];
   }
-  if (!memory || keeps(run.host.view_cache)) return memory != nullptr;
+  if (!memory || keeps(cache)) return memory != nullptr;
   if (ViewCache* made = fill_view_cache(run, program, frame.symbols, frame.buffers, found, bytes))
-    keep(run.host.view_cache, made);
+    keep(cache, made);
   return true;
 }
 
@@ -153,6 +154,7 @@ inline bool run_program(Run& run, const Program& program) {
       static_cast<Memory*>(__builtin_alloca(buffers * sizeof(Memory)))};
   Scratch arena(run);
   Repeats repeats;
+  run.links = links_calls(run);
   alignas(kAlign) char small[kSmallArena];
   if (!bind_inputs(run, program, frame, repeats) || !bind_outputs(run, program, frame) ||
       !bind_temps(run, program, frame, arena, small))

@@ -2,6 +2,7 @@
 // The format is written down in plan.py.
 #pragma once
 #include "runtime/core.h"
+#include "runtime/linked_calls.h"
 #include "runtime/plan_words.h"
 #include "runtime/schema.h"
 #include "runtime/table.h"
@@ -92,6 +93,51 @@ struct Program {
   int32_t all_symbols() const { return symbol_count + 2 * loop_count; }
   int32_t all_values() const { return all_symbols() + step_count; }
 };
+
+// Attention whose host loop neither rounds, nor reads positions or a map of tiles.
+inline bool reads_all_rows(const Call& call) {
+  return kCalls[call.opcode - 1].op == kAttentionOp && call.opcode != kAttentionF32AsBf16 &&
+         call.ints[attention_call::kOrder] != attention_call::kOrderPlaced &&
+         call.ints[attention_call::kTileKind] == attention_call::kTileKindNone;
+}
+
+// Bytes of weights up to which the product behind a call may be linked to it.  More come from memory:
+// threads that are at different calls then read them at different times, once each.
+constexpr int64_t kLinkedWeights = 4 << 20;
+
+// Bytes of a view without gaps whose sizes are numbers; else more than there can be.
+inline int64_t constant_bytes(const View& view) {
+  int64_t bytes = element_size(view.type);
+  for (int32_t i = 0; i < view.rank; ++i)
+    if (view.dims[i].form != Expr::kIsNumber || __builtin_mul_overflow(bytes, view.dims[i].value, &bytes))
+      return INT64_MAX;
+  return bytes;
+}
+
+// Whether a call's tasks may wait for the rows they read instead of for the end of the call before:
+// its host loop only shares out tasks over rows, and reads no values itself.  Attention's tasks wait
+// for all rows.
+inline bool may_be_linked(const Program& program, int32_t index) {
+  const Call& call = program.calls[index];
+  const Op op = kCalls[call.opcode - 1].op;
+  for (int32_t i = 0; i < program.loop_count; ++i)
+    if (program.loops[i].first <= index && index <= program.loops[i].last) return false;
+  if (op == kAttentionOp) return reads_all_rows(call);
+  if (op != kGemmOp) return op == kNormOp;
+  if (constant_bytes(call.views[gemm_call::kW]) > kLinkedWeights) return false;
+  const int64_t layout = call.ints[gemm_call::kLayout];
+  return layout == gemm_call::kLayoutPanels || layout == gemm_call::kLayoutVnni2 ||
+         layout == gemm_call::kLayoutWeightOnlyBf16 || layout == gemm_call::kLayoutBf16x2;
+}
+
+// The last call whose tasks may run beside those of this one.
+inline int32_t last_linked(const Program& program, int32_t call) {
+  int32_t last = call;
+  while (last + 1 < program.call_count && last + 1 - call < kMaxLinked &&
+         may_be_linked(program, last + 1) && !reads_all_rows(program.calls[last + 1]))
+    ++last;
+  return last;
+}
 
 // Reads a plan's words into a program.
 class Reader : PlanWords {

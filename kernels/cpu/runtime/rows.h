@@ -63,7 +63,8 @@ inline bool run_norm(Run& run, const Call& call, const TensorView* views) {
     job.whole.rounded = reinterpret_cast<uint16_t*>(views[4].data),
     job.whole.rounded_stride = views[4].strides[0];
   job.chunk = task_rows(run, rows, cols, 4);  // kernels take four rows at once
-  return run.parallel(ceil_div(rows, job.chunk), norm_task, &job);
+  const RowTasks tasks = {rows, ceil_div(rows, job.chunk), 1, job.chunk};
+  return run.parallel(tasks.steps, norm_task, &job, &tasks);
 }
 
 // ---- channel norm ------------------------------------------------------------------------------

@@ -42,8 +42,15 @@ struct Host {
   DebugOptions debug;
   const char* label;       // the node's name there
   ThreadRegistry* registry;              // the threads that have run its tasks
-  ViewCache** view_cache;         // resolved by its first run
+  ViewCache** view_cache;  // two: resolved by the first run without and with linked calls
   const Memory* constants;  // its inputs that never change, where `data` is not null
+};
+
+// Links calls whose tasks wait for the rows that they read (runtime/linker.h).
+struct Linker {
+  // Runs the tasks of a call, and of calls behind it that may be linked to it; false where this call
+  // cannot be linked: those before it are over then.  `ok` is whether all went well.
+  bool (*link)(Linker& self, const RowTasks* rows, void (*task)(void*, size_t), void* job, bool* ok);
 };
 
 constexpr int kNoTrace = -1;
@@ -86,8 +93,10 @@ struct Run : Outcome {
   bool shared = false;  // a call had more tasks than one
   int64_t most = INT32_MAX;  // threads, beside other runs
   Team* team = nullptr;  // who take them, if threads stay between calls
+  Linker* linker = nullptr;  // where calls may be linked
   Timeline* timeline = nullptr;  // of a run whose tasks are timed
   bool timed = false;  // its calls are timed, one after another
+  bool links = false;  // calls may be linked
   int64_t arena_bytes = 0;
   int64_t deadline = 0;  // in nanoseconds(), 0: none
 
@@ -100,12 +109,16 @@ struct Run : Outcome {
   // Those known to take tasks, as far as there are processors for them.
   int64_t threads() const { return min(threads_of(*host.registry), min(host.processors, most)); }
 
-  // task(job, i) for i in [0, tasks), on the session's threads.
-  bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job) {
+  // task(job, i) for i in [0, tasks), on the session's threads.  A host loop that does nothing else,
+  // and whose tasks compute `rows`, may return before they have run.
+  bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job,
+                const RowTasks* rows = nullptr) {
     WatchedTasks watched = {task, job, deadline};
     if (deadline) task = watched_task, job = &watched;
     TimedTasks timed = {task, job, timeline && tasks > 0 ? timeline->add(tasks) : nullptr};
     if (timed.times) task = timed_task, job = &timed;
+    bool ok;
+    if (linker && linker->link(*linker, rows, task, job, &ok)) return ok;
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
     if (alone || tasks <= 1) return true;
     if (team) return team->share(tasks, task, job), true;
@@ -256,10 +269,14 @@ inline bool place(Run& run, const View& view, const int64_t* symbols, const Memo
 }
 
 // Offsets of the temps in one arena, or -1 for its bytes when they are too many.  Each takes the
-// lowest place that is free during its life, in the plan's order (ttg/arena.py).
-inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* offsets) {
+// lowest place that is free during its life, in the plan's order (ttg/arena.py).  Where calls are
+// linked, tasks of later calls write while others still read.
+inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* offsets,
+                       bool linked = false) {
   int64_t total = 0;
-  int32_t by_offset[kMaxTemps];
+  int32_t by_offset[kMaxTemps], last[kMaxTemps];
+  for (int32_t i = 0; i < program.temp_count; ++i)
+    last[i] = linked ? last_linked(program, program.temps[i].last) : program.temps[i].last;
   for (int32_t i = 0; i < program.temp_count; ++i) {
     const Temp& temp = program.temps[i];
     int64_t at = 0;
@@ -268,7 +285,7 @@ inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* of
       const int32_t j = by_offset[k];
       const Temp& other = program.temps[j];
       if (offsets[j] >= at + sizes[i]) break;
-      if (temp.first <= other.last && other.first <= temp.last && at < offsets[j] + sizes[j])
+      if (temp.first <= last[j] && other.first <= last[i] && at < offsets[j] + sizes[j])
         at = offsets[j] + sizes[j];
     }
     offsets[i] = at;

@@ -65,7 +65,7 @@ void destroy(void* kernel) {
   if (!node) return;
   if (node->host.memory)
     ort::ReleaseMemoryInfo(node->host.api, const_cast<OrtMemoryInfo*>(node->host.memory));
-  release(node->view_cache);
+  for (ViewCache* cache : node->view_cache) release(cache);
   node->program.pool.release();
   free(node);
 }
@@ -87,7 +87,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     node->type = type.name;
     node->host = {api, memory, state.isa, processors, state.dims_by_reference,
                   may_spin(api, info, state.config), state.trace,
-                  state.timeline, state.nvtx, state.debug, node->label, &node->registry, &node->view_cache,
+                  state.timeline, state.nvtx, state.debug, node->label, &node->registry, node->view_cache,
                   nullptr};
     status = name_node(api, info, node->label);
     if (decode(type, plan, &node->program, error)) {

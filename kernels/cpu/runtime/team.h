@@ -27,46 +27,11 @@
 // follower that was delayed with an old announcement takes nothing.  An announcement stays intact
 // until the next but one is written, hence the second look at the call.
 #pragma once
-#include <sched.h>
 #include <string.h>
 
-#include "runtime/debug.h"
-#include "runtime/system.h"
+#include "runtime/linked_calls.h"
 
 namespace tracea {
-
-constexpr int32_t kMaxTeam = 64;
-constexpr int32_t kPauses = 2000;       // 30 to 100 microseconds; who waits longer, yields
-constexpr int64_t kYields = 300'000;    // nanoseconds; who waits longer, sleeps
-constexpr int64_t kPatience = 300'000;  // nanoseconds asleep after which a follower leaves
-constexpr int64_t kOthers = 200'000;    // nanoseconds of a yield in which others ran
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  sched_yield();
-#endif
-}
-
-// How a thread spends the time until something happens: looks often at first, then asks to sleep.
-class Wait {
- public:
-  // True once it is time to sleep.
-  bool look() {
-    if (looks_ < kPauses) return ++looks_, pause(), false;
-    const int64_t now = nanoseconds();
-    if (!yields_) yields_ = now;
-    if (now - yields_ > kYields || crowded_) return true;
-    sched_yield();
-    return crowded_ = nanoseconds() - now > kOthers, false;
-  }
-
- private:
-  int32_t looks_ = 0;
-  int64_t yields_ = 0;  // since when
-  bool crowded_ = false;
-};
 
 // High half: a call; low half: the tasks of its own stretch that are taken, or those it finished.
 struct Member {
@@ -74,7 +39,8 @@ struct Member {
   uint64_t finished;
 };
 
-// A call's `tasks` tasks, of which each of the first `shares` members owns a stretch.
+// A call's `tasks` tasks, of which each of the first `shares` members owns a stretch.  Without a
+// task: linked calls.
 struct TeamCall {
   void (*task)(void*, size_t);
   void* job;
@@ -99,9 +65,8 @@ class Team {
   // is still on the way has a stretch too.
   void share(int64_t tasks, void (*task)(void*, size_t), void* job) {
     for (; tasks > INT32_MAX; --tasks) task(job, static_cast<size_t>(tasks - 1));
-    const int64_t members = max(expected_, __atomic_load_n(&came_, __ATOMIC_RELAXED));
     const TeamCall call = {task, job, static_cast<uint32_t>(tasks),
-                           static_cast<uint32_t>(min(min(members, kMaxTeam), tasks))};
+                           static_cast<uint32_t>(min(members(), tasks))};
     const uint32_t number = call_ + 1;
     announce(announced_[number % 2], call);
     publish(number);
@@ -115,6 +80,25 @@ class Team {
     }
   }
 
+  // Adds a call to those that are linked, or begins with it if `before` is null: the rows of the call
+  // before.  Its tasks run from now on, beside the lead's.
+  void link(const RowTasks& rows, const RowTasks* before, void (*task)(void*, size_t), void* job) {
+    if (before)
+      return links_.add(linked_call(rows, before, linked_members_, task, job));
+    const uint32_t number = call_ + 1;
+    linked_members_ = static_cast<uint32_t>(members());
+    links_.open(number);
+    links_.add(linked_call(rows, nullptr, linked_members_, task, job));
+    announce(announced_[number % 2], {nullptr, nullptr, 0, 0});
+    publish(number);
+  }
+
+  // Returns once the tasks of all linked calls have run.
+  void finish_linked() {
+    links_.close();
+    links_.work(call_, 0, true);
+  }
+
   // Works for the lead until it has ended, or has long had nothing to do.
   void follow() {
     const int32_t self = __atomic_fetch_add(&came_, 1, __ATOMIC_SEQ_CST);
@@ -126,7 +110,8 @@ class Team {
       const TeamCall call = announcement(announced_[number % 2]);
       if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
-      help(number, call, static_cast<uint32_t>(self));
+      if (call.task) help(number, call, static_cast<uint32_t>(self));
+      else links_.work(number, static_cast<uint32_t>(self), false);
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
@@ -138,6 +123,11 @@ class Team {
 
  private:
   static constexpr uint32_t kEnded = ~uint32_t{0};
+
+  // Those who are here or expected.
+  int64_t members() const {
+    return min(max(expected_, __atomic_load_n(&came_, __ATOMIC_RELAXED)), kMaxTeam);
+  }
 
   // Word by word: a follower may read an announcement while a later one is written.
   static void announce(TeamCall& to, const TeamCall& call) {
@@ -237,7 +227,9 @@ class Team {
   int32_t expected_;
   int32_t thinned_;
   uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
+  uint32_t linked_members_;
   Member member_[kMaxTeam];
+  LinkedCalls links_;
 };
 
 }  // namespace tracea

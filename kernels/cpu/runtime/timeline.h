@@ -24,23 +24,36 @@ struct TaskTime {
   int64_t call, thread, begin, end;
 };
 
-// The tasks of a run, call after call.  Only the thread that runs the calls adds places, between
-// its calls; each task then writes the place of its own.
+// The tasks of a run, in the order in which their calls began.  Only the thread that runs the calls
+// adds places, some while tasks write theirs: places stay where they are.
 struct Timeline {
-  TaskTime* tasks;
-  int64_t count, room, call;
+  struct Part {
+    Part* next;
+    int64_t count;
+    TaskTime task[];
+  };
+  Part *first, *last;
+  int64_t count, call;
 
   // Places for so many tasks, or null if there is no memory.
   TaskTime* add(int64_t more) {
-    if (count + more > room) {
-      const int64_t wanted = 2 * (count + more);
-      void* moved = realloc(tasks, static_cast<size_t>(wanted) * sizeof *tasks);
-      if (!moved) return nullptr;
-      tasks = static_cast<TaskTime*>(moved), room = wanted;
-    }
-    TaskTime* first = tasks + count;
-    for (int64_t i = 0; i < more; ++i) first[i] = {call, 0, 0, 0};
-    return count += more, first;
+    const size_t bytes = sizeof(Part) + static_cast<size_t>(more) * sizeof(TaskTime);
+    Part* part = static_cast<Part*>(malloc(bytes));
+    if (!part) return nullptr;
+    part->next = nullptr, part->count = more;
+    for (int64_t i = 0; i < more; ++i) part->task[i] = {call, 0, 0, 0};
+    (last ? last->next : first) = part;
+    return last = part, count += more, part->task;
+  }
+
+  template <class Each>
+  void for_each(Each each) const {
+    for (const Part* part = first; part; part = part->next)
+      for (int64_t i = 0; i < part->count; ++i) each(part->task[i]);
+  }
+
+  void release() {
+    while (Part* part = first) first = part->next, free(part);
   }
 };
 

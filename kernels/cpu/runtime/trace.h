@@ -71,7 +71,7 @@ inline bool write_line(Run& run, const Program& program, const TraceaNodeRun& ma
 
 // Runs all calls, each timed, and tells who asked for it.
 inline bool run_traced(Run& run, const Program& program, int64_t* symbols, Memory* buffers) {
-  run.timed = true;
+  run.timed = true, run.links = false;
   int64_t* taken = static_cast<int64_t*>(calloc(static_cast<size_t>(program.call_count) + 1, sizeof(int64_t)));
   if (!taken) return run.error.fail("There is no memory for a profile.");
   const Nvtx* nvtx = run.host.nvtx;
@@ -115,17 +115,17 @@ inline bool run_timed(Run& run, const Program& program, int64_t* symbols, Memory
                                run.host.label);
     at = put_numbers(at, symbols, program.symbol_count, '\t');
     at = put_numbers(at, when, 2, '\t');
-    for (int64_t i = 0; i < timeline.count; ++i) {
-      TaskTime& task = timeline.tasks[i];
+    int64_t left = timeline.count;
+    timeline.for_each([&](const TaskTime& task) {
       const int64_t of_task[] = {task.call, task.thread, task.begin - began, task.end - began};
-      at = put_numbers(at, of_task, 4, i + 1 < timeline.count ? ',' : '\n');
-    }
+      at = put_numbers(at, of_task, 4, --left ? ',' : '\n');
+    });
     if (!timeline.count) *at++ = '\n';
     const size_t size = static_cast<size_t>(at - line);
     if (write(run.host.timeline, line, size) != static_cast<ssize_t>(size))
       ok = run.error.fail("The timeline cannot be written.");
   }
-  free(timeline.tasks);
+  timeline.release();
   free(line);
   return ok;
 }
