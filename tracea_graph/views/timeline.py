@@ -59,21 +59,25 @@ class Timeline:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of all threads' time: in tasks, before a thread's first task of a call, behind
-        its last one until the call ends, and between calls.
+        """Shares of all threads' time: in tasks; idle from a call's beginning to a thread's first
+        task of it, which may wait for rows of the call before; idle otherwise while others have
+        tasks; and while nobody has one.
         """
         total = self.us * self.threads or 1.0
-        spans: dict[int, list[TaskSpan]] = {}
+        began: dict[int, float] = {}
         for task in self.tasks:
-            spans.setdefault(task.call, []).append(task)
-        within = starting = 0.0
-        for tasks in spans.values():
-            first, last = min(t.begin for t in tasks), max(t.end for t in tasks)
-            within += self.threads * (last - first)
-            begun = {t.thread: math.inf for t in tasks}
-            for t in tasks:
-                begun[t.thread] = min(begun[t.thread], t.begin)
-            starting += sum(begin - first for begin in begun.values())
+            began[task.call] = min(began.get(task.call, math.inf), task.begin)
+        seen, until = set[tuple[int, int]](), dict.fromkeys(range(self.threads), 0.0)
+        starting = within = end = 0.0  # `within`: while any thread has a task
+        for task in sorted(self.tasks, key=lambda task: task.begin):
+            within += max(task.end - max(task.begin, end), 0.0)
+            end = max(end, task.end)
+            if (task.call, task.thread) not in seen:
+                idle = max(began[task.call], until[task.thread])
+                starting += max(task.begin - idle, 0.0)
+                seen.add((task.call, task.thread))
+            until[task.thread] = task.end
+        within *= self.threads
         busy = sum(task.us for task in self.tasks)
         return {
             "in tasks": busy / total,
