@@ -14,7 +14,13 @@ from itertools import pairwise
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.program import Buffer, Call, Program, Temp, View
 from tracea_graph.ops.chain import COL, FULL, Chain
-from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides, factors
+from tracea_graph.ops.index_map import (
+    IndexMap,
+    StridedLayout,
+    ViewMove,
+    dense_strides,
+    size_factors,
+)
 
 __all__ = ["IDENTITY", "LackingError", "ProgramWriter", "Shape", "Value"]
 
@@ -37,7 +43,7 @@ class Value:
     def shape(self) -> Shape:
         return self.view.dims
 
-    def moved(self, *moves: Move) -> Value:
+    def moved(self, *moves: ViewMove) -> Value:
         """Apply index moves to the view.  Raises ValueError if no strides express the result."""
         return self.through(IndexMap(moves))
 
@@ -82,7 +88,7 @@ class Value:
 
 def _follows(view: View, a: int, b: int) -> bool:
     """Whether axis ``a`` has the stride that makes it contiguous with axis ``b``."""
-    return factors([view.strides[a]]) == factors([view.dims[b], view.strides[b]])
+    return size_factors([view.strides[a]]) == size_factors([view.dims[b], view.strides[b]])
 
 
 @dataclass
@@ -238,7 +244,7 @@ def _order(view: View, axes: Sequence[int]) -> list[int]:
 
 def _inside(view: View, a: int, b: int) -> bool:
     """Whether the stride of axis ``a`` divides that of axis ``b``."""
-    p, q = factors([view.strides[a]]), factors([view.strides[b]])
+    p, q = size_factors([view.strides[a]]), size_factors([view.strides[b]])
     if view.strides[b] == 0 or view.strides[a] == 0:
         return False
     number = q[0] % p[0] == 0 if p[0] else False

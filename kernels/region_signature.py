@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, TensorSpec, combine
 from tracea_graph.ops.elementwise import is_clipped
-from tracea_graph.ops.index_map import factors
+from tracea_graph.ops.index_map import size_factors
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["bound_strictly", "clipped", "localise", "loose_axes"]
@@ -56,7 +56,7 @@ def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
     """Map each extent that is an integer multiple of another to that base and the factor."""
     alike: dict[tuple[tuple[str, int], ...], list[tuple[int, Extent]]] = {}
     for extent in sorted(extents, key=str):
-        number, symbols = factors([extent])
+        number, symbols = size_factors([extent])
         key = tuple(sorted((str(s), n) for s, n in symbols.items()))
         alike.setdefault(key, []).append((number, extent))
     found: dict[Extent, tuple[Extent, int]] = {}

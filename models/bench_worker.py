@@ -21,7 +21,7 @@ from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.health_check import Doctor
-from tracea_graph.views.bench import made_with
+from tracea_graph.views.bench import environment_line
 
 __all__ = ["main", "run"]
 
@@ -61,7 +61,7 @@ def run(
     return {
         "scores": [asdict(s) for s in scores(name, report, kept, share, figures)],
         "warnings": list(report.warnings),
-        "made": f"{made_with(report.versions, report.machine)}, {date.today()}",
+        "made": f"{environment_line(report.versions, report.machine)}, {date.today()}",
     }
 
 

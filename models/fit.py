@@ -24,9 +24,9 @@ from models.region_times import MeasuredRegion, cost_model, measured, planned, s
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.policy import CostModel
-from tracea_graph.policy.cost_coefficients import FILE, fitted
+from tracea_graph.policy.cost_coefficients import FILE, packaged_coefficients
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.repeated_blocks import signature
+from tracea_graph.ttg.repeated_blocks import region_signature
 
 __all__ = [
     "LEAST_US",
@@ -101,14 +101,14 @@ def choices(stored: Mapping[str, Any], name: str, path: Path) -> list[FusionChoi
     rows = list(measured(dict(stored), name, path))
     model, precision = source_of(name)
     plain = measured(dict(stored), model, path)  # there onnxruntime's own operators were timed
-    unfused = {signature(r.graph, r.region): r.us for r in plain if r.what == "ort"}
+    unfused = {region_signature(r.graph, r.region): r.us for r in plain if r.what == "ort"}
     before = planned(path, bindings, precision).before
     found = []
     for row in (r for r in rows if r.what == "kernel"):
         written = (v for n in row.region.nodes for v in n.outputs if v)
         found_unfused = {r.id: r for v in written if (r := before.producer(v)) is not None}
         regions = tuple(found_unfused.values())
-        times = [unfused.get(signature(before, r), 0.0) for r in regions]
+        times = [unfused.get(region_signature(before, r), 0.0) for r in regions]
         if sum(times) + row.us >= LEAST_US:
             before_us = sum(cost(before, r) for r in regions)
             fused_us = cost(row.graph, row.region)
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             chosen += choices(stored, name, path)
     print(report(predictions, chosen))
     if args.write:
-        coefficients = fit(fitted(), predictions, chosen)
+        coefficients = fit(packaged_coefficients(), predictions, chosen)
         FILE.write_text(coefficients.to_json(), encoding="utf-8")
         print(f"wrote {FILE}, with which")
         predictions = [repredicted(p, coefficients) for p in predictions]

@@ -35,7 +35,7 @@ from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.repeated_blocks import signature
+from tracea_graph.ttg.repeated_blocks import region_signature
 
 __all__ = ["APART", "MeasuredRegion", "Planned", "cost_model", "measured", "planned", "source_of"]
 
@@ -64,7 +64,9 @@ class Planned:
         """Group equal regions by kind and signature."""
         found: dict[tuple[str, str], list[tuple[str, TileGraph, Region]]] = {}
         for what, graph, region in self.regions():
-            found.setdefault((what, signature(graph, region)), []).append((what, graph, region))
+            found.setdefault((what, region_signature(graph, region)), []).append(
+                (what, graph, region)
+            )
         return found
 
 

@@ -44,7 +44,7 @@ from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.target import target_of
 
 __all__ = ["Regret", "Variant", "main", "measured", "met", "predicted", "table", "variants"]
@@ -125,7 +125,7 @@ def _mean(ratios: Sequence[float]) -> float:
 # ---- variants --------------------------------------------------------------------------
 
 
-def met(trace: Trace) -> frozenset[frozenset[str]]:
+def met(trace: DecisionTrace) -> frozenset[frozenset[str]]:
     """Return the pairs of rules that were applied to one operator of the model."""
     applied: dict[str, set[str]] = {}
     for entry in trace.entries:
@@ -287,11 +287,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--keep", choices=("faster", "all"), default="faster")
     add(
-        "--budget", type=value_parsers.seconds, default=60.0, help="seconds to decide a variant in"
+        "--budget",
+        type=value_parsers.parse_seconds,
+        default=60.0,
+        help="seconds to decide a variant in",
     )
-    add("--seconds", type=value_parsers.seconds, default=20.0, help="for each comparison")
+    add("--seconds", type=value_parsers.parse_seconds, default=20.0, help="for each comparison")
     add("--most", type=int, default=8, help="variants to build, of those by rules")
-    add("--threads", type=value_parsers.threads, default=(1, 2), metavar="N[,M]")
+    add("--threads", type=value_parsers.parse_threads, default=(1, 2), metavar="N[,M]")
     add("--folder", type=Path, help="where to make models (default: a temporary folder)")
     add("--write", default="-", metavar="FILE.md", help=f"such as {RESULTS.name}, or - for none")
     return parser

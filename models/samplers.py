@@ -30,7 +30,13 @@ from rich.table import Table
 
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.candidate_sampling import SEEDS, params_of, sample, sampler, space_of
+from tracea_graph.tuning.candidate_sampling import (
+    SEEDS,
+    optuna_params,
+    optuna_sampler,
+    optuna_space,
+    sample_candidates,
+)
 
 TABLES = Path(__file__).with_name("tuning_tables.json")
 _LIMITS = {True: {"max_rows": 1 << 30}, False: {"max_images": 1 << 30}}
@@ -84,7 +90,7 @@ def with_optuna(make: Callable[[Stored, int], optuna.samplers.BaseSampler]) -> S
     """Return the search that the tuner does, with a sampler for optuna."""
 
     def search(table: Stored, trials: int, seed: int, score: Callable[[Schedule], Any]) -> None:
-        sample(table.candidates, score, trials, seed, make(table, seed))
+        sample_candidates(table.candidates, score, trials, seed, make(table, seed))
 
     return search
 
@@ -92,13 +98,13 @@ def with_optuna(make: Callable[[Stored, int], optuna.samplers.BaseSampler]) -> S
 def _gaussian_process(table: Stored, seed: int) -> optuna.samplers.BaseSampler:
     from models.gaussian_process import GaussianProcessSampler  # needs scikit-learn
 
-    params = [params_of(candidate) for candidate in table.candidates]
-    return GaussianProcessSampler(params, space_of(table.candidates), seed)
+    params = [optuna_params(candidate) for candidate in table.candidates]
+    return GaussianProcessSampler(params, optuna_space(table.candidates), seed)
 
 
 def searches() -> dict[str, Search]:
     """Return the samplers whose packages are installed."""
-    tpe = with_optuna(lambda t, s: sampler(s))
+    tpe = with_optuna(lambda t, s: optuna_sampler(s))
     found: dict[str, Search] = {"ranked": ranked, "random": random, "tpe": tpe}
     if find_spec("sklearn"):
         found["gp-ucb"] = with_optuna(_gaussian_process)

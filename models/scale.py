@@ -26,7 +26,14 @@ from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.ttg import AccessMap, Axis, IterationSpace, RegionModel, along, expand
+from tracea_graph.ttg import (
+    AccessMap,
+    Axis,
+    IterationSpace,
+    RegionModel,
+    expand_tiles,
+    index_along,
+)
 
 __all__ = ["layers", "main", "million_tiles", "planned"]
 
@@ -91,14 +98,14 @@ def million_tiles() -> dict[str, float]:
     sizes = {a.name: a.extent for a in axes}
     pairs = {"A": "mk", "B": "kn", "C": "mn"}
     maps = [
-        AccessMap(v, tuple(map(along, names)), tuple(sizes[n] for n in names))
+        AccessMap(v, tuple(map(index_along, names)), tuple(sizes[n] for n in names))
         for v, names in pairs.items()
     ]
     model = RegionModel("product", IterationSpace(axes), (maps[0], maps[1]), (maps[2],),
                         rows=("m",), cols=("n",), depth=("k",))  # fmt: skip
     before = _peak_mb()
     start = time.process_time()
-    tiles = expand(model.bind({}), (16, 16, 0))
+    tiles = expand_tiles(model.bind({}), (16, 16, 0))
     edges = len(tiles.edges)
     seconds = time.process_time() - start
     return {

@@ -32,11 +32,11 @@ from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.passes import WEIGHT_DEPENDENT
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.target import HOST, target_of
-from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.toolchain.object_cache import sha256_of_parts
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
-from tracea_graph.tuning.candidate_selection import candidates
-from tracea_graph.tuning.task_priority import tasks_of
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
+from tracea_graph.tuning.task_priority import tuning_tasks
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 _PAIRS, _SECONDS, _CLOSE = 5, 1.0, 1.1
 
@@ -58,9 +58,9 @@ def named_cases(
         bound = choose_bindings(model.graph, (), model.inputs)[0][0].symbols
         planner = Planner(model.graph, options, bound)
         assembly, _ = planner.assembled(planner.plan)
-        for task in tasks_of(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):
+        for task in tuning_tasks(assembly.workloads([bound]), SCHEDULE_SPACE, isa, (1,)):
             if task.asked:
-                told = digest(json.dumps(task.case.problem.key, default=str))[:6]
+                told = sha256_of_parts(json.dumps(task.case.problem.key, default=str))[:6]
                 found[f"{task.case.problem} [{told}] {task.case.rows}"] = task.case
     return found
 
@@ -68,8 +68,8 @@ def named_cases(
 def _compare(
     case: Case, fixture: ModelFixture, isa: str, threads: Sequence[int], limit: int
 ) -> list[tuple[list[Any], float]]:
-    first, found = default_of(case), []
-    for schedule in candidates(case, SCHEDULE_SPACE, isa, threads, limit):
+    first, found = default_schedule(case), []
+    for schedule in candidates_to_measure(case, SCHEDULE_SPACE, isa, threads, limit):
         try:
             times = [fixture.compare(case, first, schedule, t, _PAIRS, _SECONDS) for t in threads]
         except WorkerError as error:
@@ -94,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add("-o", dest="out", type=Path, required=True, metavar="FILE.json")
     add("--limit", type=int, default=6, help="challengers of each")
-    add("--threads", type=value_parsers.threads, default=(1,), metavar="N[,M]")
+    add("--threads", type=value_parsers.parse_threads, default=(1,), metavar="N[,M]")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
-    add("--budget", type=value_parsers.seconds, default=math.inf, metavar="SECONDS")
+    add("--budget", type=value_parsers.parse_seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {f"{row[0]} {row[1]}" for row in rows}

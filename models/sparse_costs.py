@@ -22,7 +22,7 @@ from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.ops.gemm import BLOCK_ROWS, STEP_ROWS
-from tracea_graph.policy.cost_coefficients import fitted
+from tracea_graph.policy.cost_coefficients import packaged_coefficients
 
 K, N = 512, 512
 ROWS = (1, 16, 32)
@@ -61,7 +61,7 @@ def placing(folder: Path, seconds: float) -> None:
     slope, start = np.polyfit([*least], [*least.values()], 1)
     gops = measured_machine(Environment(), host_levels()[-1]).vector_gops
     print(f"  {start * 1e6 * gops / (K * N):.2f} instructions, and {slope * 1e3:.1f} µs a row")
-    print(f"  policy: {fitted().instructions['fused placing']}")
+    print(f"  policy: {packaged_coefficients().instructions['fused placing']}")
 
 
 def _beside_a_call(bench: ModelTimer, seconds: float) -> dict[str, float]:

@@ -3,7 +3,8 @@
 ResNet-50 and MiniLM-L6, built by transformers with weights from a seed, each on the thread counts
 given.  Calls of all contestants take turns; the table has the median of each and of the ratios of
 neighbours, and the largest difference from eager as a share of max|y|.  ``patched`` is eager with
-``tracea_graph.torch.patch`` and ``attention_kernels``.  Needs torch, onnxscript and transformers.
+``tracea_graph.torch.patch_module`` and ``attention_kernels``.  Needs torch, onnxscript and
+transformers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _race(name: str, threads: int, pairs: int, budget: float) -> None:
     model, feeds = MODELS[name]()
     model.eval()
     patched = copy.deepcopy(model)
-    tt.patch(patched)
+    tt.patch_module(patched)
     options = {"budget": budget, "always": True}
     tracea = torch.compile(model, backend=compile_graph, options=options)
 
@@ -99,7 +100,7 @@ def _race(name: str, threads: int, pairs: int, budget: float) -> None:
                 start = time.perf_counter()
                 call()
                 times[key].append(time.perf_counter() - start)
-    for (op, reason), count in tt.fallbacks().items():
+    for (op, reason), count in tt.fallback_counts().items():
         print(f"{op} fell back {count} times: {reason}")
     for key, own in times.items():
         of = [statistics.median(a / b for a, b in zip(times[other], own, strict=True))

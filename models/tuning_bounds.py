@@ -71,10 +71,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {TOOL}", description=__doc__)
     add: Any = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="names of the zoo (default: all)")
-    add("--threads", type=value_parsers.threads, default=(1, 2), metavar="N[,M]")
+    add("--threads", type=value_parsers.parse_threads, default=(1, 2), metavar="N[,M]")
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add(
-        "--budget", type=value_parsers.seconds, default=180.0, help="of a whole run (default: 180)"
+        "--budget",
+        type=value_parsers.parse_seconds,
+        default=180.0,
+        help="of a whole run (default: 180)",
     )
     add("--tables", type=Path, default=TABLES, metavar="TABLES.json")
     add("--folder", type=Path, help="where models are, or are made")

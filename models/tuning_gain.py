@@ -102,19 +102,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("models", nargs="+", type=Path, metavar="MODEL.onnx")
     add(
         "--budget",
-        type=value_parsers.seconds,
+        type=value_parsers.parse_seconds,
         default=60.0,
         help="of the short search (default: 60)",
     )
     add(
         "--long",
-        type=value_parsers.seconds,
+        type=value_parsers.parse_seconds,
         default=1200.0,
         help="of the long one (default: 1200)",
     )
     add(
         "--threads",
-        type=value_parsers.threads,
+        type=value_parsers.parse_threads,
         default=(),
         metavar="N[,M]",
         help="default: 1 and all",

@@ -35,17 +35,19 @@ from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import HOST, target_of
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.study import EXHAUSTIVE
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 
 def record(
     case: Case, level: str, fixture: ModelFixture, runs: int, passes: int
 ) -> dict[str, Any]:
     """Return the table of one case."""
-    first = default_of(case)
-    ranked = candidates(case, SCHEDULE_SPACE, level, (1,), on=SCHEDULE_SPACE.architecture)
+    first = default_schedule(case)
+    ranked = candidates_to_measure(
+        case, SCHEDULE_SPACE, level, (1,), on=SCHEDULE_SPACE.architecture
+    )
     us = dict.fromkeys((first, *ranked), math.inf)
     for _ in range(passes):
         for schedule in us:
@@ -84,9 +86,9 @@ def _worth_recording(paths: Sequence[Path], precision: str, level: str, most: in
     for path in paths:
         cases = named_cases([path], precision, level)
         large = sorted(
-            (-SCHEDULE_SPACE.modelled_us(case, default_of(case), level, 1), name)
+            (-SCHEDULE_SPACE.modelled_us(case, default_schedule(case), level, 1), name)
             for name, case in cases.items()
-            if len(candidates(case, SCHEDULE_SPACE, level, (1,))) > EXHAUSTIVE
+            if len(candidates_to_measure(case, SCHEDULE_SPACE, level, (1,))) > EXHAUSTIVE
         )
         found |= {name: cases[name] for _, name in large[:most]}
     return list(found.values())
@@ -113,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--precision", choices=OPTIONS["precision"].choices, default="fp32")
     add("--runs", type=int, default=3, help="of a candidate in a pass (default: 3)")
     add("--passes", type=int, default=3, help="over all candidates (default: 3)")
-    add("--budget", type=value_parsers.seconds, default=math.inf, metavar="SECONDS")
+    add("--budget", type=value_parsers.parse_seconds, default=math.inf, metavar="SECONDS")
     args = parser.parse_args(argv)
     tables = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {(t["problem"], t["rows"]) for t in tables}

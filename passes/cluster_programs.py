@@ -22,9 +22,9 @@ from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.ops.size_expressions import substitute
+from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.layout.mask_positions import read_mask_positions
@@ -380,7 +380,7 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
                 return None
             sizes.append(f"0.{own}")
         else:
-            sizes.append(substitute(size, named))
+            sizes.append(substitute_symbols(size, named))
     if not all(graph.spec(v).dtype and graph.spec(v).rank is not None for v in likes):
         return None
     params = LayoutParams("expand", (), 1 + len(likes), tuple(sizes))
@@ -407,7 +407,7 @@ def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
         params = LayoutParams("first", (axis,), 2, (f"1.{like[1]}",))
         steps.append((params, (value, like[0]), (f"{region.id} {axis}",)))
         value = f"{region.id} {axis}"
-    view = IndexMap((Move("unsqueeze", tuple(a for a in range(len(made)) if a not in axes)),))
+    view = IndexMap((ViewMove("unsqueeze", tuple(a for a in range(len(made)) if a not in axes)),))
     chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
     steps.append((ElementwiseParams(chain, (view,)), (value,), region.results))
     return steps

@@ -13,7 +13,7 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import MAX_TABLES, EmbeddingParams
 from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
 
@@ -30,9 +30,9 @@ def _rows_of(op: Any, table: Any, ids: Any) -> Any:
 def _table_check(m: Match) -> str | None:
     weight, spec = m.graph.weight(m.values["table"]), m.spec("ids")
     if weight is None or weight.dtype is not DType.F32 or len(weight.shape) != 2:
-        return unsuited(f"{m.values['table']!r} is not a constant float32 matrix")
+        return unsuited_reason(f"{m.values['table']!r} is not a constant float32 matrix")
     if attribute(m.root, "axis", 0) != 0 or weight.shape[1] < _MIN_COLUMNS:
-        return unsuited(f"it takes no rows of at least {_MIN_COLUMNS} numbers")
+        return unsuited_reason(f"it takes no rows of at least {_MIN_COLUMNS} numbers")
     if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
         return "the ids are not an integer tensor of known rank"
     return None
@@ -51,7 +51,7 @@ def _sum_of_two(op: Any) -> Any:
 def _sum_check(m: Match) -> str | None:
     a, b = m.labels["a"], m.labels["b"]
     if a.params.norm is not None or b.params.norm is not None or a.id == b.id:
-        return unsuited("a lookup is normalised already, or both are one")
+        return unsuited_reason("a lookup is normalised already, or both are one")
     if a.params.tables + b.params.tables > MAX_TABLES:
         return f"more than {MAX_TABLES} tables"
     return None
@@ -78,7 +78,9 @@ def _normalised(op: Any) -> Any:
 
 def _norm_check(m: Match) -> str | None:
     free = m.root.params.prologue is None and m.labels["rows"].params.norm is None
-    return None if free else unsuited("the lookup has a norm already, or the norm a prologue")
+    return (
+        None if free else unsuited_reason("the lookup has a norm already, or the norm a prologue")
+    )
 
 
 def _norm(m: Match) -> Region:

@@ -30,7 +30,7 @@ from tracea_graph.kernels.cpu import phases as cpu_phases
 from tracea_graph.ops.function_body import Body
 from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Pass, Phase, SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, Pass, Phase, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -208,10 +208,10 @@ def _plain(value: Any) -> Any:
 
 def optimized(
     graph: TileGraph, phases: Sequence[Phase] | None = None, limits: SchedulerLimits = LEGAL
-) -> Trace:
+) -> DecisionTrace:
     """Run the phases (all by default) on ``graph``, in place."""
     cost = CostModel(Machine(), BINDINGS)
-    return schedule(graph, every_phase() if phases is None else phases, cost, limits)
+    return schedule_rewrites(graph, every_phase() if phases is None else phases, cost, limits)
 
 
 def every_phase(tiles: bool = False, bf16: bool = True, **request: Any) -> tuple[Phase, ...]:
@@ -221,7 +221,7 @@ def every_phase(tiles: bool = False, bf16: bool = True, **request: Any) -> tuple
     return (*passes.phases(wanted, rules), *cpu_phases.phases(wanted, tiles, bf16))
 
 
-def schedule_only(graph: TileGraph, *passes: Pass) -> Trace:
+def schedule_only(graph: TileGraph, *passes: Pass) -> DecisionTrace:
     """Run just these passes, as one phase."""
     return optimized(graph, (Phase("test", passes),))
 
@@ -321,7 +321,7 @@ def only(graph: TileGraph, op: str) -> Region:
     return region
 
 
-def reasons(trace: Trace, rule: str) -> set[str]:
+def reasons(trace: DecisionTrace, rule: str) -> set[str]:
     """Why a rule missed or was rejected."""
     return {reason for name, reason in trace.misses() if name == rule}
 

@@ -36,7 +36,7 @@ from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.gather_elements import GatherElementsParams
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.int16 import round_images as rounded_images
 from tracea_graph.ops.int16 import round_rows
 from tracea_graph.ops.quantize_rows import ZERO, quantize_rows
@@ -222,7 +222,7 @@ def gemm_int8(
     matrix, own = unpack_int8(w, x.shape[-1], columns)
     assert (own is None) == (row_sums is None) and bias is None and layout == "int8"
     given = () if x_zero is None else (x_zero,)
-    operands = Integers(
+    operands = IntegerOperand(
         DType.I8 if x.dtype == np.int8 else DType.U8, None if given else zero, own is not None
     )
     acc = operands.product(x, matrix, [*given, *([] if own is None else [own])])

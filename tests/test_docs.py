@@ -25,8 +25,8 @@ from tracea_graph.cli.arguments import (
     tool_parser,
 )
 from tracea_graph.cli.config_file import insert_config_options
-from tracea_graph.target import BACKENDS, tile_words
-from tracea_graph.tuning.schedule_hints import hints_from
+from tracea_graph.target import BACKENDS, tile_setting_names
+from tracea_graph.tuning.schedule_hints import parse_hints
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -251,7 +251,9 @@ def test_yaml_blocks_are_settings(text: str, tmp_path: Path) -> None:
         insert_config_options(["model.onnx", "--config", str(path)])
     )
     options = options_from_args(args)
-    assert options.threads == (1, 2) and len(hints_from(options.patterns, tile_words())) == 3
+    assert (
+        options.threads == (1, 2) and len(parse_hints(options.patterns, tile_setting_names())) == 3
+    )
 
 
 # ---- commands --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tracea_graph.cli.arguments import optimize_parser, options_from_args, tool_
 from tracea_graph.cli.config_file import insert_config_options
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS, Options
-from tracea_graph.options.option_records import Use, declared, option
+from tracea_graph.options.option_records import Use, option, options_by_keyword
 
 EVERY = [*OPTIONS.items(), *ALONE.items()]
 
@@ -36,10 +36,12 @@ class Menu:
 
 def parsed(command: str, *words: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
-    for keyword, one in declared(Menu).items():
+    for keyword, one in options_by_keyword(Menu).items():
         if command in ("", *one.also):
             one.add(parser.add_argument, keyword, command)
-    return {k: declared(Menu)[k].value(v) for k, v in vars(parser.parse_args(words)).items()}
+    return {
+        k: options_by_keyword(Menu)[k].value(v) for k, v in vars(parser.parse_args(words)).items()
+    }
 
 
 def test_a_record_makes_flags() -> None:
@@ -66,7 +68,7 @@ def test_a_record_makes_flags() -> None:
 
 
 def test_a_record_checks_what_python_gives() -> None:
-    records = declared(Menu)
+    records = options_by_keyword(Menu)
     records["portions"].check(1)
     with pytest.raises(UsageError, match="--portions must be above 0, not 0"):
         records["portions"].check(0)
@@ -75,7 +77,7 @@ def test_a_record_checks_what_python_gives() -> None:
 
 
 def test_a_record_makes_a_row() -> None:
-    records = declared(Menu)
+    records = options_by_keyword(Menu)
     assert records["portions"].row("portions") == (
         r"| `--portions N` | how many `a\|b` | `portions` |"
     )

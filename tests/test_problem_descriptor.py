@@ -10,7 +10,7 @@ from tracea_graph import Options, ProblemDescriptor
 from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.errors import UsageError
 from tracea_graph.tuning import Case, TuningResult, Workload
-from tracea_graph.tuning.tuning_problem import default_of
+from tracea_graph.tuning.tuning_problem import default_schedule
 
 
 def test_sizes_and_settings_have_names() -> None:
@@ -65,7 +65,7 @@ def test_every_kind_is_a_call_that_takes_a_schedule(
 ) -> None:
     def untuned(loads: Iterable[Workload], *_: object, **more: object) -> list[TuningResult]:
         cases = (Case(load.problem, rows) for load in loads for rows in load.rows)
-        return [TuningResult(case, default_of(case), 1.0, "default") for case in cases]
+        return [TuningResult(case, default_schedule(case), 1.0, "default") for case in cases]
 
     monkeypatch.setattr("tracea_graph.commands.tune.tune", untuned)
     found = tune_problem(ProblemDescriptor.parse(text), Options())

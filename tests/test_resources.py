@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.temporary_files import STAGED, Scratch, sweep
+from tracea_graph.temporary_files import STAGED, ScratchFolder, remove_leftovers
 
 NOBODY = 65534
 HOLD = """
 import sys, time
 from pathlib import Path
-from tracea_graph.temporary_files import Scratch
-made = [Scratch("work"), Scratch(folder=Path(sys.argv[1]))]
+from tracea_graph.temporary_files import ScratchFolder
+made = [ScratchFolder("work"), ScratchFolder(folder=Path(sys.argv[1]))]
 print("ready", flush=True)
 time.sleep(1000)
 """
@@ -56,7 +56,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_folder_goes_at_the_end_of_its_use(place: Path, home: Path) -> None:
-    with Scratch("work") as name, Scratch(folder=home) as other:
+    with ScratchFolder("work") as name, ScratchFolder(folder=home) as other:
         assert Path(name).parent == place and Path(name).name.startswith("tracea-work-")
         assert Path(other).parent == home and Path(other).name.startswith(STAGED)
         (Path(name) / "file").touch()
@@ -67,9 +67,9 @@ def test_a_folder_goes_at_the_end_of_its_use(place: Path, home: Path) -> None:
 def test_what_is_in_use_stays(holder: subprocess.Popen[str], place: Path, home: Path) -> None:
     before = names(place), names(home)
     assert all(before)
-    with Scratch("own"):
-        sweep()
-        sweep(home)
+    with ScratchFolder("own"):
+        remove_leftovers()
+        remove_leftovers(home)
         assert (names(place) > before[0], names(home)) == (True, before[1])
 
 
@@ -81,8 +81,8 @@ def test_what_a_killed_process_left_goes(
         staged.with_suffix(ending).touch()
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    sweep()
-    sweep(home)
+    remove_leftovers()
+    remove_leftovers(home)
     assert names(place) == names(home) == set()
 
 
@@ -94,8 +94,8 @@ def test_what_others_made_stays(place: Path, home: Path) -> None:
         (folder / f"{prefix}file").touch()
     (home / "model.onnx").touch()
     before = names(place), names(home)
-    sweep()
-    sweep(home)
+    remove_leftovers()
+    remove_leftovers(home)
     assert (names(place), names(home)) == before
 
 
@@ -108,8 +108,8 @@ def test_what_another_user_left_stays(
     for folder in (*place.iterdir(), *home.iterdir()):
         os.chown(folder, NOBODY, NOBODY)
     before = names(place), names(home)
-    sweep()
-    sweep(home)
+    remove_leftovers()
+    remove_leftovers(home)
     assert (names(place), names(home)) == before and all(before)
 
 
@@ -119,10 +119,10 @@ def test_a_file_half_written_long_ago_goes(home: Path) -> None:
         path.touch()
         if mtime is not None:
             os.utime(path, (mtime, mtime))
-    sweep(home)
+    remove_leftovers(home)
     assert names(home) == {new.name}
 
 
 def test_a_place_that_cannot_be_listed_is_left_alone(tmp_path: Path) -> None:
-    sweep(tmp_path / "gone")
+    remove_leftovers(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()

@@ -21,7 +21,7 @@ from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING
 from tracea_graph.pipeline.candidates import LibraryBuilder
-from tracea_graph.pipeline.output_files import Paths, paths_of_all
+from tracea_graph.pipeline.output_files import ResultPaths, paths_of_all
 from tracea_graph.pipeline.plan_lock import read_lock
 from tracea_graph.pipeline.stages import (
     PipelineRun,
@@ -41,7 +41,7 @@ from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.policy import KernelPlan
 from tracea_graph.session_policy import RuntimePolicy, read_policy
 from tracea_graph.target import HOST, resolve_precision, target_of
-from tracea_graph.temporary_files import Scratch, sweep
+from tracea_graph.temporary_files import ScratchFolder, remove_leftovers
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 from tracea_graph.views.shape_check import ShapeReport, ShapeRow
@@ -164,7 +164,7 @@ def _until_interrupted(outcomes: Iterable[OptimizeOutcome]) -> Iterator[Optimize
 
 
 def _together(
-    work: Sequence[tuple[Path, Paths]], options: Options, progress: Progress
+    work: Sequence[tuple[Path, ResultPaths]], options: Options, progress: Progress
 ) -> Iterator[OptimizeOutcome]:
     """Plan all models, then finish each one, with a shared library and shared workers."""
     lock = read_lock(options.lock) if options.lock else None
@@ -172,9 +172,9 @@ def _together(
     precision, notes = resolve_precision(options.target, options.precision)
     options = replace(options, precision=precision)
     budget = math.inf if lock else options.budget  # a lock leaves nothing to decide
-    sweep()
+    remove_leftovers()
     own = use_custom_op_libraries(options.custom_ops_libraries)
-    with own, Scratch() as name, ExitStack() as stack:
+    with own, ScratchFolder() as name, ExitStack() as stack:
         target = target_of(options.target, precision)
         libraries = stack.enter_context(LibraryBuilder(target, options.environment))
         worker_pool = stack.enter_context(WorkerPool()) if options.keep == "all" else None

@@ -13,7 +13,7 @@ from functools import cached_property
 from tracea_graph.config import Environment
 from tracea_graph.hardware import Measurements
 from tracea_graph.policy import KernelPlan, PolicyEngine
-from tracea_graph.policy.operator_topology import dtype_of, fallbacks
+from tracea_graph.policy.operator_topology import dtype_of, fallback_dtypes
 from tracea_graph.target import HOST, read_environment, target_of
 
 __all__ = ["Context"]
@@ -67,7 +67,7 @@ class Context:
         sizes.
         """
         wanted, notes = dtype_of(precision), list[str]()
-        for used in fallbacks(wanted):
+        for used in fallback_dtypes(wanted):
             name = _PRECISIONS.get(used, used)
             levels = target_of(self.target, name).levels
             resolved, note = self._backend.resolve_precision(name, levels)

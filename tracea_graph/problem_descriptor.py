@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import UsageError, did_you_mean
 
-__all__ = ["EPILOGUES", "GRAMMAR", "KINDS", "Kind", "ProblemDescriptor"]
+__all__ = ["EPILOGUES", "GRAMMAR", "KINDS", "ProblemDescriptor", "ProblemKind"]
 
 EPILOGUES = ("none", "relu", "sigmoid", "tanh", "gelu")
 """Elementwise operators that may follow a matrix product or a convolution."""
@@ -21,7 +21,7 @@ _MOST = 1 << 24
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProblemKind:
     """A kind of problem: the names of its sizes, and its settings with their defaults.
 
     A setting whose default is a word takes one of :data:`EPILOGUES`, the others integers.
@@ -35,27 +35,29 @@ class Kind:
 
 _PRODUCT: Mapping[str, int | str] = {"bias": 1, "epilogue": "none"}
 _CONV: Mapping[str, int | str] = {"stride": 1, "pad": -1, "bias": 1, "epilogue": "none"}
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, ProblemKind] = MappingProxyType(
     {
-        "gemm": Kind(("M", "N", "K"), _PRODUCT),
-        "sparse": Kind(
+        "gemm": ProblemKind(("M", "N", "K"), _PRODUCT),
+        "sparse": ProblemKind(
             ("M", "N", "K"),
             {"zeros": 80, "block": 16, **_PRODUCT},
             {"zeros": 1, "block": 1},
             {"zeros": 99},
         ),
-        "int8": Kind(("M", "N", "K")),
-        "int4": Kind(("M", "N", "K"), {"block": 32}, {"block": 16}, {"block": 256}),
-        "conv": Kind(
+        "int8": ProblemKind(("M", "N", "K")),
+        "int4": ProblemKind(("M", "N", "K"), {"block": 32}, {"block": 16}, {"block": 256}),
+        "conv": ProblemKind(
             ("batch", "channels", "height", "width", "filters", "kernel"),
             {**_CONV, "groups": 1},
             {"stride": 1, "groups": 1},
         ),
-        "depthwise": Kind(
+        "depthwise": ProblemKind(
             ("batch", "channels", "height", "width", "kernel"), _CONV, {"stride": 1}
         ),
-        "attention": Kind(("batch", "heads", "queries", "keys", "head"), {"causal": 0}),
-        "chain": Kind(("rows", "columns"), {"operands": 2}, {"operands": 1}, {"operands": 4}),
+        "attention": ProblemKind(("batch", "heads", "queries", "keys", "head"), {"causal": 0}),
+        "chain": ProblemKind(
+            ("rows", "columns"), {"operands": 2}, {"operands": 1}, {"operands": 4}
+        ),
     }
 )
 GRAMMAR = "; ".join(
@@ -134,7 +136,7 @@ def _is_integer(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def _check(name: str, kind: Kind, setting: str, value: int | str) -> None:
+def _check(name: str, kind: ProblemKind, setting: str, value: int | str) -> None:
     if setting not in kind.settings:
         every = f"; its settings are {', '.join(kind.settings)}"
         which = did_you_mean(setting, kind.settings) or every

@@ -14,8 +14,15 @@ from typing import Any
 from tracea_graph.errors import WorkerCrash
 
 __all__ = [
-    "EXPECTED", "VERDICTS", "Code", "Reason", "code_of", "failed_to_run", "not_constant",
-    "other_readers", "unsuited",
+    "EXPECTED",
+    "VERDICTS",
+    "Code",
+    "Reason",
+    "code_of",
+    "not_constant_reason",
+    "other_readers_reason",
+    "run_failure_reason",
+    "unsuited_reason",
 ]  # fmt: skip
 
 
@@ -112,7 +119,7 @@ class Reason(str):
         return self  # keeps the code of an exception's message
 
 
-def failed_to_run(text: str, error: Exception) -> Reason:
+def run_failure_reason(text: str, error: Exception) -> Reason:
     """Return the reason that a model could not be run: it crashed, or anything else."""
     code = Code.CRASHED if isinstance(error, WorkerCrash) else Code.FAILED_TO_RUN
     return Reason(f"{text}: {error}", code)
@@ -123,16 +130,16 @@ def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:
     return reason.code if isinstance(reason, Reason) else default
 
 
-def other_readers(value: str) -> Reason:
+def other_readers_reason(value: str) -> Reason:
     """Return the reason that a value inside a pattern is also read outside it."""
     return Reason(f"{value!r} has other readers", Code.OTHER_READERS)
 
 
-def unsuited(text: str) -> Reason:
+def unsuited_reason(text: str) -> Reason:
     """Return the reason that a site is not what a rule is for."""
     return Reason(text, Code.NOT_APPLICABLE)
 
 
-def not_constant(value: str) -> Reason:
+def not_constant_reason(value: str) -> Reason:
     """Return the reason that an operand is not known before the model runs."""
     return Reason(f"{value!r} is not constant", Code.NOT_CONSTANT)

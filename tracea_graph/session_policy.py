@@ -20,7 +20,7 @@ from typing import Any
 
 from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.options import value_parsers
-from tracea_graph.options.config_files import RUNTIME, read
+from tracea_graph.options.config_files import RUNTIME, read_config
 
 __all__ = ["ALLOCATORS", "RuntimePolicy", "read_policy"]
 
@@ -73,7 +73,7 @@ def read_policy(path: Path) -> RuntimePolicy:
 
     Raises UsageError if the file cannot be read, or for an unknown word or impossible value.
     """
-    found = read(path).get(RUNTIME) or {}
+    found = read_config(path).get(RUNTIME) or {}
     if not isinstance(found, dict):
         raise UsageError(f"{path}: {RUNTIME} is no mapping")
     known = [one.name for one in fields(RuntimePolicy)]
@@ -89,9 +89,9 @@ def read_policy(path: Path) -> RuntimePolicy:
 
 def _value(name: str, value: Any, folder: Path) -> Any:
     if name == "threads":
-        return value_parsers.count(str(value))
+        return value_parsers.parse_count(str(value))
     if name == "timeout":
-        seconds = value_parsers.seconds(str(value))
+        seconds = value_parsers.parse_seconds(str(value))
         if seconds <= 0:
             raise ValueError("timeout must be above 0")
         return seconds

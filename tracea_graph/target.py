@@ -33,7 +33,7 @@ from tracea_graph.tuning.schedule_space import Tunable
 
 __all__ = [
     "BACKENDS", "HOST", "Backend", "PartBuilder", "Target", "backend_named", "host_fingerprint",
-    "read_environment", "resolve_precision", "target_of", "targets", "tile_words",
+    "read_environment", "resolve_precision", "target_of", "targets", "tile_setting_names",
 ]  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def targets() -> tuple[str, ...]:
     return (HOST, *(name for backend in BACKENDS for name in backend.targets), *both)
 
 
-def tile_words() -> tuple[str, ...]:
+def tile_setting_names() -> tuple[str, ...]:
     """Return all settings that a hint's tile may have for some backend."""
     found = (b.schedule_space.tile for b in BACKENDS if b.schedule_space is not None)
     return tuple(dict.fromkeys(word for words in found for word in words))

@@ -29,13 +29,13 @@ else:
 
 __all__ = [
     "STAGED",
-    "Scratch",
+    "ScratchFolder",
     "gc_paused",
-    "is_own",
+    "is_owned_by_user",
     "kill_group",
-    "lock",
-    "open_regular",
-    "sweep",
+    "lock_file",
+    "open_regular_file",
+    "remove_leftovers",
 ]
 
 STAGED = ".tracea-"
@@ -54,7 +54,7 @@ _AT_ONCE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def lock(handle: int, wait: bool = False) -> None:
+def lock_file(handle: int, wait: bool = False) -> None:
     """Lock an open file against other processes, until it is closed.
 
     Raises OSError if another one holds the lock, unless told to ``wait`` for it.
@@ -65,7 +65,7 @@ def lock(handle: int, wait: bool = False) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-def is_own(found: os.stat_result) -> bool:
+def is_owned_by_user(found: os.stat_result) -> bool:
     """Return True if a file belongs to this user; Windows has other means to keep users apart."""
     return sys.platform == "win32" or found.st_uid == os.geteuid()
 
@@ -82,7 +82,7 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-class Scratch(tempfile.TemporaryDirectory[str]):
+class ScratchFolder(tempfile.TemporaryDirectory[str]):
     """A private folder with a random name, in the system's temporary folder or in ``folder``.
 
     Raises OSError if it cannot be created.
@@ -102,7 +102,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
             self._held = None
 
 
-def sweep(folder: Path | None = None) -> None:
+def remove_leftovers(folder: Path | None = None) -> None:
     """Remove what killed runs of this user left beside an output, or in the temporary folder."""
     home = folder or Path(tempfile.gettempdir())
     for path, found in _own(home, STAGED if folder else _PREFIX):
@@ -129,7 +129,7 @@ def _own(home: Path, prefix: str) -> Iterator[tuple[Path, os.stat_result]]:
     for name in names:
         with suppress(OSError):  # another run is sweeping too
             found = (home / name).lstat()
-            if is_own(found):
+            if is_owned_by_user(found):
                 yield home / name, found
 
 
@@ -144,7 +144,7 @@ def _hold(folder: Path) -> int | None:
     """
     handle = os.open(folder / f"{_HELD}-", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        lock(handle)
+        lock_file(handle)
     except OSError:
         os.close(handle)
         return None
@@ -153,13 +153,13 @@ def _hold(folder: Path) -> int | None:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Return True if :class:`Scratch` made a folder and its user is gone."""
+    """Return True if :class:`ScratchFolder` made a folder and its user is gone."""
     try:
         handle = os.open(folder / _HELD, os.O_RDWR | _AT_ONCE | _NO_LINK)
     except OSError:
         return False
     try:
-        lock(handle)
+        lock_file(handle)
     except OSError:  # in use, or unknown
         return False
     finally:
@@ -167,7 +167,7 @@ def _abandoned(folder: Path) -> bool:
     return True
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular_file(path: Path) -> IO[bytes]:
     """Open a regular file for reading.
 
     Raises OSError, with ``strerror``, if it cannot be opened or is something else: opening a pipe

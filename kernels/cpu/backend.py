@@ -49,7 +49,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryPart, uncounted
+from tracea_graph.toolchain import Counted, Library, LibraryPart, ignore_progress
 from tracea_graph.toolchain.platforms import HERE
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -235,7 +235,7 @@ class CpuBackend:
         out: Path,
         environment: Environment,
         quick: bool = False,
-        counted: Counted = uncounted,
+        counted: Counted = ignore_progress,
     ) -> Library:
         """Build a library at ``out``; ``quick`` trades kernel speed for compile time.
 

@@ -31,7 +31,7 @@ from tracea_graph.kernels.cpu import peak_probes
 from tracea_graph.kernels.cpu.isa_levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
 from tracea_graph.kernels.cpu.processor_families import nominal_ghz, pipes_of
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
 __all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
@@ -156,7 +156,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         compiler = find_compiler(environment, seconds)
     except (BuildError, ValueError) as error:
         return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
-    with Scratch("doctor") as name:
+    with ScratchFolder("doctor") as name:
         probes = [p for p in PROBES if _runs(p, cpu) and only in ("", p.dtype)]
         notes = _compile(
             compiler, probes, Path(name), start + seconds * _COMPILE_SHARE, cpu.threads

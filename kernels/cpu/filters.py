@@ -39,7 +39,7 @@ from tracea_graph.ops.bf16 import split_bf16
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.filter_layouts import FilterLayout, Sums
 from tracea_graph.ops.function_body import BodyBuilder
-from tracea_graph.ops.int16 import fit_columns, k_run_length, round_images
+from tracea_graph.ops.int16 import k_run_length, round_columns, round_images
 from tracea_graph.ops.weight_layouts import Floats, Numbers
 
 __all__ = [
@@ -459,7 +459,7 @@ class Int16Filters(_Nchw16cFilters):
         numbers, scales = np.empty(planes.shape, np.int16), []
         for plane, made in zip(planes, numbers, strict=True):
             for filters, place in zip(plane, made, strict=True):
-                fitted, scale = fit_columns(filters.reshape(-1, BLOCK), k_run_length(taps))
+                fitted, scale = round_columns(filters.reshape(-1, BLOCK), k_run_length(taps))
                 place[...] = fitted.reshape(filters.shape)
                 scales.append(scale)
         scale = np.concatenate(scales) * np.float32(self._times)

@@ -23,7 +23,7 @@ from tracea_graph.kernels.schema import CallSchema, Sizes
 from tracea_graph.ops.chain import Chain
 from tracea_graph.policy import (
     BlockSparse,
-    Candidate,
+    CandidateVariant,
     Channelwise,
     KernelCatalog,
     OperatorTopology,
@@ -96,11 +96,13 @@ class CpuCatalog(KernelCatalog):
 
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[CandidateVariant, ...]:
         """Every variant of a call: the one of the highest level first, the others by level."""
         kernel, also = _kernel(topology)
         if not kernel:
-            own = Candidate(host_loop(topology.op), levels[-1], "computed by a runtime loop")
+            own = CandidateVariant(
+                host_loop(topology.op), levels[-1], "computed by a runtime loop"
+            )
             return (own,)
         chosen = find(kernel, levels[-1])
         why = f"{chosen.isa} is the highest allowed level with this kernel"
@@ -108,7 +110,7 @@ class CpuCatalog(KernelCatalog):
             why += f"; {variant_id(find(also, levels[-1]))} {_TOGETHER[topology.op]}"
         usable, related = _usable(tuple(levels)), _relation(levels[-1])
         rated = [
-            Candidate(
+            CandidateVariant(
                 variant_id(v), v.isa, why if v is chosen else _against(v, chosen, levels),
                 _us(topology, v, figures) if v.isa in usable else None,
                 v.isa in usable,

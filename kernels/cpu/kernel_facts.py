@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.kernel_catalog import variant_id
 from tracea_graph.kernels.cpu.library_build import compiled_object
 from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant
 from tracea_graph.kernels.kernel_metadata import KernelMetadata, LaunchSpec, Resources
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 
 __all__ = ["kernel_metadata", "resources_of"]
 
@@ -91,7 +91,7 @@ def _epilogue(kernel: str) -> str:
 
 def resources_of(data: bytes) -> Resources:
     """Return what the functions of an object take together.  Raises BuildError without objdump."""
-    with Scratch("object") as name:
+    with ScratchFolder("object") as name:
         path = Path(name) / "unit.o"
         path.write_bytes(data)
         try:

@@ -36,14 +36,19 @@ from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler, stop_running
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.toolchain.compilers import (
+    COMPILE_SECONDS,
+    Compiler,
+    find_compiler,
+    kill_running_commands,
+)
 from tracea_graph.toolchain.library_artifact import (
     Counted,
     Library,
     LibraryPart,
     Manifest,
-    uncounted,
+    ignore_progress,
 )
 from tracea_graph.toolchain.linking import (
     ENTRY,
@@ -52,7 +57,7 @@ from tracea_graph.toolchain.linking import (
     link_parts,
     read_output,
 )
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 from tracea_graph.toolchain.platforms import HERE, Platform
 from tracea_graph.version import VERSION
 
@@ -110,7 +115,7 @@ def build_library(
     seconds: float = COMPILE_SECONDS,
     quick: bool = False,
     tiles: Tiles = NO_TILES,
-    counted: Counted = uncounted,
+    counted: Counted = ignore_progress,
     platform: Platform = HERE,
     domain: str = "",
 ) -> Library:
@@ -126,7 +131,7 @@ def build_library(
     """
     start = time.perf_counter()
     environment = environment or Environment()
-    with Scratch("build") as name:
+    with ScratchFolder("build") as name:
         part = compile_part(
             types, kernels, chains, isas, Path(name), environment=environment, seconds=seconds,
             quick=quick, tiles=tiles, counted=counted, platform=platform, domain=domain,
@@ -148,7 +153,7 @@ def compile_part(
     quick: bool = False,
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
-    counted: Counted = uncounted,
+    counted: Counted = ignore_progress,
     platform: Platform = HERE,
     domain: str = "",
 ) -> LibraryPart:
@@ -177,7 +182,7 @@ def build_ahead(
     That are the runtime and the precompiled headers, the highest level's first.  Errors are left
     to the build, which meets them too.
     """
-    with suppress(BuildError), Scratch("build") as name:
+    with suppress(BuildError), ScratchFolder("build") as name:
         compiler, cache = find_compiler(environment), ObjectCache(environment.cache / "objects")
         shop = _Shop(compiler, cache, Path(name), COMPILE_SECONDS)
         runtime = CompilationUnit("runtime", _runtime(), _RUNTIME_FLAGS)
@@ -246,12 +251,12 @@ def _headers(text: str) -> dict[str, str]:
 
 def _content_key(unit: CompilationUnit) -> str:
     headers = [part for item in _headers(unit.text).items() for part in item]
-    return digest(*_FLAGS, *unit.flags, unit.text, *headers)
+    return sha256_of_parts(*_FLAGS, *unit.flags, unit.text, *headers)
 
 
 def object_key(compiler: Compiler, unit: CompilationUnit) -> str:
     """The object cache's key for a unit compiled by a compiler."""
-    return digest(compiler.identity, *compiler.command, _content_key(unit))
+    return sha256_of_parts(compiler.identity, *compiler.command, _content_key(unit))
 
 
 def compiled_object(
@@ -262,8 +267,8 @@ def compiled_object(
     cache = ObjectCache(environment.cache / "objects")
     if (known := cache.get(object_key(compiler, unit))) is not None:
         return known
-    with Scratch("build") as name:
-        _compile(_Shop(compiler, cache, Path(name), seconds), [unit], uncounted)
+    with ScratchFolder("build") as name:
+        _compile(_Shop(compiler, cache, Path(name), seconds), [unit], ignore_progress)
         return (Path(name) / "0.o").read_bytes()
 
 
@@ -360,7 +365,7 @@ def _compile(shop: _Shop, units: Sequence[CompilationUnit], counted: Counted) ->
             pool.shutdown(wait=False, cancel_futures=True)
             # a thread may be about to start one more compiler
             while isinstance(error, KeyboardInterrupt) and not all(f.done() for f in work):
-                stop_running()
+                kill_running_commands()
                 time.sleep(0.05)
             raise
     return sum(future.result() for future in made)

@@ -36,7 +36,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.bitmap_sparse_format import bitmap_to_onnx, unpack_bitmap
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
 from tracea_graph.ops.function_body import BodyBuilder
-from tracea_graph.ops.int16 import column_scales, fit_columns, round_rows
+from tracea_graph.ops.int16 import column_scales, round_columns, round_rows
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, Numbers, WeightLayout
 
 __all__ = [
@@ -118,7 +118,7 @@ def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
 
     Both are padded with zeros.
     """
-    whole, scale = fit_columns(weight)
+    whole, scale = round_columns(weight)
     return _in_pairs(whole), _padded(scale)
 
 

@@ -12,9 +12,9 @@ from tracea_graph.kernels.cpu.isa_levels import FAMILIES, IsaFamily, host_levels
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
-from tracea_graph.toolchain import Counted, Library, uncounted
+from tracea_graph.toolchain import Counted, Library, ignore_progress
 from tracea_graph.toolchain.library_artifact import Manifest
-from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_places
+from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_paths
 
 __all__ = ["Deployment", "build_all", "deployments_of", "unmeasured"]
 
@@ -90,7 +90,7 @@ def build_all(
     out: Path,
     environment: Environment,
     quick: bool,
-    counted: Counted = uncounted,
+    counted: Counted = ignore_progress,
 ) -> Library:
     """Build a library per deployment beside ``out``; all share a domain, and a model.
 
@@ -105,7 +105,7 @@ def build_all(
         }
     )
     domain = domain_of(facts)
-    places = library_places(out, tuple(d.platform for d in deployments))
+    places = library_paths(out, tuple(d.platform for d in deployments))
     made: list[Library] = []
     try:
         for one, place in zip(deployments, places, strict=True):

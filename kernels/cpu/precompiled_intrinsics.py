@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tracea_graph.errors import BuildError
 from tracea_graph.toolchain.compilers import Compiler
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 
 __all__ = ["USES", "header_flags", "precompiled", "takes_intrinsics"]
 
@@ -58,7 +58,7 @@ def precompiled(
     """
     if compiler.family != "gcc":
         return ()
-    key = digest("precompiled", compiler.identity, *compiler.command, *flags, _TEXT)
+    key = sha256_of_parts("precompiled", compiler.identity, *compiler.command, *flags, _TEXT)
     header = folder / _NAME
     ready = header.with_suffix(".h.gch")
     try:

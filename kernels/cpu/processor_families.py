@@ -15,14 +15,14 @@ from types import MappingProxyType
 
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.kernels.cpu.isa_levels import levels_of
-from tracea_graph.policy import Processor
+from tracea_graph.policy import ProcessorFamily
 
 __all__ = ["ARCHITECTURES", "architecture_of", "nominal_ghz", "pipes_of"]
 
 
 def _cpu(
     name: str, near: int, far: int, flops: int, lanes: int, tile: tuple[int, int], rows: int
-) -> Processor:
+) -> ProcessorFamily:
     """A CPU family; ``near`` and ``far`` are its L1 and L2 sizes in KiB.
 
     ``flops``: per cycle; ``tile``: rows and columns of the register tile; ``rows``: rows of a
@@ -30,7 +30,7 @@ def _cpu(
     """
     registers = 16 if lanes == 8 else 32
     m, n = tile
-    return Processor(
+    return ProcessorFamily(
         name, "cpu", near << 10, far << 10, flops, lanes, registers,
         {
             "square": ({"tile_m": m, "tile_n": n, "tile_k": 256, "rows": rows},
@@ -40,7 +40,7 @@ def _cpu(
     )  # fmt: skip
 
 
-def _arm(name: str, near: int, far: int, pipes: int, tile: int = 6) -> Processor:
+def _arm(name: str, near: int, far: int, pipes: int, tile: int = 6) -> ProcessorFamily:
     """A core with ``pipes`` multiply-add units of four lanes; ``tile``: rows of its tiles.
 
     ``far`` is its share of an L2 that several cores use.  A task's rows of A take a quarter of
@@ -69,7 +69,7 @@ _ALL = (
     _arm("apple-m3", 128, 4096, 4),
     _arm("apple-m4", 128, 4096, 4),
 )
-ARCHITECTURES: Mapping[str, Processor] = MappingProxyType({a.name: a for a in _ALL})
+ARCHITECTURES: Mapping[str, ProcessorFamily] = MappingProxyType({a.name: a for a in _ALL})
 """Known processor families by name."""
 
 _KB = 1 << 10
@@ -96,7 +96,7 @@ _GHZ: Mapping[str, float] = MappingProxyType(
 """Clocks of cores whose systems do not tell theirs, as such machines are commonly sold."""
 
 
-def architecture_of(cpu: CpuProfile) -> Processor | None:
+def architecture_of(cpu: CpuProfile) -> ProcessorFamily | None:
     """The family of a processor, from its vendor, levels and cache sizes; None if unknown."""
     model, levels = cpu.model.lower(), levels_of(cpu)
     wide = "avx512" in levels

@@ -18,7 +18,7 @@ import numpy as np
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_tiles
 from tracea_graph.ops.maskable_tiles import matrix_pattern
-from tracea_graph.ops.weight_layouts import ALIGNED, Floats, Plain
+from tracea_graph.ops.weight_layouts import ALIGNED, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     matrix_of,
@@ -28,7 +28,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
 from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.zero_maps import zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
-from tracea_graph.reason_codes import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileSet
 
@@ -79,10 +79,10 @@ class TiledColumnBlockGemm(PatternPass):
         if pattern is None:
             said = f"no tiles of {region.operands[1]!r} were set by hand"
             return Reason(said, Code.NOT_APPLICABLE)
-        if not isinstance(params.layout, Plain):
+        if not isinstance(params.layout, PlainMatrix):
             return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
         if weight is None:
-            return not_constant(region.operands[1])
+            return not_constant_reason(region.operands[1])
         if why := _unfit(graph.opset, region):
             return why
         active = pattern.mask(params.k, params.n)

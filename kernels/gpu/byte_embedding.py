@@ -10,7 +10,7 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import BYTES, EmbeddingParams
 from tracea_graph.passes.region_helpers import attribute, fused
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rule
 from tracea_graph.ttg import Region
 
@@ -24,9 +24,9 @@ def _rows_of(op: Any, table: Any, ids: Any) -> Any:
 def _check(m: Match) -> str | None:
     weight, spec = m.graph.weight(m.values["table"]), m.spec("ids")
     if weight is None or weight.dtype not in BYTES or len(weight.shape) != 2:
-        return unsuited(f"{m.values['table']!r} is not a constant matrix of 8-bit integers")
+        return unsuited_reason(f"{m.values['table']!r} is not a constant matrix of 8-bit integers")
     if attribute(m.root, "axis", 0) != 0:
-        return unsuited("it takes no rows")
+        return unsuited_reason("it takes no rows")
     if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
         return "the ids are not an integer tensor of known rank"
     return None

@@ -25,7 +25,7 @@ from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.gpu_probes import GpuProbe, probe_source, probes
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import run_command
 
 __all__ = [
@@ -148,7 +148,7 @@ def _measured(
     sources = [probe_source(probe, architecture) for probe in found]
     built = compile_sources(sources, [architecture.name], environment, _COMPILE_SECONDS)
     jobs = []
-    with Scratch("probes") as name:
+    with ScratchFolder("probes") as name:
         folder = Path(name)
         for i, (probe, one) in enumerate(zip(found, built, strict=True)):
             (folder / f"{i}.cubin").write_bytes(one.data)

@@ -28,7 +28,7 @@ from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, View
 from tracea_graph.kernels.schema import CallSchema, Sizes
 from tracea_graph.policy import (
-    Candidate,
+    CandidateVariant,
     Channelwise,
     KernelCatalog,
     OperatorTopology,
@@ -110,7 +110,7 @@ class GpuCatalog(KernelCatalog):
 
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[CandidateVariant, ...]:
         """Return every variant of a call, the one for its sizes first, then by modelled time."""
         architecture = ARCHITECTURES[levels[-1]]
         if not topology.tiles and topology.dtype == "f32" and topology.op in ("gemm", "conv"):
@@ -118,7 +118,7 @@ class GpuCatalog(KernelCatalog):
         device = figures_for(architecture.name, figures)
         tile, why = tile_for(topology)
         preferred = topology.tiles or _preferred(topology)
-        made = list[tuple[bool, Candidate]]()
+        made = list[tuple[bool, CandidateVariant]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
         able = [ARCHITECTURES[level] for level in levels]
         needed = {v.tile: shared_bytes(v, topology) for v in known}
@@ -135,7 +135,7 @@ class GpuCatalog(KernelCatalog):
             said = refused[variant.tile] or (reason if chosen else other)
             name = variant_id(variant, architecture.name)
             fits = not refused[variant.tile]
-            made.append((chosen, Candidate(name, architecture.name, said, us, fits)))
+            made.append((chosen, CandidateVariant(name, architecture.name, said, us, fits)))
         made.sort(key=lambda one: (not one[0], not one[1].fits, one[1].us or 0.0))
         return tuple(candidate for _, candidate in made)
 

@@ -27,11 +27,11 @@ from tracea_graph.kernels.gpu.standalone_functions import DeviceFunction, functi
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
 from tracea_graph.toolchain.library_artifact import Library, LibraryPart, Manifest
 from tracea_graph.toolchain.linking import ENTRY, entry_flags, link_parts, read_output
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 from tracea_graph.version import VERSION
 
 __all__ = ["Compile", "Image", "build_library", "compile_part", "cubins", "sources_of"]
@@ -112,7 +112,7 @@ def build_library(
     Raises BuildError and leaves no file at ``out`` on failure.
     """
     start = time.perf_counter()
-    with Scratch("build") as name:
+    with ScratchFolder("build") as name:
         folder = Path(name)
         part = compile_part(types, kernels, chains, levels, folder, environment, compiled, dialect)
         made = link_parts([part], out, find_compiler(environment), folder)
@@ -142,8 +142,8 @@ def compile_part(
         "levels": list(levels),
         "driver": least,
         "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in types],
-        "runtime": digest(*_FLAGS, *entry_flags(entry), *_runtime()),
-        "sources": {s.symbol: digest(s.text) for level in levels for s in sources[level]},
+        "runtime": sha256_of_parts(*_FLAGS, *entry_flags(entry), *_runtime()),
+        "sources": {s.symbol: sha256_of_parts(s.text) for level in levels for s in sources[level]},
     }
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     domain = f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -208,7 +208,7 @@ def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path, entry
     for name, held in _headers(text).items():
         (folder / name).write_text(held)
     flags = (*_FLAGS, *entry_flags(entry))
-    key = digest(compiler.identity, *compiler.command, *flags, *_runtime())
+    key = sha256_of_parts(compiler.identity, *compiler.command, *flags, *_runtime())
     data = cache.get(key)
     if data is None:
         (folder / "runtime.cpp").write_text(text)

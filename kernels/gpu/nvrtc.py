@@ -21,9 +21,9 @@ from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 
 __all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
 
@@ -87,7 +87,7 @@ def compile_sources(
     cache = ObjectCache((environment or Environment()).cache / "cubins")
     identity = repr((find_nvrtc(), nvrtc_main.OPTIONS))
     jobs = [(source, target) for source in sources for target in targets]
-    keys = [digest(identity, target, source.text) for source, target in jobs]
+    keys = [sha256_of_parts(identity, target, source.text) for source, target in jobs]
     found = {key: cache.get(key) for key in keys}
     missing = {
         key: job for key, job in zip(keys, jobs, strict=True) if found[key] is None
@@ -129,7 +129,7 @@ def _compile_share(
 ) -> dict[str, bytes]:
     if not jobs:
         return {}
-    with Scratch("nvrtc") as name:
+    with ScratchFolder("nvrtc") as name:
         folder = Path(name)
         for number, (_, (source, _)) in enumerate(jobs):
             (folder / f"{number}.cu").write_text(source.text)

@@ -26,7 +26,7 @@ from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Pass, Phase, Proposal, RulePass
 from tracea_graph.ttg import Region, TileGraph
 
@@ -69,10 +69,12 @@ class MixedPrecision:
         if self.dtype == "tf32" and not isinstance(region.params, _MULTIPLY):
             return  # other ops compute in float32, where products of tf32 numbers are summed
         if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
-            yield Miss(self.name, region.id, unsuited("it writes no float32"))
+            yield Miss(self.name, region.id, unsuited_reason("it writes no float32"))
             return
         if not any(_multiplies(r.params) for r in graph.regions()):
-            yield Miss(self.name, region.id, unsuited("no matmul reads or computes its values"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("no matmul reads or computes its values")
+            )
             return
         if why := self._outside(graph, region):
             yield Miss(self.name, region.id, why)
@@ -91,7 +93,7 @@ class MixedPrecision:
         for value in dict.fromkeys((*factors, *region.writes)):
             largest = self.ranges.get(value, 0.0)
             if largest > _MASK:
-                return unsuited(f"{value!r} holds mask values outside the range of fp16")
+                return unsuited_reason(f"{value!r} holds mask values outside the range of fp16")
             if largest > most:
                 why = f"{value!r} reaches {largest:.1e}, above {self.dtype}'s {most:.1e}"
                 return Reason(why, Code.OUT_OF_RANGE)

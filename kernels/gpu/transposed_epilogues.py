@@ -15,10 +15,10 @@ from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.passes.pointwise.bound_expressions import inline
 from tracea_graph.passes.region_helpers import fused, gemm_producer, only_read_by
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,7 +40,7 @@ class TransposedEpilogue:
         if params.target or len(region.results) != 1:
             return
         if not any(params.views):
-            yield Miss(self.name, region.id, unsuited("it transposes no operand"))
+            yield Miss(self.name, region.id, unsuited_reason("it transposes no operand"))
             return
         for value, view in zip(region.operands, params.views, strict=True):
             product = gemm_producer(graph, value) if _perm(view) in ((), _FIRST) else None
@@ -54,9 +54,11 @@ class TransposedEpilogue:
         outer, inner = region.params, product.params
         assert isinstance(outer, ElementwiseParams) and isinstance(inner, GemmParams)
         if not only_read_by(graph, value, region) or region.operands.count(value) > 1:
-            return Miss(self.name, region.id, other_readers(value))
+            return Miss(self.name, region.id, other_readers_reason(value))
         if inner.splits or len(product.results) > 1:
-            return Miss(self.name, region.id, unsuited(f"{value!r} is one of several results"))
+            return Miss(
+                self.name, region.id, unsuited_reason(f"{value!r} is one of several results")
+            )
         if len(graph.convex((product, region))) > 2:
             why = Reason(f"another operand also depends on the product {value!r}", Code.CYCLE)
             return Miss(self.name, region.id, why)
@@ -76,7 +78,9 @@ class TransposedEpilogue:
                 moved.append(self._transpose(name, last, _LAST, region))
                 names.append(last)
             else:
-                return Miss(self.name, region.id, unsuited(f"{name!r} is no image of its result"))
+                return Miss(
+                    self.name, region.id, unsuited_reason(f"{name!r} is no image of its result")
+                )
         before = inner.epilogue or IDENTITY
         extras = product.operands[len(product.operands) - inner.epilogue_inputs :]
         plain = replace(outer.chain, operands=(FULL,) * len(names))
@@ -100,7 +104,7 @@ class TransposedEpilogue:
     def _transpose(
         self, value: str, result: str, perm: tuple[int, ...], covered: Region
     ) -> Region:
-        params = ElementwiseParams(IDENTITY, (IndexMap((Move("transpose", perm),)),))
+        params = ElementwiseParams(IDENTITY, (IndexMap((ViewMove("transpose", perm),)),))
         return fused(self.name, params, (value,), (result,), (covered,))
 
 

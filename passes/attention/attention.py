@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.attention_tiles import grid_of, map_of
+from tracea_graph.ops.attention_tiles import active_tile_map, grid_of
 from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, check_interior
 from tracea_graph.passes.attention.match_scores import match_scores
 from tracea_graph.passes.attention.qkv_operands import (
@@ -175,7 +175,7 @@ def attention_proposal(
     Raises NoMatch if a covered value has other readers.
     """
     graph = matcher.graph
-    active = map_of(pattern) if pattern else None
+    active = active_tile_map(pattern) if pattern else None
     weights = masks.weights if active is None else {**masks.weights, active.name: active}
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
     kept = {*external, *(v for r in (*masks.regions, *masks.shared) for v in r.reads)}

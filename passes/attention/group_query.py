@@ -26,7 +26,7 @@ from tracea_graph.ir import Extent, TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.passes.attention.attention_matcher import NoMatch, number
 from tracea_graph.passes.attention.kv_cache_positions import Positions
@@ -195,9 +195,13 @@ def _rotated(
     if rotated > size or (interleaved and rotated != size):
         raise NoMatch("it rotates a part of each head in interleaved pairs")
     width = part.count * size
-    cut = (Move("slice", (2, part.offset, part.offset + width, 1)),) if width != part.width else ()
-    split = IndexMap((*cut, Move("reshape", (0, 0, part.count, size))))
-    table = IndexMap((Move("unsqueeze", (2,)),))
+    cut = (
+        (ViewMove("slice", (2, part.offset, part.offset + width, 1)),)
+        if width != part.width
+        else ()
+    )
+    split = IndexMap((*cut, ViewMove("reshape", (0, 0, part.count, size))))
+    table = IndexMap((ViewMove("unsqueeze", (2,)),))
     return RotaryOperands(
         part.value, *tables, "", size, rotated, interleaved, split, table, width
     ).params()  # fmt: skip

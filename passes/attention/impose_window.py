@@ -16,7 +16,7 @@ from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.prove_extents import where_equal
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -37,7 +37,7 @@ class ImposeWindow:
         layer = _layer(graph, region)
         named = [w for w in self.windows if w.layers is None or layer in range(*w.layers)]
         if not named:
-            yield Miss(self.name, region.id, unsuited(f"no window names attention {layer}"))
+            yield Miss(self.name, region.id, unsuited_reason(f"no window names attention {layer}"))
             return
         queries = params.extents(0, graph.spec(region.operands[0]))[1]
         keys = params.extents(1, graph.spec(region.operands[1]))[1]

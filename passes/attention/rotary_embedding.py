@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from tracea_graph.ir import Node, TensorSpec
 from tracea_graph.ops.chain import FULL, Chain, Step
-from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -51,21 +51,21 @@ class RotaryOperands:
         """Return the parameters over x and the rows of both tables."""
         half = self.rotated // 2
         if self.interleaved:
-            cuts = [Move("slice", (3, start, HUGE, 2)) for start in (0, 1)]
-            last: tuple[Move, ...] = (Move("unsqueeze", (4,)),)
+            cuts = [ViewMove("slice", (3, start, HUGE, 2)) for start in (0, 1)]
+            last: tuple[ViewMove, ...] = (ViewMove("unsqueeze", (4,)),)
             target: tuple[int, ...] = (0, 0, self.merged) if self.merged else (0, 0, 0, self.size)
         else:
-            cuts = [Move("slice", (3, start, start + half, 1)) for start in (0, half)]
+            cuts = [ViewMove("slice", (3, start, start + half, 1)) for start in (0, half)]
             last, target = (), (0, 0, self.merged) if self.merged else ()
         halves = [self.split.then(cut, *last) for cut in cuts]
         table = self.table.then(*last)
         parts = [
-            Part(ElementwiseParams(chain, (*halves, table, table)), (0, 0, 1, 2))
+            ConcatPart(ElementwiseParams(chain, (*halves, table, table)), (0, 0, 1, 2))
             for chain in (_FIRST, _SECOND)
         ]
         if self.rotated < self.size:
-            rest = self.split.then(Move("slice", (3, self.rotated, HUGE, 1)))
-            parts.append(Part(ElementwiseParams(IDENTITY, (rest,)), (0,)))
+            rest = self.split.then(ViewMove("slice", (3, self.rotated, HUGE, 1)))
+            parts.append(ConcatPart(ElementwiseParams(IDENTITY, (rest,)), (0,)))
         return ConcatParams(4 if self.interleaved else 3, tuple(parts), target)
 
 
@@ -123,7 +123,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     columns = shape[-1]
     if len(shape) == 3 and heads and isinstance(columns, int):
         size = columns // heads
-        split = IndexMap((Move("reshape", (0, 0, heads, size)),))
+        split = IndexMap((ViewMove("reshape", (0, 0, heads, size)),))
     elif len(shape) == 4 and isinstance(columns, int):
         size, split = columns, IndexMap()
     else:
@@ -132,7 +132,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     interleaved = attribute(region, "interleaved", 0) == 1
     if half != rotated // 2 or rotated % 2 or (interleaved and rotated != size):
         return "it rotates a part of each head in interleaved pairs, or its tables do not fit"
-    axis = IndexMap((Move("unsqueeze", (1 if len(shape) == 4 else 2,)),))
+    axis = IndexMap((ViewMove("unsqueeze", (1 if len(shape) == 4 else 2,)),))
     merged = columns if len(shape) == 3 else 0
     return RotaryOperands(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
 

@@ -17,7 +17,7 @@ from tracea_graph.passes.attention.attention_matcher import NoMatch
 from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.prove_extents import tail_agrees, where_equal
 from tracea_graph.passes.region_helpers import attribute, int_constant, read_outside, with_feeders
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -38,15 +38,19 @@ class UnflattenHeads:
             return
         flat, batched = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if flat is None or batched is None or (len(flat), len(batched)) != (3, 4):
-            why = unsuited(f"it does not split the first axis of {region.operands[0]!r} in two")
+            why = unsuited_reason(
+                f"it does not split the first axis of {region.operands[0]!r} in two"
+            )
             yield Miss(self.name, region.id, why)
             return
         root = graph.producer(region.operands[0])
         if root is None or not isinstance(batched[1], int) or not tail_agrees(flat, batched, 2):
-            yield Miss(self.name, region.id, unsuited("it splits no batch of heads"))
+            yield Miss(self.name, region.id, unsuited_reason("it splits no batch of heads"))
             return
         if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *batched[:2])):
-            yield Miss(self.name, region.id, unsuited("nothing before it works head by head"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("nothing before it works head by head")
+            )
             return
         shared = set[str]()
         while True:
@@ -68,8 +72,8 @@ class UnflattenHeads:
                 shared.add(others)
                 continue
             if shared:
-                yield Miss(self.name, region.id, other_readers(min(shared)))
-            yield Miss(self.name, region.id, unsuited("no product lies between its ends"))
+                yield Miss(self.name, region.id, other_readers_reason(min(shared)))
+            yield Miss(self.name, region.id, unsuited_reason("no product lies between its ends"))
             return
 
     def _proposal(

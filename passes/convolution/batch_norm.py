@@ -31,7 +31,7 @@ from tracea_graph.passes.region_helpers import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reason_codes import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -80,7 +80,7 @@ class ConvBatchNorm:
         if isinstance(affine, str):
             return Miss(self.name, norm.id, affine)
         if not only_read_by(graph, between, last):
-            return Miss(self.name, last.id, other_readers(between))
+            return Miss(self.name, last.id, other_readers_reason(between))
         params: ConvParams = conv.params
         if after and params.epilogue is not None:
             return Miss(self.name, last.id, "something comes between convolution and norm")

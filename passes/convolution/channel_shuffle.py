@@ -20,7 +20,7 @@ from tracea_graph.passes.region_helpers import (
     same_shape,
     with_feeders,
 )
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -39,14 +39,14 @@ def _shuffle_check(m: Match) -> str | None:
     transpose, before = m.labels["transpose"], m.spec("x").shape
     parts = m.graph.spec(transpose.operands[0]).shape
     if attribute(transpose, "perm", ()) not in _GROUP_PERMS or not is_f32(m.graph, m.values["x"]):
-        return unsuited("it does not swap groups and channels of float32")
+        return unsuited_reason("it does not swap groups and channels of float32")
     if before is None or parts is None or len(before) != 4:
-        return unsuited("it is not known to view an image")
+        return unsuited_reason("it is not known to view an image")
     channels, groups, each = before[1], parts[1], parts[2]
     if not isinstance(channels, int) or not isinstance(groups, int) or groups < 2:
-        return unsuited("the number of its channels or groups is not known")
+        return unsuited_reason("the number of its channels or groups is not known")
     if parts[0] != before[0] or each != channels // groups or channels % groups:
-        return unsuited("it does not split the channels into equal groups")
+        return unsuited_reason("it does not split the channels into equal groups")
     if not same_shape(m.spec("x"), m.graph.spec(m.root.results[0])):
         return f"it does not give the shape of {m.values['x']!r} back"
     return None
@@ -79,11 +79,11 @@ class DeinterleaveChannels:
         transpose = stack and operand_producer(graph, stack.operands[0], "Transpose")
         split = transpose and operand_producer(graph, transpose.operands[0], "Reshape")
         if stack is None or transpose is None or split is None:
-            why = unsuited("no reshape, transpose and reshape lie before it")
+            why = unsuited_reason("no reshape, transpose and reshape lie before it")
             yield Miss(self.name, region.id, why)
             return
         if attribute(transpose, "perm", ()) != (1, 0, 2):
-            why = unsuited("the transpose before it does not interleave channels")
+            why = unsuited_reason("the transpose before it does not interleave channels")
             yield Miss(self.name, region.id, why)
             return
         value, piles = split.operands[0], region.operands[0]
@@ -91,22 +91,26 @@ class DeinterleaveChannels:
             graph.spec(v).shape for v in (value, transpose.operands[0], stack.results[0])
         )
         if before is None or len(before) != 4 or parts is None or not is_f32(graph, value):
-            yield Miss(self.name, region.id, unsuited("it is not known to take float32 images"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it is not known to take float32 images")
+            )
             return
         count, channels = parts[1], before[1]
         if not isinstance(count, int) or not isinstance(channels, int) or channels % count:
-            why = unsuited("its channels are not known to divide into groups")
+            why = unsuited_reason("its channels are not known to divide into groups")
             yield Miss(self.name, region.id, why)
             return
         each = channels // count
         if after != (count, before[0], each, *before[2:]) or graph.is_output(piles):
-            why = unsuited("its groups are not the channels of an image")
+            why = unsuited_reason("its groups are not the channels of an image")
             yield Miss(self.name, region.id, why)
             return
         readers = graph.in_order(u.region for u in graph.uses(piles))
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
-            why = unsuited("not every group is picked once, or it is proposed at another pick")
+            why = unsuited_reason(
+                "not every group is picked once, or it is proposed at another pick"
+            )
             yield Miss(self.name, region.id, why)
             return
         between = (transpose.operands[0], stack.operands[0])

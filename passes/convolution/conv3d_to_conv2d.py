@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from tracea_graph.ir import DType
 from tracea_graph.passes.convolution.unfold_depth import DepthUnfolder, unfold_region
 from tracea_graph.passes.region_helpers import read_outside
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -36,7 +36,7 @@ class Conv3dToConv2d:
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
-            why = unsuited("proposed at another convolution of the same volume")
+            why = unsuited_reason("proposed at another convolution of the same volume")
             yield Miss(self.name, region.id, why)
             return
         turned = DepthUnfolder(graph)

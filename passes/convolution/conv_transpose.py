@@ -25,7 +25,7 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.read_window import read_window
@@ -153,7 +153,7 @@ class ConvTranspose:
         for i, phases in enumerate(itertools.product(*plan.axes)):
             maps = [_shifted_by_tap(plan, phases, taps, kernel, before) for taps in _taps(phases)]
             if bias:
-                maps.append(IndexMap((Move("unsqueeze", tuple(range(1, len(kernel) + 1))),)))
+                maps.append(IndexMap((ViewMove("unsqueeze", tuple(range(1, len(kernel) + 1))),)))
             reads = (*(places for _ in _taps(phases)), *bias)
             total = ElementwiseParams(_sum_of(len(maps)), tuple(maps))
             part = f"{result}_phase{i}"
@@ -203,13 +203,13 @@ def _shifted_by_tap(
 ) -> IndexMap:  # fmt: skip
     """Return the view of one tap's results that a phase adds."""
     tap = np.ravel_multi_index([p.taps[j] for p, j in zip(phases, at, strict=True)], kernel)
-    moves = [Move("slice", (1, int(tap) * plan.filters, (int(tap) + 1) * plan.filters, 1))]
+    moves = [ViewMove("slice", (1, int(tap) * plan.filters, (int(tap) + 1) * plan.filters, 1))]
     rows = zip(phases, at, before, plan.space, strict=True)
     for axis, (phase, j, pad, extent) in enumerate(rows, 2):
         assert isinstance(extent, int)
         start = pad - phase.before + j
         size = extent + phase.before + phase.after - len(phase.taps) + 1
-        moves.append(Move("slice", (axis, start, start + size, 1)))
+        moves.append(ViewMove("slice", (axis, start, start + size, 1)))
     return IndexMap(tuple(moves))
 
 

@@ -24,7 +24,7 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.batch_norm import read_affine
 from tracea_graph.passes.convolution.derived_filters import ChannelAffine, must_stay_plain
 from tracea_graph.passes.region_helpers import fused, only_read_by
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -70,7 +70,7 @@ class MergeParallelConvs:
         convs = [t for t in terms if isinstance(t.params, ConvParams)]
         every = all(t in convs or t.op == "BatchNormalization" for t in terms)
         if not 2 <= len(terms) == len(set(terms)) or not every or not convs:
-            return unsuited("its terms are not all convolutions or batch norms")
+            return unsuited_reason("its terms are not all convolutions or batch norms")
         return _sum(graph, sums, terms, max(convs, key=lambda c: math.prod(c.params.shape)))
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from tracea_graph.ir import Extent
 from tracea_graph.ops.layout_op import BORDERS, LayoutParams
-from tracea_graph.ops.size_expressions import substitute
+from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -35,7 +35,7 @@ def _pad(m: Match) -> Rewrite | str:
     padding by constant amounts."""
     graph, region = m.graph, m.root
     if graph.opset < _OPSET:
-        return unsuited(f"opset {graph.opset} has no such Pad; {_OPSET} is the first")
+        return unsuited_reason(f"opset {graph.opset} has no such Pad; {_OPSET} is the first")
     x, pads, *rest = region.operands
     mode = attribute(region, "mode", "constant")
     mode = mode.decode() if isinstance(mode, bytes) else str(mode)
@@ -63,7 +63,7 @@ def _pad(m: Match) -> Rewrite | str:
             values.append(value)
         return f"{values.index(value)}.{axis}"
 
-    named = tuple(substitute(amounts[i], number) for i in (2, 3, 6, 7))
+    named = tuple(substitute_symbols(amounts[i], number) for i in (2, 3, 6, 7))
     return _step(graph, region, LayoutParams("pad", (), len(values), named), values)
 
 

@@ -12,7 +12,7 @@ from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -44,15 +44,15 @@ def _read(graph: TileGraph, region: Region) -> PoolParams | str:
     shape = graph.spec(region.operands[0]).shape
     if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
         said = "its input is not known to have so many channels and one or two axes"
-        return unsuited(said) if region.op in _REDUCED else said
+        return unsuited_reason(said) if region.op in _REDUCED else said
     if not is_f32(graph, region.operands[0]):
         return Reason("its input is not float32", Code.UNSUPPORTED_DTYPE)
     if region.op in _REDUCED:
         axes = constant_ints(region, graph, "axes", 1) or ()
         if {a % len(shape) for a in axes} != set(range(2, len(shape))):
-            return unsuited("it does not reduce whole images")
+            return unsuited_reason("it does not reduce whole images")
         if region.op == "ReduceMax" and not _made_by_conv(graph, region.operands[0]):
-            return unsuited(f"no convolution makes {region.operands[0]!r}")
+            return unsuited_reason(f"no convolution makes {region.operands[0]!r}")
         return PoolParams(_REDUCED[region.op], flat=attribute(region, "keepdims", 1) == 0)
     if region.op in _GLOBAL:
         return PoolParams(_GLOBAL[region.op])
@@ -140,7 +140,7 @@ def _flat_check(m: Match) -> str | None:
     before, after = (m.graph.spec(v).shape for v in (pool.results[0], m.root.results[0]))
     flat = before is not None and after == before[:2] and set(before[2:]) == {1}
     fits = flat and pool.params.window is None
-    return None if fits else unsuited("it does not flatten channels of single values")
+    return None if fits else unsuited_reason("it does not flatten channels of single values")
 
 
 def _flatten(m: Match) -> Region:
@@ -158,11 +158,11 @@ def _line(op: Any, x: Any) -> Any:
 def _line_check(m: Match) -> str | None:
     before, after = m.spec("x").shape, m.graph.spec(m.root.results[0]).shape
     if m.labels["pool"].params.window or before is None or len(before) != 3:
-        return unsuited("it is not a pool over the whole of one axis")
+        return unsuited_reason("it is not a pool over the whole of one axis")
     lifted = m.graph.spec(m.labels["lift"].results[0]).shape
     lines = lifted in ((*before[:2], 1, before[2]), (*before, 1))
     fits = lines and after == (*before[:2], 1)
-    return None if fits else unsuited("the views around it do not add and remove one axis")
+    return None if fits else unsuited_reason("the views around it do not add and remove one axis")
 
 
 def _pool_line(m: Match) -> Region:

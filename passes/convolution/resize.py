@@ -11,7 +11,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -29,9 +29,9 @@ def _resize(m: Match) -> Rewrite | str:
     """Convert a resize; nearest by integer factors is left to ``strided-copy``."""
     mode = attribute(m.root, "mode", "nearest")
     if mode not in ("linear", "bilinear", "nearest"):
-        return unsuited(f"its mode is {mode}")
+        return unsuited_reason(f"its mode is {mode}")
     if mode == "nearest" and read_layout_ops(m.graph, m.root) is not None:
-        return unsuited("it is a strided copy")
+        return unsuited_reason("it is a strided copy")
     found = _read(m.graph, m.root, str(mode))
     if isinstance(found, str):
         return found

@@ -46,7 +46,7 @@ from tracea_graph.passes.decompose.qlinear_ops import (
     qlinear_where,
 )
 from tracea_graph.passes.decompose.quantized_attention import qattention
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -68,7 +68,7 @@ class Decompose:
         try:
             builder = decompose(OnnxBuilder(graph, region))
         except CannotDecompose as why:
-            reason = str(why) or unsuited(f"it is {region.op} as rules match it")
+            reason = str(why) or unsuited_reason(f"it is {region.op} as rules match it")
             yield Miss(self.name, region.id, reason)
             return
         yield Proposal(

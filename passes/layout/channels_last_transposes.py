@@ -31,7 +31,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.passes.convolution.pool import windowed_pool
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
-from tracea_graph.reason_codes import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -60,7 +60,7 @@ class SinkTransposes:
         sunk = _Sunk(graph, region, perm)
         new = (_activation if region.fused else _WAYS.get(region.op, _by_element))(sunk)
         if new is None:
-            why = unsuited("its other operands or axes cannot be transposed")
+            why = unsuited_reason("its other operands or axes cannot be transposed")
             yield Miss(self.name, region.id, why)
             return
         old = (*_dropped(graph, region, region.operands), region)
@@ -76,14 +76,16 @@ class QuantizeLast:
         if region.op != "Transpose":
             return
         if _perm(region) != _last(len(_perm(region))):
-            yield Miss(self.name, region.id, unsuited("it is not to channels last"))
+            yield Miss(self.name, region.id, unsuited_reason("it is not to channels last"))
             return
         quantize = graph.producer(region.operands[0])
         if quantize is None or not _quantizes_all_alike(graph, quantize):
-            yield Miss(self.name, region.id, unsuited("what it transposes is not quantized"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("what it transposes is not quantized")
+            )
             return
         if not only_read_by(graph, quantize.results[0], region):
-            yield Miss(self.name, region.id, other_readers(quantize.results[0]))
+            yield Miss(self.name, region.id, other_readers_reason(quantize.results[0]))
             return
         source, result = quantize.operands[0], region.results[0]
         name = f"{result}_numbers"
@@ -117,14 +119,14 @@ class CancelTransposes:
             return
         transposed = region.results[0]
         if not (value := _there_and_back(graph, transposed)):
-            yield Miss(self.name, region.id, unsuited("it undoes no other transpose"))
+            yield Miss(self.name, region.id, unsuited_reason("it undoes no other transpose"))
             return
         readers = graph.in_order(graph.readers(region))
         if not readers or graph.is_output(transposed):
-            yield Miss(self.name, region.id, unsuited(f"{transposed!r} is an output"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{transposed!r} is an output"))
             return
         if any(transposed in r.captures for r in readers):
-            yield Miss(self.name, region.id, unsuited(f"a body reads {transposed!r}"))
+            yield Miss(self.name, region.id, unsuited_reason(f"a body reads {transposed!r}"))
             return
         old = (*_dropped(graph, region, region.operands), region, *readers)
         yield Proposal(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, Part
+from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import ElementwiseParams, identity
 from tracea_graph.ops.index_map import HUGE, IndexMap
 from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
@@ -24,7 +24,7 @@ from tracea_graph.passes.pointwise.compose_elementwise import (
     slice_operation,
 )
 from tracea_graph.passes.region_helpers import attribute, fused, only_read_by, with_feeders
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -51,7 +51,7 @@ def _assembled(
     axis: int, pieces: Sequence[_Piece], target: tuple[int, ...] = ()
 ) -> tuple[ConcatParams, tuple[str, ...]]:
     names = tuple(dict.fromkeys(n for p in pieces for n in p.names))
-    parts = tuple(Part(p.params, tuple(map(names.index, p.names)), p.like) for p in pieces)
+    parts = tuple(ConcatPart(p.params, tuple(map(names.index, p.names)), p.like) for p in pieces)
     return ConcatParams(axis, parts, target), names
 
 
@@ -65,7 +65,9 @@ class Concat:
             return
         spec = graph.spec(region.results[0])
         if spec.dtype not in _TYPES or not spec.rank:
-            why = unsuited("its result is neither float32 nor bytes, or its rank is not known")
+            why = unsuited_reason(
+                "its result is neither float32 nor bytes, or its rank is not known"
+            )
             yield Miss(self.name, region.id, why)
             return
         if len(region.operands) > MAX_PARTS:
@@ -213,7 +215,7 @@ class SinkConcat:
         if maps != {IndexMap()} or inner.target or common != outer.common(graph):
             return f"it reads {value!r} through a view"
         if not alone and inner.flops > CHEAP:
-            return other_readers(value)
+            return other_readers_reason(value)
         shapes = inner.shapes([graph.spec(n).shape or () for n in first.operands])
         parts, start = _pieces(inner, first.operands), 0
         pieces: list[_Piece] = []

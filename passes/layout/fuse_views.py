@@ -22,7 +22,7 @@ from tracea_graph.passes.pointwise.compose_elementwise import (
 )
 from tracea_graph.passes.prove_extents import reshape_target
 from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,7 +40,7 @@ def obstacle(
     """Return why ``inner`` should not be recomputed where ``outer`` reads its result, or None."""
     flops = inner.params.flops
     if not alone and (flops > CHEAP or _joins(graph, inner)):
-        return other_readers(value)
+        return other_readers_reason(value)
     if flops > _CHEAP_REPEATED and not _same_size(graph, outer, value):
         return f"{value!r} is broadcast"
     return None
@@ -140,11 +140,13 @@ class FuseReshape:
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
         if first is None or shape is None or not only_read_by(graph, value, region):
-            why = unsuited(f"{value!r} is an input, or others read it too")
+            why = unsuited_reason(f"{value!r} is an input, or others read it too")
             yield Miss(self.name, region.id, why)
             return
         if len(first.results) != 1:
-            yield Miss(self.name, region.id, unsuited(f"{value!r} is one of several results"))
+            yield Miss(
+                self.name, region.id, unsuited_reason(f"{value!r} is one of several results")
+            )
             return
         if isinstance(first.params, ConcatParams):
             params: ElementwiseParams | ConcatParams = first.params
@@ -154,7 +156,9 @@ class FuseReshape:
         ):
             params, names = inner.params, inner.names
         else:
-            why = unsuited(f"{value!r} comes from neither an elementwise op nor a concatenation")
+            why = unsuited_reason(
+                f"{value!r} comes from neither an elementwise op nor a concatenation"
+            )
             yield Miss(self.name, region.id, why)
             return
         common = params.common([graph.spec(n).shape or () for n in names])

@@ -17,7 +17,7 @@ from tracea_graph.passes.region_helpers import (
     operand_producer,
     with_feeders,
 )
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["GATHER_ELEMENTS"]
@@ -33,7 +33,7 @@ def _picked(op: Any, x: Any, index: Any) -> Any:
 def _take_check(m: Match) -> str | None:
     rank, index = m.spec("x").rank, m.spec("index")
     if m.graph.opset < _SINCE or not rank or not is_f32(m.graph, m.values["x"]):
-        return unsuited("it does not gather float32 of known rank, or the opset is too old")
+        return unsuited_reason("it does not gather float32 of known rank, or the opset is too old")
     if attribute(m.root, "axis", 0) not in (-1, rank - 1):
         return "it does not pick along the last axis"
     if index.dtype not in (DType.I32, DType.I64):

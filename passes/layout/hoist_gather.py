@@ -17,7 +17,7 @@ from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.layout.axis_selection import BY_ROW, NORMS, operand_axes
 from tracea_graph.passes.prove_extents import where_equal
 from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -35,11 +35,11 @@ class HoistGather:
             return
         source = graph.producer(pick.value)
         if source is None:
-            yield Miss(self.name, region.id, unsuited(f"{pick.value!r} is an input"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{pick.value!r} is an input"))
             return
         by_row = _row_operands(graph, source)
         if by_row is None:
-            why = unsuited("the operator before it does not work row by row")
+            why = unsuited_reason("the operator before it does not work row by row")
             yield Miss(self.name, region.id, why)
             return
         if graph.is_output(pick.value) or not only_read_by(graph, pick.value, pick.regions[0]):

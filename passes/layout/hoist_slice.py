@@ -27,7 +27,7 @@ from tracea_graph.passes.layout.axis_selection import (
 from tracea_graph.passes.layout.read_views import read_view
 from tracea_graph.passes.prove_extents import reshape_target, where_equal
 from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
-from tracea_graph.reason_codes import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -48,7 +48,7 @@ class HoistSlice:
         value = region.operands[0]
         source = graph.producer(value)
         if source is None:
-            yield Miss(self.name, region.id, unsuited(f"{value!r} is an input"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{value!r} is an input"))
             return
         readers = {u.region.id: u.region for u in graph.uses(value)}.values()
         site = _Hoist(graph, found[0], value, source, tuple(readers))
@@ -57,7 +57,7 @@ class HoistSlice:
             site.name_result()
         old = site.unflattened() or site.flattened() or site.part()
         if old is None:
-            why = unsuited("the operator before it does not work index by index")
+            why = unsuited_reason("the operator before it does not work index by index")
             yield Miss(self.name, region.id, why)
             return
         if reason is not None:
@@ -96,7 +96,7 @@ class _Hoist:
         if self.graph.is_output(value):
             return f"{value!r} is an output"
         operands = [u.operand for u in self.graph.uses(value)]
-        return None if same and not any(operands) else other_readers(value)
+        return None if same and not any(operands) else other_readers_reason(value)
 
     def name_result(self) -> None:
         """Choose the result's name: an existing selection that keeps the axis, or a new one."""

@@ -17,11 +17,11 @@ from tracea_graph.ir import DType, Extent
 from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.size_expressions import substitute
+from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.prove_extents import tuple_axes, where_equal
 from tracea_graph.passes.region_helpers import attribute, fused, with_feeders
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -91,14 +91,14 @@ class _IotaReader:
             return f"{value}.{axis}"
 
         p: IotaParams = region.params
-        return _Affine(tuple(substitute(s, name) for s in p.sizes), p.start, p.steps)
+        return _Affine(tuple(substitute_symbols(s, name) for s in p.sizes), p.start, p.steps)
 
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
         """Return the elements of a short integer vector, through the operands of earlier iotas."""
         found = self.lengths.read(value)
         if found is None:
             return None
-        return tuple(substitute(size, self._origin) for size in found.reshape(-1))
+        return tuple(substitute_symbols(size, self._origin) for size in found.reshape(-1))
 
     def _origin(self, symbol: str) -> Extent:
         value, axis = self.lengths.dims[symbol]
@@ -261,11 +261,11 @@ class Iota:
         value = region.results[0]
         spec, reader = graph.spec(value), _IotaReader(graph)
         if not spec.rank or spec.rank > MAX_RANK or not _worth(graph, value, spec.dtype):
-            yield Miss(self.name, region.id, unsuited("it is not worth a kernel"))
+            yield Miss(self.name, region.id, unsuited_reason("it is not worth a kernel"))
             return
         grid = reader.read(value)
         if grid is None or all(isinstance(s, int) for s in grid.sizes):
-            why = unsuited(f"{value!r} is not a range over sizes known at run time")
+            why = unsuited_reason(f"{value!r} is not a range over sizes known at run time")
             yield Miss(self.name, region.id, why)
             return
         values = list[str]()
@@ -276,7 +276,7 @@ class Iota:
                 values.append(read)
             return f"{values.index(read)}.{axis}"
 
-        sizes = tuple(substitute(s, number) for s in grid.sizes)
+        sizes = tuple(substitute_symbols(s, number) for s in grid.sizes)
         dtype = spec.dtype or DType.F32
         params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
         known = params.infer([graph.spec(v) for v in values])[0].shape or ()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.ttg import Region, TileGraph
@@ -54,7 +54,7 @@ def _depth_to_space(graph: TileGraph, region: Region, shape: Shape) -> Rearrange
     order = (0, 1, 4, 2, 5, 3) if columns_first else (0, 3, 4, 1, 5, 2)
     if split is None or target is None:
         return None
-    return IndexMap((Move("reshape", split), Move("transpose", order))), target
+    return IndexMap((ViewMove("reshape", split), ViewMove("transpose", order))), target
 
 
 def _space_to_depth(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | None:
@@ -62,9 +62,9 @@ def _space_to_depth(graph: TileGraph, region: Region, shape: Shape) -> Rearrange
     if len(shape) != 4 or not all(isinstance(d, int) for d in shape[1:]) or b < 1:
         return None
     c, h, w = (d if isinstance(d, int) else 0 for d in shape[1:])
-    split = Move("reshape", (0, c, h // b, b, w // b, b))
+    split = ViewMove("reshape", (0, c, h // b, b, w // b, b))
     target = (0, c * b * b, h // b, w // b)
-    return IndexMap((split, Move("transpose", (0, 3, 5, 1, 2, 4)))), target
+    return IndexMap((split, ViewMove("transpose", (0, 3, 5, 1, 2, 4)))), target
 
 
 def _tile(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | None:
@@ -119,7 +119,7 @@ def _repeated(shape: Shape, repeats: tuple[int, ...], behind: int) -> Rearrangem
         return None
     if not new:
         return None
-    moves = (Move("unsqueeze", tuple(new)), Move("expand", tuple(expanded)))
+    moves = (ViewMove("unsqueeze", tuple(new)), ViewMove("expand", tuple(expanded)))
     return IndexMap(moves), tuple(target)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import Extent
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move, resolve_target
+from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove, resolve_target
 from tracea_graph.ops.iteration_space_parts import constant_ints, reshape_groups
 from tracea_graph.passes.prove_extents import reshape_target
 from tracea_graph.passes.region_helpers import attribute
@@ -46,19 +46,19 @@ def read_view(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
     return None if moves is None else IndexMap(tuple(moves))
 
 
-Moves = Sequence[Move] | None
+Moves = Sequence[ViewMove] | None
 
 
 def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
     perm = attribute(region, "perm", tuple(range(len(x)))[::-1])
-    return [Move("transpose", tuple(perm))]  # type: ignore[arg-type]
+    return [ViewMove("transpose", tuple(perm))]  # type: ignore[arg-type]
 
 
 def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
     """Read the target from the shapes: numbers, one copied and one inferred dimension."""
     if (target := reshape_target(x, y)) is None:
         return None
-    move = Move("reshape", target)
+    move = ViewMove("reshape", target)
     try:
         IndexMap((move,)).shape(x)
     except ValueError:  # axes that split and merge at once, or sizes that contradict each other
@@ -75,12 +75,12 @@ def _squeeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -
     axes = _axes(graph, region, len(x)) if x else None
     if axes is not None and not axes:
         axes = tuple(i for i, d in enumerate(x) if d == 1)
-    return [Move("squeeze", axes)] if axes else None
+    return [ViewMove("squeeze", axes)] if axes else None
 
 
 def _unsqueeze(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
     axes = _axes(graph, region, len(y))
-    return [Move("unsqueeze", axes)] if axes else None
+    return [ViewMove("unsqueeze", axes)] if axes else None
 
 
 def _slice(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
@@ -93,7 +93,7 @@ def _slice(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> 
         return None
     axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
     rows = zip(starts, ends, axes, steps, strict=True)
-    return [Move("slice", (a % len(x), _clip(s), _clip(e), t)) for s, e, a, t in rows]
+    return [ViewMove("slice", (a % len(x), _clip(s), _clip(e), t)) for s, e, a, t in rows]
 
 
 def _clip(place: int) -> int:
@@ -109,7 +109,7 @@ def _split(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> 
     if len(numbers) < len(sizes):
         return None
     start = sum(numbers[:-1])
-    return [Move("slice", (axis, start, start + numbers[-1], 1))]
+    return [ViewMove("slice", (axis, start, start + numbers[-1], 1))]
 
 
 def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
@@ -119,8 +119,8 @@ def _expand(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
     target = [1 if a == b else b for a, b in zip(own, y, strict=True)]
     if not all(isinstance(t, int) for t in target):
         return None
-    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
-    return [*moves, Move("expand", tuple(t for t in target if isinstance(t, int)))]
+    moves = [ViewMove("unsqueeze", tuple(range(extra)))] if extra else []
+    return [*moves, ViewMove("expand", tuple(t for t in target if isinstance(t, int)))]
 
 
 def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
@@ -131,8 +131,8 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
     if weight.count > 1 or len(weight.shape) > 1:
         return _places(weight.array(), axis, x, y)
     index = int(weight.array().reshape(()))
-    kept = [Move("unsqueeze", (axis,))] if weight.shape else []
-    return [Move("select", (axis, index)), *kept]
+    kept = [ViewMove("unsqueeze", (axis,))] if weight.shape else []
+    return [ViewMove("select", (axis, index)), *kept]
 
 
 def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
@@ -148,7 +148,7 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
     step = int(flat[1] - flat[0]) if flat.size > 1 else 1
     if step > 0 and np.array_equal(flat, flat[0] + step * np.arange(flat.size)):
         first, last = int(flat[0]), int(flat[-1])
-        cut = Move("slice", (axis, first, last + 1, step))
+        cut = ViewMove("slice", (axis, first, last + 1, step))
         return _under([cut], x, y)
     wide = next((d for d in places.shape[::-1] if d > 1), 1)
     if size % wide or not np.array_equal(flat, np.arange(size).reshape(wide, -1).T.reshape(-1)):
@@ -158,16 +158,16 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
         return None
     perm = list(range(len(grid)))
     perm[axis : axis + 2] = axis + 1, axis
-    return _under([Move("reshape", split), Move("transpose", tuple(perm))], x, y)
+    return _under([ViewMove("reshape", split), ViewMove("transpose", tuple(perm))], x, y)
 
 
-def _under(moves: list[Move], x: Shape, y: Shape) -> Moves:
+def _under(moves: list[ViewMove], x: Shape, y: Shape) -> Moves:
     """Reshape what the moves make of ``x`` to ``y``."""
     made = IndexMap(tuple(moves)).shape(x)
     if made == y:
         return moves
     target = reshape_target(made, y)
-    return None if target is None else [*moves, Move("reshape", target)]
+    return None if target is None else [*moves, ViewMove("reshape", target)]
 
 
 def _gather_nd(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
@@ -177,9 +177,9 @@ def _gather_nd(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape)
         return None
     if attribute(region, "batch_dims", 0):
         return None
-    picked = [Move("select", (0, int(i))) for i in weight.array().reshape(-1)]
+    picked = [ViewMove("select", (0, int(i))) for i in weight.array().reshape(-1)]
     kept = tuple(range(len(weight.shape) - 1))
-    return [*picked, *([Move("unsqueeze", kept)] if kept else [])]
+    return [*picked, *([ViewMove("unsqueeze", kept)] if kept else [])]
 
 
 Reader = Callable[[TileGraph, Region, str, Shape, Shape], Moves]
@@ -212,9 +212,9 @@ def view_of_operand(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | 
     if own == full:
         return index_map
     if all(d == 1 for d in own):
-        return IndexMap((Move("squeeze", tuple(range(len(own)))),) if own else ())
+        return IndexMap((ViewMove("squeeze", tuple(range(len(own)))),) if own else ())
     extra = len(full) - len(own)
-    moves = [Move("unsqueeze", tuple(range(extra)))] if extra else []
+    moves = [ViewMove("unsqueeze", tuple(range(extra)))] if extra else []
     mine, whole = (1,) * extra + own, full
     for move in index_map.moves:
         adapted = _adapted(move, mine, whole)
@@ -226,11 +226,11 @@ def view_of_operand(index_map: IndexMap, own: Shape, full: Shape) -> IndexMap | 
     return IndexMap(tuple(moves))
 
 
-def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
+def _adapted(move: ViewMove, mine: Shape, whole: Shape) -> list[ViewMove] | None:
     if move.op in ("slice", "select"):
         axis = move.ints[0]
         if mine[axis] == 1 and whole[axis] != 1:
-            return [Move("squeeze", (axis,))] if move.op == "select" else []
+            return [ViewMove("squeeze", (axis,))] if move.op == "select" else []
     if move.op != "reshape" or mine == whole:
         return [move]
     target = resolve_target(whole, move.ints)
@@ -247,4 +247,4 @@ def _adapted(move: Move, mine: Shape, whole: Shape) -> list[Move] | None:
             dim = target[j]
             copied = 0 if mine[j : j + 1] == (dim,) else -1
             sizes[j] = dim if isinstance(dim, int) else copied
-    return [Move("reshape", tuple(sizes))] if sizes.count(-1) <= 1 else None
+    return [ViewMove("reshape", tuple(sizes))] if sizes.count(-1) <= 1 else None

@@ -18,7 +18,7 @@ from tracea_graph.passes.layout.hoist_slice import NO_ATTRIBUTES
 from tracea_graph.passes.layout.read_views import read_view
 from tracea_graph.passes.prove_extents import reshape_target
 from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -44,7 +44,7 @@ class SliceOfConcat:
             for cut, result in zip(known, region.writes, strict=True)
         ]
         if any(name is None for name in names):
-            why = unsuited("its parts do not come from one concatenation each")
+            why = unsuited_reason("its parts do not come from one concatenation each")
             yield Miss(self.name, region.id, why)
             return
         renamed = {v: n for v, n in zip(region.writes, names, strict=True) if n and n != v}
@@ -53,7 +53,7 @@ class SliceOfConcat:
             yield Miss(self.name, region.id, "a part is an output and something else too")
             return
         if any(r.fused or r.captures for r in readers) or not (readers or site.new):
-            why = unsuited("a reader is fused, has a body, or there is none")
+            why = unsuited_reason("a reader is fused, has a body, or there is none")
             yield Miss(self.name, region.id, why)
             return
         new = (*site.new, *(_reading(reader, renamed) for reader in readers))

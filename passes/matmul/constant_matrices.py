@@ -12,9 +12,9 @@ from tracea_graph.ops.chain import HALVES
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.maskable_tiles import matrix_pattern
-from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
+from tracea_graph.ops.weight_layouts import KN, NK, Floats, PlainMatrix
 from tracea_graph.passes.region_helpers import attribute
-from tracea_graph.reason_codes import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.ttg import Region, TileGraph, ValueUse
 
 __all__ = [
@@ -41,7 +41,7 @@ def gemm(op: Any, x: Any, w: Any) -> Any:
     return op.FusedGemm(x, w, ...)
 
 
-def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, Plain]:
+def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, PlainMatrix]:
     """Return the name and layout of a product's matrix ``[K, N]`` (``[N, K]`` if
     ``transposed``)."""
     root, turned = _root(graph, value)
@@ -57,7 +57,7 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
     """Return a product's stored matrix if it may be replaced; with ``twice``, also if other
     readers need the original beside it.  A matrix masked by tiles set by hand stays."""
     params = region.params
-    if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+    if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
         return None
     if params.integers or matrix_pattern(region, graph) is not None:
         return None
@@ -70,10 +70,10 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
 def why_kept(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
     """Return why :func:`replaceable_matrix` finds no matrix in a product."""
     params, value = region.params, region.operands[1]
-    if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+    if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
         return Reason(f"{value!r} is stored in another form already", Code.OTHER_FORM)
     if graph.weight(value) is None:
-        return not_constant(value)
+        return not_constant_reason(value)
     if not twice and must_stay_plain(graph, value):
         return Reason(f"other readers need {value!r} unchanged", Code.OTHER_READERS)
     return Reason(f"the tiles of {value!r} were set by hand", Code.EXCLUDED)

@@ -34,7 +34,7 @@ from tracea_graph.passes.region_helpers import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -65,7 +65,7 @@ class Gemm:
             return
         shape = constant_matrix(graph, region)
         if shape is None:
-            why = unsuited(f"{region.operands[1]!r} is not a constant float32 matrix")
+            why = unsuited_reason(f"{region.operands[1]!r} is not a constant float32 matrix")
             yield Miss(self.name, region.id, why)
             return
         if (reason := self._check(graph, region, shape)) is not None:
@@ -192,9 +192,13 @@ def _bias_check(m: Match) -> str | None:
     gemm, spec = m.labels["gemm"], m.spec("bias")
     open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
     if not open_ or gemm.params.bias or gemm.params.epilogue or gemm.params.integers:
-        return unsuited("the product has a bias or an epilogue already, or sums integers")
+        return unsuited_reason("the product has a bias or an epilogue already, or sums integers")
     vector = spec.shape == (gemm.params.n,) and spec.dtype is DType.F32
-    return None if vector else unsuited(f"{m.values['bias']!r} is not a vector over the columns")
+    return (
+        None
+        if vector
+        else unsuited_reason(f"{m.values['bias']!r} is not a vector over the columns")
+    )
 
 
 def _take_bias(m: Match) -> Region:
@@ -223,12 +227,14 @@ class GemmReshape:
             return
         gemm = _gemm_behind(graph, region.operands[0])
         if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
-            why = unsuited("no product without an epilogue makes what it reshapes")
+            why = unsuited_reason("no product without an epilogue makes what it reshapes")
             yield Miss(self.name, region.id, why)
             return
         flat = graph.producer(gemm.operands[0])
         if flat is None or flat.op not in ("Reshape", "Flatten"):
-            yield Miss(self.name, region.id, unsuited("what the product reads was not reshaped"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("what the product reads was not reshaped")
+            )
             return
         x = flat.operands[0]
         before, after = graph.spec(x).shape, graph.spec(region.results[0]).shape
@@ -236,7 +242,7 @@ class GemmReshape:
         if rows is not None and before:
             before = (*before[:-2], gemm.params.k)
         if not before or len(before) < 2 or before[-1] != gemm.params.k:
-            why = unsuited("the reshape before the product keeps no matrix of its rows")
+            why = unsuited_reason("the reshape before the product keeps no matrix of its rows")
             yield Miss(self.name, region.id, why)
             return
         if after != (*before[:-1], gemm.params.n):
@@ -250,7 +256,7 @@ class GemmReshape:
             yield Miss(
                 self.name,
                 region.id,
-                other_readers(gemm.results[0]),
+                other_readers_reason(gemm.results[0]),
             )
             return
         operands = (rows.results[0] if rows else x, *gemm.operands[1:])
@@ -287,7 +293,9 @@ def _norm_check(m: Match) -> str | None:
     gemm = m.labels["gemm"]
     alone = len(gemm.results) == 1 and gemm.params.norm is None
     fits = alone and m.root.params.prologue is None
-    return None if fits else unsuited("the product has a norm already, or the norm a prologue")
+    return (
+        None if fits else unsuited_reason("the product has a norm already, or the norm a prologue")
+    )
 
 
 def _norm(m: Match) -> Region:

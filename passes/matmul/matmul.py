@@ -18,7 +18,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32, operand_producer
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
@@ -45,7 +45,7 @@ def _product(op: Any, a: Any, b: Any) -> Any:
 def _check(m: Match) -> str | None:
     graph, region, (a, b) = m.graph, m.root, m.root.operands[:2]
     if constant_matrix(graph, region) is not None:
-        return unsuited(f"{b!r} is constant")
+        return unsuited_reason(f"{b!r} is constant")
     if not is_f32(graph, *filter(None, region.operands)):
         return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     ranks = [graph.spec(v).rank for v in (a, b)]

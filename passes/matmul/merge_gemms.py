@@ -17,7 +17,7 @@ from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
 from tracea_graph.passes.region_helpers import fused, operand_producer
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -34,12 +34,14 @@ class MergeQkv:
         if not isinstance(params, AttentionParams):
             return
         if any(params.offsets) or params.layouts[:3] != ("rows",) * 3:
-            yield Miss(self.name, region.id, unsuited("attention reads no rows of three products"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("attention reads no rows of three products")
+            )
             return
         gemms = [operand_producer(graph, v, "FusedGemm") for v in region.operands[:3]]
         q, k, v = gemms
         if q is None or k is None or v is None or len({g.id for g in (q, k, v)}) < 3:
-            why = unsuited("three products do not make the queries, keys and values")
+            why = unsuited_reason("three products do not make the queries, keys and values")
             yield Miss(self.name, region.id, why)
             return
         parts = (q, k, v)
@@ -92,7 +94,9 @@ class MergeGemms:
         found = {u.region.id: u.region for u in graph.uses(x) if u.operand == 0}
         parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
-            why = unsuited("no other product reads this, or it is proposed at another product")
+            why = unsuited_reason(
+                "no other product reads this, or it is proposed at another product"
+            )
             yield Miss(self.name, region.id, why)
             return
         widths = tuple(r.params.n for r in parts)

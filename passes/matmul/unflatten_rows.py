@@ -20,7 +20,7 @@ from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.layout.read_views import RESHAPES
 from tracea_graph.passes.prove_extents import where_equal
 from tracea_graph.passes.region_helpers import read_outside, with_feeders
-from tracea_graph.reason_codes import Code, Reason, other_readers, unsuited
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -40,11 +40,13 @@ class UnflattenRows:
             return
         flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if flat is None or apart is None or len(flat) != 2 or len(apart) < 3 or flat[0] == 1:
-            yield Miss(self.name, region.id, unsuited("it restores no axes of flattened rows"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it restores no axes of flattened rows")
+            )
             return
         last = graph.producer(region.operands[0])
         if flat[1] != apart[-1] or last is None or _by_rows(graph, last) is None:
-            why = unsuited("the operator before it does not work row by row")
+            why = unsuited_reason("the operator before it does not work row by row")
             yield Miss(self.name, region.id, why)
             return
         new = _UnflattenedRows(graph, apart[:-1], flat[0], region.results[0])
@@ -55,7 +57,7 @@ class UnflattenRows:
             return
         covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
         if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
-            yield Miss(self.name, region.id, other_readers(others))
+            yield Miss(self.name, region.id, other_readers_reason(others))
             return
         yield Proposal(self.name, tuple(covered), tuple(new.regions), new.specs, step=True)
 

@@ -11,7 +11,7 @@ from tracea_graph.kernels.region_signature import clipped, localise
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, identity
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.passes.layout.read_rearrangement import read_rearrangement
 from tracea_graph.passes.layout.read_views import read_view, view_of_operand
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
@@ -145,7 +145,7 @@ def _merged(
             values.append(builder.operand(name, seen, dtype))
             continue
         if inner.target:
-            seen = IndexMap((Move("reshape", inner.target),)).then(*seen.moves)
+            seen = IndexMap((ViewMove("reshape", inner.target),)).then(*seen.moves)
         below: list[str] = []
         for source, index_map, kind in _operands(inner, inner_reads):
             rest = view_of_operand(seen, index_map.shape(shapes[source]), around)
@@ -191,7 +191,7 @@ def slice_operation(
 ) -> Operation | None:
     """Return the op over a range of one axis of its loop shape."""
     around = op.common(graph)
-    cut = IndexMap((Move("slice", (axis, start, end, 1)),))
+    cut = IndexMap((ViewMove("slice", (axis, start, end, 1)),))
     maps: list[IndexMap] = []
     for name, index_map in zip(op.names, op.params.views, strict=True):
         own = index_map.shape(graph.spec(name).shape or ())

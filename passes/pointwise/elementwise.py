@@ -13,7 +13,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.region_helpers import broadcasts_over_matrix, fused
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -45,7 +45,7 @@ class NormPrologue:
         first = graph.producer(value)
         bound_chain = read_chain(graph, first) if first is not None else None
         if first is None or bound_chain is None or len(first.results) != 1:
-            why = unsuited("its input is not computed elementwise")
+            why = unsuited_reason("its input is not computed elementwise")
             yield Miss(self.name, region.id, why)
             return
         chain, names = bound_chain

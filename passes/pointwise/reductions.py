@@ -26,7 +26,7 @@ from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.region_helpers import attribute, fused, is_f32, same_shape
-from tracea_graph.reason_codes import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -205,7 +205,7 @@ class ReducePrologue:
                 yield Miss(
                     self.name,
                     region.id,
-                    other_readers(value),
+                    other_readers_reason(value),
                 )
                 continue
             if value in epilogue_inputs:
@@ -254,7 +254,7 @@ class ReduceEpilogue:
                 yield Miss(
                     self.name,
                     region.id,
-                    other_readers(value),
+                    other_readers_reason(value),
                 )
                 continue
             if not same_shape(graph.spec(value), result) or not is_f32(graph, region.results[0]):

@@ -13,7 +13,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.pointwise.bound_expressions import inline, kind_of
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.region_helpers import fused, same_shape
-from tracea_graph.reason_codes import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -57,7 +57,7 @@ class VerticalFusion:
                 yield Miss(
                     self.name,
                     region.id,
-                    other_readers(value),
+                    other_readers_reason(value),
                 )
                 continue
             if not same_shape(graph.spec(value), result):

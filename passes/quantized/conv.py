@@ -27,7 +27,7 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.chain import ROW
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
@@ -48,7 +48,7 @@ from tracea_graph.passes.quantized.rescale import (
 )
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import attribute, fused
-from tracea_graph.reason_codes import Code, Reason, not_constant, unsuited
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
@@ -74,7 +74,7 @@ class QuantizedConv:
         if region.op != "Conv" or region.fused:
             return
         if (sides := dequantized_sides(graph, region)) is None:
-            why = unsuited("not both operands are dequantized, the filters from a constant")
+            why = unsuited_reason("not both operands are dequantized, the filters from a constant")
             yield Miss(self.name, region.id, why)
             return
         made = self._made(graph, region, *sides)
@@ -176,7 +176,7 @@ def integer_conv(
     """
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
-        return not_constant(w)
+        return not_constant_reason(w)
     if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
@@ -195,11 +195,13 @@ def integer_conv(
         if isinstance(found, str):
             return found
     assert not isinstance(own, str) and not isinstance(left, str)
-    return _integer_conv(weight, window, groups, Integers(spec.dtype, left), (zero, zeros), own)
+    return _integer_conv(
+        weight, window, groups, IntegerOperand(spec.dtype, left), (zero, zeros), own
+    )
 
 
 def _integer_conv(
-    weight: Weight, window: ConvWindow, groups: int, integers: Integers,
+    weight: Weight, window: ConvWindow, groups: int, integers: IntegerOperand,
     named: tuple[str, str], own: Array | None,
 ) -> IntegerConv:  # fmt: skip
     filters, depth = weight.shape[:2]

@@ -20,13 +20,13 @@ import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.region_helpers import attribute, is_f32, operand_producer
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -58,14 +58,14 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
     bias = region.operands[2] if len(region.operands) > 2 else ""
     weight, spec = graph.weight(w), graph.spec(x)
     if weight is None:
-        return not_constant(w)
+        return not_constant_reason(w)
     if bias and graph.weight(bias) is None:
-        return not_constant(bias)
+        return not_constant_reason(bias)
     if not is_f32(graph, *filter(None, (x, w, bias))) or graph.weight(x) is not None:
-        return unsuited("its operands are not a float32 value and float32 filters")
+        return unsuited_reason("its operands are not a float32 value and float32 filters")
     shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
     if shape is None or len(shape) not in _RANKS or len(shape) != len(weight.shape):
-        return unsuited("its input is no image or line of known rank")
+        return unsuited_reason("its input is no image or line of known rank")
     if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return "the number of input channels is not known, or not that of the filters"
     if prod(weight.shape[1:]) > MAX_DEPTH:
@@ -130,7 +130,7 @@ def _sum(op: Any, x: Any, y: Any) -> Any:
 
 def _sum_check(m: Match) -> str | None:
     rounds = any(_rounded(m.graph, v) != v for v in m.root.operands)
-    return None if rounds else unsuited("no convolution rounds what it adds")
+    return None if rounds else unsuited_reason("no convolution rounds what it adds")
 
 
 def _read_rounded(m: Match) -> Rewrite:
@@ -209,7 +209,7 @@ def _filters(s: OnnxBuilder) -> tuple[str, str]:
 
     def fitted() -> tuple[Array, Array]:
         rows = np.asarray(weight.load(), np.float32).reshape(count, -1)
-        whole, scales = fit_columns(rows.T)
+        whole, scales = round_columns(rows.T)
         return whole.T.reshape(weight.shape), np.where(scales > 0, scales, 1).astype(np.float32)
 
     return (

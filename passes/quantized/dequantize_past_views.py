@@ -21,7 +21,7 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import only_read_by, operand_producer
-from tracea_graph.reason_codes import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.region import region_of
@@ -31,7 +31,7 @@ __all__ = [
     "GatherFirst", "PoolFirst", "SelectFirst",
 ]  # fmt: skip
 
-_SCALES = unsuited("it has several scales, or one that is not constant")
+_SCALES = unsuited_reason("it has several scales, or one that is not constant")
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
@@ -45,18 +45,18 @@ class DequantizeFirst:
             return
         view = graph.producer(region.operands[0])
         if view is None or view.op not in _VIEWS or view.fused or len(view.results) != 1:
-            yield Miss(self.name, region.id, unsuited("what it dequantizes is not a view"))
+            yield Miss(self.name, region.id, unsuited_reason("what it dequantizes is not a view"))
             return
         if not _one_scale(graph, region):
             yield Miss(self.name, region.id, _SCALES)
             return
         source, result = view.operands[0], region.results[0]
         if graph.spec(source).shape is None or graph.weight(source) is not None:
-            why = unsuited(f"{source!r} is constant, or its rank is not known")
+            why = unsuited_reason(f"{source!r} is constant, or its rank is not known")
             yield Miss(self.name, region.id, why)
             return
         if not only_read_by(graph, view.results[0], region):
-            yield Miss(self.name, region.id, other_readers(view.results[0]))
+            yield Miss(self.name, region.id, other_readers_reason(view.results[0]))
             return
         name = f"{result}_first"
         new = (
@@ -77,14 +77,14 @@ class GatherFirst:
             return
         table = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if table is None:
-            yield Miss(self.name, region.id, unsuited("its table is not dequantized"))
+            yield Miss(self.name, region.id, unsuited_reason("its table is not dequantized"))
             return
         if not _one_scale(graph, table):
             yield Miss(self.name, region.id, _SCALES)
             return
         stored = graph.weight(table.operands[0])
         if stored is None or graph.spec(region.results[0]).shape is None:
-            why = unsuited(f"{table.operands[0]!r} is not constant, or a rank not known")
+            why = unsuited_reason(f"{table.operands[0]!r} is not constant, or a rank not known")
             yield Miss(self.name, region.id, why)
             return
         result, alone = region.results[0], only_read_by(graph, table.results[0], region)
@@ -108,7 +108,7 @@ class PoolFirst:
             return
         source = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if source is None or graph.opset < _BYTES_SINCE:
-            yield Miss(self.name, region.id, unsuited("its input is not dequantized"))
+            yield Miss(self.name, region.id, unsuited_reason("its input is not dequantized"))
             return
         scale = graph.weight(source.operands[1])
         if not _one_scale(graph, source) or scale is None or not ordinary(scale):
@@ -116,7 +116,9 @@ class PoolFirst:
             return
         stored, result = graph.spec(source.operands[0]), region.results[0]
         if stored.dtype not in (DType.U8, DType.I8) or graph.spec(result).shape is None:
-            yield Miss(self.name, region.id, unsuited("it is not of 8-bit integers, or a rank"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it is not of 8-bit integers, or a rank")
+            )
             return
         name = f"{result}_integers"
         new = (
@@ -139,14 +141,16 @@ class SelectFirst:
             return
         source = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if source is None or not _one_scale(graph, source):
-            yield Miss(self.name, region.id, unsuited("it reads no numbers of one scale"))
+            yield Miss(self.name, region.id, unsuited_reason("it reads no numbers of one scale"))
             return
         stored, specs = graph.spec(source.operands[0]), [graph.spec(v) for v in region.results]
         if any(s.shape is None for s in specs) or stored.dtype not in (DType.U8, DType.I8):
-            yield Miss(self.name, region.id, unsuited("it is not of 8-bit integers, or a rank"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it is not of 8-bit integers, or a rank")
+            )
             return
         if region.op == "Resize" and not _nearest(graph, region):
-            yield Miss(self.name, region.id, unsuited("it interpolates"))
+            yield Miss(self.name, region.id, unsuited_reason("it interpolates"))
             return
         readers = graph.readers(region)
         if (
@@ -154,7 +158,9 @@ class SelectFirst:
             or not readers
             or not all(r.op == "QuantizeLinear" and _alike(graph, source, r) for r in readers)
         ):
-            yield Miss(self.name, region.id, unsuited("not all it selects is quantized again"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("not all it selects is quantized again")
+            )
             return
         names = tuple(v and f"{v}_integers" for v in region.results)
         node = dataclasses.replace(
@@ -198,11 +204,11 @@ def _parts_check(m: Match) -> str | None:
     if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
         return _SCALES
     if graph.spec(m.root.results[0]).dtype not in (DType.U8, DType.I8):
-        return unsuited("it is not to 8-bit integers")
+        return unsuited_reason("it is not to 8-bit integers")
     if not any(operand_producer(graph, v, "DequantizeLinear") for v in concat.operands):
-        return unsuited("no part of what is concatenated comes from integers")
+        return unsuited_reason("no part of what is concatenated comes from integers")
     if any(graph.weight(v) for v in concat.operands):
-        return unsuited("a part of what is concatenated is constant")
+        return unsuited_reason("a part of what is concatenated is constant")
     return None
 
 
@@ -229,10 +235,10 @@ def _quantize_first_check(m: Match) -> str | None:
     if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
         return _SCALES
     if len(m.labels["pool"].results) != 1 or graph.opset < _BYTES_SINCE:
-        return unsuited("its pool writes places too, or takes no integers")
+        return unsuited_reason("its pool writes places too, or takes no integers")
     bytes_of_rank = graph.spec(m.root.results[0]).dtype in (DType.U8, DType.I8)
     if not bytes_of_rank or m.spec("x").shape is None:
-        return unsuited("it is not to 8-bit integers, or of a rank")
+        return unsuited_reason("it is not to 8-bit integers, or of a rank")
     return None
 
 
@@ -264,15 +270,19 @@ class CancelQuantize:
             return
         source = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if source is None or not _alike(graph, source, region):
-            yield Miss(self.name, region.id, unsuited("it does not undo a DequantizeLinear"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it does not undo a DequantizeLinear")
+            )
             return
         quantized, value = region.results[0], source.operands[0]
         readers = graph.in_order(graph.readers(region))
         if not readers or graph.is_output(quantized):
-            yield Miss(self.name, region.id, unsuited(f"{quantized!r} is an output"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{quantized!r} is an output"))
             return
         if any(r.fused or quantized in r.captures for r in readers):
-            yield Miss(self.name, region.id, unsuited(f"a reader of {quantized!r} is fused"))
+            yield Miss(
+                self.name, region.id, unsuited_reason(f"a reader of {quantized!r} is fused")
+            )
             return
         alone = only_read_by(graph, source.results[0], region)
         old = (*([source] if alone else []), region, *readers)
@@ -289,9 +299,9 @@ def _dequantized(op: Any, q: Any) -> Any:
 def _each_check(m: Match) -> str | None:
     source, value, graph = m.values["q"], m.root.results[0], m.graph
     if graph.spec(source).dtype not in (DType.U8, DType.I8) or graph.weight(source):
-        return unsuited(f"{source!r} is constant, or has 16 bits")
+        return unsuited_reason(f"{source!r} is constant, or has 16 bits")
     if any(value in reader.captures for reader in graph.readers(m.root)):
-        return unsuited(f"a body reads {value!r}")
+        return unsuited_reason(f"a body reads {value!r}")
     return None
 
 
@@ -303,7 +313,7 @@ def _each_rewrite(m: Match) -> Rewrite | str:
     if len(moved) == len(readers) and not graph.is_output(value):
         moved = moved[1:]
     if not moved:
-        return unsuited(f"no other elementwise op reads {value!r}")
+        return unsuited_reason(f"no other elementwise op reads {value!r}")
     copies, renamed, specs = list[Region](), list[Region](), dict[str, TensorSpec]()
     for number, reader in enumerate(moved):
         name = f"{value}_for_{number}"

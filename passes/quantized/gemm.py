@@ -26,7 +26,7 @@ from tracea_graph.passes.quantized.rescale import (
     rescaling,
 )
 from tracea_graph.passes.region_helpers import attribute, fused
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -42,7 +42,9 @@ class QuantizedGemm:
         if region.op not in ("MatMul", "Gemm") or region.fused:
             return
         if (sides := dequantized_sides(graph, region)) is None:
-            why = unsuited("not both operands are dequantized, the right one from a constant")
+            why = unsuited_reason(
+                "not both operands are dequantized, the right one from a constant"
+            )
             yield Miss(self.name, region.id, why)
             return
         made = self._made(graph, region, *sides)

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.weight_layouts import KN, NK
-from tracea_graph.reason_codes import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.ttg import TileGraph
 
 __all__ = [
@@ -41,7 +41,7 @@ def integer_gemm(
     """
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
-        return not_constant(w)
+        return not_constant_reason(w)
     if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
@@ -56,7 +56,7 @@ def integer_gemm(
     if isinstance(left, str):
         return left
     signed, added = signed_matrix(weight), own is not None and bool(own.any())
-    integers = Integers(spec.dtype, left, added)
+    integers = IntegerOperand(spec.dtype, left, added)
     params = GemmParams(k, n, NK if transposed else KN, integers=integers)
     made = {} if signed is weight else {signed.name: signed}
     operands = [x, signed.name, *([zero] if left is None else [])]
@@ -83,7 +83,7 @@ def column_zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array 
     """Return the columns' zero points as the signed matrix has them, or a reason."""
     given = graph.weight(zeros) if zeros else None
     if zeros and given is None:
-        return not_constant(zeros)
+        return not_constant_reason(zeros)
     if given is not None and (
         given.dtype is not weight.dtype or given.shape not in ((), (1,), (n,))
     ):

@@ -11,7 +11,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import only_read_by, operand_producer
-from tracea_graph.reason_codes import not_constant
+from tracea_graph.reason_codes import not_constant_reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
@@ -48,7 +48,7 @@ def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) 
     columns, which are its ``axis``."""
     weight = graph.weight(scales)
     if weight is None:
-        return not_constant(scales)
+        return not_constant_reason(scales)
     if weight.dtype is not DType.F32 or w.node.attrs.get("block_size", 0):
         return "the scale of its matrix is not float32, or differs by block"
     if weight.count == 1:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.quantized.conv_int8 import RoundedValue, why_no_integers
 from tracea_graph.passes.region_helpers import is_f32, operand_producer
-from tracea_graph.reason_codes import other_readers, unsuited
+from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -84,14 +84,14 @@ class RoundResults:
         chosen = self.calibrated.get(value, Calibrated(0.0))
         rounded = any(operand_producer(graph, v, "DequantizeLinear") for v in first.operands if v)
         if not chosen.scale or not rounded:
-            yield Miss(self.name, region.id, unsuited("no integers are used to compute it"))
+            yield Miss(self.name, region.id, unsuited_reason("no integers are used to compute it"))
             return
         readers = [r for r in graph.readers(region) if r.op != "QuantizeLinear"]
         if any(r.fused or value in r.captures for r in readers) or _goes_through(graph, region):
-            yield Miss(self.name, region.id, other_readers(value))
+            yield Miss(self.name, region.id, other_readers_reason(value))
             return
         if not readers:
-            yield Miss(self.name, region.id, unsuited("everything reads its integers"))
+            yield Miss(self.name, region.id, unsuited_reason("everything reads its integers"))
             return
         made = RoundedValue(value, graph.spec(value))
         shared = made.fixed(chosen)

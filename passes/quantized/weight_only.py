@@ -25,7 +25,7 @@ from tracea_graph.passes.region_helpers import (
     only_read_by,
     operand_producer,
 )
-from tracea_graph.reason_codes import Code, Reason, not_constant, unsuited
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -94,11 +94,11 @@ class DequantizedGemm:
             return
         source = operand_producer(graph, region.operands[1], "DequantizeLinear")
         if source is None or graph.weight(source.operands[0]) is None:
-            why = unsuited(f"{region.operands[1]!r} is not dequantized from a constant")
+            why = unsuited_reason(f"{region.operands[1]!r} is not dequantized from a constant")
             yield Miss(self.name, region.id, why)
             return
         if operand_producer(graph, region.operands[0], "DequantizeLinear") is not None:
-            yield Miss(self.name, region.id, unsuited("both operands are dequantized"))
+            yield Miss(self.name, region.id, unsuited_reason("both operands are dequantized"))
             return
         transposed = region.op == "Gemm" and attribute(region, "transB", 0) == 1
         made = _dequantized(graph, region, source, transposed)
@@ -178,7 +178,7 @@ def constants_of(
     found = [graph.weight(name) for name in names]
     for name, weight in zip(names, found, strict=True):
         if weight is None:
-            return not_constant(name)
+            return not_constant_reason(name)
     data, scales, *zeros = (weight for weight in found if weight is not None)
     return data, scales, zeros[0] if zeros else None
 
@@ -230,7 +230,7 @@ def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
         return None
     weight = graph.weight(name)
     if weight is None:
-        return not_constant(name)
+        return not_constant_reason(name)
     groups = np.asarray(weight.array()).ravel()
     in_order = len(groups) >= k and bool((groups[:k] == np.arange(k) // block).all())
     return None if in_order else "its rows are assigned to blocks out of order"
@@ -247,7 +247,7 @@ def _dequantized(
     zeros = graph.weight(_operand(source, 2)) if _operand(source, 2) else None
     bits = {**_SIGNED, **_UNSIGNED}.get(stored.dtype)
     if scales is None or (_operand(source, 2) and zeros is None):
-        return not_constant(source.operands[1 if scales is None else 2])
+        return not_constant_reason(source.operands[1 if scales is None else 2])
     if bits is None or scales.dtype is not DType.F32:
         return Reason("its matrix or scales have another type", Code.UNSUPPORTED_DTYPE)
     if len(stored.shape) != 2 or 0 in stored.shape or attribute(region, "transA", 0):

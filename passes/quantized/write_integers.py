@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
-from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, fit_columns
+from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.region_helpers import attribute, is_f32
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -77,9 +77,9 @@ def _unfit(graph: TileGraph, region: Region) -> str | None:
     x, w = region.operands[:2]
     weight, spec = graph.weight(w), graph.spec(x)
     if weight is None:
-        return not_constant(w)
+        return not_constant_reason(w)
     if not is_f32(graph, x, w) or len(weight.shape) != 2 or not spec.shape:
-        return unsuited("its operands are not a float32 value and a float32 matrix")
+        return unsuited_reason("its operands are not a float32 value and a float32 matrix")
     usual = {"transA": 0, "alpha": 1.0, "beta": 1.0}
     if any(attribute(region, name, value) != value for name, value in usual.items()):
         return "its left operand is transposed, or it has factors other than 1"
@@ -124,8 +124,8 @@ def _int8(s: OnnxBuilder, chosen: Calibrated) -> tuple[str, str]:
     """Enter the matrix in int8 and the scales of its columns."""
     k, n = _sizes(s.region, s.graph.weights[s.region.operands[1]])
     return (
-        _entered(s, DType.I8, lambda: fit_columns(_matrix(s, chosen))[0], k, n),
-        _entered(s, DType.F32, lambda: fit_columns(_matrix(s, chosen))[1], n),
+        _entered(s, DType.I8, lambda: round_columns(_matrix(s, chosen))[0], k, n),
+        _entered(s, DType.F32, lambda: round_columns(_matrix(s, chosen))[1], n),
     )
 
 
@@ -161,7 +161,7 @@ def _codes(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
     def fitted() -> tuple[Array, Array, Array]:
         if chosen.codes is not None and chosen.scales is not None and chosen.zeros is not None:
             return chosen.codes, chosen.scales, chosen.zeros
-        return fit_blocks(_matrix(s, Calibrated(0.0)), _BITS, block)
+        return quantize_blocks(_matrix(s, Calibrated(0.0)), _BITS, block)
 
     def codes() -> Array:
         return layout.packed(np.pad(fitted()[0], ((0, -k % block), (0, 0))).T)

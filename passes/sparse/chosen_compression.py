@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import Plain
+from tracea_graph.ops.weight_layouts import PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
@@ -50,7 +50,7 @@ def not_chosen(value: str) -> Reason:
 def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:
     """Return the replacement chosen for a product if it has ``count`` matrices."""
     params = region.params
-    if not isinstance(params, GemmParams) or not isinstance(params.layout, Plain):
+    if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
         return None
     found = chosen.get(region.operands[1])
     return found if found is not None and len(found.matrices) == count else None

@@ -45,7 +45,7 @@ from tracea_graph.passes.sparse.pruned_weights import (
     with_matrix,
 )
 from tracea_graph.passes.sparse.zero_structure import WeightScan
-from tracea_graph.reason_codes import Code, Reason, other_readers
+from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -250,7 +250,7 @@ def _replaceable(graph: TileGraph, region: Region) -> bool:
 def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
     value, params = maker.results[0], maker.params
     if not only_read_by(graph, value, reader) or len(maker.results) > 1:
-        return other_readers(value)
+        return other_readers_reason(value)
     if graph.spec(value).shape is None:
         return f"the rank of {value!r} is not known"
     if isinstance(params, GemmParams) and (params.norm or params.splits):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import KN, aligned
+from tracea_graph.ops.weight_layouts import KN, round_up_aligned
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     lazy_matrix,
@@ -96,7 +96,7 @@ def two_products(
 
     The rank is padded with zeros to whole vectors.
     """
-    rank = aligned(a.shape[1])
+    rank = round_up_aligned(a.shape[1])
     middle = f"{region.results[0]}_rank{a.shape[1]}"
     fill = rank - a.shape[1]
     name_a, name_b = f"{middle}_a", f"{middle}_b"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import ALIGNED, WeightLayout, aligned
+from tracea_graph.ops.weight_layouts import ALIGNED, WeightLayout, round_up_aligned
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.ttg import TileSet, TTGBuilder
 
@@ -49,7 +49,7 @@ def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
 def zero_map(matrix: npt.NDArray[Any]) -> Mask:
     """Return the zero map ``[⌈N/16⌉, K]`` of a matrix ``[K, N]``."""
     k, n = matrix.shape
-    wide = np.zeros((k, aligned(n)), np.bool_)
+    wide = np.zeros((k, round_up_aligned(n)), np.bool_)
     np.not_equal(matrix, 0, out=wide[:, :n])
     some: Mask = np.any(wide.reshape(k, -1, ALIGNED), axis=2)
     return ~some.T

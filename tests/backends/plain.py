@@ -35,9 +35,9 @@ from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes import LAYOUT, Request
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.toolchain import Counted, Library, find_compiler, uncounted
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.toolchain import Counted, Library, find_compiler, ignore_progress
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["PLAIN", "PlainBackend"]
@@ -307,19 +307,19 @@ class PlainBackend:
     def build(
         self, types: Sequence[OpType], kernels: Sequence[str], chains: Sequence[Chain],
         levels: Sequence[str], out: Path, environment: Environment, quick: bool = False,
-        counted: Counted = uncounted,
+        counted: Counted = ignore_progress,
     ) -> Library:  # fmt: skip
         start, compiler = perf_counter(), find_compiler(environment)
         whole = _source(types, chains, "")
         digest = hashlib.sha256(whole.encode()).hexdigest()
         domain = f"tracea.{digest[:10]}"
-        with Scratch("plain") as name:
+        with ScratchFolder("plain") as name:
             folder = Path(name)
             (folder / "plain.c").write_text(_source(types, chains, domain), encoding="utf-8")
             flags = ("-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-Wl,--build-id=none")
             compiler.run((*flags, "-x", "c", "plain.c", "-o", "plain.so", "-lm"), folder)
             data = (folder / "plain.so").read_bytes()
-        write_whole(out, data, mode=0o755)
+        write_atomically(out, data, mode=0o755)
         sha256, seconds = hashlib.sha256(data).hexdigest(), perf_counter() - start
         return Library(out, domain, sha256, tuple(levels), seconds, 1, {"source": digest})
 

@@ -11,7 +11,7 @@ from tests.cli.support import refused
 from tracea_graph.cli.arguments import optimize_parser, options_from_args
 from tracea_graph.cli.config_file import insert_config_options
 from tracea_graph.options import Options
-from tracea_graph.options.config_files import save
+from tracea_graph.options.config_files import save_config
 
 
 def options(*words: str) -> Options:
@@ -44,7 +44,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 
 def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    save(path, {"threads": [1], "storage": "", "seed": 0}, [{"match": "gemm*"}])
+    save_config(path, {"threads": [1], "storage": "", "seed": 0}, [{"match": "gemm*"}])
     found = options("m.onnx", "--config", str(path))
     assert found.threads == (1,) and found.patterns == ({"match": "gemm*"},)
 

@@ -8,11 +8,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tracea_graph.views.profile_record import Memory, Profile, ProfileRow, Roofs
+from tracea_graph.views.profile_record import MemoryRoof, Profile, ProfileRow, Roofs
 
 DOMAIN = "tracea.0123456789"
 ROOFS = Roofs(
-    200.0, (Memory("L2", 1 << 20, 200.0), Memory("L3", 1 << 25, 100.0), Memory("DRAM", 0, 25.0)),
+    200.0,
+    (MemoryRoof("L2", 1 << 20, 200.0), MemoryRoof("L3", 1 << 25, 100.0),
+        MemoryRoof("DRAM", 0, 25.0)),
     "measured",
 )  # fmt: skip
 

@@ -20,8 +20,8 @@ from tracea_graph.ir import Node
 from tracea_graph.kernels.cpu.call_stats import CallStats, ViewAccess
 from tracea_graph.options import Options
 from tracea_graph.ttg import TileGraph
-from tracea_graph.views.profile_record import ProfileRow, families, notable
-from tracea_graph.views.profile_table import abridged, in_bytes, render_profile
+from tracea_graph.views.profile_record import ProfileRow, group_equal_nodes, notable_groups
+from tracea_graph.views.profile_table import abridge_names, format_bytes, render_profile
 from tracea_graph.views.roofline import profile_page
 
 pytestmark = pytest.mark.usefixtures("highest_level")
@@ -51,7 +51,7 @@ def test_the_smallest_memory_that_holds_it_gives_the_bandwidth() -> None:
 
 
 def test_equal_nodes_are_a_family() -> None:
-    found = families([row(us=10.0), row(us=20.0), row(us=25.0, size="other")])
+    found = group_equal_nodes([row(us=10.0), row(us=20.0), row(us=25.0, size="other")])
     assert [(f.us, len(f.rows)) for f in found] == [(30.0, 2), (25.0, 1)]
     assert found[0].total.flops == 2e7
     assert found[0].total.gflops == pytest.approx(2e7 / 30.0 / 1e3)
@@ -84,7 +84,7 @@ def test_what_multiplies_bf16_is_held_against_the_peak_of_bf16() -> None:
 
 def test_petty_families_share_a_line() -> None:
     made = profile(row(us=5000.0), row("Shape", us=2.0, size=""))
-    named, rest = notable(made)
+    named, rest = notable_groups(made)
     assert ([f.op for f in named], [r.op for r in rest]) == (["FusedGemm_ab"], ["Shape"])
     assert "the rest" in text(render_profile(made))
 
@@ -110,11 +110,11 @@ def test_the_json_holds_what_follows_from_the_fields() -> None:
 
 
 def test_shared_paths_are_written_once() -> None:
-    assert abridged(("/a/b/X", "/a/b/Y", "/c/Z", "W")) == "/a/b/{X, Y}, /c/Z, W"
+    assert abridge_names(("/a/b/X", "/a/b/Y", "/c/Z", "W")) == "/a/b/{X, Y}, /c/Z, W"
 
 
 def test_bytes_have_units() -> None:
-    assert [in_bytes(n) for n in (7, 2_500, 1.5e6, 2e9)] == ["7 B", "2.5 kB", "1.5 MB", "2 GB"]
+    assert [format_bytes(n) for n in (7, 2_500, 1.5e6, 2e9)] == ["7 B", "2.5 kB", "1.5 MB", "2 GB"]
 
 
 @pytest.mark.compiler

@@ -11,10 +11,10 @@ from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph import Options, optimize
 from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.errors import UsageError
-from tracea_graph.ops.int8_matmul import fit_columns
+from tracea_graph.ops.int8_matmul import round_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
-from tracea_graph.rewrite import SchedulerLimits, schedule
+from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 
 X, W = normal(512, 96, seed=1), normal(96, 48, seed=2)
 
@@ -28,7 +28,7 @@ def outliers() -> np.ndarray:
 
 def test_ranges_of_few_channels_move_into_the_matrix() -> None:
     x = outliers()
-    (whole, scale), (p, columns) = quantize_rows(x), fit_columns(W)
+    (whole, scale), (p, columns) = quantize_rows(x), round_columns(W)
     plain = np.linalg.norm((whole * scale) @ (p * columns) - x @ W) / np.linalg.norm(x @ W)
     moved = choose_int8(x, W)
     assert moved.factors is not None and moved.error < 0.75 * plain
@@ -58,7 +58,9 @@ def planned(calibrated: dict[str, Calibrated]) -> tuple[float, set[str]]:
     feed = {"x": outliers()[:40]}
     (exact,) = evaluate(graph, feed)
     limits = SchedulerLimits(min_gain_us=float("-inf"), skip=frozenset({"cluster"}))
-    schedule(graph, every_phase(precision="int8", calibrated=calibrated), lambda g, r: 1.0, limits)
+    schedule_rewrites(
+        graph, every_phase(precision="int8", calibrated=calibrated), lambda g, r: 1.0, limits
+    )
     (found,) = evaluate(graph, feed)
     error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
     return error, {r.op for r in graph.regions()}
@@ -85,7 +87,7 @@ def test_a_plan_follows_the_choice() -> None:
 def test_columns_without_a_scale() -> None:
     w = W.copy()
     w[:, 0], w[:, 1], w[3, 2], w[4, 3] = 0, 1e-40, np.nan, -np.inf
-    whole, scale = fit_columns(w)
+    whole, scale = round_columns(w)
     assert not whole[:, :4].any() and (scale[:2] == 0).all() and np.isnan(scale[2:4]).all()
     assert abs(whole).max() == 127 and np.isfinite(scale[4:]).all()
 

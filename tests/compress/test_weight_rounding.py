@@ -7,9 +7,9 @@ import pytest
 
 from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph.compress.int4_rounding import choose_int4, dequantize, gptq
-from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
+from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
-from tracea_graph.rewrite import SchedulerLimits, schedule
+from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 
 W = normal(100, 24, seed=2)
 
@@ -22,19 +22,19 @@ def correlated() -> np.ndarray:
 
 
 def test_codes_reach_the_nearest_numbers() -> None:
-    codes, scales, zeros = fit_blocks(W, 4, 32)
+    codes, scales, zeros = quantize_blocks(W, 4, 32)
     assert codes.max() <= 15 and scales.shape == zeros.shape == (4, 24)
     lost = abs(dequantize(codes, scales, zeros, 32) - W)
     assert np.sqrt(np.mean(lost**2)) < 0.11 * W.std()
     odd = W.copy()
     odd[:, 1], odd[5, 2], odd[40, 3] = 0, np.nan, np.inf
-    codes, scales, zeros = fit_blocks(odd, 4, 32)
+    codes, scales, zeros = quantize_blocks(odd, 4, 32)
     assert not dequantize(codes, scales, zeros, 32)[:, 1].any()
     assert np.isnan(scales[0, 2]) and np.isnan(scales[1, 3]) and np.isfinite(scales[:, 4:]).all()
 
 
 def test_bytes_hold_the_codes() -> None:
-    codes = np.pad(fit_blocks(W, 4, 32)[0], ((0, 28), (0, 0)))
+    codes = np.pad(quantize_blocks(W, 4, 32)[0], ((0, 28), (0, 0)))
     layout = BlockQuantized(4, 32, "integer")
     scales = np.ones((2, 24, 4), np.float32)
     assert layout.packed(codes.T).shape == layout.shape(100, 24)
@@ -48,7 +48,7 @@ def test_later_rows_make_up_for_earlier_ones() -> None:
     moments = (x.T @ x).astype(np.float64)
     errors = [
         np.linalg.norm(x @ (dequantize(*codes, 32) - W))
-        for codes in (fit_blocks(W, 4, 32), gptq(W, moments, 32))
+        for codes in (quantize_blocks(W, 4, 32), gptq(W, moments, 32))
     ]
     assert errors[1] < 0.5 * errors[0]
     chosen = choose_int4(x, W)
@@ -71,7 +71,7 @@ def test_a_plan_stores_codes(calibrated: bool) -> None:
     chosen: dict[str, Calibrated] = {"w0": choose_int4(x, W)} if calibrated else {}
     limits = SchedulerLimits(min_gain_us=float("-inf"))
     phases = every_phase(precision="int4-weights", calibrated=chosen)
-    schedule(graph, phases, lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, phases, lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     assert region.params.layout.name == "nbits" and region.params.layout.int8_rows
     (found,) = evaluate(graph, {"x": x})
@@ -84,6 +84,6 @@ def test_what_codes_are_too_coarse_for_goes_to_bf16() -> None:
     graph = net.graph(net("MatMul", net.input("x", 5, 100), net.const(W)))
     excluded = {"gemm-int4": {graph.outputs[0]: "it was wrong"}}
     limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
-    schedule(graph, every_phase(precision="int4-weights"), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(precision="int4-weights"), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     assert region.params.layout.name == "weight_only_bf16"

@@ -27,7 +27,7 @@ from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.isa_levels import families_of, family_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.views.doctor import render_health
 
 HERE = profile_cpu()
@@ -189,10 +189,10 @@ def test_another_program_text_is_another_key(
 
 def test_another_compiler_is_another_key(counted: list[int], tmp_path: Path) -> None:
     compiler = tmp_path / "cxx"
-    write_whole(compiler, b"1", mode=0o755)
+    write_atomically(compiler, b"1", mode=0o755)
     environment = Environment(cache=tmp_path / "cache", compiler=str(compiler))
     measure(PLAIN, environment)
-    write_whole(compiler, b"22", mode=0o755)
+    write_atomically(compiler, b"22", mode=0o755)
     measure(PLAIN, environment)
     assert len(counted) == 2
 

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
 from tracea_graph.kernels.cpu.precompiled_intrinsics import takes_intrinsics
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
-from tracea_graph.toolchain.library_artifact import uncounted
+from tracea_graph.toolchain.library_artifact import ignore_progress
 from tracea_graph.toolchain.object_cache import ObjectCache
 
 Array = npt.NDArray[Any]
@@ -197,7 +197,7 @@ def compile_unit(source: CompilationUnit) -> Path:
         shop = library_build._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
         if takes_intrinsics(source.text) and compiler.family == "gcc":
             shop.header("header", source.flags, make=True)  # a lone unit would not
-        library_build._compile(shop, [source], uncounted)
+        library_build._compile(shop, [source], ignore_progress)
         exported = re.findall(r"^// (tracea_\w+)$", source.text, re.MULTILINE)
         jump = "b" if platform.machine() == "aarch64" else "jmp"
         lines = (

@@ -34,10 +34,10 @@ from tracea_graph.tuning import (
     with_schedules,
 )
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
-from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
-from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.candidate_selection import candidates_to_measure, legal_schedules
+from tracea_graph.tuning.schedule_hints import hint_of_result, hinted_schedule, parse_hints
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.tuning_problem import default_of
+from tracea_graph.tuning.tuning_problem import default_schedule
 
 PAD = (1, 1, 1, 1)
 BF16_SILU = replace(SILU, stores=(DType.BF16,))
@@ -132,14 +132,14 @@ def test_images_are_rows_and_schedules_reach_the_call() -> None:
 def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level: str) -> None:
     case = Case(problem, 2)
     schedules = list(legal_schedules(case, SCHEDULE_SPACE, level))
-    assert schedules[0] == default_of(case) == ConvSchedule()
+    assert schedules[0] == default_schedule(case) == ConvSchedule()
     cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
     assert all(1 <= cut.h_tasks <= cut.tiles for cut in cuts)
     tiled = not (problem.winograd or problem.depthwise)
     assert not tiled or all(cut.pixels <= conv_tile(level)[0] for cut in cuts)
-    found = candidates(case, SCHEDULE_SPACE, level, (1, 2))
-    assert {*found} < {*schedules} and default_of(case) not in found
+    found = candidates_to_measure(case, SCHEDULE_SPACE, level, (1, 2))
+    assert {*found} < {*schedules} and default_schedule(case) not in found
     assert all(SCHEDULE_SPACE.modelled_us(case, d, level, 2) > 0 for d in found)
 
 
@@ -170,10 +170,12 @@ def test_they_travel_as_json(problem: ConvProblem) -> None:
 
 def test_a_result_as_a_hint_and_hints_of_products_beside_it() -> None:
     case, schedule = Case(WINOGRAD, 1), ConvSchedule(h_tasks=3)
-    own = hint_of(TuningResult(case, schedule, 1.2, "measured"))
-    found = hints_from([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULE_SPACE.tile)
-    assert hinted(found, case) == schedule, "a product's hint says nothing about a convolution"
-    assert hinted(found, Case(PLAIN, 1)) is None
+    own = hint_of_result(TuningResult(case, schedule, 1.2, "measured"))
+    found = parse_hints([{"match": "*", "tile": {"panels": 2}}, own], SCHEDULE_SPACE.tile)
+    assert hinted_schedule(found, case) == schedule, (
+        "a product's hint says nothing about a convolution"
+    )
+    assert hinted_schedule(found, Case(PLAIN, 1)) is None
 
 
 @pytest.mark.compiler
@@ -200,12 +202,12 @@ def test_every_family_has_seeds_that_are_measured_first(problem: ConvProblem, fa
     plain = list(SCHEDULE_SPACE.space(case, "avx512", None).legal_seeds())
     seeds = list(SCHEDULE_SPACE.space(case, "avx512", on).legal_seeds())
     assert len(seeds) >= len(plain) > 0
-    found = candidates(case, SCHEDULE_SPACE, "avx512", (1,), on=on)
+    found = candidates_to_measure(case, SCHEDULE_SPACE, "avx512", (1,), on=on)
 
     def cut(schedule: Schedule) -> TaskGrid:
         assert isinstance(schedule, ConvSchedule)
         return divide(case, schedule, "avx512")
 
     first = [cut(SCHEDULE_SPACE.schedule(case, config)) for config in seeds]
-    wanted = [grid for grid in first if grid != cut(default_of(case))]
+    wanted = [grid for grid in first if grid != cut(default_schedule(case))]
     assert list(map(cut, found))[: len(wanted)] == wanted

@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.emitter import emit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_vnni2
 from tracea_graph.kernels.cpu.variants import gemm_tile
-from tracea_graph.ops.int16 import LIMIT, RUN, fit_columns, round_rows
+from tracea_graph.ops.int16 import LIMIT, RUN, round_columns, round_rows
 
 LEVELS = host_levels("int16")
 
@@ -53,7 +53,7 @@ def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Arr
 
 def exact(a: Array, b: Array) -> Array:
     """The product of what is left of both after rounding, in double precision."""
-    (q, rows), (p, columns) = round_rows(a), fit_columns(b)
+    (q, rows), (p, columns) = round_rows(a), round_columns(b)
     sums = q.astype(np.float64) @ p.astype(np.float64)
     return sums * rows[:, None].astype(np.float64) * columns.astype(np.float64)
 
@@ -85,7 +85,7 @@ def test_the_result_depends_on_neither_tile_nor_level(level: str) -> None:
 def test_the_largest_sums_fit(level: str) -> None:
     """All of one sign and size: no sum could be larger."""
     a, b = np.full((3, 3 * RUN), 2.5, np.float32), np.full((3 * RUN, 17), -1.5, np.float32)
-    assert abs(fit_columns(b)[0][:RUN].astype(np.int64).sum(0)).max() * LIMIT > 2**31 * 0.8
+    assert abs(round_columns(b)[0][:RUN].astype(np.int64).sum(0)).max() * LIMIT > 2**31 * 0.8
     close(multiply(level, a, b, None, 3), a.astype(np.float64) @ b.astype(np.float64), 1e-3)
 
 
@@ -109,7 +109,7 @@ def test_sums_of_any_matrix_fit() -> None:
     for draw in (rng.standard_normal, rng.standard_cauchy, lambda s: np.full(s, 7.0)):
         b = np.asarray(draw((3 * RUN + 5, 20)), np.float32)
         b[:, 3], b[5, 4], b[5, 6] = 0, np.inf, np.nan
-        whole, scale = fit_columns(b)
+        whole, scale = round_columns(b)
         for start in range(0, len(b), RUN):
             sums = np.abs(whole[start : start + RUN].astype(np.int64)).sum(0)
             assert sums.max() * LIMIT < 2**31
@@ -122,7 +122,7 @@ def test_sums_of_any_matrix_fit() -> None:
 def test_panels_hold_the_integers() -> None:
     b = np.random.default_rng(3).standard_normal((7, 20)).astype(np.float32)
     pairs, scale = pack_int16(b)
-    whole, columns = fit_columns(b)
+    whole, columns = round_columns(b)
     np.testing.assert_array_equal(unpack_vnni2(pairs, 7, 20), whole)
     np.testing.assert_array_equal(scale[:20], columns)
     np.testing.assert_array_equal(pack_scales(b), scale)

@@ -17,12 +17,12 @@ from tracea_graph.kernels.cpu.schedules.task_bench import task_program
 from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem
 from tracea_graph.kernels.cpu.schedules.task_space import cut
 from tracea_graph.kernels.program import Program, View
-from tracea_graph.ops.size_expressions import substitute
+from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.tuning import Case, problems_of, with_schedules
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
-from tracea_graph.tuning.candidate_selection import candidates, legal_schedules
+from tracea_graph.tuning.candidate_selection import candidates_to_measure, legal_schedules
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.tuning_problem import default_of
+from tracea_graph.tuning.tuning_problem import default_schedule
 
 PROGRAMS = {case.name: case.program for case in all_cases()}
 
@@ -66,8 +66,8 @@ def _renamed(program: Program, old: str, new: str) -> Program:
     def put(view: View | None) -> View | None:
         return view and replace(
             view,
-            dims=tuple(substitute(d, name) for d in view.dims),
-            strides=tuple(substitute(s, name) for s in view.strides),
+            dims=tuple(substitute_symbols(d, name) for d in view.dims),
+            strides=tuple(substitute_symbols(s, name) for s in view.strides),
         )
 
     calls = tuple(replace(call, views=tuple(map(put, call.views))) for call in program.calls)
@@ -107,17 +107,21 @@ def test_the_bench_program_poses_the_problem_again(name: str) -> None:
 def test_cuts_are_distinct_and_the_default_is_first(name: str, level: str) -> None:
     case = case_of(name)
     schedules = list(legal_schedules(case, SCHEDULE_SPACE, level))
-    assert schedules[0] == default_of(case) == TaskSchedule(512 if case.rows <= 512 else 2**31 - 1)
+    assert (
+        schedules[0]
+        == default_schedule(case)
+        == TaskSchedule(512 if case.rows <= 512 else 2**31 - 1)
+    )
     cuts = [cut(case, s, level) for s in schedules if isinstance(s, TaskSchedule)]
     assert len(set(cuts)) == len(cuts) > 1
-    found = candidates(case, SCHEDULE_SPACE, level, (1, 2))
-    assert {*found} <= {*schedules} and default_of(case) not in found
+    found = candidates_to_measure(case, SCHEDULE_SPACE, level, (1, 2))
+    assert {*found} <= {*schedules} and default_schedule(case) not in found
     assert all(SCHEDULE_SPACE.modelled_us(case, s, level, 2) > 0 for s in schedules)
 
 
 def test_sixteen_rows_of_a_small_sparse_product_beat_more_at_a_time() -> None:
     case = case_of("blocks")
-    default = default_of(case)
+    default = default_schedule(case)
     few, many = (replace(default, rows=rows) for rows in (16, case.rows))
     us = [SCHEDULE_SPACE.modelled_us(case, s, "avx512", 1) for s in (few, many)]
     assert us[0] < us[1]
@@ -133,8 +137,10 @@ def test_five_heads_on_two_cores_promise_a_gain_by_cutting_queries() -> None:
         for i, v in enumerate(whole.views)
     ]
     case = Case(replace(whole, views=tuple(views)), 197)
-    first, *_ = candidates(case, SCHEDULE_SPACE, "avx512", (2,))
-    us = [SCHEDULE_SPACE.modelled_us(case, s, "avx512", 2) for s in (default_of(case), first)]
+    first, *_ = candidates_to_measure(case, SCHEDULE_SPACE, "avx512", (2,))
+    us = [
+        SCHEDULE_SPACE.modelled_us(case, s, "avx512", 2) for s in (default_schedule(case), first)
+    ]
     assert us[1] < 0.95 * us[0]
 
 
@@ -162,6 +168,6 @@ def test_they_run_under_any_cut(tmp_path: Path) -> None:
     ) as fixture:
         for name in NAMED:
             case = case_of(name)
-            other = candidates(case, SCHEDULE_SPACE, "scalar", (1,))[0]
-            times = fixture.compare(case, default_of(case), other, 1, 2, 300.0)
+            other = candidates_to_measure(case, SCHEDULE_SPACE, "scalar", (1,))[0]
+            times = fixture.compare(case, default_schedule(case), other, 1, 2, 300.0)
             assert min(times.a_ms) > 0 and len(times.b_ms) == 2

@@ -12,7 +12,7 @@ from models.structured import STRUCTURED, make_structured
 from tests.graphs import Net
 from tracea_graph import Options
 from tracea_graph.check.timing_statistics import PairedTimes, speed_ratio
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 
 
 def mlp(folder: Path) -> Path:
@@ -23,7 +23,7 @@ def mlp(folder: Path) -> Path:
 
 
 def test_rules_meet_where_both_were_applied_to_one_operator() -> None:
-    trace = Trace()
+    trace = DecisionTrace()
     trace.add("p", "a", "x", "applied", "", 1.0, ("n1",))
     trace.add("p", "b", "y", "applied", "", 1.0, ("n1", "n2"))
     trace.add("p", "c", "z", "applied", "", 1.0, ("n2",))

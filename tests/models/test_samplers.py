@@ -13,7 +13,7 @@ from tracea_graph.commands.tune import TunedModel
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, TuningResult
-from tracea_graph.tuning.candidate_sampling import SEEDS, sampler
+from tracea_graph.tuning.candidate_sampling import SEEDS, optuna_sampler
 
 AXES = ["nr_panels", "mc", "nc", "prefetch"]
 ROWS = [[panels, mc, nc, 1] for panels in (0, 1, 2) for mc in (32, 64, 96) for nc in range(8)]
@@ -40,7 +40,7 @@ def test_trials_are_counted_until_the_best_is_measured() -> None:
 
 
 def test_the_tuner_s_sampler_is_replayed() -> None:
-    search = with_optuna(lambda table, seed: sampler(seed))
+    search = with_optuna(lambda table, seed: optuna_sampler(seed))
     assert trials_needed(table(2), search, 0.02, 160, 0) == 3
     assert SEEDS < trials_needed(table(40), search, 0.02, 72, 0) <= 72
 

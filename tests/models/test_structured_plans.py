@@ -13,7 +13,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 
 STRUCTURE = frozenset(
     ("dead-channels", "low-rank-exact", "block-sparse-gemm", "unstructured-sparse-gemm")
@@ -28,7 +28,7 @@ class Plans:
     def __init__(self, path: Path) -> None:
         self.graph, self.scan = load(path).graph, WeightScan()
 
-    def __call__(self, skip: frozenset[str] = frozenset()) -> tuple[float, Trace]:
+    def __call__(self, skip: frozenset[str] = frozenset()) -> tuple[float, DecisionTrace]:
         """Return the predicted µs and the trace."""
         options, cost = Variant(skip).options(Options()), CostModel(Machine(), {})
         planner = Planner(self.graph, options, {}, cost=cost, scan=self.scan)

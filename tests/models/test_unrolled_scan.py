@@ -19,9 +19,9 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.layout import hoist_slice
 from tracea_graph.passes.pointwise import compose_elementwise
-from tracea_graph.pipeline.planning import Constraints, Planner
+from tracea_graph.pipeline.planning import PlanConstraints, Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.ttg.topological_order import Topology
+from tracea_graph.ttg.topological_order import TopologicalOrder
 
 
 def test_it_is_a_scan() -> None:
@@ -65,7 +65,9 @@ def test_twice_the_steps_take_twice_the_work_to_plan(
         hoist_slice, "read_selection", counted("selections", hoist_slice.read_selection)
     )
     for name in ("sources", "readers"):
-        monkeypatch.setattr(Topology, name, counted("steps along edges", getattr(Topology, name)))
+        monkeypatch.setattr(
+            TopologicalOrder, name, counted("steps along edges", getattr(TopologicalOrder, name))
+        )
     few, many = work(12), work(24)
     assert set(few) == {"selections", "steps along edges"}
     assert all(many[name] < 2.6 * few[name] for name in few), (few, many)
@@ -109,7 +111,7 @@ def test_planning_looks_for_no_garbage(tmp_path: Path) -> None:
     gc.collect()
     gc.callbacks.append(look)
     try:
-        planner.plan_under(Constraints({}, {}))
+        planner.plan_under(PlanConstraints({}, {}))
     finally:
         gc.callbacks.remove(look)
     assert len(looked) <= 2, "one look, when it is done"

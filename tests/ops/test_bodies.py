@@ -48,7 +48,7 @@ from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.block_quantized import ZEROS, BlockQuantized
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
@@ -57,8 +57,8 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -82,9 +82,9 @@ ROOT_PLUS = Chain(
     ("full", "full"), (Step("abs", (0,)), Step("sqrt", (2,)), Step("add", (3, 1))), (4,)
 )
 SCALE_MASK = Chain(("full", "full"), (Step("mul", (0, 0.125)), Step("add", (2, 1))), (3,))
-HEADS = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 3))))
-FRONT = IndexMap((Move("slice", (3, 0, 2, 1)),))
-LOW = IndexMap((Move("slice", (1, 0, 2, 1)),))
+HEADS = IndexMap((ViewMove("reshape", (0, 0, 3, 4)), ViewMove("transpose", (0, 2, 1, 3))))
+FRONT = IndexMap((ViewMove("slice", (3, 0, 2, 1)),))
+LOW = IndexMap((ViewMove("slice", (1, 0, 2, 1)),))
 ATTEND_STEPS = (Step("mul", (0, 0.125)), Step("add", (2, 1)))
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
 
@@ -184,30 +184,32 @@ CASES = {
         1e-3,
     ),
     "gemm, of bytes": Case(
-        GemmParams(11, 20, KN, integers=Integers(DType.U8, 7)), (BYTES, signed(11, 20))
+        GemmParams(11, 20, KN, integers=IntegerOperand(DType.U8, 7)), (BYTES, signed(11, 20))
     ),
     "gemm, of bytes, zero points": Case(
-        GemmParams(11, 20, NK, integers=Integers(DType.I8, None, True)),
+        GemmParams(11, 20, NK, integers=IntegerOperand(DType.I8, None, True)),
         (BYTES.view(np.int8), signed(20, 11), np.array(-9, np.int8), signed(20)),
     ),
     "gemm, of bytes in panels": Case(
-        GemmParams(11, 20, INT8_ZEROS, integers=Integers(DType.U8, None)),
+        GemmParams(11, 20, INT8_ZEROS, integers=IntegerOperand(DType.U8, None)),
         (BYTES, pack_int8(signed(11, 20), signed(20)), np.array([200], np.uint8)),
     ),
     "conv, of bytes": Case(
-        ConvIntegerParams(4, 20, SQUARE, Integers(DType.U8, 7)),
+        ConvIntegerParams(4, 20, SQUARE, IntegerOperand(DType.U8, 7)),
         (signed(2, 6, 5, 4).view(np.uint8), signed(20, 36)),
     ),
     "conv, of bytes in panels": Case(
-        ConvIntegerParams(4, 20, SQUARE, Integers(DType.I8, None), layout=INT8),
+        ConvIntegerParams(4, 20, SQUARE, IntegerOperand(DType.I8, None), layout=INT8),
         (signed(2, 6, 5, 4), pack_int8(signed(36, 20)), np.array(-9, np.int8)),
     ),
     "conv, of bytes, groups, zero points": Case(
-        ConvIntegerParams(4, 20, SQUARE, Integers(DType.U8, 7), 2, INT8_ZEROS),
+        ConvIntegerParams(4, 20, SQUARE, IntegerOperand(DType.U8, 7), 2, INT8_ZEROS),
         (signed(2, 6, 5, 4).view(np.uint8), pack_int8(signed(18, 20), signed(20))),
     ),
     "conv, of bytes, lines": Case(
-        ConvIntegerParams(6, 6, ConvWindow((3,), (1,), (2,), (2, 2)), Integers(DType.U8, 7), 6),
+        ConvIntegerParams(
+            6, 6, ConvWindow((3,), (1,), (2,), (2, 2)), IntegerOperand(DType.U8, 7), 6
+        ),
         (signed(2, 9, 6).view(np.uint8), signed(6, 3)),
     ),
     "pool, of bytes": Case(
@@ -343,7 +345,7 @@ CASES = {
         ElementwiseParams(Chain(("full",), (Step("tanh", (0,)), Step("neg", (1,))), (1, 2))), (X,)
     ),
     "elementwise through maps": Case(
-        ElementwiseParams(SUM, (HEADS, IndexMap((Move("slice", (2, -1, -HUGE, -1)),)))),
+        ElementwiseParams(SUM, (HEADS, IndexMap((ViewMove("slice", (2, -1, -HUGE, -1)),)))),
         (X, (2, 3, 5, 4)),
     ),
     "copy, reshaped": Case(ElementwiseParams(IDENTITY, (HEADS,), (0, -1, 2)), (X,)),
@@ -351,13 +353,13 @@ CASES = {
         ConcatParams(
             2,
             (
-                Part(ElementwiseParams(IDENTITY), (0,)),
-                Part(
+                ConcatPart(ElementwiseParams(IDENTITY), (0,)),
+                ConcatPart(
                     ConcatParams(
                         3,
                         (
-                            Part(ElementwiseParams(SUM, (FRONT, LOW)), (1, 0)),
-                            Part(ElementwiseParams(IDENTITY, (FRONT,)), (1,)),
+                            ConcatPart(ElementwiseParams(SUM, (FRONT, LOW)), (1, 0)),
+                            ConcatPart(ElementwiseParams(IDENTITY, (FRONT,)), (1,)),
                         ),
                     ),
                     (2, 1),
@@ -388,8 +390,8 @@ CASES = {
         ConcatParams(
             1,
             (
-                Part(ElementwiseParams(IDENTITY), (0,), like=1),
-                Part(ElementwiseParams(IDENTITY), (1,)),
+                ConcatPart(ElementwiseParams(IDENTITY), (0,), like=1),
+                ConcatPart(ElementwiseParams(IDENTITY), (1,)),
             ),
         ),
         ((1, 2, 6), (3, 4, 6)),
@@ -650,7 +652,8 @@ def test_symbols_pass_through_inference() -> None:
 
 
 BESIDE = ConcatParams(
-    1, (Part(ElementwiseParams(IDENTITY), (0,)), Part(ElementwiseParams(IDENTITY), (1,)))
+    1,
+    (ConcatPart(ElementwiseParams(IDENTITY), (0,)), ConcatPart(ElementwiseParams(IDENTITY), (1,))),
 )
 OPEN = TensorSpec(DType.F32, None)
 
@@ -712,10 +715,16 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: EmbeddingParams(0), "1 to 4 tables"),
         (lambda: ElementwiseParams(SUM, (HEADS,)), "one map per operand"),
         (lambda: ConcatParams(0, ()), "1 to 16 parts"),
-        (lambda: ConcatParams(0, (Part(ElementwiseParams(SUM), (0, 2)),)), "each of its operands"),
-        (lambda: ConcatParams(0, (Part(ElementwiseParams(SUM), (0,)),)), "as many operands"),
-        (lambda: ConcatParams(0, (Part(ElementwiseParams(IDENTITY, (), (-1,)), (0,)),)), "keeps"),
-        (lambda: ConcatParams(0, (Part(ElementwiseParams(TWO), (0,)),)), "one result each"),
+        (
+            lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(SUM), (0, 2)),)),
+            "each of its operands",
+        ),
+        (lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(SUM), (0,)),)), "as many operands"),
+        (
+            lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(IDENTITY, (), (-1,)), (0,)),)),
+            "keeps",
+        ),
+        (lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(TWO), (0,)),)), "one result each"),
         (lambda: EmbeddingParams(5), "1 to 4 tables"),
         (lambda: EmbeddingParams(1, keep_sum=True), "only if there is a norm"),
         (lambda: AttentionParams(0, 3, 4, 1.0), "0 heads"),

@@ -14,13 +14,13 @@ from numpy.lib.stride_tricks import as_strided
 from tests.graphs import run_body
 from tracea_graph.ir import Extent, evaluate
 from tracea_graph.ops.function_body import BodyBuilder
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout
+from tracea_graph.ops.index_map import HUGE, IndexMap, StridedLayout, ViewMove
 
 Shape = tuple[Extent, ...]
 
 
 def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
-    return IndexMap(tuple(Move(*m) for m in moves))
+    return IndexMap(tuple(ViewMove(*m) for m in moves))
 
 
 def strided(array: np.ndarray, layout: StridedLayout, symbols: dict[str, int]) -> np.ndarray:
@@ -116,11 +116,12 @@ def _maps(draw: Any) -> tuple[IndexMap, tuple[int, ...]]:
         axis = draw(st.integers(0, len(at) - 1))
         ends = st.integers(-7, 7)
         move = draw(st.sampled_from([
-            Move("transpose", tuple(draw(st.permutations(range(len(at)))))),
-            Move("slice", (axis, draw(ends), draw(ends), draw(st.sampled_from([-2, -1, 1, 3])))),
-            Move("unsqueeze", (axis,)),
-            Move("reshape", (*at[:axis], -1, 1, *at[axis + 1 :])),
-            Move("reshape", (*at[:axis], *_split(at[axis]), *at[axis + 1 :])),
+            ViewMove("transpose", tuple(draw(st.permutations(range(len(at)))))),
+            ViewMove("slice",
+                (axis, draw(ends), draw(ends), draw(st.sampled_from([-2, -1, 1, 3])))),
+            ViewMove("unsqueeze", (axis,)),
+            ViewMove("reshape", (*at[:axis], -1, 1, *at[axis + 1 :])),
+            ViewMove("reshape", (*at[:axis], *_split(at[axis]), *at[axis + 1 :])),
         ]))  # fmt: skip
         if 0 in (after := index_map.then(move).reference(numbered(shape)).shape) or len(after) > 6:
             break
@@ -161,10 +162,10 @@ def test_what_no_strides_say_is_refused(index_map: IndexMap, shape: Shape, reaso
 
 def test_an_unknown_move_is_refused() -> None:
     with pytest.raises(ValueError, match="no move 'rotate'"):
-        Move("rotate", ())
+        ViewMove("rotate", ())
 
 
 def test_transpositions_that_undo_each_other_go() -> None:
     there = map_of(("transpose", (0, 2, 1, 3)))
-    assert there.then(Move("transpose", (0, 2, 1, 3))) == IndexMap()
-    assert there.then(Move("transpose", (1, 0, 2, 3))) == map_of(("transpose", (2, 0, 1, 3)))
+    assert there.then(ViewMove("transpose", (0, 2, 1, 3))) == IndexMap()
+    assert there.then(ViewMove("transpose", (1, 0, 2, 3))) == map_of(("transpose", (2, 0, 1, 3)))

@@ -20,18 +20,18 @@ from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
+from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.ops.weight_layouts import KN, NK
-from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand
+from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand_tiles
 
 Array = npt.NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -98,10 +98,10 @@ SUM = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 
 
 def map_of(op: str, *ints: int) -> IndexMap:
-    return IndexMap((Move(op, ints),))
+    return IndexMap((ViewMove(op, ints),))
 
 
-HEAD_MAP = IndexMap((Move("reshape", (0, 0, 3, 4)), Move("transpose", (0, 2, 1, 3))))
+HEAD_MAP = IndexMap((ViewMove("reshape", (0, 0, 3, 4)), ViewMove("transpose", (0, 2, 1, 3))))
 LAST_TWICE = map_of("slice", 0, 2, 3, 1)
 IDS = np.array([[1, 0, 4], [2, 2, 3]])
 HEADS = AttentionParams(2, 3, 4, 0.5, "add", (0, 6, 0), (12, 12, 8))
@@ -165,15 +165,17 @@ CASES = (
     Case("FusedElementwise", ((6, 5), (6, 1)), params=ElementwiseParams(
         SUM, (map_of("slice", 0, -1, -HUGE, -2), map_of("slice", 0, 1, 6, 2)))),
     Case("FusedElementwise", ((2, 6), (3,)), params=ElementwiseParams(
-        SUM, (map_of("unsqueeze", 1).then(Move("expand", (1, 3, 1)), Move("select", (2, -2))),
+        SUM,
+        (map_of("unsqueeze", 1).then(ViewMove("expand", (1, 3, 1)), ViewMove("select", (2, -2))),
               IndexMap()))),
     Case("FusedConcat", ((2, 3), (2, 4)), params=ConcatParams(1, (
-        Part(ElementwiseParams(IDENTITY), (0,)), Part(ElementwiseParams(IDENTITY), (1,))))),
+        ConcatPart(ElementwiseParams(IDENTITY), (0,)),
+        ConcatPart(ElementwiseParams(IDENTITY), (1,))))),
     Case("FusedConcat", ((2, 4), (4, 2)), tight=False, params=ConcatParams(0, (
-        Part(ConcatParams(1, tuple(
-            Part(ElementwiseParams(IDENTITY, (map_of("slice", 1, a, a + 2, 1),)), (0,))
+        ConcatPart(ConcatParams(1, tuple(
+            ConcatPart(ElementwiseParams(IDENTITY, (map_of("slice", 1, a, a + 2, 1),)), (0,))
             for a in (2, 0))), (0,)),
-        Part(ElementwiseParams(SUM, (map_of("transpose", 1, 0), IndexMap())), (1, 0)),
+        ConcatPart(ElementwiseParams(SUM, (map_of("transpose", 1, 0), IndexMap())), (1, 0)),
     ))),
     Case("FusedAttention", ((2, 3, 12), (2, 5, 12), (2, 5, 8), (2, 1, 1, 5)), params=HEADS),
     Case("FusedAttention", ((2, 4, 3, 3), (2, 2, 3, 5), (2, 5, 2, 4), (2, 4, 1, 5)),
@@ -199,7 +201,7 @@ def _inside(box: tuple[Array, Array], tile: int) -> tuple[slice, ...]:
 
 
 def _tiles(bound: BoundModel) -> tuple[Array, Array]:
-    return expand(bound, (2, 3, 0)).ranges()
+    return expand_tiles(bound, (2, 3, 0)).ranges()
 
 
 def _random_boxes(bound: BoundModel) -> tuple[Array, Array]:
@@ -324,7 +326,7 @@ def test_batched_products_are_separate_problems() -> None:
     model = space_of(*_graph("MatMul", shapes))
     assert model is not None
     assert model.bind({"b": 2, "s": 5}).problem == (24, 5, 5, 64)
-    tiles = expand(model.bind({"b": 1, "s": 5}), (3, 0, 0))
+    tiles = expand_tiles(model.bind({"b": 1, "s": 5}), (3, 0, 0))
     columns = tiles.edges[tiles.edges["kind"] == 2]
     assert len(columns) == 12 and (columns["source"] // 2 == columns["target"] // 2).all()
 
@@ -345,7 +347,7 @@ def test_gather_touches_the_rows_it_takes() -> None:
     model = space_of(*_graph("Gather", {"t": (30522, 768), "i": (1, "s"), "y": (1, "s", 768)}))
     assert model is not None
     bound = model.bind({"s": 128})
-    assert bound.reads[0].touched(*expand(bound).ranges()).tolist() == [128 * 768]
+    assert bound.reads[0].touched(*expand_tiles(bound).ranges()).tolist() == [128 * 768]
 
 
 @pytest.mark.parametrize(

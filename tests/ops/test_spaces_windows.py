@@ -9,7 +9,7 @@ from tests.graphs import Net, normal, only, schedule_only
 from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.passes.convolution.resize import RESIZE
 from tracea_graph.rewrite import RulePass
-from tracea_graph.ttg import MemoryLevel, Staging
+from tracea_graph.ttg import MemoryLevel, StagedRegions
 
 CASES = {
     "plain": ("Conv", (1, 4, 9, 8), (6, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
@@ -76,7 +76,7 @@ def test_two_convolutions_share_a_band() -> None:
     h = net("Conv", x, net.weight(4, 4, 3, 3), pads=[1, 1, 1, 1])
     graph = net.graph(net("Conv", h, net.weight(4, 4, 3, 3), pads=[1, 1, 1, 1]))
     models = [m for r in graph.regions() if (m := space_of(r, graph)) is not None]
-    staging = Staging(models, {}, {"L2": (4 * 16, 0, 0)})
+    staging = StagedRegions(models, {}, {"L2": (4 * 16, 0, 0)})
     level = MemoryLevel("L2", 1e6)
     row, weights = 4 * 4 * 16, 2 * 4 * 4 * 4 * 9
     assert staging.footprint(level) == (4 + 6 + 8) * row + weights

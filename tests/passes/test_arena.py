@@ -14,14 +14,14 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.ttg.arena import Arena, Lifetime, lay_out
+from tracea_graph.ttg.arena import Arena, Lifetime, place_values
 
 PLANNED = {"batch": 1, "sequence": 128, "sequence_length": 128}
 
 
 def arena(program: Program, sizes: dict[str, int]) -> Arena:
     """Laid out in the plan's order, as the library does."""
-    return lay_out([
+    return place_values([
         Lifetime(str(i), int(evaluate(t.count, sizes) * t.dtype.size), t.first, t.last)
         for i, t in enumerate(program.temps)
     ])  # fmt: skip

@@ -23,7 +23,7 @@ from tests.interpreter import check_lifetimes, run
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.program import Program
-from tracea_graph.rewrite import SchedulerLimits, schedule
+from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 WIDTH, HEADS = 16, 2
@@ -75,7 +75,7 @@ def results(graph: TileGraph, program: Program) -> Any:
 
 def in_bf16(graph: TileGraph) -> TileGraph:
     limits = SchedulerLimits(min_gain_us=float("-inf"))
-    schedule(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
     return graph
 
 
@@ -127,7 +127,7 @@ def test_what_leaves_the_program_is_float32() -> None:
 def test_attention_stays_exact_where_only_weights_are_rounded(precision: str) -> None:
     _, graph = two_blocks()
     limits = SchedulerLimits(min_gain_us=float("-inf"))
-    schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     kernels = {call.name for call in program_of(graph).calls}
     assert "attention" in kernels and not kernels & {"attention_bf16", "round_bf16"}
 
@@ -267,7 +267,7 @@ def test_another_shape_between_steps_is_another_view(precision: str) -> None:
     x = net.input("x", "batch", "sequence", WIDTH)
     graph = net.graph(net("Relu", net("Add", with_normed_heads(net, x), x)))
     limits = SchedulerLimits(min_gain_us=float("-inf"))
-    schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     program = program_of(graph)
     kernels = {call.name for call in program.calls}
     assert not kernels & {"copy", "elementwise"}

@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.region_subgraph import Subgraph
-from tracea_graph.pipeline.result_assembly import assemble
+from tracea_graph.pipeline.result_assembly import assemble_result
 from tracea_graph.rewrite import SchedulerLimits
 from tracea_graph.target import backend_named
 from tracea_graph.ttg import TileGraph
@@ -72,7 +72,7 @@ def test_calls_of_a_program_know_the_nodes_they_compute() -> None:
     graph = net.graph(z)
     optimized(graph)
     region = only(graph, "FusedRegion")
-    (made,) = assemble(graph, backend_named("cpu")).placed
+    (made,) = assemble_result(graph, backend_named("cpu")).placed
     named = [names for names in made.call_originals if names]
     assert len(made.program.calls) == len(made.call_originals)
     found = dict.fromkeys(n for names in named for n in names if n in ("first", "second"))

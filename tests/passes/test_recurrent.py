@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.ops.recurrent import PLAIN_GATES
 from tracea_graph.passes.recurrent import RECURRENT
-from tracea_graph.rewrite import RulePass, SchedulerLimits, schedule
+from tracea_graph.rewrite import RulePass, SchedulerLimits, schedule_rewrites
 
 GATES = {"LSTM": 4, "GRU": 3}
 STATES = {"LSTM": 2, "GRU": 1}
@@ -84,7 +84,7 @@ def test_gates_are_packed_whatever_rules_are_allowed() -> None:
     net, operands = cell("LSTM")
     graph = net.graph(net.many("LSTM", 1, *operands, **usual("LSTM"))[0])
     limits = SchedulerLimits(only=frozenset({"recurrent"}), min_gain_us=float("-inf"))
-    schedule(graph, every_phase(), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(), lambda g, r: 1.0, limits)
     region = only(graph, "FusedRecurrent")
     assert [call.op for call in lower(graph, region).calls] == ["gemm", "recurrent"]
     plain = replace(region, params=replace(region.params, layout=PLAIN_GATES))

@@ -10,9 +10,9 @@ from rich.console import Console
 from models.zero_blocks import block_mask
 from tests.graphs import APART, Net, every_phase, normal
 from tracea_graph.pipeline.reporting import storage_rows
-from tracea_graph.pipeline.result_assembly import Assembly, assemble
+from tracea_graph.pipeline.result_assembly import Assembly, assemble_result
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import schedule
+from tracea_graph.rewrite import schedule_rewrites
 from tracea_graph.target import BACKENDS
 from tracea_graph.views import Report, render_report
 
@@ -21,8 +21,8 @@ def assembly(w: np.ndarray) -> Assembly:
     net = Net()
     x = net.input("x", "rows", w.shape[0])
     graph = net.graph(net("MatMul", x, net.const(w)))
-    schedule(graph, every_phase(), CostModel(Machine(), {"rows": 128}), APART)
-    return assemble(graph, BACKENDS[0])
+    schedule_rewrites(graph, every_phase(), CostModel(Machine(), {"rows": 128}), APART)
+    return assemble_result(graph, BACKENDS[0])
 
 
 def test_zero_blocks() -> None:

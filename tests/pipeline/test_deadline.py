@@ -23,7 +23,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator, stages
 from tracea_graph.pipeline.compression_search import CompressionSearch
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import Inputs
+from tracea_graph.pipeline.inputs import ModelInputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.reason_codes import Code
@@ -232,7 +232,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[d
 
 def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
     small, large = np.zeros(4, np.float32), np.zeros(400, np.float32)
-    inputs = Inputs((), {}, {"n=400": {"x": large}, "n=1": {"x": small[:1]},
+    inputs = ModelInputs((), {}, {"n=400": {"x": large}, "n=1": {"x": small[:1]},
                              "n=4, padded": {"x": small}, "n=400, uniform": {"x": large}},
                     frozenset(("n=400, uniform",)))  # fmt: skip
     nothing = cast(Any, None)

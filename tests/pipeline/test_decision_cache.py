@@ -266,7 +266,7 @@ def test_schedules_found_since_make_it_out_of_date(
     def tables(tuned: Any) -> dict[Any, Any]:
         return {t.case.problem: (replace(t.case.problem.defaults[-1], nc=2),) for t in tuned}
 
-    monkeypatch.setattr(candidates, "tables", tables)
+    monkeypatch.setattr(candidates, "schedule_tables", tables)
     assert "decided on" not in again().reason and len(decided) == 1
     assert "decided on" in again().reason and len(decided) == 1
 

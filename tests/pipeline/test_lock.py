@@ -58,7 +58,7 @@ def locked(model: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "select_faster", all_but_the_first)
         patch.setattr(candidates, "tune", other_schedules)
-        patch.setattr(candidates, "tables", dict)
+        patch.setattr(candidates, "schedule_tables", dict)
         plan = model.with_name("plan.json")
         out = model.with_name("first.onnx")
         report = api.optimize(model, Options(output=out, save_lock=plan))

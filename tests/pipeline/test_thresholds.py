@@ -8,7 +8,7 @@ from onnx import numpy_helper, parser
 
 from tests.graphs import normal, ops
 from tracea_graph import Options, load
-from tracea_graph.pipeline.planning import Planner, rounded_later
+from tracea_graph.pipeline.planning import Planner, values_rounded_later
 
 TREES = """
 <ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]> g (float[n, 8] x) => (float[n, 1] y) {
@@ -33,7 +33,7 @@ def test_what_trees_compare_stays_and_what_is_beside_them_does_not(tmp_path: Pat
     path.write_bytes(model.SerializeToString())
     graph = load(path)
     assert [str(graph.spec(v)) for v in ("scaled", "tree")] == ["f32[n,8]", "f32[n,1]"]
-    found = rounded_later(graph)
+    found = values_rounded_later(graph)
     assert set(found) == {"turned", "scaled"}
     assert set(found.values()) == {
         "'turned' is compared with thresholds, where a change of one bit can alter the result"

@@ -25,7 +25,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.weight_layouts import WeightLayout
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.policy.cost_coefficients import Coefficients, fitted
+from tracea_graph.policy.cost_coefficients import Coefficients, packaged_coefficients
 from tracea_graph.policy.ort_cost import vector_instructions
 from tracea_graph.ttg import Region, TileGraph
 
@@ -77,7 +77,7 @@ def test_attention_in_one_operator_costs_more_than_its_products_at_the_peak(op: 
 def test_two_numbers_at_once_halve_a_product(layout: WeightLayout) -> None:
     def work(layout: WeightLayout) -> float:
         params = GemmParams(256, 256, layout=layout)
-        return params.cost(fitted(), [(128, 256)], (128, 256)).product
+        return params.cost(packaged_coefficients(), [(128, 256)], (128, 256)).product
 
     assert 0.4 < work(layout) / work(PANELS) < 0.6
 
@@ -97,7 +97,7 @@ def test_matrix_tiles_prefer_direct_convolutions() -> None:
         dims = [(1.0, 256.0, 14.0, 14.0)]
         return params.cost(tables, dims, (1.0, 256.0, 14.0, 14.0)).product
 
-    plain, tiles = fitted(), fitted().on_matrix_unit()
+    plain, tiles = packaged_coefficients(), packaged_coefficients().on_matrix_unit()
     assert work("winograd2_vnni2", plain) < work("vnni2", plain)
     assert work("vnni2", tiles) < work("winograd2_vnni2", tiles)
     assert work("vnni2", tiles) < work("vnni2", plain)
@@ -265,7 +265,7 @@ def test_slow_paths_are_known(
     op: str, attrs: dict[str, object], dims: tuple[float, ...], result: tuple[float, ...],
     dearer: dict[str, object],
 ) -> None:  # fmt: skip
-    tables = fitted()
+    tables = packaged_coefficients()
     less = vector_instructions(tables, op, dearer, [dims], result)
     assert vector_instructions(tables, op, attrs, [dims], result) > less
 
@@ -273,8 +273,8 @@ def test_slow_paths_are_known(
 def test_reducing_across_rows_is_slower() -> None:
     along, across = ((64.0, 1.0), (1.0, 64.0))
     assert (
-        vector_instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], across)
-        / vector_instructions(fitted(), "ReduceMax", {}, [(64.0, 64.0)], along)
+        vector_instructions(packaged_coefficients(), "ReduceMax", {}, [(64.0, 64.0)], across)
+        / vector_instructions(packaged_coefficients(), "ReduceMax", {}, [(64.0, 64.0)], along)
         > 10
     )
 

@@ -16,30 +16,37 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Memo, Miss, Phase, Proposal, SchedulerLimits, schedule
+from tracea_graph.rewrite import (
+    Miss,
+    PassResultCache,
+    Phase,
+    Proposal,
+    SchedulerLimits,
+    schedule_rewrites,
+)
 from tracea_graph.rewrite import pass_result_cache as memos
 from tracea_graph.ttg import Region, TileGraph
 
 
 def test_a_second_run_asks_nothing_and_decides_the_same() -> None:
     _, graph = chain("Exp", "Relu", "Tanh", "Exp", "Relu")
-    rule, memo = Fuse("Exp", "Relu"), Memo()
+    rule, memo = Fuse("Exp", "Relu"), PassResultCache()
     phases = (Phase("test", (rule,)),)
-    first = schedule(graph.copy(memo.history), phases, cost, memo=memo)
+    first = schedule_rewrites(graph.copy(memo.history), phases, cost, memo=memo)
     asked = len(rule.asked)
-    second = schedule(graph.copy(memo.history), phases, cost, memo=memo)
+    second = schedule_rewrites(graph.copy(memo.history), phases, cost, memo=memo)
     assert asked and len(rule.asked) == asked
     assert second.entries == first.entries
 
 
 def test_what_became_of_a_neighbour_is_asked_about() -> None:
     _, graph = chain("Exp", "Relu", "Tanh", "Exp", "Relu")
-    rule, memo = Fuse("Exp", "Relu"), Memo()
+    rule, memo = Fuse("Exp", "Relu"), PassResultCache()
     phases = (Phase("test", (rule,)),)
-    schedule(graph.copy(memo.history), phases, cost, memo=memo)
+    schedule_rewrites(graph.copy(memo.history), phases, cost, memo=memo)
     frozen = {graph.regions()[1].results[0]: "it is frozen"}
     before = len(rule.asked)
-    trace = schedule(
+    trace = schedule_rewrites(
         graph.copy(memo.history), phases, cost, SchedulerLimits(frozen=frozen), memo=memo
     )
     assert trace.applied() == {rule.name: 1}
@@ -58,7 +65,7 @@ class Wide:
 
 def test_an_answer_about_the_whole_graph_holds_for_that_graph_only() -> None:
     _, graph = chain("Exp", "Relu", "Tanh")
-    memo, phase = Memo(), Phase("test", (Wide(),))
+    memo, phase = PassResultCache(), Phase("test", (Wide(),))
     one = graph.copy(memo.history)
     last = one.regions()[-1]
 
@@ -92,7 +99,7 @@ def test_every_answer_a_plan_takes_from_memory_is_right(
 ) -> None:
     onnx.save(unrolled(2, 6), tmp_path / "m.onnx")
     graph, sizes = load(tmp_path / "m.onnx").graph, {"batch": 1}
-    ask, kept = Memo.ask, [0, 0]
+    ask, kept = PassResultCache.ask, [0, 0]
 
     def checked(memo, graph, region, key, passes):  # type: ignore[no-untyped-def]
         found = ask(memo, graph, region, key, passes)
@@ -107,7 +114,7 @@ def test_every_answer_a_plan_takes_from_memory_is_right(
 
     entry = memos._Entry
     monkeypatch.setattr(memos, "_Entry", lambda *args: made(entry(*args)))
-    monkeypatch.setattr(Memo, "ask", checked)
+    monkeypatch.setattr(PassResultCache, "ask", checked)
     planner = Planner(graph, Options(keep=keep), sizes, cost=CostModel(Machine(), sizes))
     first = planner.plan()
     asked, fresh = kept

@@ -9,7 +9,7 @@ import pytest
 
 from tests.graphs import Net
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule, RulePass, match
 from tracea_graph.ttg import Region, TileGraph
 
@@ -307,7 +307,7 @@ def test_a_rule_that_refuses_needs_a_reason() -> None:
 def test_a_site_a_rule_is_not_for_is_no_matter_of_readers() -> None:
     net, x = new()
     e = net("Exp", x)
-    rule = Rule("r", (summed,), as_relu, lambda m: unsuited("it is something else"))
+    rule = Rule("r", (summed,), as_relu, lambda m: unsuited_reason("it is something else"))
     (miss,) = asked(rule, net, net("Add", e, x), e)
     assert isinstance(miss, Miss) and miss.reason == "it is something else"
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.graphs import Net
-from tracea_graph.rewrite import Memo, Phase, Proposal, SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import (
+    DecisionTrace,
+    PassResultCache,
+    Phase,
+    Proposal,
+    SchedulerLimits,
+    schedule_rewrites,
+)
 from tracea_graph.ttg import Region, TileGraph
 
 CHECKED = SchedulerLimits(check=True)
@@ -40,16 +47,18 @@ def run(
     costs: Mapping[str, float],
     limits: SchedulerLimits = CHECKED,
     rollouts: bool = True,
-    memo: Memo | None = None,
-) -> tuple[list[str], Trace]:
+    memo: PassResultCache | None = None,
+) -> tuple[list[str], DecisionTrace]:
     net = Net()
     value = net.input("x", 4)
     for op in ops.split():
         value = net(op, value)
     graph = net.graph(value)
-    graph.record((memo := memo or Memo()).history)
+    graph.record((memo := memo or PassResultCache()).history)
     phase = Phase("test", rules, rollouts=rollouts)
-    trace = schedule(graph, (phase,), lambda _, r: costs.get(r.op, 10.0), limits, memo=memo)
+    trace = schedule_rewrites(
+        graph, (phase,), lambda _, r: costs.get(r.op, 10.0), limits, memo=memo
+    )
     return [r.op for r in graph.regions()], trace
 
 
@@ -100,7 +109,7 @@ def test_a_rewrite_that_is_not_allowed_is_no_rival() -> None:
 
 
 def test_equal_sites_are_rolled_out_once() -> None:
-    memo = Memo()
+    memo = PassResultCache()
     ops = "Neg Abs Sqrt Sin Exp Neg Abs Sqrt Sin"
     found, _ = run(ops, (MIDDLE, *ENDS), PAIRS, memo=memo)
     assert found == ["First", "Last", "Exp", "First", "Last"]

@@ -12,7 +12,14 @@ from tests.graphs import Net
 from tracea_graph.errors import GraphError, RuleError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.reason_codes import Code
-from tracea_graph.rewrite import Miss, Phase, Proposal, SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import (
+    DecisionTrace,
+    Miss,
+    Phase,
+    Proposal,
+    SchedulerLimits,
+    schedule_rewrites,
+)
 from tracea_graph.ttg import Region, TileGraph
 
 WEIGHT = {"Exp": 5.0, "Relu": 1.0, "Tanh": 1.0, "Add": 1.0, "Pair": 0.5, "Triple": 0.5}
@@ -54,8 +61,8 @@ class Fuse:
 CHECKED = SchedulerLimits(check=True)
 
 
-def run(graph: TileGraph, *passes: object, limits: SchedulerLimits = CHECKED) -> Trace:
-    return schedule(graph, (Phase("test", passes),), cost, limits)  # type: ignore[arg-type]
+def run(graph: TileGraph, *passes: object, limits: SchedulerLimits = CHECKED) -> DecisionTrace:
+    return schedule_rewrites(graph, (Phase("test", passes),), cost, limits)  # type: ignore[arg-type]
 
 
 def chain(*ops: str) -> tuple[Net, TileGraph]:
@@ -70,7 +77,7 @@ def ops(graph: TileGraph) -> list[str]:
     return [r.op for r in graph.regions()]
 
 
-def verdicts(trace: Trace) -> list[tuple[str, str, str]]:
+def verdicts(trace: DecisionTrace) -> list[tuple[str, str, str]]:
     return [(d.rule, d.verdict, d.reason) for d in trace.entries]
 
 
@@ -264,14 +271,14 @@ def test_phases_run_in_order_and_dead_regions_go_between_them() -> None:
     net("Neg", x)
     graph = net.graph(net("Exp", net("Relu", net("Tanh", x))))
     phases = (Phase("a", (Fuse("Tanh", "Relu"),)), Phase("b", (Fuse("Relu", "Exp"),)))
-    trace = schedule(graph, phases, cost)
+    trace = schedule_rewrites(graph, phases, cost)
     assert [(d.phase, d.rule) for d in trace.entries] == [("a", "tanh-relu")]
     assert ops(graph) == ["Pair", "Exp"]
 
 
 def test_a_phase_without_passes_does_nothing() -> None:
     _, graph = chain("Tanh", "Relu")
-    assert schedule(graph, (Phase("empty", ()),), cost).entries == []
+    assert schedule_rewrites(graph, (Phase("empty", ()),), cost).entries == []
     assert ops(graph) == ["Tanh", "Relu"]
 
 
@@ -336,7 +343,7 @@ def test_what_takes_less_of_the_budget_goes_first_where_gains_are_close() -> Non
         _, graph = chain("Relu", "Tanh", "Sqrt")
         dear, cheap = Fuse("Relu", "Tanh", "Triple"), Fuse("Tanh", "Sqrt", "Pair")
         phases = (Phase("test", (dear, cheap)),)
-        trace = schedule(graph, phases, cost, price=lambda r: share * (r.op == "Triple"))
+        trace = schedule_rewrites(graph, phases, cost, price=lambda r: share * (r.op == "Triple"))
         return set(trace.applied())
 
     assert applied(0.0) == {"relu-tanh"}
@@ -351,7 +358,7 @@ def test_a_kind_of_region_has_its_price_named_once() -> None:
         asked.append(region.op)
         return 1.0
 
-    trace = schedule(graph, (Phase("test", (Fuse("Tanh", "Relu"),)),), cost, price=price)
+    trace = schedule_rewrites(graph, (Phase("test", (Fuse("Tanh", "Relu"),)),), cost, price=price)
     assert trace.applied() == {"tanh-relu": 3}
     assert asked == ["Pair"]
 
@@ -371,7 +378,7 @@ def test_a_graph_is_pruned_when_it_comes_and_when_it_changed(
     phases = [Phase(str(i), (rule,)) for i, rule in enumerate(
         (Fuse("Exp", "Exp"), Fuse("Relu", "Relu"), Fuse("Tanh", "Relu"), Fuse("Exp", "Relu"))
     )]  # fmt: skip
-    schedule(graph, phases, cost)
+    schedule_rewrites(graph, phases, cost)
     assert pruned == [3, 2]
 
 

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 
 __all__ = ["RESIDUAL", "conv_integer_cases", "window"]
@@ -52,7 +52,7 @@ def conv_case(
     channels = sizes[-1]
     if own and groups == channels:  # such filters are joined before they are packed
         groups = 1
-    integers = Integers(dtype, zero)
+    integers = IntegerOperand(dtype, zero)
     params = ConvIntegerParams(channels, filters, over, integers, groups, layout, chain)
     weight = pack_int8(
         drawn(DType.I8, params.k, filters), drawn(DType.I8, filters) if own else None

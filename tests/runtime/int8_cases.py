@@ -20,7 +20,7 @@ from tracea_graph.ops.dynamic_quantize import (
     DynamicQuantizeParams,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 
 __all__ = ["INT8_CHAINS", "int8_cases"]
@@ -52,7 +52,9 @@ def integers_case(
 ) -> Case:  # fmt: skip
     """The program the passes write for one product of integers."""
     layout = INT8_ZEROS if own else INT8
-    params = GemmParams(k, n, layout, False, chain, splits=parts, integers=Integers(dtype, zero))
+    params = GemmParams(
+        k, n, layout, False, chain, splits=parts, integers=IntegerOperand(dtype, zero)
+    )
     weight = pack_int8(drawn(DType.I8, k, n), drawn(DType.I8, n) if own else None)
     given = [np.array(77, _NUMPY[dtype])] if zero is None else []
     # sums of about 1e4 come to the range of the result

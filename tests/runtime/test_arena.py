@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracea_graph.kernels import cpu
-from tracea_graph.ttg.arena import Lifetime, lay_out
+from tracea_graph.ttg.arena import Lifetime, place_values
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("lay_out.cpp")
@@ -45,5 +45,5 @@ def test_offsets_are_those_of_the_plan(tmp_path: Path) -> None:
     text = "\n".join(" ".join(map(str, line)) for line in words)
     done = subprocess.run([program], input=text, text=True, capture_output=True, check=True)
     for case, line in zip(cases, done.stdout.splitlines(), strict=True):
-        arena = lay_out(case)
+        arena = place_values(case)
         assert [*map(int, line.split())] == [*arena.offsets, arena.bytes]

@@ -23,7 +23,7 @@ from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.object_cache import ObjectCache, digest, write_whole
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts, write_atomically
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
 ADD = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
@@ -103,9 +103,9 @@ def test_damaged_objects_are_rebuilt(private: Environment, tmp_path: Path) -> No
 
 def test_the_cache_is_private(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path / "new" / "objects")
-    assert cache.get(digest("x")) is None
-    cache.put(digest("x"), b"data")
-    assert cache.get(digest("x")) == b"data"
+    assert cache.get(sha256_of_parts("x")) is None
+    cache.put(sha256_of_parts("x"), b"data")
+    assert cache.get(sha256_of_parts("x")) == b"data"
     for path in (cache.root, *cache.root.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
@@ -113,19 +113,19 @@ def test_the_cache_is_private(tmp_path: Path) -> None:
 def test_an_unwritable_cache_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BuildError, match="TRACEA_CACHE"):
-        ObjectCache(tmp_path / "file").put(digest("x"), b"data")
+        ObjectCache(tmp_path / "file").put(sha256_of_parts("x"), b"data")
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.mkdir()  # cannot be replaced by a file
     with pytest.raises(OSError):
-        write_whole(target, b"data")
+        write_atomically(target, b"data")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_digests_tell_apart_how_text_is_cut() -> None:
-    assert digest("ab", "c") != digest("a", "bc")
+    assert sha256_of_parts("ab", "c") != sha256_of_parts("a", "bc")
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, private: Environment) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tracea_graph.toolchain import object_cache as module
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 
-KEYS = [digest(str(i)) for i in range(5)]
+KEYS = [sha256_of_parts(str(i)) for i in range(5)]
 SIZE = 1000
 
 
@@ -41,5 +41,5 @@ def test_the_first_object_of_a_process_makes_room(
 ) -> None:
     monkeypatch.setattr(module, "_trimmed", set())
     monkeypatch.setattr(ObjectCache.trim, "__defaults__", (2 * (SIZE + 32),))
-    filled.put(digest("one more"), bytes(SIZE))
+    filled.put(sha256_of_parts("one more"), bytes(SIZE))
     assert sum(filled.get(key) is not None for key in KEYS) == 1

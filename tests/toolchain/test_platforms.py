@@ -28,7 +28,7 @@ from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
 from tracea_graph.toolchain import Library
 from tracea_graph.toolchain.compilers import find_compiler
-from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_places
+from tracea_graph.toolchain.platforms import HERE, PLATFORMS, library_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_ZIG = pytest.mark.skipif(
@@ -62,7 +62,7 @@ thread's own memory, which code reads through it."""
 
 
 def places(*names: str) -> list[str]:
-    return [p.name for p in library_places(Path("m.onnx"), tuple(PLATFORMS[n] for n in names))]
+    return [p.name for p in library_paths(Path("m.onnx"), tuple(PLATFORMS[n] for n in names))]
 
 
 @pytest.mark.parametrize("name", PLATFORMS)

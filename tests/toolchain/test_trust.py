@@ -16,11 +16,16 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.program import OpType
 from tracea_graph.pipeline.decision_cache import DecisionCache
-from tracea_graph.toolchain.cache_trust import distrust, make_private, read_private, trusted
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.cache_trust import (
+    is_trusted,
+    make_private,
+    read_private,
+    why_untrusted,
+)
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 from tracea_graph.tuning import CacheEntry, TuningCache
 
-KEY = digest("x")
+KEY = sha256_of_parts("x")
 NOBODY = 65534
 TYPE = OpType("FusedNorm_a1", (DType.F32, DType.F32), (DType.F32,))
 
@@ -96,9 +101,9 @@ def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir(mode=0o700)
     link.symlink_to(real)
-    assert distrust(link, link) == ""
+    assert why_untrusted(link, link) == ""
     real.chmod(0o777)
-    assert distrust(link, link) == f"{link} can be written by other users"
+    assert why_untrusted(link, link) == f"{link} can be written by other users"
 
 
 @root_only
@@ -107,7 +112,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     real.mkdir(mode=0o700)
     link.symlink_to(real)
     os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
-    assert distrust(link, link) == f"{link} is a link of another user"
+    assert why_untrusted(link, link) == f"{link} is a link of another user"
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
@@ -120,7 +125,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
 def test_what_is_missing_is_nobodys(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert trusted(tmp_path / "a" / "b", tmp_path)
+        assert is_trusted(tmp_path / "a" / "b", tmp_path)
         assert read_private(tmp_path / "a" / "b", tmp_path) is None
 
 
@@ -129,7 +134,7 @@ def test_a_file_exchanged_after_the_look_is_not_read(
 ) -> None:
     (tmp_path / "a").write_bytes(b"planted")
     (tmp_path / "a").chmod(0o666)
-    monkeypatch.setattr("tracea_graph.toolchain.cache_trust.distrust", lambda path, root: "")
+    monkeypatch.setattr("tracea_graph.toolchain.cache_trust.why_untrusted", lambda path, root: "")
     with pytest.warns(UserWarning, match="a can be written by other users"):
         assert read_private(tmp_path / "a", tmp_path) is None
 

@@ -50,11 +50,11 @@ def test_models_run_in_a_session_with_any_batch_and_follow_changed_weights() -> 
     for batch in (2, 3, 5, 4):  # of its own size, then of any
         x = torch.randn(batch, 3, 16, 16)
         check(fast(x), model(x))
-    assert fallback_log.fallbacks() == {}
+    assert fallback_log.fallback_counts() == {}
     assert graphs["unique_graphs"] == 2
     model[0].weight.mul_(2)
     check(fast(x), model(x))
-    (reason,) = fallback_log.fallbacks()
+    (reason,) = fallback_log.fallback_counts()
     assert "changed since the model was compiled" in reason[1]
 
 
@@ -63,7 +63,7 @@ def reasons(function: Any, *args: Any, **options: Any) -> list[str]:
     fast = torch.compile(function, backend=compile_graph, options=UNTIMED | options)
     expected = function(*args)
     check(fast(*args), expected)
-    return [why for _, why in fallback_log.fallbacks()]
+    return [why for _, why in fallback_log.fallback_counts()]
 
 
 def test_what_learns_falls_back() -> None:
@@ -76,7 +76,7 @@ def test_what_changes_its_arguments_falls_back() -> None:
     model = torch.nn.BatchNorm1d(4)  # which updates its statistics
     fast = torch.compile(model, backend=compile_graph, options=UNTIMED)
     fast(torch.randn(3, 4))
-    (why,) = (why for _, why in fallback_log.fallbacks())
+    (why,) = (why for _, why in fallback_log.fallback_counts())
     assert why == "ONNX cannot express the graph (the graph changes its arguments)"
 
 

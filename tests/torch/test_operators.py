@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (make test
 import torch.nn.functional as functional  # noqa: E402
 from torch.library import opcheck  # noqa: E402
 
-from tracea_graph.torch import fallback_log, ops, patch, patch_conv2d  # noqa: E402
+from tracea_graph.torch import fallback_log, ops, patch_conv2d, patch_module  # noqa: E402
 from tracea_graph.torch.modules import attention_kernels  # noqa: E402
 
 pytestmark = pytest.mark.compiler
@@ -43,7 +43,7 @@ def twice(function: Callable[..., Tensor], reference: Callable[..., Tensor], *ar
     expected = reference(*double, **options)
     for _ in range(3):
         check(function(*args, **options), expected)
-    assert fallback_log.fallbacks() == {}
+    assert fallback_log.fallback_counts() == {}
 
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -113,14 +113,14 @@ def test_attention_is_that_of_pytorch(case: str, batch: tuple[int, ...]) -> None
     if case == "added mask":
         options["attn_mask"] = options["attn_mask"].float()
     check(ops.scaled_dot_product_attention(q, k, v, **options), wide)
-    assert fallback_log.fallbacks() == {}
+    assert fallback_log.fallback_counts() == {}
 
 
 def test_heads_of_keys_may_be_shared() -> None:
     q, k, v = torch.randn(1, 6, 5, 16), torch.randn(1, 2, 7, 16), torch.randn(1, 2, 7, 16)
     expected = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     check(ops.scaled_dot_product_attention(q, k, v, enable_gqa=True), expected)
-    assert fallback_log.fallbacks() == {}
+    assert fallback_log.fallback_counts() == {}
 
 
 # ---- what a tensor library expects of an operator --------------------------------------------
@@ -222,7 +222,7 @@ FALLBACKS: dict[str, tuple[str, Callable[[], Any]]] = {
 def test_what_kernels_cannot_do_runs_in_pytorch(case: str) -> None:
     reason, call = FALLBACKS[case]
     call()
-    assert [why for _, why in fallback_log.fallbacks()] == [reason]
+    assert [why for _, why in fallback_log.fallback_counts()] == [reason]
 
 
 def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -231,7 +231,7 @@ def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         check(ops.linear(x, w), functional.linear(x, w))
         ops.linear(x, w)
     assert caplog.messages == ["linear falls back to PyTorch: a tensor is float64"]
-    assert list(fallback_log.fallbacks().values()) == [2]
+    assert list(fallback_log.fallback_counts().values()) == [2]
 
 
 def test_autocast_falls_back() -> None:
@@ -266,12 +266,12 @@ def test_a_patched_model_computes_what_it_did() -> None:
     model, x = network(), torch.randn(2, 3, 16, 16)
     expected, names = model(x), [name for name, _ in model.named_parameters()]
     assert patch_conv2d(model) == 2
-    assert patch(model) == 1
-    assert patch(model) == 0
+    assert patch_module(model) == 1
+    assert patch_module(model) == 0
     for _ in range(3):
         check(model(x), expected, 10 * TOLERANCE.kernel_f32)
     assert [name for name, _ in model.named_parameters()] == names
-    assert [why for _, why in fallback_log.fallbacks()] == ["padding is reflect"]
+    assert [why for _, why in fallback_log.fallback_counts()] == ["padding is reflect"]
 
 
 def test_a_patched_model_learns_what_it_did() -> None:
@@ -281,7 +281,7 @@ def test_a_patched_model_learns_what_it_did() -> None:
         return list(torch.autograd.grad(model(x).square().sum(), list(model.parameters())))
 
     expected = step()
-    patch(model)
+    patch_module(model)
     for one, other in zip(step(), expected, strict=True):
         check(one, other, 100 * TOLERANCE.kernel_f32)
 
@@ -292,7 +292,7 @@ def test_classes_of_ones_own_are_left() -> None:
             return 2 * super().forward(input)
 
     model = torch.nn.Sequential(Doubled(3, 4))
-    assert patch(model) == 0
+    assert patch_module(model) == 0
     assert type(model[0]) is Doubled
 
 
@@ -303,4 +303,4 @@ def test_attention_of_a_model_runs_on_the_kernels() -> None:
         found = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.0)
         functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     check(found, expected)
-    assert [why for _, why in fallback_log.fallbacks()] == ["there is dropout"]
+    assert [why for _, why in fallback_log.fallback_counts()] == ["there is dropout"]

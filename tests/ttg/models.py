@@ -6,14 +6,14 @@ from tracea_graph.ir import DType, Extent, Node, TensorSpec
 from tracea_graph.ttg import (
     AccessMap,
     Axis,
-    Dim,
+    DimIndex,
     IterationSpace,
+    LoopWork,
     Region,
     RegionModel,
     TileGraph,
-    Work,
-    along,
-    whole,
+    index_along,
+    index_whole,
 )  # fmt: skip
 
 
@@ -24,11 +24,11 @@ def gemm(m: Extent, n: Extent, k: Extent, names: str = "ABC") -> RegionModel:
         f"gemm{names}",
         IterationSpace((Axis("m", m), Axis("n", n), Axis("k", k, True))),
         (
-            AccessMap(a, (along("m"), along("k")), (m, k)),
-            AccessMap(b, (along("k"), along("n")), (k, n)),
+            AccessMap(a, (index_along("m"), index_along("k")), (m, k)),
+            AccessMap(b, (index_along("k"), index_along("n")), (k, n)),
         ),
-        (AccessMap(c, (along("m"), along("n")), (m, n)),),
-        (Work(("m", "n", "k"), 2), Work(("m", "n"), 3)),
+        (AccessMap(c, (index_along("m"), index_along("n")), (m, n)),),
+        (LoopWork(("m", "n", "k"), 2), LoopWork(("m", "n"), 3)),
         ("m",), ("n",), ("k",),
     )  # fmt: skip
 
@@ -38,9 +38,9 @@ def rows(m: int, n: int, read: str, write: str) -> RegionModel:
     return RegionModel(
         "rows",
         IterationSpace((Axis("m", m), Axis("n", n))),
-        (AccessMap(read, (along("m"), whole(n)), (m, n)),),
-        (AccessMap(write, (along("m"), along("n")), (m, n)),),
-        (Work(("m", "n"), 10),),
+        (AccessMap(read, (index_along("m"), index_whole(n)), (m, n)),),
+        (AccessMap(write, (index_along("m"), index_along("n")), (m, n)),),
+        (LoopWork(("m", "n"), 10),),
         ("m",),
         ("n",),
     )
@@ -48,13 +48,13 @@ def rows(m: int, n: int, read: str, write: str) -> RegionModel:
 
 def blur(m: int, n: int, read: str, write: str) -> RegionModel:
     """A window of three rows around each element."""
-    around = Dim((("m", 1),), -1, 3)
+    around = DimIndex((("m", 1),), -1, 3)
     return RegionModel(
         "blur",
         IterationSpace((Axis("m", m), Axis("n", n))),
-        (AccessMap(read, (around, along("n")), (m, n)),),
-        (AccessMap(write, (along("m"), along("n")), (m, n)),),
-        (Work(("m", "n"), 3),),
+        (AccessMap(read, (around, index_along("n")), (m, n)),),
+        (AccessMap(write, (index_along("m"), index_along("n")), (m, n)),),
+        (LoopWork(("m", "n"), 3),),
         ("m",),
         ("n",),
     )

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import EdgeKind, Role, TileMetadata, TTGBuilder
+from tracea_graph.ttg import EdgeKind, TileMetadata, TileRole, TTGBuilder
 
 
-def tile(m: int, n: int, start: int = 0, end: int = 8, role: Role = Role.MAIN) -> TileMetadata:
+def tile(
+    m: int, n: int, start: int = 0, end: int = 8, role: TileRole = TileRole.MAIN
+) -> TileMetadata:
     return TileMetadata(m, n, start, end, role)
 
 
@@ -29,7 +31,7 @@ def test_dense_is_the_identity_map() -> None:
 
 def test_sparse_links_over_gaps_and_leaves_skipped_tiles_out() -> None:
     builder = TTGBuilder(1, 4)
-    for n, role in ((0, Role.MAIN), (1, Role.SKIP), (3, Role.BOUNDARY)):
+    for n, role in ((0, TileRole.MAIN), (1, TileRole.SKIP), (3, TileRole.BOUNDARY)):
         builder.add_tile(tile(0, n, role=role))
     tiles = builder.build_sparse()
     assert tiles.l1_map.tolist() == [0, 2]

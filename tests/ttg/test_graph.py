@@ -12,7 +12,7 @@ import pytest
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.ttg import Region, TileGraph, ValueUse
-from tracea_graph.ttg.topological_order import Topology
+from tracea_graph.ttg.topological_order import TopologicalOrder
 
 SPEC = TensorSpec(DType.F32, ("n", 4))
 
@@ -256,14 +256,14 @@ def test_a_chain_of_any_length_needs_no_recursion() -> None:
 def test_a_replacement_looks_at_its_neighbourhood_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the pairs of a chain are fused: what is visited does not grow with the graph."""
     graph, seen = long_chain(4000), 0
-    readers = Topology.readers
+    readers = TopologicalOrder.readers
 
-    def counted(topology: Topology, name: str) -> Iterator[str]:
+    def counted(topology: TopologicalOrder, name: str) -> Iterator[str]:
         nonlocal seen
         seen += 1
         return readers(topology, name)
 
-    monkeypatch.setattr(Topology, "readers", counted)
+    monkeypatch.setattr(TopologicalOrder, "readers", counted)
     regions = graph.regions()
     seen = 0
     for i, (a, b) in enumerate(zip(regions[::2], regions[1::2], strict=True)):
@@ -301,13 +301,13 @@ def test_a_part_is_ordered_without_the_whole(monkeypatch: pytest.MonkeyPatch) ->
     """Sorting all regions for each part takes time with the square of the graph."""
     graph, looked = long_chain(2000), list[int]()
     regions = graph.regions()
-    sort = Topology._sorted
+    sort = TopologicalOrder._sorted
 
-    def counted(self: Topology, names: Collection[str]) -> list[str]:
+    def counted(self: TopologicalOrder, names: Collection[str]) -> list[str]:
         looked.append(len(names))
         return sort(self, names)
 
-    monkeypatch.setattr(Topology, "_sorted", counted)
+    monkeypatch.setattr(TopologicalOrder, "_sorted", counted)
     for i in range(10, 1990, 20):
         a, b, c = regions[i : i + 3]
         assert graph.convex([c, a]) == [a, b, c]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import combine
-from tracea_graph.ttg import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.iteration_space import join_range, split_range
+from tracea_graph.ttg import AccessMap, Axis, DimIndex, IterationSpace, index_along, index_whole
+from tracea_graph.ttg.iteration_space import mixed_radix_digits, mixed_radix_numbers
 
 Tile = dict[str, tuple[int, int]]
 
@@ -24,7 +24,7 @@ def cases(draw: st.DrawFn) -> tuple[IterationSpace, AccessMap, Tile]:
     for _ in range(draw(st.integers(1, 2))):
         names = draw(st.lists(st.sampled_from([a.name for a in axes]), unique=True, max_size=2))
         terms = tuple((n, draw(st.integers(-3, 3).filter(bool))) for n in names)
-        dims.append(Dim(terms, draw(st.integers(-4, 8)), draw(st.integers(1, 3))))
+        dims.append(DimIndex(terms, draw(st.integers(-4, 8)), draw(st.integers(1, 3))))
     shape = tuple(draw(st.integers(2, 12)) for _ in dims)
     tile = {}
     for axis in axes:
@@ -97,18 +97,18 @@ def test_digits_of_a_range_are_the_hull_of_its_numbers(
     size = int(np.prod(extents))
     lo = data.draw(st.integers(0, size - 1))
     hi = data.draw(st.integers(lo + 1, size))
-    digits = split_range(np.array([lo]), np.array([hi]), np.array(extents))
+    digits = mixed_radix_digits(np.array([lo]), np.array([hi]), np.array(extents))
     numbers = np.array(np.unravel_index(np.arange(lo, hi), extents))
     for (a, b), row in zip(digits, numbers, strict=True):
         assert (a[0], b[0]) == (row.min(), row.max() + 1)
     starts, stops = (np.array([[d[i][0] for d in digits]]) for i in (0, 1))
-    first, end = join_range(starts, stops, np.array(extents))
+    first, end = mixed_radix_numbers(starts, stops, np.array(extents))
     assert first[0] <= lo and hi <= end[0]
 
 
 def test_merged_heads_map_both_ways() -> None:
     space = IterationSpace((Axis("s", 5), Axis("h", 12), Axis("d", 64)))
-    access = AccessMap("x", (along("s"), along("h", "d", extents=(12, 64))), (5, 768))
+    access = AccessMap("x", (index_along("s"), index_along("h", "d", extents=(12, 64))), (5, 768))
     assert access.box(space, {"h": (2, 3)}) == ((0, 5), (128, 192))
     assert access.box(space, {"h": (2, 4), "d": (8, 16)}) == ((0, 5), (136, 208))
     starts, stops = access.bind(space, {}).preimage(np.array([[1, 130]]), np.array([[2, 140]]))
@@ -117,7 +117,7 @@ def test_merged_heads_map_both_ways() -> None:
 
 def test_convolution_has_a_halo() -> None:
     space = IterationSpace((Axis("y", 8), Axis("k", 3, True)))
-    access = AccessMap("x", (Dim((("y", 2), ("k", 1)), -1),), (16,))
+    access = AccessMap("x", (DimIndex((("y", 2), ("k", 1)), -1),), (16,))
     assert access.box(space, {"y": (0, 4)}) == ((0, 8),)
     assert access.box(space, {"y": (4, 8)}) == ((7, 16),)
 
@@ -125,7 +125,7 @@ def test_convolution_has_a_halo() -> None:
 def test_symbols_are_bound_by_name() -> None:
     space = IterationSpace((Axis("s", "seq"), Axis("n", 4)))
     shape = (combine("mul", "seq", 2), 1)
-    access = AccessMap("x", (Dim((("s", 2),)), along("n")), shape)
+    access = AccessMap("x", (DimIndex((("s", 2),)), index_along("n")), shape)
     assert access.box(space, {"s": (1, 3)}, {"seq": 7}) == ((2, 5), (0, 1))
     with pytest.raises(GraphError, match="no binding for 'seq'"):
         access.box(space, {})
@@ -133,14 +133,16 @@ def test_symbols_are_bound_by_name() -> None:
 
 def test_a_symbol_that_is_one_broadcasts() -> None:
     space = IterationSpace((Axis("s", 6),))
-    access = AccessMap("x", (along("s"),), ("rows",))
+    access = AccessMap("x", (index_along("s"),), ("rows",))
     assert access.box(space, {"s": (3, 5)}, {"rows": 1}) == ((0, 1),)
     assert access.box(space, {"s": (3, 5)}, {"rows": 6}) == ((3, 5),)
 
 
 def test_indirect_touches_one_row_for_each_index() -> None:
     space = IterationSpace((Axis("s", 8), Axis("e", 4)))
-    table = AccessMap("t", (whole(1000, ("s",)), along("e")), (1000, 4)).bind(space, {})
+    table = AccessMap("t", (index_whole(1000, ("s",)), index_along("e")), (1000, 4)).bind(
+        space, {}
+    )
     tile = np.array([[0, 0]]), np.array([[3, 4]])
     assert table.touched(*tile).tolist() == [12]
     assert [b.tolist() for b in table.box(*tile)] == [[[0, 0]], [[1000, 4]]]
@@ -150,6 +152,6 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(GraphError, match="names an axis twice"):
         IterationSpace((Axis("a", 1), Axis("a", 2)))
     with pytest.raises(GraphError, match="has rank 1, not 2"):
-        AccessMap("x", (Dim(), Dim()), (3,))
+        AccessMap("x", (DimIndex(), DimIndex()), (3,))
     with pytest.raises(GraphError, match="no axis 'z'"):
-        AccessMap("x", (along("z"),), (3,)).box(IterationSpace((Axis("a", 1),)), {})
+        AccessMap("x", (index_along("z"),), (3,)).box(IterationSpace((Axis("a", 1),)), {})

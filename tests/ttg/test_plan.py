@@ -9,8 +9,8 @@ import pytest
 
 from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import MemoryLevel, TileGraph, make_plan
-from tracea_graph.ttg.arena import Lifetime, lay_out, live_range, placement_order
+from tracea_graph.ttg import MemoryLevel, TileGraph, make_execution_plan
+from tracea_graph.ttg.arena import Lifetime, live_range, place_values, placement_order
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
 
@@ -24,7 +24,7 @@ def mlp(rows_: int, width: int, inner: int) -> TileGraph:
 def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
     for count, level in ((32, "L1"), (512, "L2"), (8192, "L3"), (1 << 17, "DRAM")):
         graph = named([gemm(count, 64, 16), gemm(count, 1 << 20, 64, "CVY")])
-        plan = make_plan(graph, {}, LEVELS, lambda region: None)
+        plan = make_execution_plan(graph, {}, LEVELS, lambda region: None)
         assert plan.level("C", "n1") == level and not plan.row_tilings
         (link,) = plan.links
         assert link.bytes == 4 * count * 64 == plan.arena.bytes
@@ -35,7 +35,7 @@ def test_a_value_is_taken_from_the_innermost_level_that_keeps_it() -> None:
 def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
     """Whole, the product would have left; what is there meanwhile is one row tile."""
     graph = named([gemm(4096, 384, 384), rows(4096, 384, "C", "y")])
-    plan = make_plan(graph, {}, LEVELS)
+    plan = make_execution_plan(graph, {}, LEVELS)
     (tiling,) = plan.row_tilings
     assert tiling.regions == ("n0", "n1") and plan.level("C", "n1") == "L2"
     assert plan.arena.bytes == tiling.held["C"] == 4 * 384 * tiling.rows < 4 * 384 * 4096
@@ -48,22 +48,22 @@ def test_a_norm_takes_rows_of_a_product_near_the_core() -> None:
 
 def test_rows_of_an_mlp_stay_only_where_its_weights_allow_it() -> None:
     """Larger weights stream again and again, which costs more than the inner value."""
-    assert make_plan(mlp(16384, 96, 192), {}, LEVELS).row_tilings
-    large = make_plan(mlp(512, 768, 3072), {}, LEVELS)
+    assert make_execution_plan(mlp(16384, 96, 192), {}, LEVELS).row_tilings
+    large = make_execution_plan(mlp(512, 768, 3072), {}, LEVELS)
     assert not large.row_tilings and large.level("H", "n1") == "L3"
     assert large.arena.bytes == 512 * 3072 * 4
 
 
 def test_the_decision_depends_on_the_level() -> None:
     roomy = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 64e6), MemoryLevel("L3", 256e6))
-    plan = make_plan(mlp(16384, 96, 192), {}, roomy)
+    plan = make_execution_plan(mlp(16384, 96, 192), {}, roomy)
     assert not plan.row_tilings and plan.level("H", "n1") == "L2"
 
 
 def test_stencils_become_bands() -> None:
     """Depth first: two stencils over a large image hand three rows more than they make on."""
     models = [blur(4096, 512, "x", "h"), replace(blur(4096, 512, "h", "y"), name="again")]
-    plan = make_plan(named(models), {}, LEVELS)
+    plan = make_execution_plan(named(models), {}, LEVELS)
     (tiling,) = plan.row_tilings
     assert tiling.regions == ("n0", "n1") and plan.level("h", "n1") == "L2"
     assert plan.arena.bytes == 4 * 512 * (tiling.rows + 2)
@@ -71,10 +71,10 @@ def test_stencils_become_bands() -> None:
 
 def test_symbols_change_the_plan() -> None:
     graph = named([gemm("s", 384, 384), replace(gemm("s", 384, 384, "CVY"), name="next")])
-    sizes = [make_plan(graph, {"s": s}, LEVELS).arena.bytes for s in (64, 128)]
+    sizes = [make_execution_plan(graph, {"s": s}, LEVELS).arena.bytes for s in (64, 128)]
     assert sizes == [64 * 384 * 4, 128 * 384 * 4]
     with pytest.raises(GraphError, match="no binding for 's'"):
-        make_plan(graph, {}, LEVELS)
+        make_execution_plan(graph, {}, LEVELS)
 
 
 def test_values_that_cross_a_loop_border_live_as_long_as_the_loop() -> None:
@@ -88,7 +88,7 @@ def test_values_that_cross_a_loop_border_live_as_long_as_the_loop() -> None:
 
 def assert_apart(lives: list[Lifetime]) -> None:
     """No two values that live at the same time overlap, and the arena is nearly full once."""
-    arena = lay_out([lives[i] for i in placement_order(lives)])
+    arena = place_values([lives[i] for i in placement_order(lives)])
     placed = list(zip(arena.lives, arena.offsets, strict=True))
     for i, (a, at) in enumerate(placed):
         for b, start in placed[:i]:
@@ -112,7 +112,7 @@ def test_plans_of_random_graphs(seed: int) -> None:
     sizes = {v: int(2 ** rng.uniform(0, 14)) * 16 for v in made}
     graph.specs = {v: replace(graph.spec(v), shape=(sizes[v], "s")) for v in graph.specs}
     for s in (1, 3):
-        arena = make_plan(graph, {"s": s}, LEVELS, lambda region: None).arena
+        arena = make_execution_plan(graph, {"s": s}, LEVELS, lambda region: None).arena
         order = [r.id for r in graph.regions()]
         for life in arena.lives:
             readers = [order.index(u.region.id) for u in graph.uses(life.value)]

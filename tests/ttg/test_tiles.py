@@ -15,14 +15,14 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ttg import (
     ORDERS,
     EdgeKind,
-    Reuse,
-    Role,
     TileMetadata,
+    TileReuse,
+    TileRole,
     TileSet,
     TTGBuilder,
     data_edges,
     dependence_kind,
-    expand,
+    expand_tiles,
 )
 from tracea_graph.ttg import dependences as needs_of
 
@@ -35,7 +35,7 @@ def _edges(tiles: TileSet) -> set[tuple[int, int, int]]:
 
 def _expected_edges(tiles: TileSet) -> set[tuple[int, int, int]]:
     """By definition: the nearest active tile that agrees in the other coordinates."""
-    active = [(i, *row) for i, row in enumerate(tiles.table.tolist()) if row[4] != Role.SKIP]
+    active = [(i, *row) for i, row in enumerate(tiles.table.tolist()) if row[4] != TileRole.SKIP]
     found = set()
     for i, m, n, k, *_ in active:
         row = [(u, j) for j, t, u, s, *_ in active if (t, s) == (m, k) and u > n]
@@ -51,25 +51,25 @@ def _expected_edges(tiles: TileSet) -> set[tuple[int, int, int]]:
 def test_edges_lead_to_the_next_active_tile(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, n, k = rng.integers(1, 20, 3).tolist()
-    tiles = expand(gemm(m, n, k).bind({}), (4, 3, 5))
+    tiles = expand_tiles(gemm(m, n, k).bind({}), (4, 3, 5))
     tiles = tiles.skipping(rng.random(len(tiles)) < 0.4)
     assert _edges(tiles) == _expected_edges(tiles)
     assert max(Counter(tiles.edges["source"].tolist()).values(), default=0) <= 4
 
 
 def test_roles_mark_cut_tiles() -> None:
-    tiles = expand(gemm("m", 8, 10).bind({"m": 9}), (4, 4, 4))
+    tiles = expand_tiles(gemm("m", 8, 10).bind({"m": 9}), (4, 4, 4))
     assert tiles.grid == (3, 2) and len(tiles) == 18
     for tile in tiles:
         cut = tile.region_m == 2 or tile.k_end - tile.k_start < 4
-        assert tile.role == (Role.BOUNDARY if cut else Role.MAIN)
+        assert tile.role == (TileRole.BOUNDARY if cut else TileRole.MAIN)
     assert str(tiles) == "3x2 tiles of (4, 4, 4): 8 MAIN, 10 BOUNDARY"
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 3), (8, 8), (6, 9)])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_visits_every_tile_once(order: str, shape: tuple[int, int]) -> None:
-    tiles = expand(gemm(*shape, 2).bind({}), (1, 1, 1), order)
+    tiles = expand_tiles(gemm(*shape, 2).bind({}), (1, 1, 1), order)
     assert sorted(tiles.l1_map.tolist()) == list(range(2 * shape[0] * shape[1]))
     visited = [(t.region_m, t.region_n, t.k_start) for t in tiles]
     assert visited[::2] == [(m, n, k - 1) for m, n, k in visited[1::2]]
@@ -77,7 +77,8 @@ def test_every_order_visits_every_tile_once(order: str, shape: tuple[int, int]) 
 
 def _path(order: str, size: int) -> list[tuple[int, int]]:
     return [
-        (t.region_m, t.region_n) for t in expand(gemm(size, size, 1).bind({}), (1, 1, 1), order)
+        (t.region_m, t.region_n)
+        for t in expand_tiles(gemm(size, size, 1).bind({}), (1, 1, 1), order)
     ]
 
 
@@ -95,13 +96,13 @@ def test_orders_are_what_they_are_called() -> None:
 
 def test_the_critical_path_comes_first() -> None:
     """Three slices of one sum: what most slices wait for starts first, on all places alike."""
-    tiles = expand(gemm(2, 2, 12).bind({}), (1, 1, 5))
+    tiles = expand_tiles(gemm(2, 2, 12).bind({}), (1, 1, 5))
     assert tiles.critical_path == 12
     first = tiles.ordered("critical-path")
     assert [t.k_start for t in first] == [0] * 4 + [5] * 4 + [10] * 4
-    assert expand(gemm(2, 2, 12).bind({}), (1, 1, 5), "critical-path").order.tolist() == list(
-        first.order
-    )
+    assert expand_tiles(
+        gemm(2, 2, 12).bind({}), (1, 1, 5), "critical-path"
+    ).order.tolist() == list(first.order)
     at = np.argsort(first.order)
     waits = first.edges[first.edges["kind"] == EdgeKind.K_PIPELINE]
     assert (at[waits["source"]] < at[waits["target"]]).all()
@@ -117,26 +118,26 @@ def test_edges_by_hand_are_on_the_critical_path() -> None:
 
 
 def test_hints_say_which_operand_stays() -> None:
-    tiles = expand(gemm(2, 2, 8).bind({}), (1, 1, 4))
-    rows, result = int(Reuse.ROWS), int(Reuse.RESULT)
+    tiles = expand_tiles(gemm(2, 2, 8).bind({}), (1, 1, 4))
+    rows, result = int(TileReuse.ROWS), int(TileReuse.RESULT)
     # (0,0) two slices, (0,1) two slices …: the sum stays within a place, nothing between
     assert tiles.reuse.tolist() == [0, result, 0, result, 0, result, 0, result]
-    whole = expand(gemm(2, 2, 8).bind({}), (1, 1, 0))
+    whole = expand_tiles(gemm(2, 2, 8).bind({}), (1, 1, 0))
     assert whole.reuse.tolist() == [0, rows, 0, rows]
-    snake = expand(gemm(2, 2, 8).bind({}), (1, 1, 0), "hilbert").reuse
-    assert sorted(snake[1:].tolist()) == [rows, rows, int(Reuse.COLUMNS)] or (
-        sorted(snake[1:].tolist()) == [rows, int(Reuse.COLUMNS), int(Reuse.COLUMNS)]
+    snake = expand_tiles(gemm(2, 2, 8).bind({}), (1, 1, 0), "hilbert").reuse
+    assert sorted(snake[1:].tolist()) == [rows, rows, int(TileReuse.COLUMNS)] or (
+        sorted(snake[1:].tolist()) == [rows, int(TileReuse.COLUMNS), int(TileReuse.COLUMNS)]
     )
 
 
 def test_an_unknown_order_is_named() -> None:
     with pytest.raises(GraphError, match="unknown tile order 'spiral': choose one of row-major"):
-        expand(gemm(2, 2, 2).bind({}), order="spiral")
+        expand_tiles(gemm(2, 2, 2).bind({}), order="spiral")
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0)])
 def test_zero_extents(m: int, n: int, k: int) -> None:
-    tiles = expand(gemm(m, n, k).bind({}), (2, 2, 2))
+    tiles = expand_tiles(gemm(m, n, k).bind({}), (2, 2, 2))
     assert len(tiles) == (4 if m and n else 0)
     assert not len(tiles) or set(tiles.table["k_end"].tolist()) == {0}
     assert len(tiles.ranges()[0]) == len(tiles) and len(tiles.edges) == len(tiles)
@@ -145,17 +146,17 @@ def test_zero_extents(m: int, n: int, k: int) -> None:
 def test_ranges_cover_the_space_once() -> None:
     model = gemm(7, 9, 5).bind({})
     count = np.zeros((7, 9, 5), int)
-    starts, stops = expand(model, (3, 4, 2), "hilbert").ranges()
+    starts, stops = expand_tiles(model, (3, 4, 2), "hilbert").ranges()
     for a, b in zip(starts.tolist(), stops.tolist(), strict=True):
         count[tuple(map(slice, a, b))] += 1
     assert (count == 1).all()
 
 
 def test_dependences_name_their_kind() -> None:
-    producer = expand(gemm(16, 24, 8).bind({}), (4, 8, 0))
+    producer = expand_tiles(gemm(16, 24, 8).bind({}), (4, 8, 0))
 
     def kind(model: object, tile: tuple[int, int, int]) -> str:
-        consumer = expand(model.bind({}), tile)  # type: ignore[attr-defined]
+        consumer = expand_tiles(model.bind({}), tile)  # type: ignore[attr-defined]
         return dependence_kind(needs_of(producer, consumer, "C"), producer)
 
     assert kind(gemm(16, 8, 24, "CDE"), (4, 8, 8)) == "one-to-one"
@@ -167,8 +168,8 @@ def test_dependences_name_their_kind() -> None:
 
 
 def test_dependences_are_the_tiles_that_write_what_is_read() -> None:
-    producer = expand(gemm(14, 9, 3).bind({}), (4, 2, 0))
-    consumer = expand(blur(14, 9, "C", "y").bind({}), (3, 4, 0), "z-order")
+    producer = expand_tiles(gemm(14, 9, 3).bind({}), (4, 2, 0))
+    consumer = expand_tiles(blur(14, 9, "C", "y").bind({}), (3, 4, 0), "z-order")
     for tile, m0, m1, n0, n1 in needs_of(producer, consumer, "C").tolist():
         meta = consumer[tile]
         rows_read = range(max(3 * meta.region_m - 1, 0), min(3 * meta.region_m + 4, 14))
@@ -182,7 +183,7 @@ def test_dependences_are_the_tiles_that_write_what_is_read() -> None:
 
 
 def test_networkx_view_holds_everything() -> None:
-    tiles = expand(gemm(4, 4, 4).bind({}), (2, 2, 2), "column-major")
+    tiles = expand_tiles(gemm(4, 4, 4).bind({}), (2, 2, 2), "column-major")
     view = tiles.to_networkx()
     assert view.number_of_nodes() == 8 and view.number_of_edges() == len(tiles.edges)
     assert view.nodes[2]["region_n"] == 1 and view.nodes[2]["position"] == 4
@@ -191,23 +192,23 @@ def test_networkx_view_holds_everything() -> None:
 
 def test_too_many_tiles_and_bad_sizes_are_refused() -> None:
     with pytest.raises(GraphError, match="too many: choose larger tiles"):
-        expand(gemm(1 << 20, 1 << 20, 1).bind({}), (1, 1, 1))
+        expand_tiles(gemm(1 << 20, 1 << 20, 1).bind({}), (1, 1, 1))
     with pytest.raises(GraphError, match="must not be negative"):
-        expand(gemm(4, 4, 4).bind({}), (-1, 1, 1))
+        expand_tiles(gemm(4, 4, 4).bind({}), (-1, 1, 1))
     with pytest.raises(GraphError, match=r"mask has shape \(3,\)"):
-        expand(gemm(4, 4, 4).bind({}), (2, 2, 2)).skipping(np.zeros(3, bool))
+        expand_tiles(gemm(4, 4, 4).bind({}), (2, 2, 2)).skipping(np.zeros(3, bool))
 
 
 MILLION = """
 from pathlib import Path
 from tests.ttg.models import gemm
-from tracea_graph.ttg import expand
+from tracea_graph.ttg import expand_tiles
 model = gemm(16 * 1024, 16 * 1024, 512).bind({})
 def peak():  # ru_maxrss would count the process that started this one
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 before = peak()
-tiles = expand(model, (16, 16, 0))
+tiles = expand_tiles(model, (16, 16, 0))
 edges = len(tiles.edges)
 grown = peak() - before
 print(len(tiles), edges, grown // 1024)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import EdgeKind, TileGraph, Tiling, tile_regions
+from tracea_graph.ttg import EdgeKind, RegionTiles, TileGraph, tile_regions
 
 
 def chain() -> TileGraph:
@@ -16,7 +16,7 @@ def chain() -> TileGraph:
     return named([gemm(32, 16, 8), blur(32, 16, "C", "b"), rows(32, 16, "b", "y")])
 
 
-def tiling(graph: TileGraph) -> Tiling:
+def tiling(graph: TileGraph) -> RegionTiles:
     tiles = {"n0": (8, 8, 4), "n1": (8, 16, 0), "n2": (4, 0, 0)}
     return tile_regions(graph, graph.regions(), {}, tiles)
 
@@ -71,7 +71,7 @@ def test_opaque_regions_are_one_tile() -> None:
     assert made.depth_first.tolist()[:17] == [*range(16), 16]
 
 
-def tiling_without(graph: TileGraph) -> Tiling:
+def tiling_without(graph: TileGraph) -> RegionTiles:
     return tile_regions(graph, graph.regions(), {}, {"n0": (8, 8, 4), "n2": (4, 0, 0)})
 
 

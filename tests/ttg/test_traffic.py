@@ -15,9 +15,9 @@ from tracea_graph.ttg import (
     IterationSpace,
     MemoryLevel,
     RegionModel,
-    Staging,
-    along,
-    expand,
+    StagedRegions,
+    expand_tiles,
+    index_along,
 )
 
 M, N, K = 64, 48, 32
@@ -25,8 +25,8 @@ TILE = (16, 8, 0)
 ONE_TILE = 4 * (16 * K + K * 8 + 16 * 8)
 
 
-def _gemm(order: str = "row-major") -> Staging:
-    return Staging([gemm("m", N, K)], {"m": M}, {"L1": TILE, "L2": TILE}, order)
+def _gemm(order: str = "row-major") -> StagedRegions:
+    return StagedRegions([gemm("m", N, K)], {"m": M}, {"L1": TILE, "L2": TILE}, order)
 
 
 def test_footprint_is_the_boxes_of_one_tile() -> None:
@@ -55,14 +55,14 @@ def test_too_small_a_level_keeps_nothing() -> None:
 
 def test_curves_beat_rows_in_a_middling_cache() -> None:
     def moved(order: str) -> float:
-        staging = Staging([gemm(512, 512, 64)], {}, {"L2": (16, 16, 0)}, order)
+        staging = StagedRegions([gemm(512, 512, 64)], {}, {"L2": (16, 16, 0)}, order)
         return staging.traffic(MemoryLevel("L2", 80e3))
 
     assert moved("hilbert") < 0.6 * moved("row-major")
     assert moved("z-order") < 0.7 * moved("row-major")
 
 
-def _windows(staging: Staging, level: MemoryLevel) -> np.ndarray:
+def _windows(staging: StagedRegions, level: MemoryLevel) -> np.ndarray:
     """Mean bytes of distinct boxes for every window length, counted one by one."""
     (model,) = staging.models
     tiles = staging._walk(level).tiles
@@ -84,7 +84,7 @@ def _windows(staging: Staging, level: MemoryLevel) -> np.ndarray:
 
 @pytest.mark.parametrize("order", ["row-major", "hilbert", "wavefront"])
 def test_the_working_set_is_the_mean_over_all_windows(order: str) -> None:
-    staging = Staging([gemm(20, 15, 9)], {}, {"L1": (4, 5, 4)}, order)
+    staging = StagedRegions([gemm(20, 15, 9)], {}, {"L1": (4, 5, 4)}, order)
     level = MemoryLevel("L1", 1e9)
     found = staging._walk(level).working_set
     np.testing.assert_allclose(found, _windows(staging, level), rtol=1e-12)
@@ -92,7 +92,7 @@ def test_the_working_set_is_the_mean_over_all_windows(order: str) -> None:
 
 
 def test_traffic_never_rises_with_capacity() -> None:
-    staging = Staging([gemm(96, 96, 40)], {}, {"L1": (8, 16, 10)}, "z-order")
+    staging = StagedRegions([gemm(96, 96, 40)], {}, {"L1": (8, 16, 10)}, "z-order")
     sizes = np.geomspace(100, 1e6, 40)
     moved = [staging.traffic(MemoryLevel("L1", size)) for size in sizes]
     assert all(a >= b for a, b in itertools.pairwise(moved))
@@ -101,30 +101,30 @@ def test_traffic_never_rises_with_capacity() -> None:
 
 def test_an_evicted_sum_is_read_back() -> None:
     """Slices of k in the outer loop: with no room to stay, C goes out and comes back."""
-    tiles = expand(gemm(8, 8, 8).bind({}), (8, 4, 4))
+    tiles = expand_tiles(gemm(8, 8, 8).bind({}), (8, 4, 4))
     order = np.array([0, 2, 1, 3], np.int32)
     by_slice = type(tiles)(tiles.table, order, tiles.grid, tiles.tile, model=tiles.model)
-    staging = Staging([gemm(8, 8, 8)], {}, {"L1": by_slice})
+    staging = StagedRegions([gemm(8, 8, 8)], {}, {"L1": by_slice})
     one = staging.footprint(MemoryLevel("L1", 0))
     assert staging.traffic_of(MemoryLevel("L1", one))["C"] == 3 * 4 * 64
-    kept = Staging([gemm(8, 8, 8)], {}, {"L1": tiles})
+    kept = StagedRegions([gemm(8, 8, 8)], {}, {"L1": tiles})
     assert kept.traffic_of(MemoryLevel("L1", one))["C"] == 4 * 64
 
 
 def test_a_fused_pair_keeps_the_intermediate_inside() -> None:
     pair = [gemm(M, N, K), rows(M, N, "C", "y")]
     level = MemoryLevel("L2", 1e9)
-    fused = Staging(pair, {}, {"L2": (16, 0, 0)})
+    fused = StagedRegions(pair, {}, {"L2": (16, 0, 0)})
     assert fused.traffic(level) == 4 * (M * K + K * N + M * N)
     assert fused.footprint(level) == 4 * (16 * K + K * N + 2 * 16 * N)
-    apart = sum(Staging([model], {}, {}).traffic(level) for model in pair)
+    apart = sum(StagedRegions([model], {}, {}).traffic(level) for model in pair)
     assert apart - fused.traffic(level) == 2 * 4 * M * N
     assert fused.intensity(level) == fused.flops(level) / fused.traffic(level)
 
 
 def test_recomputed_producers_are_counted() -> None:
     def flops(models: list[RegionModel], tile: tuple[int, int, int]) -> float:
-        return Staging(models, {}, {"L2": tile}).flops(MemoryLevel("L2", 1e9))
+        return StagedRegions(models, {}, {"L2": tile}).flops(MemoryLevel("L2", 1e9))
 
     first, second = gemm(32, 24, 16), gemm(32, 8, 24, "CDE")
     once = first.flops({}) + second.flops({})
@@ -136,16 +136,16 @@ def test_recomputed_producers_are_counted() -> None:
 
 def test_flops_of_split_sums_add_up() -> None:
     for tile in ((0, 0, 0), (3, 5, 2), (8, 8, 8)):
-        staging = Staging([gemm(10, 11, 12)], {}, {"L1": tile})
+        staging = StagedRegions([gemm(10, 11, 12)], {}, {"L1": tile})
         assert staging.flops(MemoryLevel("L1", 1)) == 2 * 10 * 11 * 12 + 3 * 10 * 11
 
 
 def test_skipped_tiles_move_nothing() -> None:
-    tiles = expand(gemm(8, 8, 8).bind({}), (4, 4, 0))
+    tiles = expand_tiles(gemm(8, 8, 8).bind({}), (4, 4, 0))
     skip = np.array([[False, True], [True, False]])
-    staging = Staging([gemm(8, 8, 8)], {}, {"L1": tiles.skipping(skip)})
+    staging = StagedRegions([gemm(8, 8, 8)], {}, {"L1": tiles.skipping(skip)})
     assert staging.traffic_of(MemoryLevel("L1", 1e9)) == {"A": 256, "B": 256, "C": 128}
-    nothing = Staging([gemm(8, 8, 8)], {}, {"L1": tiles.skipping(~np.zeros((2, 2), bool))})
+    nothing = StagedRegions([gemm(8, 8, 8)], {}, {"L1": tiles.skipping(~np.zeros((2, 2), bool))})
     assert nothing.traffic(MemoryLevel("L1", 1e9)) == 0
 
 
@@ -158,17 +158,17 @@ def test_the_roofline_is_the_longer_of_the_two() -> None:
 
 def test_a_tensor_read_twice_in_the_same_tile_moves_once() -> None:
     """``y = softmax(x) + x``: the sum's elements of x lie inside the softmax's rows."""
-    maps = [AccessMap(v, (along("m"), along("n")), (16, 8)) for v in ("p", "x", "y")]
+    maps = [AccessMap(v, (index_along("m"), index_along("n")), (16, 8)) for v in ("p", "x", "y")]
     space = IterationSpace((Axis("m", 16), Axis("n", 8)))
     add = RegionModel("add", space, (maps[0], maps[1]), (maps[2],), (), ("m",), ("n",))
-    staging = Staging([rows(16, 8, "x", "p"), add], {}, {"L1": (4, 8, 0)})
+    staging = StagedRegions([rows(16, 8, "x", "p"), add], {}, {"L1": (4, 8, 0)})
     assert staging.traffic_of(MemoryLevel("L1", 1)) == {"y": 4 * 16 * 8, "x": 4 * 16 * 8}
 
 
 def test_a_set_must_hang_together() -> None:
     with pytest.raises(GraphError, match="'gemmABC' passes no value to those after it"):
-        Staging([gemm(4, 4, 4), gemm(4, 4, 4, "DEF")], {}, {})
+        StagedRegions([gemm(4, 4, 4), gemm(4, 4, 4, "DEF")], {}, {})
     with pytest.raises(GraphError, match="at least one region"):
-        Staging([], {}, {})
+        StagedRegions([], {}, {})
     with pytest.raises(GraphError, match="no binding for 'm'"):
-        Staging([gemm("m", 4, 4)], {}, {})
+        StagedRegions([gemm("m", 4, 4)], {}, {})

@@ -21,7 +21,12 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.benchmark_fixture import MOST_BYTES, MOST_NODES, ModelFixture, replicas
+from tracea_graph.tuning.benchmark_fixture import (
+    MOST_BYTES,
+    MOST_NODES,
+    ModelFixture,
+    replica_count,
+)
 from tracea_graph.tuning.tuning_problem import Case, Problem
 
 pytestmark = pytest.mark.compiler
@@ -143,12 +148,12 @@ def test_narrow_products_and_several_side_by_side_run(problem: Problem, tmp_path
 def test_weights_are_cold_where_reading_them_takes_time_and_runs_are_short_where_not() -> None:
     few, many = (Case(GemmProblem(768, 768), rows) for rows in (1, 128))
     assert (
-        replicas(few, SCHEDULE_SPACE, "avx512", 48 << 20)
-        == replicas(many, SCHEDULE_SPACE, "avx512", 48 << 20)
+        replica_count(few, SCHEDULE_SPACE, "avx512", 48 << 20)
+        == replica_count(many, SCHEDULE_SPACE, "avx512", 48 << 20)
         == 22
     )
     small = Case(GemmProblem(64, 64), 1 << 16)
-    assert 2 <= replicas(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64
+    assert 2 <= replica_count(small, SCHEDULE_SPACE, "avx512", 48 << 20) < 64
 
 
 def test_a_level_without_kernels_of_its_own_is_built_as_its_base() -> None:

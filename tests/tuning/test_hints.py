@@ -15,16 +15,21 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import Case, Tuner, TuningCache, TuningResult, Workload, schedule_hints
-from tracea_graph.tuning.candidate_selection import candidates
-from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from, proposals
-from tracea_graph.tuning.tuning_problem import default_of
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
+from tracea_graph.tuning.schedule_hints import (
+    hint_of_result,
+    hinted_schedule,
+    parse_hints,
+    plugin_candidates,
+)
+from tracea_graph.tuning.tuning_problem import default_schedule
 
 FUSED = GemmProblem(768, 768, epilogue=Chain(("full",), (Step("gelu", (0,)),), (1,)))
 CASE, OTHER = Case(FUSED, 128), Case(GemmProblem(768, 768), 128)
 
 
 def test_the_first_hint_that_fits_counts() -> None:
-    found = hints_from(
+    found = parse_hints(
         [
             {"match": "gemm 768x768*", "rows": 64, "stages": 1},
             {"match": "gemm 768x768*", "epilogue": "fused", "tile": {"rows": 64, "panels": 2}},
@@ -32,19 +37,19 @@ def test_the_first_hint_that_fits_counts() -> None:
         ],
         SCHEDULE_SPACE.tile,
     )
-    fused, plain = hinted(found, CASE), hinted(found, OTHER)
+    fused, plain = hinted_schedule(found, CASE), hinted_schedule(found, OTHER)
     assert fused == GemmSchedule(512, nr_panels=2, mc=64)
     assert plain is not None and (plain.prefetch, plain.mc) == (0, 256)
-    assert hinted(found, Case(GemmProblem(8, 8), 128)) is None
+    assert hinted_schedule(found, Case(GemmProblem(8, 8), 128)) is None
 
 
 def test_a_result_as_a_hint_gives_its_schedule_to_its_case_alone() -> None:
     schedule = GemmSchedule(512, 2, 96, 4, 0)
-    found = hints_from(
-        [hint_of(TuningResult(CASE, schedule, 1.2, "measured"))], SCHEDULE_SPACE.tile
+    found = parse_hints(
+        [hint_of_result(TuningResult(CASE, schedule, 1.2, "measured"))], SCHEDULE_SPACE.tile
     )
-    assert hinted(found, CASE) == schedule
-    assert hinted(found, OTHER) is None
+    assert hinted_schedule(found, CASE) == schedule
+    assert hinted_schedule(found, OTHER) is None
 
 
 def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
@@ -53,11 +58,11 @@ def test_hinted_cases_are_not_measured(tmp_path: Path) -> None:
         raise AssertionError("nothing is to be measured")
         yield
 
-    found = hints_from([{"match": "*", "tile": {"columns": 2}}], SCHEDULE_SPACE.tile)
+    found = parse_hints([{"match": "*", "tile": {"columns": 2}}], SCHEDULE_SPACE.tile)
     with TuningCache(tmp_path / "c.sqlite") as cache:
         tuner = Tuner(
             cache, fixture, schedule_space=SCHEDULE_SPACE, level="avx512", threads=(1,), facts={},
-            pin=lambda case: hinted(found, case),
+            pin=lambda case: hinted_schedule(found, case),
         )  # fmt: skip
         tuned = tuner.run([Workload(FUSED, 1, (128,))], 100.0)
     assert {t.source for t in tuned} == {"hint"}
@@ -90,10 +95,10 @@ def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPat
         return [{"rows": 48, "stages": 1}]
 
     installed(monkeypatch, mine)
-    ranked = candidates(CASE, SCHEDULE_SPACE, "avx512", (1,), 4)
-    first, *rest = proposals()(CASE, ranked)
+    ranked = candidates_to_measure(CASE, SCHEDULE_SPACE, "avx512", (1,), 4)
+    first, *rest = plugin_candidates()(CASE, ranked)
     assert (first.mc, first.prefetch) == (48, 0) and rest == ranked
-    assert first.max_rows == default_of(CASE).max_rows
+    assert first.max_rows == default_schedule(CASE).max_rows
     assert seen == [{"op": str(FUSED), "rows": 128, "k": 768, "n": 768, "dtype": "f32"}]
 
 
@@ -111,4 +116,4 @@ def test_entry_points_that_misbehave_are_named(
 ) -> None:
     installed(monkeypatch, propose)
     with pytest.raises(UsageError, match=said):
-        list(proposals()(CASE, []))
+        list(plugin_candidates()(CASE, []))

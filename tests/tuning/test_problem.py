@@ -11,7 +11,7 @@ from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.kernels.program import Buffer
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.tuning_problem import (
     Case,
     Problem,
@@ -47,7 +47,7 @@ def test_a_program_poses_the_problem_it_was_made_of() -> None:
         program = bench_program(problem, ())
         assert SCHEDULE_SPACE.problem_of(program, program.calls[-1]) == problem
         for level in ("avx512", "avx512vnni", "avx512bf16", "amxbf16"):
-            assert len(candidates(Case(problem, 128), SCHEDULE_SPACE, level, (1,))) > 1
+            assert len(candidates_to_measure(Case(problem, 128), SCHEDULE_SPACE, level, (1,))) > 1
 
 
 def test_other_kernels_row_layouts_and_computed_weights_are_no_problem() -> None:

@@ -18,7 +18,7 @@ from tracea_graph.policy import (
     Config,
     KernelCatalog,
     OperatorTopology,
-    Processor,
+    ProcessorFamily,
     Rowwise,
     SearchSpace,
 )
@@ -35,7 +35,7 @@ from tracea_graph.tuning import (
     schedule_tables,
     with_schedules,
 )
-from tracea_graph.tuning.schedule_hints import hint_of, hinted, hints_from
+from tracea_graph.tuning.schedule_hints import hint_of_result, hinted_schedule, parse_hints
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.telemetry import Telemetry, read_rows
 
@@ -113,7 +113,7 @@ class Sums(HostTimed):
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
         return Width(int(data["most"]), int(data["width"]))
 
-    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
         return SearchSpace().axis("width", (4, 1, 2, 8, 16))
 
     def schedule(self, case: Case, config: Config) -> Schedule:
@@ -181,13 +181,16 @@ def test_the_fastest_schedule_is_found_and_remembered(cache: TuningCache, tmp_pa
 
 def test_its_words_are_those_of_hints(cache: TuningCache) -> None:
     tuned = TuningResult(CASE, Width(width=2), 1.2, "measured")
-    hint = hint_of(tuned)
+    hint = hint_of_result(tuned)
     assert hint == {
         "match": "sum of 64", "rows": 100, "tile": {"lanes": 2}, "epilogue": "plain"
     }  # fmt: skip
-    found = hints_from([hint], SCHEDULE_SPACE.tile)
-    assert hinted(found, CASE) == tuned.schedule and hinted(found, Case(CASE.problem, 1)) is None
-    (pinned,) = run(cache, 1e6, pin=lambda case: hinted(found, case))
+    found = parse_hints([hint], SCHEDULE_SPACE.tile)
+    assert (
+        hinted_schedule(found, CASE) == tuned.schedule
+        and hinted_schedule(found, Case(CASE.problem, 1)) is None
+    )
+    (pinned,) = run(cache, 1e6, pin=lambda case: hinted_schedule(found, case))
     assert (pinned.schedule, pinned.source) == (tuned.schedule, "hint")
 
 

@@ -30,9 +30,9 @@ from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.target import BACKENDS
 from tracea_graph.tuning import Case, Tunable, Tuner, TuningCache, TuningOptions, Workload
-from tracea_graph.tuning.cache_key import key_of
-from tracea_graph.tuning.candidate_sampling import params_of, space_of
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.cache_key import result_cache_key
+from tracea_graph.tuning.candidate_sampling import optuna_params, optuna_space
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.distributed import run_published_trials, tune_distributed
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
 from tracea_graph.tuning.shared_study import SharedStorage, _candidate_id
@@ -45,7 +45,7 @@ CASES = [Case(load.problem, 128) for load in LOADS]
 
 
 def _place(schedule: GemmSchedule, schedules: Sequence[GemmSchedule]) -> dict[str, Any]:
-    return {"params": params_of(schedule), "distributions": space_of(schedules)}
+    return {"params": optuna_params(schedule), "distributions": optuna_space(schedules)}
 
 
 def published(url: str, cache: Path, machine: str = "m", backend: str = "cpu") -> None:
@@ -60,7 +60,7 @@ def published(url: str, cache: Path, machine: str = "m", backend: str = "cpu") -
                 "share": 0.5,
                 "trials": TRIALS,
             }
-            shared.publish(key_of(made.about(case)), task)
+            shared.publish(result_cache_key(made.about(case)), task)
 
 
 class Worker:
@@ -122,7 +122,7 @@ def test_four_workers_on_postgresql_survive_the_death_of_one(
     shared = SharedStorage(postgres, SCHEDULE_SPACE)
     with opened(TuningOptions((), (1,)), cache, "m") as made:
         for case in CASES:
-            study = shared.publish(key_of(made.about(case)), {})
+            study = shared.publish(result_cache_key(made.about(case)), {})
             assert study.outcome is not None
             assert study.outcome.schedule.mc == 64
             assert study.outcome.gain == pytest.approx(1.3)
@@ -152,8 +152,8 @@ def test_a_study_that_its_founder_left_half_set_up_is_completed(
     """Whatever a machine had done when it died, another finds what is missing and takes it."""
     shared = SharedStorage(sqlite, SCHEDULE_SPACE, lost_after=0.0)
     with opened(TuningOptions((), (1,)), tmp_path / "a.sqlite", "m") as made:
-        study = shared.publish(key_of(made.about(CASES[0])), {})
-        schedules = candidates(CASES[0], SCHEDULE_SPACE, "avx512", (1,), TRIALS)
+        study = shared.publish(result_cache_key(made.about(CASES[0])), {})
+        schedules = candidates_to_measure(CASES[0], SCHEDULE_SPACE, "avx512", (1,), TRIALS)
         for schedule in schedules[:begun]:
             assert study._begin(_candidate_id(schedule), **_place(schedule, schedules)) is not None
         tuned = made.study(TuningTask(CASES[0], True, 1.0), Machine(), math.inf, TRIALS, study)
@@ -177,7 +177,7 @@ def test_what_was_measured_in_a_trial_given_up_is_kept(sqlite: str, tmp_path: Pa
     """A machine so slow that every trial of it is given up still gets done."""
     slow, other = (SharedStorage(sqlite, SCHEDULE_SPACE, lost_after=0.0) for _ in range(2))
     with opened(TuningOptions((), (1,)), tmp_path / "a.sqlite", "m") as made:
-        key = key_of(made.about(CASES[0]))
+        key = result_cache_key(made.about(CASES[0]))
         watching = other.publish(key, {})
 
         class Watched(Machine):
@@ -200,7 +200,7 @@ def test_another_kind_of_machine_has_studies_of_its_own(sqlite: str, tmp_path: P
     shared = SharedStorage(sqlite, SCHEDULE_SPACE)
     for machine, done in (("other", True), ("m", False)):
         with opened(TuningOptions((), (1,)), tmp_path / "c.sqlite", machine) as made:
-            studies = [shared.publish(key_of(made.about(case)), {}) for case in CASES]
+            studies = [shared.publish(result_cache_key(made.about(case)), {}) for case in CASES]
         assert [study.outcome is not None for study in studies] == [done] * len(CASES)
 
 
@@ -304,6 +304,6 @@ def tune_through(url: str, folder: Path) -> None:
             found += [t for t in tune_distributed(made, LOADS[:1], options) if t.case == CASES[0]]
     assert [t.schedule.mc for t in found] == [64, 64]
     assert [t.why for t in found] == ["", "with others"]
-    study = SharedStorage(url, SCHEDULE_SPACE).publish(key_of(made.about(CASES[0])), {})
+    study = SharedStorage(url, SCHEDULE_SPACE).publish(result_cache_key(made.about(CASES[0])), {})
     done = [t for t in study.trials if t.state.name == "COMPLETE"]
     assert len(done) == TRIALS

@@ -12,13 +12,13 @@ from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Study, StudyResult, Trial
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 CASE = Case(GemmProblem(768, 768), 128)
-DEFAULT = default_of(CASE)
-CHALLENGERS = candidates(CASE, SCHEDULE_SPACE, "avx512", (1,), 12)
+DEFAULT = default_schedule(CASE)
+CHALLENGERS = candidates_to_measure(CASE, SCHEDULE_SPACE, "avx512", (1,), 12)
 Cost = Callable[[GemmSchedule], float]
 
 
@@ -161,7 +161,7 @@ def test_an_interrupted_study_resumes_without_measuring_twice() -> None:
 
 def test_of_a_large_space_a_sample_is_measured() -> None:
     case = Case(GemmProblem(768, 3072), 128)
-    everything = candidates(case, SCHEDULE_SPACE, "avx512", (1,), 10**6)
+    everything = candidates_to_measure(case, SCHEDULE_SPACE, "avx512", (1,), 10**6)
     assert len(everything) > EXHAUSTIVE
 
     def cost(schedule: GemmSchedule) -> float:

@@ -12,8 +12,8 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
-from tracea_graph.tuning.telemetry import Telemetry, read_rows, runs, write_csv
-from tracea_graph.views.tuning_tables import convergence_svg, curves
+from tracea_graph.tuning.telemetry import Telemetry, read_rows, telemetry_files, write_csv
+from tracea_graph.views.tuning_tables import convergence_curves, convergence_svg
 
 CASE = Case(GemmProblem(512, 1024), 64)
 FAST, SLOW = GemmSchedule(512, mc=64), GemmSchedule(512, mc=32)
@@ -34,7 +34,7 @@ def recorded(folder: Path) -> Path:
 
 def test_rows_say_how_fast_and_with_what(tmp_path: Path) -> None:
     path = recorded(tmp_path / "t")
-    assert runs(tmp_path / "t") == [path]
+    assert telemetry_files(tmp_path / "t") == [path]
     rows = read_rows(path)
     assert [row["what"] for row in rows] == ["cached", *["trial"] * 4, "region"]
     fast = rows[2]
@@ -62,7 +62,7 @@ def test_rows_become_a_table(tmp_path: Path) -> None:
 
 
 def test_curves_only_rise_and_are_drawn(tmp_path: Path) -> None:
-    (curve,) = curves(read_rows(recorded(tmp_path)))
+    (curve,) = convergence_curves(read_rows(recorded(tmp_path)))
     assert [gain for _, gain in curve.points] == [1.0, 1.25, 1.25]
     assert (curve.best, curve.settled, curve.config["mc"]) == (1.25, 1.25, 64)
     svg = ET.fromstring(convergence_svg([curve], "a <title>"))

@@ -34,9 +34,19 @@ from tracea_graph.tuning import (
     schedule_tables,
     tune,
 )
-from tracea_graph.tuning.cache_key import about_case, difference, key_of, machine_facts
+from tracea_graph.tuning.cache_key import (
+    case_facts,
+    machine_facts,
+    nearest_result_difference,
+    result_cache_key,
+)
 from tracea_graph.tuning.machine_tuner import resident_bytes
-from tracea_graph.tuning.task_priority import GainEstimates, allot, by_priority, tasks_of
+from tracea_graph.tuning.task_priority import (
+    GainEstimates,
+    allot_trials,
+    sort_by_priority,
+    tuning_tasks,
+)
 from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
 from tracea_graph.tuning.tuning_problem import Case
 
@@ -101,7 +111,7 @@ PROSPECTS = GainEstimates(SCHEDULE_SPACE, "avx512", (1,))
 
 def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
     loads = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (1, 128)))
-    tasks = by_priority(tasks_of(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
+    tasks = sort_by_priority(tuning_tasks(loads, SCHEDULE_SPACE, "avx512", (1,)), PROSPECTS)
     assert [j.asked for j in tasks] == sorted((j.asked for j in tasks), reverse=True)
     assert {j.case for j in tasks if j.asked} == {
         Case(LARGE, 1),
@@ -114,29 +124,32 @@ def test_what_is_asked_for_comes_first_then_what_is_worth_most() -> None:
 
 
 def test_shares_are_of_the_whole_model() -> None:
-    alone = {j.case: j.share for j in tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,)) if j.asked}
+    alone = {
+        j.case: j.share for j in tuning_tasks(LOADS, SCHEDULE_SPACE, "avx512", (1,)) if j.asked
+    }
     assert sum(alone.values()) == pytest.approx(1.0)
     beside = {
         j.case: j.share
-        for j in tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,), rest_us=1e6)
+        for j in tuning_tasks(LOADS, SCHEDULE_SPACE, "avx512", (1,), rest_us=1e6)
         if j.asked
     }
     assert all(beside[case] < 0.1 * share for case, share in alone.items())
 
 
 def test_trials_follow_expected_gain_and_nothing_else() -> None:
-    tasks = tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
+    tasks = tuning_tasks(LOADS, SCHEDULE_SPACE, "avx512", (1,))
     few, many = (
-        allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), s) for s in (10.0, 100.0)
+        allot_trials(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), s)
+        for s in (10.0, 100.0)
     )
-    assert many == allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
+    assert many == allot_trials(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,)), 100.0)
     assert many[Case(LARGE, 128)] > many[Case(SMALL, 128)] >= few[Case(SMALL, 128)]
 
 
 def test_small_runs_leave_time_for_more_trials() -> None:
-    tasks = tasks_of(LOADS, SCHEDULE_SPACE, "avx512", (1,))
+    tasks = tuning_tasks(LOADS, SCHEDULE_SPACE, "avx512", (1,))
     cold, resident = (
-        allot(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,), run_bytes=size), 5.0)
+        allot_trials(tasks, GainEstimates(SCHEDULE_SPACE, "avx512", (1,), run_bytes=size), 5.0)
         for size in (None, 1 << 20)
     )
     assert all(resident[case] >= cold[case] for case in cold)
@@ -334,7 +347,7 @@ def test_the_key_follows_compiler_and_processor(tmp_path: Path) -> None:
     facts = machine_facts(here, environment)
     assert facts == machine_facts(here, environment)
     changed = machine_facts({**here, "l3": here["l3"] + 1}, environment)
-    assert key_of(changed) != key_of(facts)
+    assert result_cache_key(changed) != result_cache_key(facts)
     assert {name for name in facts if facts[name] != changed[name]} == {"machine"}
 
 
@@ -356,7 +369,7 @@ def test_the_key_follows_the_flags_of_the_compiler(tmp_path: Path) -> None:
 def test_every_level_has_a_key_of_its_own(level: str) -> None:
     case = Case(replace(LARGE, layout="vnni2"), 128)
     keys = {
-        key_of(about_case(case, {}, SCHEDULE_SPACE, isa, (1,)))
+        result_cache_key(case_facts(case, {}, SCHEDULE_SPACE, isa, (1,)))
         for isa in (level, "scalar", "avx2")
     }
     assert len(keys) == len({level, "scalar", "avx2"})
@@ -365,5 +378,5 @@ def test_every_level_has_a_key_of_its_own(level: str) -> None:
 def test_the_nearest_result_says_what_is_different() -> None:
     about = {"op": "o", "epilogue": "", "rows": "1", "dtype": "f32", "machine": "m", "tracea": "1"}
     others = [{**about, "machine": "n", "tracea": "0"}, {**about, "tracea": "0"}]
-    assert difference(about, others) == "measured by another version of tracea"
-    assert difference({**about, "rows": "2"}, others) == "never measured"
+    assert nearest_result_difference(about, others) == "measured by another version of tracea"
+    assert nearest_result_difference({**about, "rows": "2"}, others) == "never measured"

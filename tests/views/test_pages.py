@@ -10,7 +10,7 @@ import pytest
 from tests.browser import BROWSER, DARK, probe
 from tests.commands.samples import profile, row
 from tests.views.test_report import IMPROVED, KEPT, KEPT_ORIGINAL
-from tracea_graph.views import Profiled, report_page
+from tracea_graph.views import ReportProfiles, report_page
 from tracea_graph.views.profile_record import ProfileRow
 from tracea_graph.views.roofline import profile_page
 
@@ -96,7 +96,7 @@ def program() -> ProfileRow:
 def test_a_report(tmp_path: Path, switches: tuple[str, ...]) -> None:
     timed = profile(program(), row("Softmax", us=40.0))
     report = replace(IMPROVED, groups=(replace(KEPT, originals=LAYERS), *IMPROVED.groups[1:]))
-    profiles = {report.output: Profiled(timed, timed)}
+    profiles = {report.output: ReportProfiles(timed, timed)}
     page = tmp_path / "report.html"
     page.write_text(report_page(report, KEPT_ORIGINAL, profiles=profiles), encoding="utf-8")
     found = probe(page, PROBE, tmp_path, *switches)

@@ -15,19 +15,19 @@ from tests.commands.samples import profile, row
 from tracea_graph import Report
 from tracea_graph.kernels.kernel_metadata import KernelMetadata, LaunchSpec, Resources
 from tracea_graph.reason_codes import VERDICTS, Code
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.views import (
     GroupRow,
-    Profiled,
+    ReportProfiles,
     RuleRow,
     TimingRow,
-    plain,
+    plain_text,
     render_report,
     report_page,
     rule_rows,
 )
 from tracea_graph.views.kernel_table import KernelRow
-from tracea_graph.views.report_record import gain_of, with_folder
+from tracea_graph.views.report_record import gain_in_words, with_explicit_folder
 
 EVIL = "</p><script>alert('[bold]')</script>\x1b[31m\n"
 TIMING = TimingRow(1, "batch=1", 2.0, 1.0, 1.9, 0.9, 2.0, 1.9, 2.1, 15)
@@ -124,7 +124,7 @@ def test_every_verdict_of_a_group_has_words() -> None:
 
 
 def test_rules_come_from_the_trace() -> None:
-    trace = Trace()
+    trace = DecisionTrace()
     for verdict, reason in (("applied", ""), ("applied", ""), ("missed", "it is wide")):
         trace.add("fuse", "gemm", "here", verdict, reason)
     assert rule_rows(trace) == (
@@ -137,7 +137,7 @@ def test_rules_come_from_the_trace() -> None:
     ("path", "given"), [("m.so", "./m.so"), ("d/m.so", "d/m.so"), ("/d/m.so", "/d/m.so")]
 )
 def test_a_library_is_named_with_its_folder(path: str, given: str) -> None:
-    assert with_folder(path) == given
+    assert with_explicit_folder(path) == given
 
 
 # ---- text --------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_names_of_a_model_are_text_and_nothing_more() -> None:
     report = replace(IMPROVED, input=EVIL, warnings=(EVIL,), groups=(replace(KEPT, group=EVIL),))
     text = shown(report)
     assert "\x1b" not in text and "[bold]" in text
-    assert plain("a\tb\n\x1b[0m é") == "a\ufffdb\ufffd\ufffd[0m é"
+    assert plain_text("a\tb\n\x1b[0m é") == "a\ufffdb\ufffd\ufffd[0m é"
 
 
 # ---- HTML --------------------------------------------------------------------------------
@@ -211,7 +211,9 @@ def test_the_page_has_the_facts_of_kernels() -> None:
         LaunchSpec("rows"), "bias + chain", {"rows": 8}, (), Resources(4096, 31, 264, 7),
     )  # fmt: skip
     kernels = {"f32_gemm_8x48__avx512": facts}
-    text = Page(report_page(report, profiles={report.output: Profiled(kernels=kernels)})).text
+    text = Page(
+        report_page(report, profiles={report.output: ReportProfiles(kernels=kernels)})
+    ).text
     rows = text[text.index("\nKernels\n") :]
     for word in (
         "f32_gemm_8x48__avx512",
@@ -272,7 +274,7 @@ def test_the_page_names_layers_by_the_original_nodes() -> None:
     profiled = profile(row("FusedGemm_0a1b2c", us=90.0, calls=calls, originals=names))
     page = report_page(
         replace(IMPROVED, groups=(kept,)),
-        profiles={IMPROVED.output: Profiled(profile(row("MatMul", us=200.0)), profiled)},
+        profiles={IMPROVED.output: ReportProfiles(profile(row("MatMul", us=200.0)), profiled)},
     )
     text = Page(page).text
     assert "layer.0 … layer.1" in text and "100 %" in text
@@ -281,7 +283,9 @@ def test_the_page_names_layers_by_the_original_nodes() -> None:
 
 
 def test_a_model_without_a_profile_says_why() -> None:
-    page = report_page(IMPROVED, profiles={IMPROVED.output: Profiled(missing="it <b>broke</b>")})
+    page = report_page(
+        IMPROVED, profiles={IMPROVED.output: ReportProfiles(missing="it <b>broke</b>")}
+    )
     assert "There is no profile: it <b>broke</b>" in Page(page).text
 
 
@@ -294,12 +298,12 @@ def test_names_of_any_length_and_kind_are_text() -> None:
 
 
 def test_the_headline_gives_the_lower_bound() -> None:
-    assert gain_of((TIMING,)) == "at least 1.90× as fast, 2.00× in the median"
+    assert gain_in_words((TIMING,)) == "at least 1.90× as fast, 2.00× in the median"
     slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
-    assert gain_of((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
-    assert gain_of(()) == "not timed"
+    assert gain_in_words((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
+    assert gain_in_words(()) == "not timed"
     few = replace(TIMING, low=0.0)
-    assert gain_of((few,)) == "2.00× in the median of too few runs for bounds"
+    assert gain_in_words((few,)) == "2.00× in the median of too few runs for bounds"
 
 
 def test_layers_go_by_the_original_nodes_and_kernels_are_named_on_request() -> None:

@@ -22,7 +22,7 @@ from tracea_graph.check.symbol_bindings import Binding, choose_bindings, inputs_
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType, TensorSpec, evaluate, symbols_of
-from tracea_graph.temporary_files import open_regular
+from tracea_graph.temporary_files import open_regular_file
 from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = [
@@ -253,7 +253,7 @@ def read_input_sets(
 
 
 def _arrays_of(path: Path) -> dict[str, Array]:
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         if not is_zipfile(file):
             raise ValueError("it is not an .npz file; numpy.savez writes one")
         file.seek(0)

@@ -40,7 +40,7 @@ from tracea_graph.check.paired_benchmark import (
 from tracea_graph.check.timing_statistics import Ratio, other_processes_busy
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
-from tracea_graph.reason_codes import Code, Reason, code_of, failed_to_run
+from tracea_graph.reason_codes import Code, Reason, code_of, run_failure_reason
 
 __all__ = [
     "GroupSelection",
@@ -211,7 +211,7 @@ class _Selector:
             total = self._compare_whole()
         except WorkerError as error:
             lost = [GroupVerdict(group, True, "") for group in groups]
-            why = failed_to_run("the whole does not run", error)
+            why = run_failure_reason("the whole does not run", error)
             return self._nothing(lost, {}, why)
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
         if len(units) == 1:
@@ -281,7 +281,7 @@ class _Selector:
             try:
                 longer = self.bench.compare_all(self.original, self.full, self.bench.left)
             except WorkerError as error:
-                why = failed_to_run("it could not be timed", error)
+                why = run_failure_reason("it could not be timed", error)
                 return self._nothing(unit.verdicts(()), {}, why)
             total = {**total, **longer}
             unit.comparisons = _compared(total)
@@ -300,7 +300,7 @@ class _Selector:
             why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
             return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, failed_to_run(_UNTIMED, error))
+            return self._nothing(verdicts, {}, run_failure_reason(_UNTIMED, error))
         kept = frozenset(v.group.key for v in verdicts if v.kept)
         dropped = frozenset(v.group.key for v in verdicts if not v.kept)
         if not kept:
@@ -314,7 +314,7 @@ class _Selector:
             why = Reason(f"{_UNTIMED}: {error}", Code.OUT_OF_BUDGET)
             return self._at_least_whole(verdicts, first, {}, why)
         except (WorkerError, BuildError) as error:
-            return self._nothing(verdicts, {}, failed_to_run(_UNTIMED, error))
+            return self._nothing(verdicts, {}, run_failure_reason(_UNTIMED, error))
         if is_clear_gain(total, self.bench.keys):
             return GroupSelection(kept, tuple(verdicts), total, candidate, self.notes)
         numbers = _numbers(total) or "the budget ran out"

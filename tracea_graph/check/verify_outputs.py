@@ -47,7 +47,7 @@ from tracea_graph.check.worker_pool import AcquireWorker, new_worker
 from tracea_graph.check.worker_process import Array, SessionInfo, SessionPort, Worker
 from tracea_graph.errors import WorkerError
 from tracea_graph.json_documents import Figure
-from tracea_graph.reason_codes import failed_to_run
+from tracea_graph.reason_codes import run_failure_reason
 
 __all__ = ["OutputError", "Verification", "compare_with_reference", "suspect_workers", "verify"]
 
@@ -228,7 +228,7 @@ def compare_with_reference(
             if _insensitive(known, limits, found):
                 inner = _compare_inner(worker, known, candidate, library, feeds, limits)
     except WorkerError as error:
-        sentence = failed_to_run("the candidate does not run", error)
+        sentence = run_failure_reason("the candidate does not run", error)
         return Verification("failed", sentence, tuple(found), known.rejected, limits)
     return _verdict(known, _worst_of(found), limits, _worst_of(inner))
 
@@ -239,7 +239,7 @@ def _refusal(worker: Worker, library: Path | None) -> str:
         if library is not None:
             worker.load(library)
     except WorkerError as error:
-        return failed_to_run("the library cannot be loaded", error)
+        return run_failure_reason("the library cannot be loaded", error)
     return ""
 
 

@@ -31,7 +31,7 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.check.worker_arrays import read_arrays, write_arrays
 from tracea_graph.errors import OutOfTime, WorkerCrash, WorkerError
 from tracea_graph.ir import RANDOM_OPS
-from tracea_graph.temporary_files import Scratch, kill_group
+from tracea_graph.temporary_files import ScratchFolder, kill_group
 
 __all__ = [
     "Array",
@@ -157,7 +157,7 @@ class Worker(AbstractContextManager["Worker"]):
     def __init__(self, *, limit: float = 120.0, env: Mapping[str, str] | None = None) -> None:
         self._limit, self._count, self._buffer, self._why = limit, 0, b"", ""
         self.left: Callable[[], float] = unlimited_seconds
-        self._folder = Scratch("worker")
+        self._folder = ScratchFolder("worker")
         self._stderr = Path(self._folder.name) / "stderr"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(

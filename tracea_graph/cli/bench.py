@@ -18,7 +18,7 @@ from tracea_graph.commands.serving import compare_serving
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.views.bench import render_bench
 from tracea_graph.views.profile_record import Profile
 from tracea_graph.views.profile_table import render_profile
@@ -112,7 +112,7 @@ def _draw(profiled: Profile, timeline: Timeline | None, pictures: dict[str, Path
 
 def _write_bytes(path: Path, data: bytes) -> None:
     try:
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 from tracea_graph.options import ALONE, OPTIONS
-from tracea_graph.options.config_files import CONFIG, PATTERNS, RUNTIME, read
+from tracea_graph.options.config_files import CONFIG, PATTERNS, RUNTIME, read_config
 
 __all__ = ["insert_config_options"]
 
@@ -28,7 +28,7 @@ def insert_config_options(words: Sequence[str]) -> list[str]:
     if path is None:
         return list(words)
     options: list[str] = []
-    for name, value in read(path).items():
+    for name, value in read_config(path).items():
         if name not in (PATTERNS, RUNTIME):
             options += _words(name, value, path)
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))

@@ -56,6 +56,6 @@ def print_error(sentence: str) -> None:
 
 
 def _printable(text: str) -> str:
-    from tracea_graph.views import plain  # imported here because it loads all views
+    from tracea_graph.views import plain_text  # imported here because it loads all views
 
-    return plain(text)
+    return plain_text(text)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tracea_graph.pipeline.step_timer import StepProgress
 from tracea_graph.tuning import CaseFinished, Event, TrialMeasured, TuningStarted
-from tracea_graph.views import plain
+from tracea_graph.views import plain_text
 
 __all__ = ["ProgressBar", "StepDisplay"]
 
@@ -29,7 +29,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
             TimeRemainingColumn(), TextColumn("{task.fields[best]}"),
             console=Console(stderr=True, quiet=silent), transient=True,
         )  # fmt: skip
-        self._name, self._best = plain(name), 1.0
+        self._name, self._best = plain_text(name), 1.0
         self._task = self._progress.add_task(escape(f"planning {self._name}"), total=None, best="")
 
     def __enter__(self) -> ProgressBar:
@@ -76,7 +76,7 @@ class StepDisplay(AbstractContextManager["StepDisplay"]):
         self._step, self._best = "", ""
         self._table = _StepTable(console) if console.is_terminal else None
         if self._table is not None:
-            self._task = self._table.add_task(escape(plain(name)), total=None, count="")
+            self._task = self._table.add_task(escape(plain_text(name)), total=None, count="")
 
     def __enter__(self) -> StepDisplay:
         if self._table is not None and not self._console.quiet:
@@ -105,7 +105,7 @@ class StepDisplay(AbstractContextManager["StepDisplay"]):
         if step != self._step:
             if self._step:
                 table.update(self._task, total=1, completed=1)
-            self._task = table.add_task(f"  {escape(plain(step))}", total=None, count="")
+            self._task = table.add_task(f"  {escape(plain_text(step))}", total=None, count="")
         if step.total:
             count = f"{step.done}/{step.total}"
             table.update(self._task, total=step.total, completed=step.done, count=count)
@@ -120,7 +120,7 @@ class StepDisplay(AbstractContextManager["StepDisplay"]):
     def _line(self, text: str) -> None:
         seconds = f"{time.monotonic() - self._start:6.1f} s"
         with suppress(OSError):  # nobody reads it, or the disk is full
-            self._console.print(f"{seconds}  {plain(text)}", markup=False, soft_wrap=True)
+            self._console.print(f"{seconds}  {plain_text(text)}", markup=False, soft_wrap=True)
 
 
 class _StepTable(Progress):

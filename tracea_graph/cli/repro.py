@@ -13,11 +13,11 @@ from rich.console import Console
 from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, options_from_args
 from tracea_graph.cli.error_messages import INTERNAL
-from tracea_graph.commands.repro import RunOutcome, unpack_model, write_repro
+from tracea_graph.commands.repro import RunOutcome, replayable, write_repro
 from tracea_graph.errors import TraceaError, UsageError, VerifyError, WorkerError
 from tracea_graph.options import Options
 from tracea_graph.pipeline.output_files import check_file
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 
 __all__ = ["failure_outcome", "pack_failure", "run_repro"]
 
@@ -30,7 +30,7 @@ def run_repro(args: argparse.Namespace, console: Console) -> int:
         raise UsageError("tracea repro takes one model")
     out = args.output or args.model.with_suffix(".repro.zip")
     check_file(out, "-o", [args.model])
-    with Scratch("repro") as name, console.status("optimizing what is packed"):
+    with ScratchFolder("repro") as name, console.status("optimizing what is packed"):
         folder = Path(name)
         model = args.model
         if not args.weights:  # the outcome must be that of the pack
@@ -66,7 +66,7 @@ def _regrown(pack: Path, folder: Path) -> Path:
         packed.extractall(place)
     grown = folder / "grown"
     grown.mkdir()
-    return unpack_model(place, grown)
+    return replayable(place, grown)
 
 
 def _outcome(model: Path, options: Options) -> RunOutcome:

@@ -90,7 +90,7 @@ def add_bench(commands: Any) -> None:
     groups = add_flags(parser, "bench")
     _add_timing(groups[TIMING])
     groups[TIMING].add_argument(
-        "--sessions", type=value_parsers.count, metavar="N",
+        "--sessions", type=value_parsers.parse_count, metavar="N",
         help="run N sessions at once, against one session of N times the threads: runs per "
         "second, and p50, p95 and p99 of their times",
     )  # fmt: skip
@@ -112,7 +112,7 @@ def add_bench(commands: Any) -> None:
 
 def _add_timing(group: Any) -> None:
     group.add_argument(
-        "--pairs", type=value_parsers.count, default=50, metavar="N",
+        "--pairs", type=value_parsers.parse_count, default=50, metavar="N",
         help="interleaved runs of each model (default: 50)",
     )  # fmt: skip
     group.add_argument(
@@ -120,7 +120,7 @@ def _add_timing(group: Any) -> None:
         help="time limit of one comparison (default: 20)",
     )  # fmt: skip
     group.add_argument(
-        "--baselines", type=value_parsers.words, metavar="NAME[,NAME]",
+        "--baselines", type=value_parsers.parse_words, metavar="NAME[,NAME]",
         help="runtimes beside ONNX Runtime: openvino-f32, openvino-bf16, or ort for none "
         "(default: all installed)",
     )  # fmt: skip
@@ -158,7 +158,7 @@ def _tolerance(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not OUTPUT=EPS")
-    return name, value_parsers.share(number)
+    return name, value_parsers.parse_share(number)
 
 
 def add_strip(commands: Any) -> None:
@@ -270,7 +270,7 @@ def _add_worker(commands: Any) -> None:
     )
     add_flags(parser, "tune worker")
     parser.add_argument(
-        "--idle", type=value_parsers.seconds, default=_MONTH, metavar="SECONDS",
+        "--idle", type=value_parsers.parse_seconds, default=_MONTH, metavar="SECONDS",
         help="end after this time without work (default: wait for more)",
     )  # fmt: skip
     _add_lost(parser)
@@ -295,7 +295,7 @@ def _add_report(commands: Any) -> None:
 
 def _add_lost(parser: Parser) -> None:
     parser.add_argument(
-        "--lost-after", type=value_parsers.seconds, default=60.0, metavar="SECONDS",
+        "--lost-after", type=value_parsers.parse_seconds, default=60.0, metavar="SECONDS",
         help="take over a shared trial that is unfinished for this long (default: 60)",
     )  # fmt: skip
 

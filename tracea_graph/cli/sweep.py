@@ -16,7 +16,7 @@ from tracea_graph.cli.arguments import options_from_args
 from tracea_graph.cli.console import print_written_files
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
-from tracea_graph.views import Report, plain
+from tracea_graph.views import Report, plain_text
 from tracea_graph.views.charts import check_charts
 from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
 
@@ -51,7 +51,7 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
             )
 
             def hear(step: str, budget: float = budget) -> None:
-                status.update(escape(plain(f"{budget:g}: {step}")))
+                status.update(escape(plain_text(f"{budget:g}: {step}")))
 
             points.append(_point(budget, api.optimize(model, one, hear)))
     if args.svg is not None:

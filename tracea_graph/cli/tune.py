@@ -22,17 +22,22 @@ from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.errors import UsageError
 from tracea_graph.json_documents import to_json_data
 from tracea_graph.options import OPTIONS, Options
-from tracea_graph.options.config_files import save
+from tracea_graph.options.config_files import save_config
 from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import Event, TuningOptions
-from tracea_graph.tuning.machine_tuner import tuner
-from tracea_graph.tuning.schedule_hints import hint_of, proposals
-from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, runs, write_csv
-from tracea_graph.views import plain
+from tracea_graph.tuning.machine_tuner import machine_tuner
+from tracea_graph.tuning.schedule_hints import hint_of_result, plugin_candidates
+from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, telemetry_files, write_csv
+from tracea_graph.views import plain_text
 from tracea_graph.views.tuning_documents import TunedCase, TunedReport
-from tracea_graph.views.tuning_tables import convergence_svg, curves, render_curves, render_tuned
+from tracea_graph.views.tuning_tables import (
+    convergence_curves,
+    convergence_svg,
+    render_curves,
+    render_tuned,
+)
 
 __all__ = ["run_tune", "run_tune_report", "run_worker"]
 
@@ -71,14 +76,14 @@ def _tune(
             bar(event)
 
         how: dict[str, Any] = {
-            "lost_after": args.lost_after, "listen": listen, "propose": proposals(),
+            "lost_after": args.lost_after, "listen": listen, "propose": plugin_candidates(),
         }  # fmt: skip
         if isinstance(what, Path):
             found = tune_model(what, options, **how)
         else:
             found = replace(tune_problem(what, options, **how).tuned, path=Path(name))
     if not args.json:
-        console.print(escape(plain(name)), highlight=False)
+        console.print(escape(plain_text(name)), highlight=False)
         console.print(render_tuned(found.tuned, found.counts, found.saved))
     return found
 
@@ -93,7 +98,9 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
         (), budget=args.budget, seed=args.seed, storage=args.storage, lost_after=args.lost_after
     )
     with Telemetry(environment.cache / FOLDER, f"worker{os.getpid()}") as telemetry:
-        opened = partial(tuner, environment=environment, listen=telemetry, propose=proposals())
+        opened = partial(
+            machine_tuner, environment=environment, listen=telemetry, propose=plugin_candidates()
+        )
         count = run_published_trials(
             options, BACKENDS, opened, idle=args.idle, say=lambda s: console.print(s)
         )
@@ -104,7 +111,7 @@ def run_worker(args: argparse.Namespace, console: Console) -> int:
 def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     """Show one tuning run and return the exit code.  Raises UsageError if there is none."""
     environment = read_environment(args.cache)
-    known = [args.run] if args.run else runs(environment.cache / FOLDER)[:1]
+    known = [args.run] if args.run else telemetry_files(environment.cache / FOLDER)[:1]
     if not known:
         raise UsageError("nothing was tuned yet: tracea tune MODEL.onnx")
     try:
@@ -114,7 +121,7 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     if args.csv is not None:
         check_file(args.csv, "--csv", known)
         write_csv(rows, args.csv)
-    found = curves(rows)
+    found = convergence_curves(rows)
     if args.svg is not None:
         check_file(args.svg, "--svg", known)
         write_text(args.svg, convergence_svg(found, known[0].stem))
@@ -132,7 +139,7 @@ def _save(args: argparse.Namespace, found: Sequence[TunedModel]) -> None:
     settings = {OPTIONS[keyword].name: getattr(args, keyword) for keyword in _SAVED}
     settings |= {"threads": list(args.threads), "shape": [*map(_sizes, args.shapes)]}
     tuned = {t.case: t for one in found for t in one.tuned if t.gain > 1 or t.source == "hint"}
-    save(args.save_config, settings, [hint_of(t) for t in tuned.values()])
+    save_config(args.save_config, settings, [hint_of_result(t) for t in tuned.values()])
 
 
 def _sizes(shape: dict[str, int]) -> str:

@@ -13,8 +13,8 @@ from tracea_graph.onnx_io.single_op_models import SingleOpModel
 from tracea_graph.options import Options
 from tracea_graph.policy import SearchSpace
 from tracea_graph.problem_descriptor import ProblemDescriptor
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.tuning import Listener, Propose, ignore
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.tuning import Listener, Propose, ignore_event
 
 __all__ = ["AutoTuner", "TunedProblem", "tune_problem", "write_problem"]
 
@@ -76,11 +76,11 @@ def tune_problem(
     *,
     lost_after: float = 60.0,
     within: SearchSpace | None = None,
-    listen: Listener = ignore,
+    listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedProblem:
     """Tune one problem as ``options`` would build it.  Raises UsageError and BuildError."""
-    with Scratch("problem") as folder:
+    with ScratchFolder("problem") as folder:
         path = Path(folder, f"{problem.kind}.onnx")
         write_problem(problem, path)
         found = tune_model(

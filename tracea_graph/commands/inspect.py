@@ -26,7 +26,7 @@ from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
 from tracea_graph.reason_codes import EXPECTED, Code, Reason
-from tracea_graph.rewrite import Trace, TraceEntry, constant_values
+from tracea_graph.rewrite import DecisionTrace, TraceEntry, constant_values
 from tracea_graph.target import Target, resolve_precision, target_of
 from tracea_graph.ttg import MemoryLevel, Region, TileGraph
 from tracea_graph.views.explain import (
@@ -37,7 +37,7 @@ from tracea_graph.views.explain import (
     StepExplanation,
 )
 from tracea_graph.views.kernel_table import kernel_rows
-from tracea_graph.views.report_record import located, overridable_warning, rule_rows
+from tracea_graph.views.report_record import overridable_warning, rule_rows, with_tensor_name
 from tracea_graph.views.ttg import NOTEBOOK
 
 __all__ = ["StageResults", "explain", "set_cost_model"]
@@ -62,7 +62,7 @@ class StageResults:
     """
 
     graph: TileGraph
-    trace: Trace
+    trace: DecisionTrace
     imported: TileGraph
     levels: tuple[MemoryLevel, ...]
     programs: tuple[tuple[str, Program], ...] = ()
@@ -93,7 +93,7 @@ class StageResults:
         levels = planner.cost.machine.levels
         set_cost_model(planner.cost, graph)
         if until == "import":
-            return cls(graph, Trace(), graph, levels)
+            return cls(graph, DecisionTrace(), graph, levels)
         if until == "passes":
             plan = planner.plan()
             set_cost_model(planner.cost, plan.graph)
@@ -311,7 +311,7 @@ def _reasons(
     """Return rules and why they were not applied; the default tensor is the region's result."""
     at = next(iter(region.writes), "")
     found = (
-        NearMiss(d.rule, located(d.reason, at), d.code, d.times_us)
+        NearMiss(d.rule, with_tensor_name(d.reason, at), d.code, d.times_us)
         for d in decisions
         if d.verdict in verdicts
     )

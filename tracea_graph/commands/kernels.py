@@ -19,10 +19,10 @@ from tracea_graph.kernels.runtime import (
     public_header,
 )
 from tracea_graph.target import HOST, target_of
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.linking import LINK_FLAGS, OWN_LINK_FLAGS, read_output
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.version import VERSION
 
 __all__ = ["KernelLibrary", "build_kernels", "known_ops", "list_kernels", "show_kernel"]
@@ -151,7 +151,7 @@ def _build_runtime(out: Path, environment: Environment, devices: Mapping[str, st
     ``devices`` are the sources and headers of a backend's devices.
     """
     compiler = find_compiler(environment)
-    with Scratch("build") as name:
+    with ScratchFolder("build") as name:
         folder = Path(name)
         (folder / "runtime").mkdir()
         for header in (*PUBLIC_HEADERS, RUNTIME_HEADER):
@@ -164,13 +164,13 @@ def _build_runtime(out: Path, environment: Environment, devices: Mapping[str, st
         libraries = ("-ldl", "-lpthread") if devices else ()
         flags = (*_RUNTIME_FLAGS, *LINK_FLAGS)
         compiler.run((*flags, *sources, "-o", _RUNTIME, *own, *libraries), folder)
-        write_whole(out, read_output(compiler, folder / _RUNTIME, "library"), mode=0o755)
+        write_atomically(out, read_output(compiler, folder / _RUNTIME, "library"), mode=0o755)
 
 
 def _write_headers(library: KernelLibrary) -> None:
     library.include.mkdir(exist_ok=True)
     for name in PUBLIC_HEADERS:
-        write_whole(library.include / name, public_header(name).encode())
+        write_atomically(library.include / name, public_header(name).encode())
 
 
 def _write_package(library: KernelLibrary, kernels: Sequence[KernelMetadata]) -> None:
@@ -179,11 +179,11 @@ def _write_package(library: KernelLibrary, kernels: Sequence[KernelMetadata]) ->
     major, minor = abi_version()
     words = {"library": _NAME, "runtime": _RUNTIME, "version": f"{major}.{minor}", "major": major}
     lists = {"ops": ";".join(library.ops), "levels": ";".join(library.levels)}
-    write_whole(folder / "tracea-config.cmake", _CONFIG.substitute(words | lists).encode())
-    write_whole(folder / "tracea-config-version.cmake", _VERSION.substitute(words).encode())
+    write_atomically(folder / "tracea-config.cmake", _CONFIG.substitute(words | lists).encode())
+    write_atomically(folder / "tracea-config-version.cmake", _VERSION.substitute(words).encode())
     facts = {
         "tool": VERSION, "abi": f"{major}.{minor}", "ops": library.ops, "levels": library.levels,
         "kernels": [one.to_json() for one in kernels],
     }  # fmt: skip
     text = json.dumps(facts, indent=1) + "\n"
-    write_whole(library.path.with_suffix(".json"), text.encode())
+    write_atomically(library.path.with_suffix(".json"), text.encode())

@@ -21,7 +21,7 @@ import numpy as np
 from tracea_graph.errors import GraphError
 from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_of_inlined
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.iteration_space import number
+from tracea_graph.ttg.iteration_space import extent_value
 
 __all__ = ["NodeStats", "OpStatistics", "symbol_values", "touched_bytes"]
 
@@ -263,7 +263,7 @@ class OpStatistics:
         shape = self.graph.spec(value).shape
         if shape is None:
             raise GraphError(f"the rank of {value!r} is unknown")
-        return [number(d, self.sizes) for d in shape]
+        return [extent_value(d, self.sizes) for d in shape]
 
     def _constants(self) -> frozenset[str]:
         """Values that do not depend on the inputs."""

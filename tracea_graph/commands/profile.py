@@ -32,9 +32,9 @@ from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import Feed, inputs_to_run
 from tracea_graph.target import Backend, backend_named, host_fingerprint
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.version import versions
-from tracea_graph.views.profile_record import Memory, Profile, ProfileRow, Roofs
+from tracea_graph.views.profile_record import MemoryRoof, Profile, ProfileRow, Roofs
 
 __all__ = [
     "CallTime",
@@ -100,9 +100,9 @@ def roofline_limits(doctor: Doctor, threads: int) -> Roofs:
     return Roofs(
         gflops=cores * max(figures.peak("f32", level) for level in doctor.levels),
         memories=(
-            Memory("L2", cores * cpu.l2, cores * widths.l2),
-            Memory("L3", cpu.l3, cores * widths.l3),
-            Memory("DRAM", 0, dram),
+            MemoryRoof("L2", cores * cpu.l2, cores * widths.l2),
+            MemoryRoof("L3", cpu.l3, cores * widths.l3),
+            MemoryRoof("DRAM", 0, dram),
         ),
         source="measured" if figures.measured else "assumed",
         lower={name: peak for name, peak in lower.items() if peak},
@@ -232,7 +232,7 @@ def time_calls(
     told = backend.tracing
     if one.library is None or not calls or told is None:
         return {}
-    with Scratch("calls") as folder:
+    with ScratchFolder("calls") as folder:
         trace = Path(folder) / "trace"
         with Worker(env={"TRACEA_PROFILE": str(trace)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)

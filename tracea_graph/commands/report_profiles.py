@@ -10,7 +10,7 @@ from tracea_graph.errors import BuildError, TraceaError, UsageError
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.options import Options
 from tracea_graph.target import backend_named
-from tracea_graph.views import Profiled, Report
+from tracea_graph.views import Report, ReportProfiles
 
 __all__ = ["profile_report_models"]
 
@@ -20,7 +20,7 @@ _PAIRS, _SECONDS = 20, 3.0
 
 def profile_report_models(
     report: Report, options: Options, progress: Progress = lambda _: None
-) -> Profiled:
+) -> ReportProfiles:
     """Profile the original and the result of a run, under its first shape and thread count.
 
     A model that cannot be profiled is left out, with the reason; nothing is raised for it.  The
@@ -34,13 +34,15 @@ def profile_report_models(
     try:
         before = profile(Path(report.input), bench, progress)
         if not report.improved:
-            return Profiled(before)
+            return ReportProfiles(before)
         if report.backend and backend_named(report.backend).tracing is None:
             why = f"kernels of {report.backend} are not traced"
-            return Profiled(before, missing=why, kernels=kernels)
-        return Profiled(before, profile(Path(report.output), bench, progress), kernels=kernels)
+            return ReportProfiles(before, missing=why, kernels=kernels)
+        return ReportProfiles(
+            before, profile(Path(report.output), bench, progress), kernels=kernels
+        )
     except TraceaError as error:
-        return Profiled(missing=str(error), kernels=kernels)
+        return ReportProfiles(missing=str(error), kernels=kernels)
 
 
 def _kernels(report: Report, options: Options) -> dict[str, KernelMetadata]:

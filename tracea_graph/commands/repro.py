@@ -13,11 +13,11 @@ from typing import Any
 
 from tracea_graph.onnx_io.weightless_models import regrow_weights, write_skeleton
 from tracea_graph.target import host_fingerprint
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.version import versions
 
-__all__ = ["FILE_OPTIONS", "RunOutcome", "replay_arguments", "unpack_model", "write_repro"]
+__all__ = ["FILE_OPTIONS", "RunOutcome", "replay_arguments", "replayable", "write_repro"]
 
 FILE_OPTIONS = ("--config", "--lock", "--data", "--holdout")
 """Options that name a file to read, which a pack holds a copy of."""
@@ -108,7 +108,7 @@ def write_repro(
     included only if ``weights``.  Raises ModelError, and OSError if the pack cannot be written.
     """
     options, files = replay_arguments(words, weights)
-    with Scratch("repro") as name:
+    with ScratchFolder("repro") as name:
         folder = Path(name)
         facts = write_skeleton(model, folder / "model.onnx", weights=weights)
         about: dict[str, Any] = {
@@ -125,7 +125,7 @@ def write_repro(
                 pack.write(folder / own, own)
             for inside, path in {**files, **(made or {})}.items():
                 _add(pack, inside, path)
-        write_whole(out, whole.read_bytes())
+        write_atomically(out, whole.read_bytes())
 
 
 def _add(pack: zipfile.ZipFile, name: str, path: Path) -> None:
@@ -136,7 +136,7 @@ def _add(pack: zipfile.ZipFile, name: str, path: Path) -> None:
         pack.write(path, name)
 
 
-def unpack_model(pack: Path, folder: Path) -> Path:
+def replayable(pack: Path, folder: Path) -> Path:
     """Write the model of an unpacked pack with its weights, drawn if need be; return its path."""
     facts = json.loads((pack / "repro.json").read_text(encoding="utf-8"))
     out = folder / "model.onnx"

@@ -28,9 +28,9 @@ from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_no
 from tracea_graph.onnx_io.initializer_guards import is_guarded
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import Feed, gather_inputs
-from tracea_graph.pipeline.output_files import Paths, StagingFolder, staging
+from tracea_graph.pipeline.output_files import ResultPaths, StagingFolder, staging
 from tracea_graph.target import host_fingerprint
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
 from tracea_graph.views import Report
@@ -61,7 +61,7 @@ def retune(path: Path, options: Options, progress: Progress = lambda _: None) ->
         missing = f"put {path.with_suffix('.so').name} beside it" if calls else "it is plain ONNX"
         raise UsageError(f"{path} has no kernels to retune: {missing}")
     feeds = gather_inputs(load(path, inline=True), options)
-    with Scratch() as name:
+    with ScratchFolder() as name:
         plain = Path(name, "plain.onnx")
         strip_custom_ops(path, plain)
         progress("verifying")
@@ -149,7 +149,7 @@ def _retuned(path: Path, variants: _Variants, decision: GroupSelection) -> Retun
 def _rewrite(path: Path, found: Retuned) -> None:
     """Replace the model, its data and its report; remove the library if it is no longer used."""
     kept = frozenset(row.type for row in found.rows if row.kept)
-    paths = Paths(path)
+    paths = ResultPaths(path)
     with staging(paths, ()) as stage:
         model = load(path, inline=True, kept=kept)
         written = write_inlined(model, stage.model, kept)

@@ -18,7 +18,7 @@ from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
 from tracea_graph.pipeline.inputs import inputs_to_run
 from tracea_graph.target import backend_named
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.views.timeline import TaskSpan, Timeline
 
 __all__ = ["read_timeline", "record_timeline"]
@@ -39,7 +39,7 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
         raise UsageError(f"{path.name} has no programs of which a timeline can be drawn")
     _, feed = next(iter(inputs_to_run(load(path, inline=True), options.inputs).timing.items()))
     threads = (options.threads or (1,))[0]
-    with Scratch("timeline") as folder:
+    with ScratchFolder("timeline") as folder:
         file = Path(folder) / "timeline"
         with Worker(env={"TRACEA_TIMELINE": str(file)}) as worker:
             worker.open("model", one.path, one.library, threads=threads)

@@ -11,11 +11,19 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.pipeline.result_assembly import unscheduled_us
+from tracea_graph.pipeline.result_assembly import untuned_ops_us
 from tracea_graph.policy import SearchSpace
-from tracea_graph.target import target_of, tile_words
-from tracea_graph.tuning import Case, Listener, Propose, TuningOptions, TuningResult, ignore, tune
-from tracea_graph.tuning.schedule_hints import hinted, hints_from
+from tracea_graph.target import target_of, tile_setting_names
+from tracea_graph.tuning import (
+    Case,
+    Listener,
+    Propose,
+    TuningOptions,
+    TuningResult,
+    ignore_event,
+    tune,
+)
+from tracea_graph.tuning.schedule_hints import hinted_schedule, parse_hints
 from tracea_graph.tuning.task_priority import MIN_GAIN
 
 __all__ = ["TunedModel", "tune_model"]
@@ -43,7 +51,7 @@ def tune_model(
     min_gain: float = MIN_GAIN,
     selective: bool = False,
     within: SearchSpace | None = None,
-    listen: Listener = ignore,
+    listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
     """Tune the kernels of a model as ``options`` would build it, within their budget.
@@ -61,13 +69,13 @@ def tune_model(
     loads = assembly.workloads(bindings)
     tuning = TuningOptions(
         target.levels, options.thread_counts, options.budget,
-        unscheduled_us(plan.graph, planner.cost) * len(bindings), options.seed, options.storage,
+        untuned_ops_us(plan.graph, planner.cost) * len(bindings), options.seed, options.storage,
         lost_after, min_gain, selective, within,
         None if options.storage else assembly.weight_bytes,
     )  # fmt: skip
     found = tune(
         loads, tuning, target.backend, options.environment, listen=listen, propose=propose,
-        pin=partial(hinted, hints_from(options.patterns, tile_words())),
+        pin=partial(hinted_schedule, parse_hints(options.patterns, tile_setting_names())),
     )  # fmt: skip
     counts = {Case(w.problem, rows): w.count for w in loads for rows in w.rows}
     return TunedModel(path, tuple(found), counts)

@@ -25,7 +25,7 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import ALIGNED, Plain
+from tracea_graph.ops.weight_layouts import ALIGNED, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
 from tracea_graph.passes.region_helpers import fused
 from tracea_graph.passes.sparse.dead_channels import channel_producers
@@ -33,7 +33,7 @@ from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, conv_outpu
 from tracea_graph.passes.sparse.prune_heads import prunable_heads
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import Proposal
-from tracea_graph.rewrite.proposal import Preview
+from tracea_graph.rewrite.proposal import ProposalPreview
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Layer", "LayerUse", "layers_of"]
@@ -142,7 +142,7 @@ def _reason(graph: TileGraph, region: Region) -> str:
     weight = graph.weight(region.operands[1])
     if weight is None:
         return f"the matrix {region.operands[1]!r} is not constant"
-    if not isinstance(region.params.layout, Plain) or weight.dtype is not DType.F32:
+    if not isinstance(region.params.layout, PlainMatrix) or weight.dtype is not DType.F32:
         return f"{weight.name!r} is not stored as a float32 matrix"
     return ""
 
@@ -266,7 +266,9 @@ def _square_us(
         LowRankGemm.name, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region]
     )
     specs, weights = {"priced_x": x, "priced_y": y}, {matrix.name: matrix}
-    return cost(Preview(graph, Proposal(LowRankGemm.name, (), (new,), specs, weights)), new)
+    return cost(
+        ProposalPreview(graph, Proposal(LowRankGemm.name, (), (new,), specs, weights)), new
+    )
 
 
 def _title(node: Node) -> str:

@@ -28,7 +28,7 @@ from tracea_graph.compress.int8_rounding import (
 )
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
-from tracea_graph.ops.int8_matmul import fit_columns
+from tracea_graph.ops.int8_matmul import round_columns
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
 __all__ = [
@@ -189,7 +189,7 @@ class _Lost:
     def of(cls, layer: ConvLayer, samples: ConvSamples) -> _Lost:
         patches = np.concatenate(samples.patches[layer.result]).transpose(1, 0, 2)
         filters = layer.filters()
-        fitted = [fit_columns(group) for group in filters]
+        fitted = [round_columns(group) for group in filters]
         rounded = np.stack([whole.astype(np.float32) * scale for whole, scale in fitted])
         return cls(patches, rounded, patches @ filters)
 

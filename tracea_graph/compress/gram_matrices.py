@@ -24,7 +24,7 @@ from tracea_graph.check.worker_process import Worker
 from tracea_graph.compress.calibration_data import Samples
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ir import Weight
-from tracea_graph.toolchain.cache_trust import make_private, trusted
+from tracea_graph.toolchain.cache_trust import is_trusted, make_private
 
 __all__ = ["Calibration", "ObservedValue", "accumulate_outputs", "calibrate", "output_names"]
 
@@ -153,7 +153,7 @@ def accumulate_outputs(
 def _keep(found: Calibration, path: Path) -> None:
     """Write the sums atomically, unless others can write to the folder."""
     make_private(path.parent)
-    if not trusted(path.parent, path.parent):
+    if not is_trusted(path.parent, path.parent):
         return
     arrays: dict[str, Any] = {f"g{i}": g for i, g in enumerate(found.grams.values())}
     arrays["names"] = np.array(list(found.grams))
@@ -170,7 +170,7 @@ def _resumed(path: Path, values: Sequence[ObservedValue]) -> Calibration:
 
     A file that others could have written is ignored.
     """
-    if not trusted(path, path.parent):
+    if not is_trusted(path, path.parent):
         return Calibration()
     try:
         with np.load(path, allow_pickle=False) as data:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.block_quantized import block_ranges, fit_blocks
+from tracea_graph.ops.block_quantized import block_ranges, quantize_blocks
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
 __all__ = ["choose_int4", "gptq"]
@@ -36,7 +36,7 @@ def choose_int4(x: Floats, w: Floats, _: bool = False) -> Calibrated:
     norm = float(np.sqrt(np.sum(w * (moments @ w)))) or 1.0
     found = list[Calibrated]()
     for block in _BLOCKS:
-        tries = (fit_blocks(w, _BITS, block), gptq(w, moments, block))
+        tries = (quantize_blocks(w, _BITS, block), gptq(w, moments, block))
         for codes, scales, zeros in tries:
             lost = dequantize(codes, scales, zeros, block) - w
             error = float(np.sqrt(max(np.sum(lost * (moments @ lost)), 0.0))) / norm

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ops.int8_matmul import fit_columns
+from tracea_graph.ops.int8_matmul import round_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
 from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
 
@@ -92,7 +92,7 @@ def channel_smoothing_factors(x: Floats, w: Floats, power: float) -> Floats:
 
 
 def _rounded(w: Floats, factors: Floats | None) -> Floats:
-    whole, scale = fit_columns(w if factors is None else w / factors[:, None])
+    whole, scale = round_columns(w if factors is None else w / factors[:, None])
     made: Floats = whole.astype(np.float32) * scale
     return made
 

@@ -11,15 +11,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
-from tracea_graph.toolchain.object_cache import digest, write_whole
+from tracea_graph.toolchain.cache_trust import is_trusted, make_private, read_private
+from tracea_graph.toolchain.object_cache import sha256_of_parts, write_atomically
 
 __all__ = ["cache_key", "file_version", "load_cached", "store_cached"]
 
 
 def cache_key(*parts: Any) -> str:
     """Return a key of JSON-ready parts."""
-    return digest(json.dumps(parts, sort_keys=True))[:32]
+    return sha256_of_parts(json.dumps(parts, sort_keys=True))[:32]
 
 
 def file_version(path: str | Path | None) -> list[Any]:
@@ -48,5 +48,5 @@ def store_cached(folder: Path, name: str, key: str, value: Any) -> None:
     data = json.dumps({"key": key, "value": value}, indent=1).encode()
     with contextlib.suppress(OSError):  # recomputed next time
         make_private(folder)
-        if trusted(folder, folder):
-            write_whole(folder / f"{name}-{key}.json", data, mode=0o600)
+        if is_trusted(folder, folder):
+            write_atomically(folder / f"{name}-{key}.json", data, mode=0o600)

@@ -26,10 +26,10 @@ from tracea_graph.onnx_io.protobuf_wire import PayloadSpans, Span, WireError, pa
 from tracea_graph.onnx_io.subgraph_flattening import flatten_subgraphs, has_loops, loops_of_values
 from tracea_graph.onnx_io.tensor_data import FileSegment
 from tracea_graph.onnx_io.tile_masks import patterns_of
-from tracea_graph.ops.maskable_tiles import pattern_of
+from tracea_graph.ops.maskable_tiles import maskable_pattern
 from tracea_graph.ops.operator_spaces import space_of
 from tracea_graph.ops.region_subgraph import subgraph_of
-from tracea_graph.temporary_files import gc_paused, open_regular
+from tracea_graph.temporary_files import gc_paused, open_regular_file
 from tracea_graph.ttg import TileGraph
 
 __all__ = ["load", "read_unchecked"]
@@ -178,7 +178,7 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
 def _read(path: Path) -> tuple[ModelProto, PayloadSpans, int]:
     """Read the model without its large tensors, their locations, and the file's size in bytes."""
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size = file.seek(0, 2)
             if not size:
                 raise ModelError(f"{path.name} is empty")
@@ -263,7 +263,7 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
         editor.opsets.get("", model_validation.newest_opset()),
         editor.skeleton.graph.name,
     )
-    graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, pattern_of
+    graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, maskable_pattern
     graph.patterns = patterns_of(editor.skeleton)
     graph.loose = editor.loose
     graph.iterations = loops_of_values(call.proto for call in editor.calls())

@@ -19,7 +19,7 @@ from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.model_writer import WrittenModel
 from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, all_nodes
 from tracea_graph.onnx_io.protobuf_wire import WireError, parse_lazily
-from tracea_graph.temporary_files import open_regular
+from tracea_graph.temporary_files import open_regular_file
 from tracea_graph.toolchain.platforms import HERE
 
 __all__ = [
@@ -118,7 +118,7 @@ def _parsed(path: Path) -> ModelProto:
     """Parse the model without the data of its large tensors."""
     try:
         with (
-            open_regular(path) as file,
+            open_regular_file(path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
             memoryview(view) as whole,
         ):

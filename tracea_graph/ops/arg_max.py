@@ -21,10 +21,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ARGS", "MAX_LENGTH", "ArgParams"]
@@ -74,7 +74,7 @@ class ArgParams(AlongAxis):
         found = np.where(np.isnan(x[0]), 0, found).astype(np.int64)
         return [np.expand_dims(found, self.axis) if self.keepdims else found]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=max(map(prod, operands)) * self.flops, one_pass=True)
 
     def body(self, opset: int) -> Body:
@@ -98,7 +98,7 @@ class ArgParams(AlongAxis):
         )
         kept = tuple(n for i, n in enumerate(names) if self.keepdims or i != place)
         parallel = tuple(n for i, n in enumerate(names) if i != place)
-        reads = [aligned(graph, v, names) for v in region.operands]
-        writes = [aligned(graph, region.results[0], kept)]
-        work = (Work(names, self.flops),)
-        return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
+        reads = [aligned_access(graph, v, names) for v in region.operands]
+        writes = [aligned_access(graph, region.results[0], kept)]
+        work = (LoopWork(names, self.flops),)
+        return region_model(region, IterationSpace(axes), reads, writes, work, parallel)

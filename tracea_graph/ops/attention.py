@@ -28,10 +28,22 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import SOFTMAX_COST, access, aligned, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.iteration_space_parts import (
+    SOFTMAX_COST,
+    access_map,
+    aligned_access,
+    region_model,
+)
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import (
+    AccessMap,
+    Axis,
+    DimIndex,
+    IterationSpace,
+    index_along,
+    index_whole,
+)
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
@@ -282,7 +294,7 @@ class AttentionParams:
 
     # ---- ONNX ----------------------------------------------------------------------------
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         batch, rows = (operands[0][axis] for axis in self.axes(0))
         keys = operands[1][self.axes(1)[1]]
         if self.causal != "none":  # the last query sees all keys, the first one only its own
@@ -438,13 +450,13 @@ class AttentionParams:
                 Axis("e", self.head_v), Axis("t", keys, True),
             )
         )  # fmt: skip
-        whole_head, value = whole(self.head), along("e")
+        whole_head, value = index_whole(self.head), index_along("e")
         reads = [
             _head_access(graph, q, self, 0, heads, "s", whole_head),
             _head_access(graph, k, self, 1, of_keys, "t", whole_head),
             _head_access(graph, v, self, 2, of_keys, "t", value),
             *(
-                aligned(graph, m, ("b",))
+                aligned_access(graph, m, ("b",))
                 if self.causal == "placed"
                 else _mask_access(graph, m, heads)
                 for m in mask
@@ -452,8 +464,10 @@ class AttentionParams:
         ]
         writes = [_head_access(graph, region.results[0], self, 3, heads, "s", value)]
         scores = ("b", *names, "s", "t")
-        work = (Work(scores, 2 * self.head + SOFTMAX_COST), Work((*scores, "e"), 2))
-        return model_of(region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", *names))
+        work = (LoopWork(scores, 2 * self.head + SOFTMAX_COST), LoopWork((*scores, "e"), 2))
+        return region_model(
+            region, space, reads, writes, work, ("s",), ("e",), ("t",), ("b", *names)
+        )
 
 
 def _above(b: BodyBuilder, x: str, limit: float = LOWEST) -> str:
@@ -486,22 +500,22 @@ HeadTerms = tuple[tuple[str, int], ...]
 
 def _head_access(
     graph: TileGraph, name: str, p: AttentionParams, which: int, heads: HeadTerms, row: str,
-    columns: Dim,
+    columns: DimIndex,
 ) -> AccessMap | None:  # fmt: skip
     """Access map of q, k, v or y (0 to 3); ``columns`` indexes the columns within a head."""
-    layout, rows = p.layouts[which], along(row)
+    layout, rows = p.layouts[which], index_along(row)
     if layout == "rows":
         size, offset = (p.head if which < 2 else p.head_v), (*p.offsets, 0)[which]
         terms = tuple((n, c * size) for n, c in heads)
-        merged = Dim((*terms, *columns.terms), offset, columns.window)
-        return access(graph, name, (along("b"), rows, merged))
-    own = Dim(heads)
+        merged = DimIndex((*terms, *columns.terms), offset, columns.window)
+        return access_map(graph, name, (index_along("b"), rows, merged))
+    own = DimIndex(heads)
     dims = {
-        "split": (along("b"), rows, own, columns),
-        "heads": (along("b"), own, rows, columns),
-        "transposed": (along("b"), own, columns, rows),
+        "split": (index_along("b"), rows, own, columns),
+        "heads": (index_along("b"), own, rows, columns),
+        "transposed": (index_along("b"), own, columns, rows),
     }
-    return access(graph, name, dims[layout])
+    return access_map(graph, name, dims[layout])
 
 
 def _mask_access(graph: TileGraph, name: str, heads: HeadTerms) -> AccessMap | None:
@@ -509,6 +523,8 @@ def _mask_access(graph: TileGraph, name: str, heads: HeadTerms) -> AccessMap | N
     shape = graph.spec(name).shape
     if shape is None or len(shape) > 4:
         return None
-    full = (along("b"), Dim(heads), along("s"), along("t"))[4 - len(shape) :]
-    dims = [Dim() if e == 1 else d for d, e in zip(full, shape, strict=True)]
-    return access(graph, name, dims)
+    full = (index_along("b"), DimIndex(heads), index_along("s"), index_along("t"))[
+        4 - len(shape) :
+    ]
+    dims = [DimIndex() if e == 1 else d for d, e in zip(full, shape, strict=True)]
+    return access_map(graph, name, dims)

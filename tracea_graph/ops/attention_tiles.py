@@ -18,7 +18,7 @@ from tracea_graph.ttg.hand_built_tiles import TTGBuilder
 from tracea_graph.ttg.hand_set_tiles import TilePattern
 from tracea_graph.ttg.tile_set import TileSet
 
-__all__ = ["TileGrid", "grid_of", "map_of"]
+__all__ = ["TileGrid", "active_tile_map", "grid_of"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def grid_of(pattern: TilePattern) -> TileGrid:
     return TileGrid(rows, keys, m, n)
 
 
-def map_of(pattern: TilePattern) -> Weight:
+def active_tile_map(pattern: TilePattern) -> Weight:
     """Return the L1 map of a pattern of scores: in attention, keys are the reduction."""
     tiles = _tiles_of(pattern)
     name = f"{pattern.constant}_map"

@@ -16,7 +16,8 @@ from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.weight_layouts import Floats, Numbers, WeightLayout
 
 __all__ = [
-    "BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "block_ranges", "fit_blocks", "round_blocks",
+    "BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "block_ranges", "quantize_blocks",
+    "round_blocks",
 ]  # fmt: skip
 
 BITS = (2, 4, 8)
@@ -76,7 +77,7 @@ def block_ranges(block: Numbers, bits: int) -> tuple[Floats, Floats]:
     return np.where(finite, best[0], np.float32(np.nan)), best[1]
 
 
-def fit_blocks(matrix: Numbers, bits: int, block: int) -> tuple[Numbers, Floats, Floats]:
+def quantize_blocks(matrix: Numbers, bits: int, block: int) -> tuple[Numbers, Floats, Floats]:
     """Return codes ``[K, N]``, scales and zero points ``[blocks, N]`` of a matrix ``[K, N]``."""
     k, n = matrix.shape
     filled = np.pad(np.asarray(matrix, np.float32), ((0, -k % block), (0, 0)))

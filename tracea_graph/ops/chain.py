@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Attr, DType
 from tracea_graph.ops.bf16 import round_bf16
-from tracea_graph.ops.elementwise_steps import ELEMENTARY, Elementary, Row
+from tracea_graph.ops.elementwise_steps import ELEMENTARY, ElementwiseOpDef, Row
 from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "MAX_OPERANDS",
     "MAX_RESULTS",
     "Chain",
-    "Elementary",
+    "ElementwiseOpDef",
     "Ref",
     "Step",
 ]

@@ -18,11 +18,16 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, aligned, axes_named, model_of
+from tracea_graph.ops.iteration_space_parts import (
+    access_map,
+    aligned_access,
+    axes_named,
+    region_model,
+)
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ChannelNormParams"]
@@ -66,7 +71,7 @@ class ChannelNormParams:
             y = y * by_channel[0]
         return [y + by_channel[-1] if self.norm.beta else y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result) * fit.instructions["fused norm"])
 
     def body(self, opset: int) -> Body:
@@ -94,10 +99,11 @@ class ChannelNormParams:
         data = tuple(f"r{i}" if i in over else n for i, n in enumerate(names))
         axes = (*space.axes, *(Axis(f"r{i}", shape[i], True) for i in over))
         vectors = [
-            access(graph, v, (along(names[1]),), (shape[1],)) for v in region.operands[1:]
+            access_map(graph, v, (index_along(names[1]),),
+                (shape[1],)) for v in region.operands[1:]
         ]  # fmt: skip
-        reads = [aligned(graph, region.operands[0], data), *vectors]
-        writes = [aligned(graph, region.results[0], names)]
-        work = (Work(names, self.norm.cost),)
+        reads = [aligned_access(graph, region.operands[0], data), *vectors]
+        writes = [aligned_access(graph, region.results[0], names)]
+        work = (LoopWork(names, self.norm.cost),)
         rows = tuple(n for i, n in enumerate(names) if i not in over)
-        return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+        return region_model(region, IterationSpace(axes), reads, writes, work, rows)

@@ -19,14 +19,14 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move, StridedLayout, resolve_target
+from tracea_graph.ops.index_map import HUGE, IndexMap, StridedLayout, ViewMove, resolve_target
 from tracea_graph.ops.iteration_space_parts import Shape
-from tracea_graph.ops.mapped_iteration_space import Index, mapped_space
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.mapped_iteration_space import AffineIndex, mapped_space
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["MAX_PARTS", "ConcatParams", "Part", "seen_layouts"]
+__all__ = ["MAX_PARTS", "ConcatParams", "ConcatPart", "operand_layouts"]
 
 MAX_PARTS = 16
 
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Part:
+class ConcatPart:
     """One range of the axis, and the operands of the op that it reads.
 
     ``like`` is the part whose sizes along the other axes it is expanded to, -1 if it has them.
@@ -55,7 +55,7 @@ class ConcatParams:
     """
 
     axis: int
-    parts: tuple[Part, ...]
+    parts: tuple[ConcatPart, ...]
     target: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -127,10 +127,10 @@ class ConcatParams:
                 around = list(parts[part.like].shape)
                 around[self.axis] = parts[i].shape[self.axis]
                 parts[i] = np.broadcast_to(parts[i], around)
-        reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
+        reshaped = IndexMap((ViewMove("reshape", self.target),) if self.target else ())
         return [reshaped.reference(np.concatenate(parts, self.axis))]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result) * max(self.flops, 1), one_pass=True)
 
     def body(self, opset: int) -> Body:
@@ -160,20 +160,20 @@ class ConcatParams:
         return mapped_space(self, region, graph)
 
     def reads(
-        self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
-    ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
+        self, graph: TileGraph, names: Sequence[str], here: Sequence[AffineIndex]
+    ) -> Iterator[tuple[str, IndexMap, Sequence[AffineIndex]]]:
         """Yield the operands of each part, with indices shifted to the start of the part."""
         start: Extent = 0
         shapes = self.shapes([graph.spec(v).shape or () for v in names])
         for part, shape in zip(self.parts, shapes, strict=True):
             shifted = list(here)
-            back = Index((), combine("sub", 0, start) if start != 0 else 0)
+            back = AffineIndex((), combine("sub", 0, start) if start != 0 else 0)
             shifted[self.axis] = here[self.axis].plus(back)
             yield from part.params.reads(graph, [names[i] for i in part.operands], shifted)
             start = combine("add", start, shape[self.axis])
 
 
-def seen_layouts(
+def operand_layouts(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
 ) -> Iterator[tuple[int, StridedLayout]]:
     """Yield each read of an operand: its number and the strided layout of its view."""
@@ -182,5 +182,5 @@ def seen_layouts(
             yield i, index_map.view(spec.shape or ())
         return
     for part in params.parts:
-        for i, layout in seen_layouts(part.params, [specs[i] for i in part.operands]):
+        for i, layout in operand_layouts(part.params, [specs[i] for i in part.operands]):
             yield part.operands[i], layout

@@ -27,12 +27,17 @@ from tracea_graph.ops.chain import COL, Chain
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
 from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import access_map, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.post_ops import post_ops_of
-from tracea_graph.ops.window_space import broadcast_access, grouped, sizes_of, sliding
-from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.window_space import (
+    broadcast_access,
+    group_channel_index,
+    window_axes,
+    window_result_shape,
+)
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ConvParams"]
@@ -132,7 +137,7 @@ class ConvParams:
         ]  # fmt: skip
         return np.moveaxis(np.concatenate(parts, -1), -1, 1)
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         """Cost of the direct convolution; for Winograd, its products over whole tiles."""
         count, m = prod(result), self.layout.side
         if m > 1:
@@ -158,10 +163,10 @@ class ConvParams:
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model the window each result reads, and what its epilogue reads there."""
-        sizes = sizes_of(graph, region, self.window)
+        sizes = window_result_shape(graph, region, self.window)
         if sizes is None:
             return None
-        batch, (places, taps, seen) = sizes[0], sliding(self.window)
+        batch, (places, taps, seen) = sizes[0], window_axes(self.window)
         extents = (self.groups, self.filters // self.groups, self.channels // self.groups)
         several = self.groups > 1
         outer = (Axis("n", batch), *((Axis("g", extents[0]),) if several else ()))
@@ -173,19 +178,21 @@ class ConvParams:
                 *(Axis(t, e, True) for t, e in zip(taps, self.window.kernel, strict=True)),
             )
         )  # fmt: skip
-        made = grouped("o", extents[:2]) if several else along("o")
-        read = grouped("c", (extents[0], extents[2])) if several else along("c")
+        made = group_channel_index("o", extents[:2]) if several else index_along("o")
+        read = group_channel_index("c", (extents[0], extents[2])) if several else index_along("c")
         x, weight, bias, epilogue_inputs = self.split(region.operands)
-        result = (along("n"), made, *map(along, places))
+        result = (index_along("n"), made, *map(index_along, places))
         reads = [
-            access(graph, x, (along("n"), read, *seen)),
-            access(graph, weight, (made, along("c"), *map(along, taps)), self.shape),
-            *([access(graph, bias, (made,), (self.filters,))] if bias else []),
+            access_map(graph, x, (index_along("n"), read, *seen)),
+            access_map(
+                graph, weight, (made, index_along("c"), *map(index_along, taps)), self.shape
+            ),
+            *([access_map(graph, bias, (made,), (self.filters,))] if bias else []),
             *(broadcast_access(graph, v, result) for v in epilogue_inputs),
         ]
-        writes = [access(graph, region.results[0], result)]
+        writes = [access_map(graph, region.results[0], result)]
         points = (*(a.name for a in outer), "o", *places)
         chain = self.epilogue.flops if self.epilogue else 0
-        work = (Work(space.names, 2), Work(points, chain + self.bias))
+        work = (LoopWork(space.names, 2), LoopWork(points, chain + self.bias))
         depth, groups = ("c", *taps), tuple(a.name for a in outer)
-        return model_of(region, space, reads, writes, work, places, ("o",), depth, groups)
+        return region_model(region, space, reads, writes, work, places, ("o",), depth, groups)

@@ -21,13 +21,13 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
-from tracea_graph.ops.iteration_space_parts import access, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.iteration_space_parts import access_map, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.weight_layouts import NK, Floats, WeightLayout
-from tracea_graph.ops.window_space import broadcast_access, sliding
-from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.window_space import broadcast_access, window_axes
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["ConvIntegerParams"]
@@ -44,7 +44,7 @@ class ConvIntegerParams:
     channels: int
     filters: int
     window: ConvWindow
-    integers: Integers
+    integers: IntegerOperand
     groups: int = 1
     layout: WeightLayout = NK
     epilogue: Chain | None = None
@@ -82,7 +82,7 @@ class ConvIntegerParams:
         return self.first + self.epilogue_inputs
 
     @property
-    def _integers(self) -> Integers:
+    def _integers(self) -> IntegerOperand:
         """How the operands are multiplied; a layout may hold the filters' zero points itself."""
         return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
 
@@ -123,7 +123,7 @@ class ConvIntegerParams:
             made.append(product)
         return np.concatenate(made, -1)
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         count = prod(result)
         beside = count * (1 + (self.epilogue.flops if self.epilogue else 0))
         product = 2.0 * count * self.k / fit.shares["FusedGemm int8"]
@@ -163,7 +163,7 @@ class ConvIntegerParams:
         shape, made = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if shape is None or made is None or len(shape) != self.window.rank + 2:
             return None
-        places, taps, seen = sliding(self.window)
+        places, taps, seen = window_axes(self.window)
         each, depth = self.filters // self.groups, self.channels // self.groups
         outer = (Axis("g", self.groups),) if self.groups > 1 else ()
         spatial = tuple(Axis(p, e) for p, e in zip(places, made[1:-1], strict=True))
@@ -173,18 +173,23 @@ class ConvIntegerParams:
                 *(Axis(t, e, True) for t, e in zip(taps, self.window.kernel, strict=True)),
             )
         )  # fmt: skip
-        filters = along("g", "o", extents=(self.groups, each)) if outer else along("o")
-        read = along("g", "c", extents=(self.groups, depth)) if outer else along("c")
+        filters = index_along("g", "o", extents=(self.groups, each)) if outer else index_along("o")
+        read = index_along("g", "c", extents=(self.groups, depth)) if outer else index_along("c")
         view = (self.filters, *self.window.kernel, depth)
         reads = [
-            access(graph, region.operands[0], (along("n"), *seen, read)),
-            access(graph, region.operands[1], (filters, *map(along, taps), along("c")), view),
+            access_map(graph, region.operands[0], (index_along("n"), *seen, read)),
+            access_map(
+                graph,
+                region.operands[1],
+                (filters, *map(index_along, taps), index_along("c")),
+                view,
+            ),
         ]
-        result = (along("n"), *map(along, places), filters)
+        result = (index_along("n"), *map(index_along, places), filters)
         reads += [broadcast_access(graph, v, result) for v in region.operands[self.first :]]
-        writes = [access(graph, v, result) for v in region.results]
+        writes = [access_map(graph, v, result) for v in region.results]
         points = ("n", *places, *(a.name for a in outer), "o")
         chain = self.epilogue.flops if self.epilogue else 0
-        work = (Work(space.names, 2), Work(points, chain))
+        work = (LoopWork(space.names, 2), LoopWork(points, chain))
         rows, groups = ("n", *places), tuple(a.name for a in outer)
-        return model_of(region, space, reads, writes, work, rows, ("o",), ("c", *taps), groups)
+        return region_model(region, space, reads, writes, work, rows, ("o",), ("c", *taps), groups)

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import FULL, SCALAR, Chain, Step
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, axes_named, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["HIGH", "LOW", "PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
@@ -87,7 +87,7 @@ class DynamicQuantizeParams:
         (y,) = QUANTIZE.reference([x, scale, zero])
         return [y, scale, zero]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result) * self.flops)
 
     def body(self, opset: int) -> Body:
@@ -100,8 +100,10 @@ class DynamicQuantizeParams:
         names, space = axes_named("d", shape)
         over = tuple(f"r{i}" for i in range(len(shape)))
         axes = (*space.axes, *(Axis(r, e, True) for r, e in zip(over, shape, strict=True)))
-        reads = [aligned(graph, region.operands[0], over)]
-        writes = [aligned(graph, region.results[0], names)]
-        writes += [aligned(graph, v, ()) for v in region.results[1:]]
-        work = (Work(over, 2), Work(names, 12))
-        return model_of(region, IterationSpace(axes), reads, writes, work, names[:-1], (), over)
+        reads = [aligned_access(graph, region.operands[0], over)]
+        writes = [aligned_access(graph, region.results[0], names)]
+        writes += [aligned_access(graph, v, ()) for v in region.results[1:]]
+        work = (LoopWork(over, 2), LoopWork(names, 12))
+        return region_model(
+            region, IterationSpace(axes), reads, writes, work, names[:-1], (), over
+        )

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.index_map import IndexMap, Move, resolve_target
+from tracea_graph.ops.index_map import IndexMap, ViewMove, resolve_target
 from tracea_graph.ops.iteration_space_parts import Shape
-from tracea_graph.ops.mapped_iteration_space import Index, mapped_space
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.mapped_iteration_space import AffineIndex, mapped_space
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
     "IDENTITY", "MAX_RANK", "ElementwiseParams", "Shape", "broadcast", "identity", "is_clipped",
-    "reshapes",
+    "is_pure_reshape",
 ]  # fmt: skip
 
 MAX_RANK = 6
@@ -139,10 +139,10 @@ class ElementwiseParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         seen = [m.reference(a) for m, a in zip(self.views, arrays, strict=True)]
         results = self.chain.reference(seen)
-        reshaped = IndexMap((Move("reshape", self.target),) if self.target else ())
+        reshaped = IndexMap((ViewMove("reshape", self.target),) if self.target else ())
         return [reshaped.reference(y) for y in results]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result) * max(self.flops, 1), one_pass=True)
 
     def body(self, opset: int) -> Body:
@@ -160,13 +160,13 @@ class ElementwiseParams:
         return mapped_space(self, region, graph)
 
     def reads(
-        self, graph: TileGraph, names: Sequence[str], here: Sequence[Index]
-    ) -> Iterator[tuple[str, IndexMap, Sequence[Index]]]:
+        self, graph: TileGraph, names: Sequence[str], here: Sequence[AffineIndex]
+    ) -> Iterator[tuple[str, IndexMap, Sequence[AffineIndex]]]:
         """Yield each operand with its map."""
         for name, index_map in zip(names, self.views, strict=True):
             yield name, index_map, here
 
 
-def reshapes(params: object) -> bool:
+def is_pure_reshape(params: object) -> bool:
     """Return True if the op is a pure reshape; no kernel call is emitted for it."""
     return isinstance(params, ElementwiseParams) and params.reshapes_only

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ELEMENTARY", "OPERATORS", "UNARY", "Elementary", "Row"]
+__all__ = ["ELEMENTARY", "OPERATORS", "UNARY", "ElementwiseOpDef", "Row"]
 
 Floats = npt.NDArray[np.floating[Any]]
 Row = tuple[str, tuple[str | float, ...]]
 
 
 @dataclass(frozen=True)
-class Elementary:
+class ElementwiseOpDef:
     """One elementwise operation: its types, NumPy meaning, ONNX form and cost.
 
     ``takes`` and ``gives`` are types: ``f`` a number, ``b`` a truth value.  ``literals`` is the
@@ -82,13 +82,13 @@ _GELU_TANH = math.sqrt(2 / math.pi)
 # ---- constructors ----------------------------------------------------------------------
 
 
-def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> Elementary:
-    return Elementary("f", numpy, ((op, ("a",)),), flops, since=since, operator=op)
+def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> ElementwiseOpDef:
+    return ElementwiseOpDef("f", numpy, ((op, ("a",)),), flops, since=since, operator=op)
 
 
-def _binary(op: str, numpy: Callable[..., Any], flops: int, read: bool = True) -> Elementary:
+def _binary(op: str, numpy: Callable[..., Any], flops: int, read: bool = True) -> ElementwiseOpDef:
     """``read``: the ONNX operator equals the step."""
-    return Elementary("ff", numpy, ((op, ("a", "b")),), flops, operator=op if read else "")
+    return ElementwiseOpDef("ff", numpy, ((op, ("a", "b")),), flops, operator=op if read else "")
 
 
 def _whole(limit: float) -> Callable[[Any], Any]:
@@ -99,9 +99,9 @@ def _whole(limit: float) -> Callable[[Any], Any]:
     return lambda x: np.where(np.abs(x) < limit, np.trunc(x) + 0.0, np.float32(-limit))
 
 
-def _test(op: str, takes: str, numpy: Callable[..., Any], since: int = 1) -> Elementary:
+def _test(op: str, takes: str, numpy: Callable[..., Any], since: int = 1) -> ElementwiseOpDef:
     row = (op, tuple("abc"[: len(takes)]))
-    return Elementary(takes, numpy, (row,), 1, "b", since=since, operator=op)
+    return ElementwiseOpDef(takes, numpy, (row,), 1, "b", since=since, operator=op)
 
 
 _ARITHMETIC = {
@@ -118,10 +118,10 @@ _ARITHMETIC = {
     "floor": _unary("Floor", np.floor, 1),
     "ceil": _unary("Ceil", np.ceil, 1),
     "round": _unary("Round", np.rint, 1, since=11),
-    "int32": Elementary(
+    "int32": ElementwiseOpDef(
         "f", _whole(2.0**31), (("Cast", ("a", "to=6")), ("Cast", ("0", "to=1"))), 4
     ),
-    "int64": Elementary(
+    "int64": ElementwiseOpDef(
         "f", _whole(2.0**63), (("Cast", ("a", "to=7")), ("Cast", ("0", "to=1"))), 4
     ),
     "sqrt": _unary("Sqrt", np.sqrt, 8),
@@ -139,59 +139,59 @@ _ACTIVATIONS = {
     "relu": _unary("Relu", lambda x: np.maximum(x, 0), 1),
     "softplus": _unary("Softplus", _softplus, 28),
     "softsign": _unary("Softsign", lambda x: x / (1 + np.abs(x)), 10),
-    "clip": Elementary(
+    "clip": ElementwiseOpDef(
         "fff", _clip, (("Clip", ("a", "b", "c")),), 2, since=11,
         older=(("Clip", ("a", "min=b", "max=c")),),
     ),
-    "saturate": Elementary(
+    "saturate": ElementwiseOpDef(
         "fff", lambda x, low, high: np.where(np.isnan(x), np.float32(low), _clip(x, low, high)),
         (("Clip", ("a", "b", "c")), ("IsNaN", ("a",)), ("Where", ("1", "b", "0"))), 2, literals=2,
         since=11, older=(("Clip", ("a", "min=b", "max=c")), ("IsNaN", ("a",)),
                          ("Where", ("1", "b", "0"))),
     ),
-    "prelu": Elementary(
+    "prelu": ElementwiseOpDef(
         "ff", lambda x, slope: np.where(x < 0, slope * x, x), (("PRelu", ("a", "b")),), 3,
         operator="PRelu",
     ),
-    "leaky_relu": Elementary(
+    "leaky_relu": ElementwiseOpDef(
         "ff", lambda x, alpha: np.where(x < 0, alpha * x, x),
         (("LeakyRelu", ("a", "alpha=b")),), 3, literals=1, operator="LeakyRelu",
         defaults=(("alpha", 0.01),),
     ),
-    "elu": Elementary(
+    "elu": ElementwiseOpDef(
         "ff", _elu, (("Elu", ("a", "alpha=b")),), 14, literals=1, operator="Elu",
         defaults=(("alpha", 1.0),),
     ),
-    "selu": Elementary(
+    "selu": ElementwiseOpDef(
         "fff", lambda x, alpha, gamma: gamma * _elu(x, alpha),
         (("Selu", ("a", "alpha=b", "gamma=c")),), 15, literals=2, operator="Selu",
         defaults=(("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
     ),
-    "celu": Elementary(
+    "celu": ElementwiseOpDef(
         "ff", _celu,
         (("Div", ("a", "b")), ("Elu", ("0",)), ("Mul", ("1", "b"))), 16, literals=1,
         operator="Celu", defaults=(("alpha", 1.0),),
     ),
-    "hard_sigmoid": Elementary(
+    "hard_sigmoid": ElementwiseOpDef(
         "fff", lambda x, alpha, beta: _clip(alpha * x + beta, 0, 1),
         (("HardSigmoid", ("a", "alpha=b", "beta=c")),), 4, literals=2, operator="HardSigmoid",
         defaults=(("alpha", 0.2), ("beta", 0.5)),
     ),
-    "hard_swish": Elementary(
+    "hard_swish": ElementwiseOpDef(
         "f", lambda x: x * _clip(x / 6 + 0.5, 0, 1),
         (("HardSigmoid", ("a", f"alpha={1 / 6}", "beta=0.5")), ("Mul", ("a", "0"))), 5,
         operator="HardSwish",
     ),
-    "mish": Elementary(
+    "mish": ElementwiseOpDef(
         "f", lambda x: x * np.tanh(_softplus(x)),
         (("Softplus", ("a",)), ("Tanh", ("0",)), ("Mul", ("a", "1"))), 22, operator="Mish",
     ),
-    "thresholded_relu": Elementary(
+    "thresholded_relu": ElementwiseOpDef(
         "ff", lambda x, alpha: np.where(x > alpha, x, 0.0),
         (("ThresholdedRelu", ("a", "alpha=b")),), 2, literals=1, since=10,
         operator="ThresholdedRelu", defaults=(("alpha", 1.0),),
     ),
-    "gelu": Elementary(
+    "gelu": ElementwiseOpDef(
         "f", lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
         (
             ("Div", ("a", math.sqrt(2))),
@@ -201,7 +201,7 @@ _ACTIVATIONS = {
             ("Mul", ("3", 0.5)),
         ), 22,
     ),
-    "gelu_tanh": Elementary(
+    "gelu_tanh": ElementwiseOpDef(
         "f", lambda x: x * 0.5 * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * x**3))),
         (
             ("Mul", ("a", "a")),
@@ -215,37 +215,37 @@ _ACTIVATIONS = {
             ("Mul", ("7", 0.5)),
         ), 26,
     ),
-    "silu": Elementary(
+    "silu": ElementwiseOpDef(
         "f", lambda x: x * _sigmoid(x), (("Sigmoid", ("a",)), ("Mul", ("a", "0"))), 19
     ),
 }  # fmt: skip
 
 _LOGIC = {
     "less": _test("Less", "ff", np.less, since=9),
-    "less_equal": Elementary(
+    "less_equal": ElementwiseOpDef(
         "ff", np.less_equal, (("LessOrEqual", ("a", "b")),), 1, "b", since=12,
         older=(("Less", ("a", "b")), ("Equal", ("a", "b")), ("Or", ("0", "1"))),
         operator="LessOrEqual",
     ),
     "equal": _test("Equal", "ff", np.equal, since=11),
     "is_nan": _test("IsNaN", "f", np.isnan, since=9),
-    "is_inf": Elementary("f", np.isinf, (("IsInf", ("a",)),), 1, "b", since=10),
+    "is_inf": ElementwiseOpDef("f", np.isinf, (("IsInf", ("a",)),), 1, "b", since=10),
     "and": _test("And", "bb", np.logical_and, since=7),
     "or": _test("Or", "bb", np.logical_or, since=7),
     "xor": _test("Xor", "bb", np.logical_xor, since=7),
     "not": _test("Not", "b", np.logical_not),
-    "where": Elementary(
+    "where": ElementwiseOpDef(
         "bff", np.where, (("Where", ("a", "b", "c")),), 1, since=9, operator="Where"
     ),
-    "number": Elementary(
+    "number": ElementwiseOpDef(
         "b", lambda m: np.asarray(m, np.float32), (("Cast", ("a", "to=1")),), 1, since=6
     ),
-    "nonzero": Elementary(
+    "nonzero": ElementwiseOpDef(
         "f", lambda x: np.not_equal(x, 0), (("Cast", ("a", "to=9")),), 1, "b", since=6
     ),
 }  # fmt: skip
 
-ELEMENTARY: Mapping[str, Elementary] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
+ELEMENTARY: Mapping[str, ElementwiseOpDef] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
 """All steps.  A new one needs a record here and its source in ``kernels/chain_source.py``."""
 
 OPERATORS: Mapping[str, str] = MappingProxyType(

@@ -13,11 +13,16 @@ from typing import Any
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import Floats, broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, aligned, model_of, rows_and_columns
+from tracea_graph.ops.iteration_space_parts import (
+    access_map,
+    aligned_access,
+    region_model,
+    rows_and_columns,
+)
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import IterationSpace, along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import IterationSpace, index_along, index_whole
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["BYTES", "MAX_TABLES", "EmbeddingParams"]
@@ -68,7 +73,7 @@ class EmbeddingParams:
         y = self.norm.reference(total, arrays[2 * self.tables :])
         return [y, total] if self.keep_sum else [y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         norm = fit.instructions["fused norm"] if self.norm else 0
         return OpCost(vector=prod(result) * (self.tables + norm))
 
@@ -93,13 +98,21 @@ class EmbeddingParams:
         reads = []
         for t in range(self.tables):
             table, ids = region.operands[2 * t : 2 * t + 2]
-            index, size = aligned(graph, ids, rows), graph.spec(table).shape
+            index, size = aligned_access(graph, ids, rows), graph.spec(table).shape
             if index is None or not size:
                 return None
             chosen = tuple(name for dim in index.dims for name, _ in dim.terms)
-            reads += [access(graph, table, (whole(size[0], chosen), along("n"))), index]
-        reads += [aligned(graph, v, out) for v in region.operands[2 * self.tables :]]
-        writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
-        work = (Work(data, self.tables - 1), Work(out, (self.norm.cost if self.norm else 0)))
+            reads += [
+                access_map(graph, table, (index_whole(size[0], chosen), index_along("n"))),
+                index,
+            ]
+        reads += [aligned_access(graph, v, out) for v in region.operands[2 * self.tables :]]
+        writes = [
+            aligned_access(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)
+        ]
+        work = (
+            LoopWork(data, self.tables - 1),
+            LoopWork(out, (self.norm.cost if self.norm else 0)),
+        )
         columns = () if self.norm else ("n",)
-        return model_of(region, IterationSpace(axes), reads, writes, work, rows, columns)
+        return region_model(region, IterationSpace(axes), reads, writes, work, rows, columns)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, Node
 
-__all__ = ["Body", "BodyBuilder", "attribute_text", "placed", "splice", "structural_key"]
+__all__ = ["Body", "BodyBuilder", "attribute_text", "bind_body", "splice_body", "structural_key"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
     return Node(node.op, inputs, outputs, node.attrs, node.domain)
 
 
-def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
+def bind_body(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
     """Return the nodes of a body with one output, with bound inputs and fresh inner names."""
     names = {**dict(zip(body.inputs, inputs, strict=True)), body.outputs[0]: result}
     for node in body.nodes:
@@ -122,7 +122,7 @@ def placed(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
     return tuple(_rename(node, names) for node in body.nodes)
 
 
-def splice(nodes: list[Node], body: Body, operands: Sequence[str]) -> list[str]:
+def splice_body(nodes: list[Node], body: Body, operands: Sequence[str]) -> list[str]:
     """Append a body's nodes with bound inputs; return the names its outputs have there."""
     names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
     for node in body.nodes:

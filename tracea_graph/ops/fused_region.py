@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import TensorSpec
-from tracea_graph.ops.function_body import Body, BodyBuilder, splice
+from tracea_graph.ops.function_body import Body, BodyBuilder, splice_body
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
@@ -110,7 +110,7 @@ class RegionParams:
         values = list(b.inputs)
         for step in self.steps:
             reads = [values[i] for i in step.operands]
-            values += splice(b.nodes, step.params.body(opset), reads)
+            values += splice_body(b.nodes, step.params.body(opset), reads)
         return b.done(*(values[i] for i in self.results))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:

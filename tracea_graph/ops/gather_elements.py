@@ -18,10 +18,15 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.iteration_space_parts import (
+    access_map,
+    aligned_access,
+    axes_named,
+    region_model,
+)
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import index_along, index_whole
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["GatherElementsParams"]
@@ -64,7 +69,7 @@ class GatherElementsParams:
         whole = np.broadcast_to(index, (*x.shape[:-1], index.shape[-1]))
         return [np.take_along_axis(x, np.where(whole < 0, whole + x.shape[-1], whole), -1)]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=_TAKEN * prod(result))
 
     def body(self, opset: int) -> Body:
@@ -85,7 +90,7 @@ class GatherElementsParams:
         if shape is None or places is None:
             return None
         names, space = axes_named("d", (*shape[:-1], places[-1]))
-        row = (*map(along, names[:-1]), whole(shape[-1]))
-        reads = [access(graph, x, row), aligned(graph, index, names)]
-        writes = [aligned(graph, region.results[0], names)]
-        return model_of(region, space, reads, writes, (Work(names, 1),), names[:-1])
+        row = (*map(index_along, names[:-1]), index_whole(shape[-1]))
+        reads = [access_map(graph, x, row), aligned_access(graph, index, names)]
+        writes = [aligned_access(graph, region.results[0], names)]
+        return region_model(region, space, reads, writes, (LoopWork(names, 1),), names[:-1])

@@ -20,13 +20,18 @@ import numpy as np
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers
-from tracea_graph.ops.iteration_space_parts import access, aligned, model_of, rows_and_columns
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.iteration_space_parts import (
+    access_map,
+    aligned_access,
+    region_model,
+    rows_and_columns,
+)
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, WeightLayout
-from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["BLOCK_ROWS", "STEP_ROWS", "GemmParams"]
@@ -59,7 +64,7 @@ class GemmParams:
     norm: Norm | None = None
     keep_sum: bool = False
     splits: tuple[int, ...] = ()
-    integers: Integers | None = None
+    integers: IntegerOperand | None = None
 
     def __post_init__(self) -> None:
         self.layout.check(self.k, self.n)
@@ -109,7 +114,7 @@ class GemmParams:
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])
 
     @property
-    def _integers(self) -> Integers:
+    def _integers(self) -> IntegerOperand:
         """How the operands are multiplied; a layout may hold the columns' zero points itself."""
         assert self.integers is not None
         return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
@@ -147,7 +152,7 @@ class GemmParams:
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         count = prod(result[:-1]) * self.n  # the result is the first of the splits
         beside = (
             1
@@ -204,19 +209,22 @@ class GemmParams:
         rows, column, axes = rows_and_columns((*shape[:-1], self.n), self.norm)
         space = IterationSpace((*axes, Axis("k", self.k, True)))
         nk = self.layout == NK
-        dims, view = (along("k"), along("n")), (self.k, self.n)
-        weight = access(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
+        dims, view = (index_along("k"), index_along("n")), (self.k, self.n)
+        weight = access_map(graph, w, dims[::-1] if nk else dims, view[::-1] if nk else view)
         sums, outs = (*rows, "n"), (*rows, column)
-        reads = [aligned(graph, x, (*rows, "k")), weight]
+        reads = [aligned_access(graph, x, (*rows, "k")), weight]
         reads += [
-            aligned(graph, v, sums) for v in ((bias,) if bias else ()) + tuple(epilogue_inputs)
+            aligned_access(graph, v, sums)
+            for v in ((bias,) if bias else ()) + tuple(epilogue_inputs)
         ]
-        reads += [aligned(graph, v, outs) for v in affine]
-        writes = [aligned(graph, v, n) for v, n in zip(region.results, (outs, sums), strict=False)]
+        reads += [aligned_access(graph, v, outs) for v in affine]
+        writes = [
+            aligned_access(graph, v, n) for v, n in zip(region.results, (outs, sums), strict=False)
+        ]
         work = (
-            Work((*sums, "k"), 2),
-            Work(sums, (self.epilogue.flops if self.epilogue else 0) + bool(bias)),
-            Work(outs, (self.norm.cost if self.norm else 0)),
+            LoopWork((*sums, "k"), 2),
+            LoopWork(sums, (self.epilogue.flops if self.epilogue else 0) + bool(bias)),
+            LoopWork(outs, (self.norm.cost if self.norm else 0)),
         )
         columns = () if self.norm else ("n",)
-        return model_of(region, space, reads, writes, work, rows, columns, ("k",))
+        return region_model(region, space, reads, writes, work, rows, columns, ("k",))

@@ -24,11 +24,11 @@ from tracea_graph.ops.function_body import BodyBuilder
 __all__ = [
     "HUGE",
     "IndexMap",
-    "Move",
     "StridedLayout",
+    "ViewMove",
     "dense_strides",
-    "factors",
     "resolve_target",
+    "size_factors",
 ]
 
 HUGE = 2**31 - 1
@@ -56,7 +56,7 @@ class StridedLayout:
 
 
 @dataclass(frozen=True)
-class Move:
+class ViewMove:
     """One step of a map.
 
     ===========  ===============================================================================
@@ -86,18 +86,18 @@ class Move:
 class IndexMap:
     """Moves in order, from the stored tensor to the view a chain reads."""
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[ViewMove, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.moves)
 
-    def then(self, *moves: Move) -> IndexMap:
+    def then(self, *moves: ViewMove) -> IndexMap:
         """Append moves; adjacent moves that cancel are removed."""
         done = list(self.moves)
         for move in moves:
             if done and move.op == done[-1].op == "transpose":
                 first = done.pop().ints
-                move = Move("transpose", tuple(first[i] for i in move.ints))
+                move = ViewMove("transpose", tuple(first[i] for i in move.ints))
                 if move.ints == tuple(range(len(move.ints))):
                     continue
             done.append(move)
@@ -130,7 +130,7 @@ class IndexMap:
 
 
 @lru_cache(_MANY)
-def _view(moves: tuple[Move, ...], shape: Shape) -> StridedLayout:
+def _view(moves: tuple[ViewMove, ...], shape: Shape) -> StridedLayout:
     return IndexMap(moves).layout(StridedLayout.dense(shape))
 
 
@@ -305,11 +305,11 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
         dims.append(shape[i] if t == 0 else t)
     if -1 in target:
         hole = target.index(-1)
-        dims[hole] = _quotient(factors(shape), factors([d for d in dims if d != -1]))
+        dims[hole] = _quotient(size_factors(shape), size_factors([d for d in dims if d != -1]))
     return tuple(dims)
 
 
-def factors(extents: Sequence[Extent]) -> Factors:
+def size_factors(extents: Sequence[Extent]) -> Factors:
     """Return a product as a number times a multiset of symbols (non-products count as symbols)."""
     number, symbols = 1, Counter[Extent]()
     stack = list(reversed(extents))
@@ -340,7 +340,9 @@ def _reshape(at: StridedLayout, target: Ints) -> StridedLayout:
     new = [i for i, d in enumerate(dims) if d != 1]
     while old and new:
         a, b = [old.pop(0)], [new.pop(0)]
-        while (p := factors([at.dims[i] for i in a])) != (q := factors([dims[i] for i in b])):
+        while (p := size_factors([at.dims[i] for i in a])) != (
+            q := size_factors([dims[i] for i in b])
+        ):
             if _divides(p, q) and old:
                 a.append(old.pop(0))
             elif _divides(q, p) and new:
@@ -364,7 +366,7 @@ def _divides(p: Factors, q: Factors) -> bool:
 
 def _follows(at: StridedLayout, i: int, j: int) -> bool:
     """Return True if one step of axis i equals a full pass over axis j."""
-    return factors([at.strides[i]]) == factors([at.dims[j], at.strides[j]])
+    return size_factors([at.strides[i]]) == size_factors([at.dims[j], at.strides[j]])
 
 
 def _numpy_reshape(x: Array, target: Ints) -> Array:

@@ -23,8 +23,8 @@ __all__ = [
     "LIMIT",
     "RUN",
     "column_scales",
-    "fit_columns",
     "k_run_length",
+    "round_columns",
     "round_images",
     "round_rows"
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def k_run_length(taps: int) -> int:
     return max(1, RUN // 16 // max(taps, 1)) * 16 * taps
 
 
-def fit_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
+def round_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
     """Return ``p [K, N]`` and the scale of each column of ``[K, N]``, summed in runs of ``run``.
 
     A column with a number that is not finite has scale NaN and zeros.
@@ -87,7 +87,7 @@ def fit_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
 
 
 def column_scales(weight: Floats) -> Floats:
-    """Return only the scales of :func:`fit_columns`."""
+    """Return only the scales of :func:`round_columns`."""
     return _fitted(weight, RUN)[1]
 
 

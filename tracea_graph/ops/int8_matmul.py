@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.ops.function_body import BodyBuilder
 
-__all__ = ["MAX_DEPTH", "Integers", "fit_columns"]
+__all__ = ["MAX_DEPTH", "IntegerOperand", "round_columns"]
 
 MAX_DEPTH = 2**15
 """Longest sum of products of two bytes, each less a zero point, that surely fits 32 bits."""
@@ -23,7 +23,7 @@ _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
 
 
 @dataclass(frozen=True)
-class Integers:
+class IntegerOperand:
     """Left operand of a product: 8-bit integers of type ``dtype`` less a zero point.
 
     ``zero`` is the zero point; None means that it is an operand after the matrix, with one
@@ -74,7 +74,7 @@ class Integers:
         return b("Cast", product, to=DType.F32.onnx)
 
 
-def fit_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
+def round_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
     """Return ``p [K, N]`` of up to 127 and the float32 scale of each column of ``[K, N]``.
 
     A column with a number that is not finite has scale NaN and zeros.

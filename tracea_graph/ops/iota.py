@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.size_expressions import resolve, size_to_onnx
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.iteration_space_parts import aligned_access, axes_named, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ops.size_expressions import resolve_extent, size_to_onnx
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["DTYPES", "IotaParams"]
@@ -65,16 +65,16 @@ class IotaParams:
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
             raise ValueError("the rank of an operand is unknown")
-        return (TensorSpec(self.dtype, tuple(resolve(s, shapes) for s in self.sizes)),)
+        return (TensorSpec(self.dtype, tuple(resolve_extent(s, shapes) for s in self.sizes)),)
 
     def reference(self, arrays: Sequence[Any]) -> list[Numbers]:
         shapes = [np.shape(a) for a in arrays]
-        sizes = [evaluate(resolve(s, shapes), {}) for s in self.sizes]
+        sizes = [evaluate(resolve_extent(s, shapes), {}) for s in self.sizes]
         counts = np.indices(sizes, np.float64)
         steps = np.reshape(self.steps, (-1, *(1,) * len(sizes)))
         return [np.asarray(self.start + (steps * counts).sum(0), DTYPES[self.dtype])]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result))
 
     def body(self, opset: int) -> Body:
@@ -110,5 +110,7 @@ class IotaParams:
         if shape is None:
             return None
         names, space = axes_named("d", shape)
-        writes = [aligned(graph, region.results[0], names)]
-        return model_of(region, space, [], writes, (Work(names, 1),), names[:-1], names[-1:])
+        writes = [aligned_access(graph, region.results[0], names)]
+        return region_model(
+            region, space, [], writes, (LoopWork(names, 1),), names[:-1], names[-1:]
+        )

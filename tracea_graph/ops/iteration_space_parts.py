@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tracea_graph.ir import Expr, Extent
-from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, DimIndex, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
     "SOFTMAX_COST",
     "Shape",
-    "access",
-    "aligned",
+    "access_map",
+    "aligned_access",
     "axes_named",
     "constant_ints",
-    "model_of",
+    "region_model",
     "reshape_groups",
     "rows_and_columns",
 ]
@@ -34,8 +34,8 @@ def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpa
     return names, IterationSpace(tuple(axes))
 
 
-def access(
-    graph: TileGraph, value: str, dims: Sequence[Dim], view: Shape | None = None
+def access_map(
+    graph: TileGraph, value: str, dims: Sequence[DimIndex], view: Shape | None = None
 ) -> AccessMap | None:
     """Access map of a value, or of a ``view`` of it; None if its rank is unknown or wrong."""
     spec = graph.spec(value)
@@ -45,14 +45,14 @@ def access(
     return AccessMap(value, tuple(dims), shape, spec.dtype.size if spec.dtype else 4.0)
 
 
-def aligned(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
+def aligned_access(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
     """Access map of a value that broadcasts over the named axes, aligned at the last one."""
     shape = graph.spec(value).shape
     if shape is None or len(shape) > len(names):
         return None
     last = names[len(names) - len(shape) :]
-    dims = [Dim() if e == 1 else along(n) for n, e in zip(last, shape, strict=True)]
-    return access(graph, value, dims)
+    dims = [DimIndex() if e == 1 else index_along(n) for n, e in zip(last, shape, strict=True)]
+    return access_map(graph, value, dims)
 
 
 def rows_and_columns(
@@ -132,10 +132,10 @@ def _divides(p: Factors, q: Factors) -> bool:
     return p[0] > 0 and q[0] % p[0] == 0 and p[1] <= q[1]
 
 
-def model_of(
+def region_model(
     region: Region, space: IterationSpace,
     reads: Sequence[AccessMap | None], writes: Sequence[AccessMap | None],
-    work: tuple[Work, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
+    work: tuple[LoopWork, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
     depth: tuple[str, ...] = (), batch: tuple[str, ...] = (),
 ) -> RegionModel | None:  # fmt: skip
     """Build the model; None if an access is unknown."""

@@ -20,10 +20,15 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import Dim, along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.iteration_space_parts import (
+    access_map,
+    aligned_access,
+    axes_named,
+    region_model,
+)
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import DimIndex, index_along, index_whole
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["KvCacheAppendParams"]
@@ -80,7 +85,7 @@ class KvCacheAppendParams:
             y[b, :, place : place + rows] = heads[b]
         return [y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result))
 
     def body(self, opset: int) -> Body:
@@ -124,16 +129,19 @@ class KvCacheAppendParams:
             return None
         names, space = axes_named("d", shape)
         b, h, t, d = names
-        columns = Dim(((h, self.size), (d, 1)), self.offset)
+        columns = DimIndex(((h, self.size), (d, 1)), self.offset)
         held = [(graph.spec(v).shape or shape)[2] for v in past]
         reads = [
-            access(graph, new, (along(b), whole(rows, (t,)), columns)),
+            access_map(graph, new, (index_along(b), index_whole(rows, (t,)), columns)),
             *(
-                access(graph, v, (along(b), along(h), whole(rows, (t,)), along(d)))
+                access_map(graph, v,
+                    (index_along(b), index_along(h), index_whole(rows, (t,)), index_along(d)))
                 for v, rows in zip(past, held, strict=True)
             ),
-            aligned(graph, places, names[:1]),
-            aligned(graph, slots, (names[2],)),
+            aligned_access(graph, places, names[:1]),
+            aligned_access(graph, slots, (names[2],)),
         ]  # fmt: skip
-        writes = [aligned(graph, region.results[0], names)]
-        return model_of(region, space, reads, writes, (Work(names, 1),), names[:3], names[3:])
+        writes = [aligned_access(graph, region.results[0], names)]
+        return region_model(
+            region, space, reads, writes, (LoopWork(names, 1),), names[:3], names[3:]
+        )

@@ -30,8 +30,8 @@ import numpy.typing as npt
 from tracea_graph.ir import Extent, TensorSpec, combine, evaluate
 from tracea_graph.ops.conv_windows import window_count
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.size_expressions import resolve, size_to_onnx
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ops.size_expressions import resolve_extent, size_to_onnx
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
@@ -109,14 +109,14 @@ class LayoutParams:
                 raise ValueError(f"{first[1]} channels are not dealt out in {self.ints[0]} groups")
             return first
         if self.kind == "pad":
-            top, left, bottom, right = (resolve(s, shapes) for s in self.sizes)
+            top, left, bottom, right = (resolve_extent(s, shapes) for s in self.sizes)
             n, c, h, w = first
             return (n, c, _sum(h, top, bottom), _sum(w, left, right))
         if self.kind == "expand":
-            return tuple(resolve(s, shapes) for s in self.sizes)
+            return tuple(resolve_extent(s, shapes) for s in self.sizes)
         if self.kind == "first":
             (axis,), (size,) = self.ints, self.sizes
-            return (*first[:axis], resolve(size, shapes), *first[axis + 1 :])
+            return (*first[:axis], resolve_extent(size, shapes), *first[axis + 1 :])
         if self.kind in BORDERS:
             n, c, h, w = first
             top, left, bottom, right = self.ints
@@ -158,7 +158,7 @@ class LayoutParams:
             shape = [evaluate(d, {}) for d in self._shape([a.shape for a in arrays])]
             return [np.broadcast_to(x, shape).copy()]
         if self.kind == "first":
-            count = evaluate(resolve(self.sizes[0], [a.shape for a in arrays]), {})
+            count = evaluate(resolve_extent(self.sizes[0], [a.shape for a in arrays]), {})
             return [x[(slice(None),) * self.ints[0] + (slice(count),)]]
         if self.kind in BORDERS:
             top, left, bottom, right = self.ints
@@ -188,7 +188,7 @@ class LayoutParams:
 
     def _padded(self, arrays: Sequence[Floats]) -> Floats:
         shapes = [a.shape for a in arrays]
-        top, left, bottom, right = (evaluate(resolve(s, shapes), {}) for s in self.sizes)
+        top, left, bottom, right = (evaluate(resolve_extent(s, shapes), {}) for s in self.sizes)
         x = arrays[0]
         h, w = x.shape[2:]
         cut = x[:, :, max(-top, 0) : h - max(-bottom, 0), max(-left, 0) : w - max(-right, 0)]
@@ -218,7 +218,7 @@ class LayoutParams:
         split = b("Reshape", last, b.ints(0, 0, *self.ints, -1))
         return b("Reshape", b("Transpose", split, perm=(0, 3, 1, 2)), b.ints(0, 0, -1))
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         spread = self.kind == "spread"
         return OpCost(vector=fit.instructions["fused spread"] * prod(result) if spread else 0.0)
 

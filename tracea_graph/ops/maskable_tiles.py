@@ -11,7 +11,7 @@ from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern, check_patt
 from tracea_graph.ttg.region_graph import Region, TileGraph
 from tracea_graph.ttg.tile_set import TileSet
 
-__all__ = ["is_transposed", "matrix_operand", "matrix_pattern", "pattern_of"]
+__all__ = ["is_transposed", "maskable_pattern", "matrix_operand", "matrix_pattern"]
 
 _FLOATS = (DType.F32, DType.F16, DType.BF16, DType.F64)
 _PRODUCTS = ("MatMul", "Gemm")
@@ -21,7 +21,7 @@ _POINTWISE = frozenset(
 """Operators that may lie between a product of queries and keys and its Softmax."""
 
 
-def pattern_of(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
+def maskable_pattern(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
     """Return the pattern of tiles for the operator that can be masked among a region's.
 
     That is a product with a constant matrix, or the Softmax that they compute or feed with scores.

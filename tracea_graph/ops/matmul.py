@@ -21,11 +21,17 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.index_map import IndexMap, Move
-from tracea_graph.ops.iteration_space_parts import Shape, access, aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.index_map import IndexMap, ViewMove
+from tracea_graph.ops.iteration_space_parts import (
+    Shape,
+    access_map,
+    aligned_access,
+    axes_named,
+    region_model,
+)
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import AccessMap, Axis, DimIndex, IterationSpace, index_along
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["MatMulParams", "broadcast_kind", "permuted"]
@@ -99,8 +105,8 @@ class MatMulParams:
     def reading(self, which: int) -> IndexMap:
         """Return the map from a or b (0 or 1) as stored to the view the product reads."""
         perm, heads = self._perms[which], self.heads[which]
-        split = (Move("reshape", (*[0] * (len(perm) - 2), heads, -1)),) if heads else ()
-        return IndexMap((*split, *((Move("transpose", perm),) if perm else ())))
+        split = (ViewMove("reshape", (*[0] * (len(perm) - 2), heads, -1)),) if heads else ()
+        return IndexMap((*split, *((ViewMove("transpose", perm),) if perm else ())))
 
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
         """Return a and b as the product reads them, of rank 2 or more, and ``[…, M, N]``.
@@ -136,7 +142,7 @@ class MatMulParams:
         x = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads) if heads else x
         return x.transpose(perm) if perm else x
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         a, heads = operands[0], self.heads[0]
         a = (*a[:-1], heads, a[-1] / heads) if heads else a
         k = a[self.a_perm[-1] if self.a_perm else -1]
@@ -172,12 +178,15 @@ class MatMulParams:
         reads = [
             _permuted_access(graph, region.operands[0], (*batch, "m", "k"), a, self, 0),
             _permuted_access(graph, region.operands[1], (*batch, "k", "n"), b, self, 1),
-            *(aligned(graph, v, sums) for v in region.operands[2:]),
+            *(aligned_access(graph, v, sums) for v in region.operands[2:]),
         ]
-        writes = [aligned(graph, v, sums) for v in region.results]
-        work = (Work((*sums, "k"), 2), Work(sums, (self.epilogue.flops if self.epilogue else 0)))
+        writes = [aligned_access(graph, v, sums) for v in region.results]
+        work = (
+            LoopWork((*sums, "k"), 2),
+            LoopWork(sums, (self.epilogue.flops if self.epilogue else 0)),
+        )
         space = IterationSpace(axes)
-        return model_of(region, space, reads, writes, work, ("m",), ("n",), ("k",), batch)
+        return region_model(region, space, reads, writes, work, ("m",), ("n",), ("k",), batch)
 
 
 def _permuted_access(
@@ -186,12 +195,12 @@ def _permuted_access(
     """Access map of an operand with permuted axes and split heads."""
     perm = (p.a_perm, p.b_perm)[which]
     own = names[len(names) - len(seen) :]
-    dims = [Dim() if e == 1 else along(n) for n, e in zip(own, seen, strict=True)]
+    dims = [DimIndex() if e == 1 else index_along(n) for n, e in zip(own, seen, strict=True)]
     stored = [dims[perm.index(i)] for i in range(len(perm))] if perm else dims
     if p.heads[which]:
         *rest, head, column = stored
         size = seen[perm.index(len(perm) - 1)]
         assert isinstance(size, int)  # checked when the parameters were made
         terms = tuple((name, combine("mul", step, size)) for name, step in head.terms)
-        stored = [*rest, Dim(terms + column.terms)]
-    return access(graph, value, stored)
+        stored = [*rest, DimIndex(terms + column.terms)]
+    return access_map(graph, value, stored)

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, model_of, rows_and_columns
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, region_model, rows_and_columns
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["KINDS", "Norm", "NormParams"]
@@ -115,7 +115,7 @@ class NormParams:
         y = self.norm.reference(total, affine)
         return [y, total] if self.keep_sum else [y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         before = self.prologue.flops if self.prologue else 0
         return OpCost(vector=prod(result) * (fit.instructions["fused norm"] + before))
 
@@ -133,11 +133,13 @@ class NormParams:
             return None
         rows, column, axes = rows_and_columns(shape, self.norm)
         data, out = (*rows, "n"), (*rows, column)
-        reads = [aligned(graph, v, data) for v in region.operands[: self.data_operands]]
-        reads += [aligned(graph, v, out) for v in region.operands[self.data_operands :]]
-        writes = [aligned(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)]
+        reads = [aligned_access(graph, v, data) for v in region.operands[: self.data_operands]]
+        reads += [aligned_access(graph, v, out) for v in region.operands[self.data_operands :]]
+        writes = [
+            aligned_access(graph, v, n) for v, n in zip(region.results, (out, data), strict=False)
+        ]
         work = (
-            Work(data, (self.prologue.flops if self.prologue else 0)),
-            Work(out, self.norm.cost),
+            LoopWork(data, (self.prologue.flops if self.prologue else 0)),
+            LoopWork(out, self.norm.cost),
         )
-        return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+        return region_model(region, IterationSpace(axes), reads, writes, work, rows)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Dims", "Fitted", "OpCost"]
+__all__ = ["Dims", "FittedCoefficients", "OpCost"]
 
 Dims = Sequence[float]
 """A shape whose symbols are bound to numbers."""
 
 
-class Fitted(Protocol):
+class FittedCoefficients(Protocol):
     """Coefficients fitted to measurements, by name."""
 
     @property

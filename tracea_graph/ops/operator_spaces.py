@@ -17,16 +17,23 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise_steps import ELEMENTARY, OPERATORS
 from tracea_graph.ops.iteration_space_parts import (
-    access,
-    aligned,
+    access_map,
+    aligned_access,
     axes_named,
     constant_ints,
-    model_of,
+    region_model,
     reshape_groups,
 )
-from tracea_graph.ops.window_space import pool_all, pooling
-from tracea_graph.ttg.iteration_space import AccessMap, Axis, Dim, IterationSpace, along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.window_space import global_pool, pooling
+from tracea_graph.ttg.iteration_space import (
+    AccessMap,
+    Axis,
+    DimIndex,
+    IterationSpace,
+    index_along,
+    index_whole,
+)
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["COSTS", "MODELS", "space_of"]
@@ -52,9 +59,9 @@ def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
         return None
     names, space = axes_named("d", shape)
     operands = region.operands[:1] if region.op == "Expand" else region.operands
-    reads = tuple(aligned(graph, v, names) for v in operands if v)
-    writes = tuple(aligned(graph, v, names) for v in region.writes)
-    return _rowwise(region, space, names, reads, writes, (Work(names, COSTS[region.op]),))
+    reads = tuple(aligned_access(graph, v, names) for v in operands if v)
+    writes = tuple(aligned_access(graph, v, names) for v in region.writes)
+    return _rowwise(region, space, names, reads, writes, (LoopWork(names, COSTS[region.op]),))
 
 
 def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -71,13 +78,16 @@ def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
     space = IterationSpace(
         (*(Axis(n, e) for n, e in zip(names, y, strict=True)), Axis("k", a[-1], True))
     )
-    reads = (aligned(graph, region.operands[0], left), aligned(graph, region.operands[1], right))
-    write = aligned(graph, region.results[0], names)
+    reads = (
+        aligned_access(graph, region.operands[0], left),
+        aligned_access(graph, region.operands[1], right),
+    )
+    write = aligned_access(graph, region.results[0], names)
     rows = ("m",) if "m" in names else ()
     cols = ("n",) if "n" in names else ()
     joined = all(e == 1 for e in b[:-2])
-    return model_of(
-        region, space, reads, (write,), (Work(space.names, 2),),
+    return region_model(
+        region, space, reads, (write,), (LoopWork(space.names, 2),),
         (*batch, *rows) if joined else rows, cols, ("k",), () if joined else batch,
     )  # fmt: skip
 
@@ -93,10 +103,10 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
     space = IterationSpace((Axis("m", y[0]), Axis("n", y[1]), Axis("k", a[left.index("k")], True)))
     names = (left, right, ("m", "n"))
     pairs = zip(region.operands, names, strict=False)
-    reads = tuple(aligned(graph, v, n) for v, n in pairs if v)
-    write = aligned(graph, region.results[0], ("m", "n"))
-    work = (Work(("m", "n", "k"), 2), Work(("m", "n"), 2 * (len(reads) - 2)))
-    return model_of(region, space, reads, (write,), work, ("m",), ("n",), ("k",))
+    reads = tuple(aligned_access(graph, v, n) for v, n in pairs if v)
+    write = aligned_access(graph, region.results[0], ("m", "n"))
+    work = (LoopWork(("m", "n", "k"), 2), LoopWork(("m", "n"), 2 * (len(reads) - 2)))
+    return region_model(region, space, reads, (write,), work, ("m",), ("n",), ("k",))
 
 
 def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -113,14 +123,14 @@ def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
         tuple(Axis(n, e, i in gone) for i, (n, e) in enumerate(zip(names, x, strict=True)))
     )
     kept = tuple(n for i, n in enumerate(names) if i not in gone)
-    flat = tuple(Dim() if i in gone else along(n) for i, n in enumerate(names))
-    dims = flat if len(y) == len(x) else tuple(map(along, kept))
-    reads = (aligned(graph, region.operands[0], names),)
-    writes = (access(graph, region.results[0], dims),)
+    flat = tuple(DimIndex() if i in gone else index_along(n) for i, n in enumerate(names))
+    dims = flat if len(y) == len(x) else tuple(map(index_along, kept))
+    reads = (aligned_access(graph, region.operands[0], names),)
+    writes = (access_map(graph, region.results[0], dims),)
     last = () if not kept or kept[-1] != names[-1] else kept[-1:]
     depth = tuple(n for n in names if n not in kept)
     rows = kept[: len(kept) - len(last)]
-    return model_of(region, space, reads, writes, (Work(names, 1),), rows, last, depth)
+    return region_model(region, space, reads, writes, (LoopWork(names, 1),), rows, last, depth)
 
 
 def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -133,15 +143,17 @@ def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
     axis = int(str(region.node.attrs.get("axis", default))) % len(shape)
     names, space = axes_named("d", shape)
     row = range(axis, axis + 1 if single else len(shape))
-    dims = tuple(whole(e) if i in row else along(names[i]) for i, e in enumerate(shape))
-    flat = tuple(Dim() if i in row else along(n) for i, n in enumerate(names))
-    reads = [access(graph, region.operands[0], dims)]
-    reads += [aligned(graph, v, names) for v in region.operands[1:] if v]
-    writes = [aligned(graph, region.results[0], names)]
-    writes += [access(graph, v, flat) for v in region.results[1:] if v]
-    work = (Work(names, ROW_COST[region.op]),)
+    dims = tuple(
+        index_whole(e) if i in row else index_along(names[i]) for i, e in enumerate(shape)
+    )
+    flat = tuple(DimIndex() if i in row else index_along(n) for i, n in enumerate(names))
+    reads = [access_map(graph, region.operands[0], dims)]
+    reads += [aligned_access(graph, v, names) for v in region.operands[1:] if v]
+    writes = [aligned_access(graph, region.results[0], names)]
+    writes += [access_map(graph, v, flat) for v in region.results[1:] if v]
+    work = (LoopWork(names, ROW_COST[region.op]),)
     rows = tuple(n for i, n in enumerate(names) if i not in row)
-    return model_of(region, space, reads, writes, work, rows)
+    return region_model(region, space, reads, writes, work, rows)
 
 
 def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -154,9 +166,11 @@ def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
     if len(order) != len(y):
         return None
     names, space = axes_named("d", y)
-    source = tuple(along(names[order.index(i)]) for i in range(len(y)))
-    reads = (access(graph, region.operands[0], source),)
-    return _rowwise(region, space, names, reads, (aligned(graph, region.results[0], names),))
+    source = tuple(index_along(names[order.index(i)]) for i in range(len(y)))
+    reads = (access_map(graph, region.operands[0], source),)
+    return _rowwise(
+        region, space, names, reads, (aligned_access(graph, region.results[0], names),)
+    )
 
 
 def gather(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -169,9 +183,14 @@ def gather(region: Region, graph: TileGraph) -> RegionModel | None:
     names, space = axes_named("d", y)
     chosen = names[axis : axis + len(index)]
     others = [*names[:axis], "", *names[axis + len(index) :]]
-    dims = tuple(along(n) if n else whole(data[axis], chosen) for n in others)
-    reads = (access(graph, region.operands[0], dims), aligned(graph, region.operands[1], chosen))
-    return _rowwise(region, space, names, reads, (aligned(graph, region.results[0], names),))
+    dims = tuple(index_along(n) if n else index_whole(data[axis], chosen) for n in others)
+    reads = (
+        access_map(graph, region.operands[0], dims),
+        aligned_access(graph, region.operands[1], chosen),
+    )
+    return _rowwise(
+        region, space, names, reads, (aligned_access(graph, region.results[0], names),)
+    )
 
 
 def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -181,22 +200,22 @@ def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
     if x is None or y is None or groups is None:
         return None
     axes: list[Axis] = []
-    dims: tuple[list[Dim], list[Dim]] = [Dim()] * len(x), [Dim()] * len(y)
+    dims: tuple[list[DimIndex], list[DimIndex]] = [DimIndex()] * len(x), [DimIndex()] * len(y)
     for group in groups:
         fine, coarse = (0, 1) if len(group[0]) >= len(group[1]) else (1, 0)
         extents = [(x, y)[fine][i] for i in group[fine]]
         fresh = tuple(f"d{len(axes) + i}" for i in range(len(extents)))
         axes += [Axis(n, e) for n, e in zip(fresh, extents, strict=True)]
         for i, name in zip(group[fine], fresh, strict=True):
-            dims[fine][i] = along(name)
-        dims[coarse][group[coarse][0]] = along(*fresh, extents=extents)
+            dims[fine][i] = index_along(name)
+        dims[coarse][group[coarse][0]] = index_along(*fresh, extents=extents)
     names = tuple(a.name for a in axes)
     last = len(groups[-1][0]) + len(groups[-1][1]) - 1 if groups else 0
-    reads = (access(graph, region.operands[0], dims[0]),)
-    writes = (access(graph, region.results[0], dims[1]),)
+    reads = (access_map(graph, region.operands[0], dims[0]),)
+    writes = (access_map(graph, region.results[0], dims[1]),)
     split = len(names) - last
     space = IterationSpace(tuple(axes))
-    return model_of(region, space, reads, writes, (), names[:split], names[split:])
+    return region_model(region, space, reads, writes, (), names[:split], names[split:])
 
 
 def concat(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -223,11 +242,11 @@ def _side_by_side(
         size = graph.spec(part).shape
         if size is None or len(size) != len(shape):
             return None
-        dims = [along(n) for n in names]
-        dims[axis] = along(names[axis], offset=combine("sub", 0, offset))
-        maps.append(access(graph, part, dims) if part else None)
+        dims = [index_along(n) for n in names]
+        dims[axis] = index_along(names[axis], offset=combine("sub", 0, offset))
+        maps.append(access_map(graph, part, dims) if part else None)
         offset = combine("add", offset, size[axis])
-    ends = (aligned(graph, long, names),)
+    ends = (aligned_access(graph, long, names),)
     reads, writes = (maps, ends) if joining else (ends, maps)
     return _rowwise(region, space, names, reads, writes)
 
@@ -243,13 +262,15 @@ def slice_(region: Region, graph: TileGraph) -> RegionModel | None:
     if axes is None or steps is None:
         return None
     names, space = axes_named("d", y)
-    dims = [along(n) for n in names]
+    dims = [index_along(n) for n in names]
     axes, steps = axes or tuple(range(len(starts))), steps or (1,) * len(starts)
     for start, axis, step in zip(starts, axes, steps, strict=False):
         i = axis % len(x)
-        dims[i] = Dim(((names[i], step),), _first(start, step, x[i]))
-    reads = (access(graph, region.operands[0], dims),)
-    return _rowwise(region, space, names, reads, (aligned(graph, region.results[0], names),))
+        dims[i] = DimIndex(((names[i], step),), _first(start, step, x[i]))
+    reads = (access_map(graph, region.operands[0], dims),)
+    return _rowwise(
+        region, space, names, reads, (aligned_access(graph, region.results[0], names),)
+    )
 
 
 def _first(start: int, step: int, extent: Extent) -> Extent:
@@ -264,10 +285,10 @@ def _first(start: int, step: int, extent: Extent) -> Extent:
 def _rowwise(
     region: Region, space: IterationSpace, names: tuple[str, ...],
     reads: Sequence[AccessMap | None], writes: Sequence[AccessMap | None],
-    work: tuple[Work, ...] = (),
+    work: tuple[LoopWork, ...] = (),
 ) -> RegionModel | None:  # fmt: skip
     """Build a model whose last axis is its columns and whose other axes are its rows."""
-    return model_of(region, space, reads, writes, work, names[:-1], names[-1:])
+    return region_model(region, space, reads, writes, work, names[:-1], names[-1:])
 
 
 def conv(region: Region, graph: TileGraph) -> RegionModel | None:
@@ -339,7 +360,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
     | {"MatMul": matmul, "Gemm": gemm, "Transpose": transpose, "Gather": gather}
     | {"Concat": concat, "Split": split, "Slice": slice_, "Conv": conv}
     | dict.fromkeys(("MaxPool", "AveragePool"), pool)
-    | dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), pool_all)
+    | dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), global_pool)
 )
 """Operators with a model; all others are opaque."""
 

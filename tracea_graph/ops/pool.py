@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, combine, symbols_of
 from tracea_graph.ops.conv_windows import ConvWindow, add_constant, sliding_windows, window_count
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ops.window_space import pool_all, pooling
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ops.window_space import global_pool, pooling
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
@@ -89,7 +89,7 @@ class PoolParams:
             / np.sum(sliding_windows(np.ones_like(x), self.window, 0.0), inner)
         ]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         taps = prod(self.window.kernel) if self.window else 1
         return OpCost(vector=prod(operands[0]) + prod(result) * taps)
 
@@ -118,7 +118,7 @@ class PoolParams:
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model the window each result reads, or all positions of a channel."""
         if self.window is None:
-            return pool_all(region, graph)
+            return global_pool(region, graph)
         return pooling(region, graph, self.window, self.channels_last)
 
 

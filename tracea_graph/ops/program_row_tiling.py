@@ -18,12 +18,18 @@ from tracea_graph.ttg import (
     Region,
     RowReuse,
     RowTiling,
-    make_plan,
-    make_plans,
+    make_execution_plan,
+    make_execution_plans,
     row_tiling_of,
 )
 
-__all__ = ["plan_subgraph", "plan_subgraph_by_size", "row_reuse", "row_tiles_of", "row_tilings_in"]
+__all__ = [
+    "plan_subgraph",
+    "plan_subgraph_by_size",
+    "row_reuse_of_step",
+    "row_tiles_of",
+    "row_tilings_in",
+]
 
 _COLUMNS = 48
 """Columns of a product computed per pass of its kernel over all rows."""
@@ -31,7 +37,7 @@ _ROWS = 16
 """Rows of a product that amortize loading a strip of its weights."""
 
 
-def row_reuse(step: Region) -> RowReuse | None:
+def row_reuse_of_step(step: Region) -> RowReuse | None:
     """Return how a step's kernel reuses the rows it reads; None if it cannot be tiled by rows.
 
     Products pass over their rows once per register tile's width of columns; convolutions tile
@@ -50,7 +56,7 @@ def plan_subgraph(
     subgraph: Subgraph, sizes: Mapping[str, int], levels: Sequence[MemoryLevel]
 ) -> ExecutionPlan:
     """Plan row tiles, memory levels and scratch memory for the steps of a program."""
-    return make_plan(subgraph, sizes, levels, row_reuse)
+    return make_execution_plan(subgraph, sizes, levels, row_reuse_of_step)
 
 
 def plan_subgraph_by_size(
@@ -60,7 +66,7 @@ def plan_subgraph_by_size(
     cache_fractions: Iterable[float],
 ) -> Iterator[ExecutionPlan]:
     """Yield :func:`plan_subgraph` for each cache fraction."""
-    return make_plans(subgraph, sizes, levels, row_reuse, cache_fractions)
+    return make_execution_plans(subgraph, sizes, levels, row_reuse_of_step, cache_fractions)
 
 
 def row_tiles_of(subgraph: Subgraph, plan: ExecutionPlan) -> tuple[RowTile, ...]:
@@ -77,7 +83,7 @@ def row_tilings_in(
     """Return the bytes moved by the row tiles of a program."""
     found = (
         row_tiling_of(
-            subgraph, subgraph.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse
+            subgraph, subgraph.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse_of_step
         )
         for b in params.row_tiles
     )

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, axes_named, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["LARGEST", "ZERO", "QuantizeRowsParams", "quantize_rows"]
@@ -76,7 +76,7 @@ class QuantizeRowsParams:
         whole, scale = quantize_rows(x)
         return [(whole + ZERO).astype(np.uint8), scale]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result) * (self.flops + self.scaled))
 
     def body(self, opset: int) -> Body:
@@ -94,10 +94,10 @@ class QuantizeRowsParams:
         names, space = axes_named("d", shape)
         *rows, column = names
         axes = (*space.axes, Axis("k", shape[-1], True))
-        reads = [aligned(graph, region.operands[0], (*rows, "k"))]
-        reads += [aligned(graph, v, ("k",)) for v in region.operands[1:]]
-        writes = [aligned(graph, v, names) for v in region.results]
-        work = (Work((*rows, "k"), 2), Work(names, 3))
-        return model_of(
+        reads = [aligned_access(graph, region.operands[0], (*rows, "k"))]
+        reads += [aligned_access(graph, v, ("k",)) for v in region.operands[1:]]
+        writes = [aligned_access(graph, v, names) for v in region.results]
+        work = (LoopWork((*rows, "k"), 2), LoopWork(names, 3))
+        return region_model(
             region, IterationSpace(axes), reads, writes, work, tuple(rows), (column,), ("k",)
         )

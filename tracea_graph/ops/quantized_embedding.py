@@ -17,10 +17,10 @@ import numpy as np
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, axes_named, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["QuantizedEmbeddingParams"]
@@ -55,7 +55,7 @@ class QuantizedEmbeddingParams:
         matrix = self.layout.matrix(arrays[:2], self.k, self.n)
         return [np.ascontiguousarray(matrix.T)[np.asarray(arrays[2])]]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=_STEPS * prod(result))
 
     def body(self, opset: int) -> Body:
@@ -67,6 +67,6 @@ class QuantizedEmbeddingParams:
         """Model the rows of the result; what is read of the table is as much as is written."""
         shape = graph.spec(region.results[0]).shape or ()
         names, space = axes_named("d", shape)
-        reads = [aligned(graph, region.operands[2], names[:-1])]
-        writes = [aligned(graph, region.results[0], names)]
-        return model_of(region, space, reads, writes, (Work(names, _STEPS),), names[:-1])
+        reads = [aligned_access(graph, region.operands[2], names[:-1])]
+        writes = [aligned_access(graph, region.results[0], names)]
+        return region_model(region, space, reads, writes, (LoopWork(names, _STEPS),), names[:-1])

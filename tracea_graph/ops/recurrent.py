@@ -26,7 +26,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, DType, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
@@ -108,7 +108,7 @@ PLAIN_GATES = PlainGates()
 
 
 def cell_cost(
-    fit: Fitted, operands: Sequence[Dims], ahead: float, back: float, step_us: float
+    fit: FittedCoefficients, operands: Sequence[Dims], ahead: float, back: float, step_us: float
 ) -> OpCost:
     """Cost of a recurrent cell; ``ahead`` and ``back`` are its products' fractions of peak."""
     x, w, r = operands[:3]
@@ -230,7 +230,7 @@ class RecurrentParams:
         c = f * own[1] + i * np.tanh(p[3] + s[3])
         return [o * np.tanh(c), c]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return cell_cost(fit, operands, fit.shares["FusedGemm"], fit.shares["state product"], 0.0)
 
     def body(self, opset: int) -> Body:

@@ -22,10 +22,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import Shape, aligned, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import Shape, aligned_access, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["FOLDS", "LOG_OF_SUM", "REDUCTIONS", "SHIFTED_EXP", "ReduceParams"]
@@ -140,7 +140,7 @@ class ReduceParams:
         y = np.asarray(REDUCTIONS[self.kind][1](x, axis=self.axes, keepdims=self.keepdims))
         return self.epilogue.reference([y, *epilogue_inputs]) if self.epilogue else [y]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         largest = max(map(prod, operands[: self.data_operands]))
         each = 1 + (self.prologue.flops if self.prologue else 0)
         return OpCost(vector=largest * each, one_pass=True)
@@ -162,10 +162,10 @@ class ReduceParams:
         )
         kept = tuple(n for i, n in enumerate(names) if self.keepdims or i not in gone)
         parallel = tuple(n for i, n in enumerate(names) if i not in gone)
-        reads = [aligned(graph, v, names) for v in region.operands[: self.data_operands]]
-        reads += [aligned(graph, v, kept) for v in region.operands[self.data_operands :]]
-        writes = [aligned(graph, region.results[0], kept)]
+        reads = [aligned_access(graph, v, names) for v in region.operands[: self.data_operands]]
+        reads += [aligned_access(graph, v, kept) for v in region.operands[self.data_operands :]]
+        writes = [aligned_access(graph, region.results[0], kept)]
         before = self.prologue.flops if self.prologue else 0
         after = self.epilogue.flops if self.epilogue else 0
-        work = (Work(names, 1 + before), Work(parallel, after))
-        return model_of(region, IterationSpace(axes), reads, writes, work, parallel)
+        work = (LoopWork(names, 1 + before), LoopWork(parallel, after))
+        return region_model(region, IterationSpace(axes), reads, writes, work, parallel)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import access, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
-from tracea_graph.ttg.iteration_space import Axis, IterationSpace, along, whole
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ops.iteration_space_parts import access_map, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along, index_whole
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
@@ -103,7 +103,7 @@ class ResizeParams:
         low = np.minimum(place.astype(np.int64), size - 1)
         return low, np.minimum(low + 1, size - 1), place - low.astype(np.float32)
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=fit.instructions["fused blend"] * prod(result))
 
     def body(self, opset: int) -> Body:
@@ -139,12 +139,14 @@ class ResizeParams:
         places, taps = (tuple(f"{a}{i}" for i in range(len(shape) - 2)) for a in "pt")
         axes = [Axis(p, e) for p, e in zip(("n", "c", *places), result, strict=True)]
         space = IterationSpace((*axes, *(Axis(t, 2, True) for t in taps)))
-        spread = (whole(d, (p, t)) for d, p, t in zip(shape[2:], places, taps, strict=True))
-        seen = (along("n"), along("c"), *spread)
-        reads = [access(graph, region.operands[0], seen)]
-        writes = [access(graph, region.results[0], tuple(map(along, ("n", "c", *places))))]
-        return model_of(
-            region, space, reads, writes, (Work(space.names, 2),), places, ("c",), taps, ("n",)
+        spread = (index_whole(d, (p, t)) for d, p, t in zip(shape[2:], places, taps, strict=True))
+        seen = (index_along("n"), index_along("c"), *spread)
+        reads = [access_map(graph, region.operands[0], seen)]
+        writes = [
+            access_map(graph, region.results[0], tuple(map(index_along, ("n", "c", *places))))
+        ]
+        return region_model(
+            region, space, reads, writes, (LoopWork(space.names, 2),), places, ("c",), taps, ("n",)
         )
 
 

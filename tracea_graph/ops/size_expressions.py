@@ -7,27 +7,27 @@ from collections.abc import Callable, Sequence
 from tracea_graph.ir import Extent, combine
 from tracea_graph.ops.function_body import BodyBuilder
 
-__all__ = ["resolve", "size_to_onnx", "substitute"]
+__all__ = ["resolve_extent", "size_to_onnx", "substitute_symbols"]
 
 
-def substitute(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
+def substitute_symbols(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
     """Replace every symbol of an extent."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
         return value_of(extent)
-    a, b = (substitute(arg, value_of) for arg in extent.args)
+    a, b = (substitute_symbols(arg, value_of) for arg in extent.args)
     return 0 if extent.op == "sub" and a == b else combine(extent.op, a, b)
 
 
-def resolve(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
+def resolve_extent(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
     """Express an extent in the operands' actual dimensions."""
 
     def dimension(name: str) -> Extent:
         operand, axis = map(int, name.split("."))
         return shapes[operand][axis]
 
-    return substitute(extent, dimension)
+    return substitute_symbols(extent, dimension)
 
 
 def size_to_onnx(b: BodyBuilder, extent: Extent) -> str:

@@ -18,10 +18,15 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.along_axis import AlongAxis
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import SOFTMAX_COST, aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import (
+    SOFTMAX_COST,
+    aligned_access,
+    axes_named,
+    region_model,
+)
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["SoftmaxParams"]
@@ -49,7 +54,7 @@ class SoftmaxParams(AlongAxis):
         total = np.exp(d).sum(self.axis, keepdims=True)
         return [d - np.log(total) if self.log else np.exp(d) / total]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         before = self.prologue.flops if self.prologue else 0
         return OpCost(vector=prod(result) * (fit.instructions["fused softmax"] + before))
 
@@ -71,11 +76,11 @@ class SoftmaxParams(AlongAxis):
         place = len(full) + self.axis
         data = tuple("t" if i == place else n for i, n in enumerate(names))
         axes = (*space.axes, Axis("t", full[place], True))
-        reads = [aligned(graph, v, data) for v in region.operands]
-        writes = [aligned(graph, region.results[0], names)]
+        reads = [aligned_access(graph, v, data) for v in region.operands]
+        writes = [aligned_access(graph, region.results[0], names)]
         work = (
-            Work(names, SOFTMAX_COST),
-            Work(data, (self.prologue.flops if self.prologue else 0)),
+            LoopWork(names, SOFTMAX_COST),
+            LoopWork(data, (self.prologue.flops if self.prologue else 0)),
         )
         rows = tuple(n for i, n in enumerate(names) if i != place)
-        return model_of(region, IterationSpace(axes), reads, writes, work, rows)
+        return region_model(region, IterationSpace(axes), reads, writes, work, rows)

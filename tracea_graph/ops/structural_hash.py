@@ -9,13 +9,13 @@ from tracea_graph.ir import Weight
 from tracea_graph.ops.function_body import attribute_text
 from tracea_graph.ttg import TileGraph
 
-__all__ = ["graph_key", "value_keys"]
+__all__ = ["graph_key", "structural_keys"]
 
 _LITERAL = 64
 """Constants of up to this many elements are hashed by value, larger ones by shape."""
 
 
-def value_keys(graph: TileGraph) -> dict[str, str]:
+def structural_keys(graph: TileGraph) -> dict[str, str]:
     """Return a key for every value of an imported graph, over everything it is computed from.
 
     Inputs count by position, dtype and shape; names and trained weights do not count.  Values with

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.iteration_space_parts import aligned, axes_named, model_of
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.iteration_space_parts import aligned_access, axes_named, region_model
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace
-from tracea_graph.ttg.loop_nest_model import RegionModel, Work
+from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = ["TopKParams"]
@@ -74,7 +74,7 @@ class TopKParams:
         places = order[..., : self.k].astype(np.int64)
         return [np.take_along_axis(x, places, axis=-1), places]
 
-    def cost(self, fit: Fitted, operands: Sequence[Dims], result: Dims) -> OpCost:
+    def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(operands[0]) * self.flops + _CHOSEN * prod(result))
 
     def body(self, opset: int) -> Body:
@@ -96,8 +96,8 @@ class TopKParams:
         names, space = axes_named("d", chosen)
         data = (*names[:-1], "t")
         axes = (*space.axes, Axis("t", shape[-1], True))
-        reads = [aligned(graph, region.operands[0], data)]
-        writes = [aligned(graph, y, names) for y in region.results]
-        return model_of(
-            region, IterationSpace(axes), reads, writes, (Work(data, self.flops),), names[:-1]
+        reads = [aligned_access(graph, region.operands[0], data)]
+        writes = [aligned_access(graph, y, names) for y in region.results]
+        return region_model(
+            region, IterationSpace(axes), reads, writes, (LoopWork(data, self.flops),), names[:-1]
         )

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from tracea_graph.ops.function_body import BodyBuilder
 
 __all__ = [
-    "ALIGNED", "BLOCKS", "KN", "NK", "Floats", "Numbers", "Plain", "WeightLayout", "aligned",
+    "ALIGNED", "BLOCKS", "KN", "NK", "Floats", "Numbers", "PlainMatrix", "WeightLayout",
+    "round_up_aligned",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -31,7 +32,7 @@ BLOCKS = (1, 4, 16, 32, 64)
 """Heights, in steps of k, of blocks that may be entirely zero."""
 
 
-def aligned(extent: int) -> int:
+def round_up_aligned(extent: int) -> int:
     """Round an extent up to a multiple of :data:`ALIGNED`."""
     return extent + -extent % ALIGNED
 
@@ -110,7 +111,7 @@ class WeightLayout(ABC):
 
 
 @dataclass(frozen=True)
-class Plain(WeightLayout):
+class PlainMatrix(WeightLayout):
     """The matrix itself, ``[K, N]``, or its transpose."""
 
     transposed: bool = False
@@ -129,4 +130,4 @@ class Plain(WeightLayout):
         return b("Transpose", stored[0], perm=(1, 0)) if self.transposed else stored[0]
 
 
-KN, NK = Plain(), Plain(transposed=True)
+KN, NK = PlainMatrix(), PlainMatrix(transposed=True)

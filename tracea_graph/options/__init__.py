@@ -19,8 +19,8 @@ from tracea_graph.config import TOLERANCE, AttentionWindow, Environment, PruneSp
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware.core_topology import usable_cores
 from tracea_graph.options import value_parsers
-from tracea_graph.options.config_files import CONFIG, patterns_of
-from tracea_graph.options.option_records import Option, Use, declared, option
+from tracea_graph.options.config_files import CONFIG, validate_hints
+from tracea_graph.options.option_records import Option, Use, option, options_by_keyword
 from tracea_graph.target_names import BOTH, TARGETS
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Options:
         also={"bench": Use("real inputs", group=TIMING), "verify": Use("real inputs")},
     )  # fmt: skip
     shapes: tuple[dict[str, int], ...] = option(
-        (), name="shape", parse=value_parsers.shape, metavar="NAME=N[,NAME=N]", many=True,
+        (), name="shape", parse=value_parsers.parse_shape, metavar="NAME=N[,NAME=N]", many=True,
         group=_COMMON,
         help="sizes of symbolic dimensions to plan for and to time; may be repeated",
         more="sizes of symbolic dimensions to plan for and to time with; may be repeated. A net "
@@ -126,7 +126,7 @@ class Options:
         },
     )  # fmt: skip
     threads: tuple[int, ...] = option(
-        (), parse=value_parsers.threads, metavar="N[,M]", join=",", group=_COMMON,
+        (), parse=value_parsers.parse_threads, metavar="N[,M]", join=",", group=_COMMON,
         help="thread counts to time (default: 1 and all cores)",
         more="thread counts to time with (default: 1 and all cores)",
         also={
@@ -137,7 +137,7 @@ class Options:
         },
     )  # fmt: skip
     budget: float = option(
-        180.0, parse=value_parsers.seconds, metavar="SECONDS", group=_COMMON, locked=True,
+        180.0, parse=value_parsers.parse_seconds, metavar="SECONDS", group=_COMMON, locked=True,
         must=(lambda value: 0 < value < math.inf, "be a number of seconds above 0"),
         help="time limit, such as 90, 90s or 5m; rewrites not measured by then are dropped "
         "(default: 180)",
@@ -194,7 +194,7 @@ class Options:
         },
     )  # fmt: skip
     patterns: tuple[Mapping[str, Any], ...] = option(
-        (), name=CONFIG, parse=patterns_of, metavar="FILE.yaml", group=_MEASURING,
+        (), name=CONFIG, parse=validate_hints, metavar="FILE.yaml", group=_MEASURING,
         in_file=False,
         help="read long options, and schedules per pattern, from a file",
         more="read long options, by their whole names, and schedules per pattern from a file",
@@ -248,7 +248,7 @@ class Options:
         help="write plain ONNX: no custom ops, no library",
     )  # fmt: skip
     windows: tuple[AttentionWindow, ...] = option(
-        (), name="window", parse=value_parsers.window, metavar="[A-B:]N[+G]", many=True,
+        (), name="window", parse=value_parsers.parse_window, metavar="[A-B:]N[+G]", many=True,
         group=_REWRITING,
         help="limit attention to N keys around each query and the first G keys, in layers A to B; "
         "changes results",
@@ -265,7 +265,7 @@ class Options:
         "EPS; 1 leaves the choice to `--max-error`",
     )  # fmt: skip
     prune: PruneSpec | None = option(
-        None, parse=value_parsers.prune, metavar="SPEC", group=_COMPRESSING,
+        None, parse=value_parsers.parse_prune, metavar="SPEC", group=_COMPRESSING,
         help="zeros in matrices: 0.6, 2:4, block:16x4:0.7 (columns x rows of a block), or "
         "channels:0.5",
         more="zeros in matrices: a share of each column (`0.6`), all but 2 of 4 (`2:4`), or of "
@@ -384,7 +384,7 @@ class Options:
         return self.threads or tuple(dict.fromkeys((1, usable_cores())))
 
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(declared(Options))
+OPTIONS: Mapping[str, Option] = MappingProxyType(options_by_keyword(Options))
 """Options by keyword."""
 
 ALONE: Mapping[str, Option] = MappingProxyType(

@@ -15,23 +15,23 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 
-__all__ = ["CONFIG", "PATTERNS", "RUNTIME", "patterns_of", "read", "save"]
+__all__ = ["CONFIG", "PATTERNS", "RUNTIME", "read_config", "save_config", "validate_hints"]
 
 CONFIG, PATTERNS, RUNTIME = "config", "patterns", "runtime"
 """The option that names a file, and the keys of the hints and of a session's policy in it."""
 
 
-def patterns_of(text: str) -> tuple[Mapping[str, Any], ...]:
+def validate_hints(text: str) -> tuple[Mapping[str, Any], ...]:
     """Read and validate the hints of a file."""
-    from tracea_graph.target import tile_words
-    from tracea_graph.tuning.schedule_hints import hints_from
+    from tracea_graph.target import tile_setting_names
+    from tracea_graph.tuning.schedule_hints import parse_hints
 
-    patterns = read(Path(text)).get(PATTERNS) or []
-    hints_from(patterns, tile_words())
+    patterns = read_config(Path(text)).get(PATTERNS) or []
+    parse_hints(patterns, tile_setting_names())
     return tuple(patterns)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Read the settings and hints of a file.
 
     Raises UsageError if the file cannot be read or is not a mapping.
@@ -55,8 +55,8 @@ def read(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
-def save(path: Path, settings: Mapping[str, Any], patterns: Sequence[Any]) -> None:
-    """Write a file that :func:`read` reads; empty settings are omitted."""
+def save_config(path: Path, settings: Mapping[str, Any], patterns: Sequence[Any]) -> None:
+    """Write a file that :func:`read_config` reads; empty settings are omitted."""
     import yaml
 
     said = {name: value for name, value in settings.items() if value not in (None, (), [], "")}

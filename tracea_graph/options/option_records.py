@@ -14,7 +14,7 @@ from typing import Any
 
 from tracea_graph.errors import UsageError
 
-__all__ = ["Option", "Use", "declared", "option"]
+__all__ = ["Option", "Use", "option", "options_by_keyword"]
 
 _AS_EVERYWHERE: Any = object()
 
@@ -148,7 +148,7 @@ def option(default: Any, **record: Any) -> Any:
     return field(default=default, metadata={"option": {"default": default, **record}})
 
 
-def declared(options: type) -> dict[str, Option]:
+def options_by_keyword(options: type) -> dict[str, Option]:
     """Return the options of a dataclass by keyword."""
     return {
         found.name: Option(**{"name": found.name.replace("_", "-"), **found.metadata["option"]})

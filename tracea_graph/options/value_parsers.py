@@ -9,20 +9,21 @@ from tracea_graph.config import AttentionWindow, PruneSpec
 from tracea_graph.errors import UsageError
 
 __all__ = [
-    "count", "prune", "seconds", "shape", "share", "threads", "window", "words",
+    "parse_count", "parse_prune", "parse_seconds", "parse_shape", "parse_share", "parse_threads",
+    "parse_window", "parse_words",
 ]  # fmt: skip
 
 _MOST_THREADS = 1024
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Parse an integer of at least 1."""
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     """Parse a finite number of at least 0."""
     try:
         value = float(text)
@@ -33,7 +34,7 @@ def share(text: str) -> float:
     return value
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a duration: ``90``, ``90s``, ``1.5m`` or ``2h``, at least 0."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
     if not found:
@@ -41,12 +42,12 @@ def seconds(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def words(text: str) -> tuple[str, ...]:
+def parse_words(text: str) -> tuple[str, ...]:
     """Parse ``a,b``."""
     return tuple(filter(None, text.split(",")))
 
 
-def threads(text: str) -> tuple[int, ...]:
+def parse_threads(text: str) -> tuple[int, ...]:
     """Parse ``1,2`` to distinct thread counts."""
     if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
         raise UsageError(f"--threads takes numbers such as 1 or 1,4, not {text!r}")
@@ -56,7 +57,7 @@ def threads(text: str) -> tuple[int, ...]:
     return counts
 
 
-def shape(text: str) -> dict[str, int]:
+def parse_shape(text: str) -> dict[str, int]:
     """Parse ``batch=1,sequence=128``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -69,7 +70,7 @@ def shape(text: str) -> dict[str, int]:
     return sizes
 
 
-def window(text: str) -> AttentionWindow:
+def parse_window(text: str) -> AttentionWindow:
     """Parse ``256``, ``256+1`` or ``0-5:256``."""
     form = r"(?:(\d{1,5})(?:-(\d{1,5}))?:)?([1-9]\d{0,8})(?:\+(\d{1,9}))?"
     if not (found := re.fullmatch(form, text)):
@@ -81,7 +82,7 @@ def window(text: str) -> AttentionWindow:
     return AttentionWindow(int(keys), int(global_keys or 0), layers)
 
 
-def prune(text: str) -> PruneSpec:
+def parse_prune(text: str) -> PruneSpec:
     """Parse ``0.6``, ``2:4``, ``block:16x4:0.7`` or ``channels:0.5``."""
     form = r"(?:(?:block:(\d{1,3})x(\d{1,3}):|(channels):)?(0?\.\d{1,6})|([1-9]\d?):([1-9]\d?))"
     if not (found := re.fullmatch(form, text)):

@@ -14,15 +14,15 @@ from math import inf
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.concat import ConcatParams
-from tracea_graph.ops.function_body import Body, splice
+from tracea_graph.ops.function_body import Body, splice_body
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
 from tracea_graph.passes import Request
-from tracea_graph.pipeline.result_assembly import FALLBACK_DOMAIN, Assembly, assemble
+from tracea_graph.pipeline.result_assembly import FALLBACK_DOMAIN, Assembly, assemble_result
 from tracea_graph.policy import CostModel, PolicyEngine
-from tracea_graph.rewrite import SchedulerLimits, schedule
+from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 from tracea_graph.target import Target
 from tracea_graph.ttg import Region, TileGraph
 
@@ -81,9 +81,9 @@ class FallbackPlanner:
             skip=frozenset(options.skip), min_gain_us=-inf, max_error=options.tolerance,
             lacks=backend.lacks,
         )  # fmt: skip
-        schedule(steps, phases, self.cost, limits)
+        schedule_rewrites(steps, phases, self.cost, limits)
         policy: PolicyEngine = self.target.policy(options.environment.level)
-        assembly = assemble(steps, backend, policy)
+        assembly = assemble_result(steps, backend, policy)
         new = _new_weights(steps, region, assembly.constant_nodes())
         if sum(weight.nbytes for weight in new.values()) > _MOST_CONSTANT_BYTES:
             return region.params.body(graph.opset), Assembly(steps, backend)
@@ -151,7 +151,7 @@ def _body(
             nodes.append(Node(item.type, reads, made, plan, FALLBACK_DOMAIN))
         else:
             params = plain.get(own.id, own.params)
-            made = tuple(splice(nodes, params.body(steps.opset), reads))
+            made = tuple(splice_body(nodes, params.body(steps.opset), reads))
         names |= dict(zip(own.results, made, strict=True))
     outputs = tuple(f"o{i}" for i in range(len(region.results)))
     results: Sequence[str] = [*steps.outputs]

@@ -31,20 +31,20 @@ from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
 from tracea_graph.pipeline.planning import (
     STANDARD_RULES,
-    Constraints,
+    PlanConstraints,
     Planner,
     ScheduledGraph,
-    condition_of,
+    guard_condition_nodes,
     guards_of,
 )
-from tracea_graph.pipeline.result_assembly import Assembly, unscheduled_us
+from tracea_graph.pipeline.result_assembly import Assembly, untuned_ops_us
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.policy import CostModel
-from tracea_graph.rewrite import Trace
-from tracea_graph.target import Backend, PartBuilder, Target, tile_words
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.toolchain import Counted, Library, LibraryPart, find_compiler, uncounted
-from tracea_graph.toolchain.compilers import stop_running
+from tracea_graph.rewrite import DecisionTrace
+from tracea_graph.target import Backend, PartBuilder, Target, tile_setting_names
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.toolchain import Counted, Library, LibraryPart, find_compiler, ignore_progress
+from tracea_graph.toolchain.compilers import kill_running_commands
 from tracea_graph.toolchain.linking import link_parts
 from tracea_graph.tuning import (
     CaseFinished,
@@ -55,7 +55,7 @@ from tracea_graph.tuning import (
     schedule_tables,
     tune,
 )
-from tracea_graph.tuning.schedule_hints import hinted, hints_from
+from tracea_graph.tuning.schedule_hints import hinted_schedule, parse_hints
 
 __all__ = [
     "TUNING_SHARE",
@@ -110,7 +110,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         self._contents = _Contents()
         self._fallback = _Contents()
         self._published: Path | None = None
-        self.counted: Counted = uncounted
+        self.counted: Counted = ignore_progress
         """Called with the number of compiled units and of all that a library lacks."""
         self._ahead: threading.Thread | None = None
         self._closed = threading.Event()
@@ -131,7 +131,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
     ) -> None:
         self._closed.set()
         while self._ahead is not None and self._ahead.is_alive():
-            stop_running(self._ahead.ident)
+            kill_running_commands(self._ahead.ident)
             self._ahead.join(_STOPPING_SECONDS)
 
     def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
@@ -193,7 +193,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
             )
         start = time.perf_counter()
         parts = list[LibraryPart]()
-        with Scratch("build") as name:
+        with ScratchFolder("build") as name:
             for i, (one, contents) in enumerate(((target.fallback, fallback), (target, own))):
                 assert isinstance(one.backend, PartBuilder)
                 folder, entry = Path(name, str(i)), f"tracea_register_{one.backend.name}"
@@ -234,7 +234,7 @@ class BuiltModel:
     data: Path | None
     library: Path | None
     assembly: Assembly
-    trace: Trace
+    trace: DecisionTrace
     built: Library | None
     stored: DataFile | None = None
 
@@ -253,7 +253,7 @@ class Decisions:
     """Everything needed to repeat a plan: cost model, constraints and tuned schedules."""
 
     cost: CostModel
-    constraints: Constraints
+    constraints: PlanConstraints
     schedules: ScheduleTables
 
 
@@ -319,7 +319,7 @@ class CandidateBuilder:
         self._guards = guards_of(model, planner.backend)
         self.names = planner.backend.rules if options.custom_ops else STANDARD_RULES
 
-    def begin(self, deadline: Deadline) -> tuple[Assembly, Trace]:
+    def begin(self, deadline: Deadline) -> tuple[Assembly, DecisionTrace]:
         """Plan the model with all rewrites; with none if planning exceeds its budget share."""
         seconds = _PLANNING_SHARE * self.options.budget
         try:
@@ -329,10 +329,11 @@ class CandidateBuilder:
             deadline.note(f"planning was not finished in {seconds:.3g} s, its share of the budget")
             graph = self.model.graph
             nothing = Assembly(graph, self.planner.backend)
-            self._plans[frozenset()] = nothing, ScheduledGraph(graph, Trace(), Constraints({}, {}))
+            empty = ScheduledGraph(graph, DecisionTrace(), PlanConstraints({}, {}))
+            self._plans[frozenset()] = nothing, empty
             return self.plan()
 
-    def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, Trace]:
+    def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, DecisionTrace]:
         """Return the assembly without the dropped groups, and its trace.  Raises OutOfTime."""
         assembly, plan = self._planned(dropped)
         return assembly.tuned(self._schedules), plan.trace
@@ -459,7 +460,7 @@ class CandidateBuilder:
         bindings: Sequence[Mapping[str, int]],
         measure: bool = True,
         deadline: Deadline | None = None,
-        counted: Counted = uncounted,
+        counted: Counted = ignore_progress,
     ) -> None:
         """Find better schedules for the whole model; later plans use them.
 
@@ -474,14 +475,14 @@ class CandidateBuilder:
             self.libraries.target.levels,
             options.thread_counts,
             min(TUNING_SHARE[options.effort] * options.budget, deadline.left) * measure,
-            unscheduled_us(assembly.graph, self.planner.cost) * len(bindings),
+            untuned_ops_us(assembly.graph, self.planner.cost) * len(bindings),
             seed=options.seed,
             storage=options.storage,
             selective=options.effort != "thorough",
             weight_bytes=None if options.storage else assembly.weight_bytes,
         )
         loads = assembly.workloads(bindings)
-        pin = partial(hinted, hints_from(options.patterns, tile_words()))
+        pin = partial(hinted_schedule, parse_hints(options.patterns, tile_setting_names()))
         tuned = tune(
             loads, tuning, self.planner.backend, options.environment, pin=pin,
             building=deadline.suspended, listen=_CasesCounted(counted),
@@ -522,7 +523,7 @@ class CandidateBuilder:
         return self.write(out, *self.plan(dropped), pool=self._pool, levels=levels)
 
     def write(
-        self, out: Path, assembly: Assembly, trace: Trace,
+        self, out: Path, assembly: Assembly, trace: DecisionTrace,
         pool: DataPool | None = None, earlier: DataFile | None = None,
         levels: Sequence[str] | None = None,
     ) -> BuiltModel:  # fmt: skip
@@ -551,7 +552,7 @@ class CandidateBuilder:
             assembly.weights(),
             out,
             functions=bodies,
-            guard=condition_of(self._guards, domain),
+            guard=guard_condition_nodes(self._guards, domain),
             domain=domain,
             metadata=_metadata(library, assembly.backend),
             node_metadata=assembly.metadata(nodes, domain),

@@ -47,18 +47,18 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.chosen_compression import Compressed
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
-from tracea_graph.pipeline.inputs import Inputs
+from tracea_graph.pipeline.inputs import ModelInputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.step_timer import StepTimer
 from tracea_graph.views import CompressionRow
 
 __all__ = [
-    "Compression",
+    "ChosenCompression",
     "CompressionContext",
     "CompressionResult",
     "CompressionSearch",
     "ErrorMeter",
-    "compress",
+    "choose_compression",
     "observable_layers",
 ]
 
@@ -104,7 +104,7 @@ class CompressionContext:
 
     model: Model
     options: Options
-    inputs: Inputs
+    inputs: ModelInputs
     planner: Planner
     libraries: LibraryBuilder
     scratch: Path
@@ -325,7 +325,7 @@ class CompressionSearch:
 
 
 def observable_layers(
-    context: CompressionContext, options: Options, inputs: Inputs
+    context: CompressionContext, options: Options, inputs: ModelInputs
 ) -> tuple[tuple[Layer, ...], list[str]]:
     """Return the layers whose inputs are named values of the original, and why others are not."""
     plain = dataclasses.replace(
@@ -366,7 +366,7 @@ def _model_id(model: Model) -> tuple[str, int, int]:
 
 
 @dataclass(frozen=True)
-class Compression:
+class ChosenCompression:
     """The chosen compression, and what the report says about it.
 
     ``inputs`` are used to verify and time, ``planner`` plans with the compressed matrices, and
@@ -374,7 +374,7 @@ class Compression:
     share of max|y|.  ``steers``: that metric decides how much precision is given up.
     """
 
-    inputs: Inputs
+    inputs: ModelInputs
     planner: Planner
     rows: tuple[CompressionRow, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -420,7 +420,7 @@ class Compression:
         )
 
 
-def compress(context: CompressionContext) -> Compression:
+def choose_compression(context: CompressionContext) -> ChosenCompression:
     """Choose compressed matrices for a model; none without ``--low-rank`` and ``--prune``.
 
     Raises UsageError for contradictory options, data that does not fit the model, a metric that
@@ -433,9 +433,9 @@ def compress(context: CompressionContext) -> Compression:
                 "--metric measures --low-rank, --prune and --precision: give one of them with it"
             )
         if not options.metric:
-            return Compression(context.inputs, context.planner)
+            return ChosenCompression(context.inputs, context.planner)
         return _compression(CompressionSearch(context), None, ())
-    check_options(options)
+    check_compression_options(options)
     context.timer.step("compressing")
     # layers are identified by their channels, which removing dead channels would change
     skip = (*options.skip, DEAD_CHANNELS)
@@ -447,15 +447,15 @@ def compress(context: CompressionContext) -> Compression:
         result = searcher.run()
     warnings = tuple(searcher.warnings)
     if result is None and not options.metric:
-        return Compression(searcher.inputs, context.planner, warnings=warnings)
+        return ChosenCompression(searcher.inputs, context.planner, warnings=warnings)
     return _compression(searcher, result, warnings)
 
 
 def _compression(
     searcher: CompressionSearch, result: CompressionResult | None, warnings: tuple[str, ...]
-) -> Compression:
+) -> ChosenCompression:
     """Wrap the search's result; without one, the metric still bounds precision losses."""
-    return Compression(
+    return ChosenCompression(
         searcher.inputs,
         searcher.planner_of(result.compressed) if result else searcher.context.planner,
         result.rows if result else (),
@@ -469,7 +469,7 @@ def _compression(
     )
 
 
-def check_options(options: Options) -> None:
+def check_compression_options(options: Options) -> None:
     """Raise UsageError for options that leave nothing to choose or nothing to measure."""
     what = "--low-rank" if options.low_rank is not None else "--prune"
     if options.low_rank is not None and not 0 < options.low_rank <= 1:

@@ -29,10 +29,10 @@ from tracea_graph.errors import BuildError, OutdatedDecisionsError, UsageError, 
 from tracea_graph.json_documents import to_json_data
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.options import OPTIONS, Options
-from tracea_graph.pipeline.plan_lock import Lock, parse_lock
+from tracea_graph.pipeline.plan_lock import PlanLock, parse_lock
 from tracea_graph.target import Target
-from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
-from tracea_graph.toolchain.object_cache import digest, write_whole
+from tracea_graph.toolchain.cache_trust import is_trusted, make_private, read_private
+from tracea_graph.toolchain.object_cache import sha256_of_parts, write_atomically
 from tracea_graph.tuning.cache_key import machine_facts
 from tracea_graph.views import Report, TimingRow, WeightRow
 
@@ -72,10 +72,10 @@ class DecisionCache:
         about = json.dumps(
             [settings, facts, list(target.every_level), _sources()], sort_keys=True, default=str
         )
-        key = digest(about, *map(_content, files))
+        key = sha256_of_parts(about, *map(_content, files))
         return cls(options.environment.cache / FOLDER / f"{key}.json")
 
-    def load(self) -> Lock | None:
+    def load(self) -> PlanLock | None:
         """Return the cached decisions as a lock with its date; None if there are none."""
         if self.path is None:
             return None
@@ -98,7 +98,7 @@ class DecisionCache:
             return None
 
     def store(
-        self, lock: Lock, report: Report, library: str, data: DataFile | None, busy: bool
+        self, lock: PlanLock, report: Report, library: str, data: DataFile | None, busy: bool
     ) -> None:
         """Store decisions with the SHA-256 of the library and of the data file.
 
@@ -116,16 +116,16 @@ class DecisionCache:
         }  # fmt: skip
         try:
             make_private(self.path.parent)
-            if not trusted(self.path.parent, self.path.parent):
+            if not is_trusted(self.path.parent, self.path.parent):
                 return
-            write_whole(self.path, json.dumps(found, default=str).encode(), 0o600)
+            write_atomically(self.path, json.dumps(found, default=str).encode(), 0o600)
             for old in _by_age(self.path.parent.glob("*.json"))[_MOST:]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("decisions were not cached: %s", error)
 
     @contextmanager
-    def invalidating(self, lock: Lock | None) -> Iterator[None]:
+    def invalidating(self, lock: PlanLock | None) -> Iterator[None]:
         """Remove the entry if applying it fails inside the block.
 
         Raises OutdatedError then; without cached decisions, errors pass through unchanged.
@@ -173,4 +173,4 @@ def _sources() -> str:
         for name in names
         if any(Path(name).match(glob) for glob in _SOURCES)
     )
-    return digest(*(path.read_bytes() for path in sorted(found)))
+    return sha256_of_parts(*(path.read_bytes() for path in sorted(found)))

@@ -26,13 +26,13 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.first_result import FirstResult, known_ratios, worth_screening
 from tracea_graph.pipeline.input_size_search import check_sizes
-from tracea_graph.pipeline.inputs import Feed, Inputs
-from tracea_graph.pipeline.plan_lock import Lock
+from tracea_graph.pipeline.inputs import Feed, ModelInputs
+from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.precision_fallback import fastest_tile_sizes, precision_fallback
 from tracea_graph.pipeline.result_assembly import row_tiling_key
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.reason_codes import Code, Reason, code_of
-from tracea_graph.toolchain import Counted, uncounted
+from tracea_graph.toolchain import Counted, ignore_progress
 
 __all__ = ["Evaluator"]
 
@@ -57,11 +57,11 @@ class Evaluator:
 
     model: Model
     builder: CandidateBuilder
-    inputs: Inputs
+    inputs: ModelInputs
     options: Options
     levels: tuple[str, ...]
     worker_pool: WorkerPool | None = None
-    lock: Lock | None = None
+    lock: PlanLock | None = None
     unmeasured: bool = False
     deadline: Deadline = field(default_factory=Deadline)
     variables: Callable[[str], Mapping[str, str]] = lambda level: {"TRACEA_ISA": level}
@@ -74,7 +74,7 @@ class Evaluator:
     """Error of each culprit group, or of its faulty part."""
     slower_tiles: frozenset[str] = frozenset()
     """Keys of row tiles that were slower than smaller ones."""
-    counted: Counted = uncounted
+    counted: Counted = ignore_progress
     """Told how many of the groups' comparisons are made."""
     first: FirstResult | None = None
     interrupted: bool = False

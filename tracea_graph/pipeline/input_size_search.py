@@ -10,7 +10,7 @@ from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.errors import RejectedSizesError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.pipeline.inputs import Inputs, synthesized
+from tracea_graph.pipeline.inputs import ModelInputs, synthesized
 
 __all__ = ["check_sizes"]
 
@@ -20,7 +20,7 @@ _SECONDS = 20.0
 
 def check_sizes(
     model: Model,
-    inputs: Inputs,
+    inputs: ModelInputs,
     options: Options,
     rejected: Mapping[str, str],
     acquire: AcquireWorker,

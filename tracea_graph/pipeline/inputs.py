@@ -28,7 +28,7 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["Inputs", "gather_inputs", "inputs_to_run", "synthesized"]
+__all__ = ["ModelInputs", "gather_inputs", "inputs_to_run", "synthesized"]
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -41,7 +41,7 @@ with.
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ModelInputs:
     """Feeds by label, to time and to verify with; ``timed`` are the bindings to time.
 
     Of the feeds to verify with, the ``spare`` ones are used only if the model runs quickly, and
@@ -99,7 +99,7 @@ class Inputs:
         return tuple(dict.fromkeys(note for one in self.timed for note in one.notes))
 
 
-def gather_inputs(model: Model, options: Options) -> Inputs:
+def gather_inputs(model: Model, options: Options) -> ModelInputs:
     """Return the feeds for a model.
 
     Calibration data is not timed: timing uses the requested sizes.  Of many real input sets all
@@ -122,9 +122,11 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
         trouble = largest_oversized_value(graph, (*asked, *sizes.values()))
         if options.shapes:
             made = {b.label: synthesized(model, b, options.seed) for b in timed}
-            return Inputs(timed, made, real, real=True, trouble=trouble)
+            return ModelInputs(timed, made, real, real=True, trouble=trouble)
         chosen = {label: real[label] for label in _spread(tuple(real), _TIMED)}
-        return Inputs(tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble)
+        return ModelInputs(
+            tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble
+        )
     if huge := largest_oversized_value(graph, (*timed, *verified), inputs_to_feed(graph, names)):
         raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
     checked = {b.label: synthesized(model, b, options.seed) for b in verified}
@@ -132,13 +134,13 @@ def gather_inputs(model: Model, options: Options) -> Inputs:
     count = _MANY if model.size < _SMALL else 1
     more = _uniform(timed[0].label, timing, options.seed, count)
     trouble = largest_oversized_value(graph, (*timed, *verified))
-    found = Inputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
+    found = ModelInputs(timed, timing, checked | more, frozenset(more), trouble=trouble)
     same = next(b for b in verified if b.label == found.foremost)
     other = {f"{same.label}, other values": synthesized(model, same, options.seed + 1)}
     return replace(found, others=other)
 
 
-def inputs_to_run(model: Model, options: Options) -> Inputs:
+def inputs_to_run(model: Model, options: Options) -> ModelInputs:
     """Return the feeds for a model that will be run in any case.
 
     Raises UsageError if default sizes would make its values too large.

@@ -26,36 +26,38 @@ from tracea_graph.passes.quantized.round_results import values_between
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.pipeline.compression_search import CompressionContext, observable_layers
 
-__all__ = ["Quantization", "calibrate_rounding"]
+__all__ = ["RoundingChoices", "calibrate_rounding"]
 
 
 @dataclass(frozen=True)
-class Quantization:
+class RoundingChoices:
     """The choices by stored matrix or value, and sentences for the report."""
 
     choices: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
     notes: tuple[str, ...] = ()
 
 
-def calibrate_rounding(context: CompressionContext) -> Quantization:
+def calibrate_rounding(context: CompressionContext) -> RoundingChoices:
     """Choose for every product and convolution that reads a named value; none without ``--data``.
 
     Raises UsageError for data that does not fit the model.
     """
     options, model, inputs = context.options, context.model, context.inputs
     if options.precision not in CALIBRATED or options.data is None:
-        return Quantization()
+        return RoundingChoices()
     samples = split_data(options.data, None, model, inputs.verification).calibrate
     if samples is None:
-        return Quantization()
+        return RoundingChoices()
     context.timer.step("calibrating")
     with threadpool_limits(max(options.thread_counts), user_api="blas"):
         products = _products(context, samples)
-        images = _convolutions(context, samples) if options.precision == "int8" else Quantization()
-    return Quantization({**products.choices, **images.choices}, products.notes + images.notes)
+        images = (
+            _convolutions(context, samples) if options.precision == "int8" else RoundingChoices()
+        )
+    return RoundingChoices({**products.choices, **images.choices}, products.notes + images.notes)
 
 
-def _products(context: CompressionContext, samples: Samples) -> Quantization:
+def _products(context: CompressionContext, samples: Samples) -> RoundingChoices:
     options, threads = context.options, max(context.options.thread_counts)
     fixed = not options.custom_ops  # QuantizeLinear needs scales
     if fixed:  # products keep their own matrices
@@ -63,7 +65,7 @@ def _products(context: CompressionContext, samples: Samples) -> Quantization:
     layers, _ = observable_layers(context, options, context.inputs)
     layers = tuple(layer for layer in layers if not layer.written and layer.observed)
     if not layers:
-        return Quantization()
+        return RoundingChoices()
     values = list({seen.key: seen for layer in layers for seen in layer.observed}.values())
     found = dict[str, Calibrated]()
     rows = sample_rows(context.model.in_float32, values, samples, context.progress, threads)
@@ -71,21 +73,21 @@ def _products(context: CompressionContext, samples: Samples) -> Quantization:
         context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
         x, matrix = rows[layer.observed[0].key], layer.matrix()
         found[layer.name] = CALIBRATED[options.precision](x, matrix, fixed)
-    return Quantization(found, (_note(found),))
+    return RoundingChoices(found, (_note(found),))
 
 
-def _convolutions(context: CompressionContext, samples: Samples) -> Quantization:
+def _convolutions(context: CompressionContext, samples: Samples) -> RoundingChoices:
     named = _named(context.model)
     layers, standard = tuple(_conv_layers(context.model, named)), not context.options.custom_ops
     if not layers:
-        return Quantization()
+        return RoundingChoices()
     between = [v for v in values_between(context.model.graph) if v in named] if standard else []
     found = sample_convolutions(
         context.model.in_float32, layers, between, samples, context.progress,
         max(context.options.thread_counts),
     )  # fmt: skip
     choices = choose_conv_int8(layers, found, context.progress)
-    return Quantization(choices, (conv_rounding_summary(choices, layers),) if choices else ())
+    return RoundingChoices(choices, (conv_rounding_summary(choices, layers),) if choices else ())
 
 
 def _named(model: Model) -> frozenset[str]:

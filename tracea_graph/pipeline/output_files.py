@@ -21,22 +21,22 @@ from tracea_graph.onnx_io import files_of, node_count, write_original
 from tracea_graph.options import Options
 from tracea_graph.reason_codes import Code
 from tracea_graph.target import host_fingerprint
-from tracea_graph.temporary_files import STAGED, Scratch, open_regular, sweep
+from tracea_graph.temporary_files import STAGED, ScratchFolder, open_regular_file, remove_leftovers
 from tracea_graph.toolchain import Library
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.toolchain.platforms import ENDINGS
 from tracea_graph.version import versions
 from tracea_graph.views import Report
 
 __all__ = [
-    "Paths",
+    "ResultPaths",
     "StagingFolder",
     "check_file",
     "check_folder",
     "check_overwrites",
-    "keep_unreadable",
-    "paths_for",
+    "keep_unreadable_original",
     "paths_of_all",
+    "result_paths",
     "staging",
     "write_text",
 ]
@@ -62,7 +62,7 @@ def _possible(model: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Paths:
+class ResultPaths:
     """The files of one result; the data file's name contains its hash."""
 
     model: Path
@@ -95,7 +95,7 @@ class Paths:
         return self.model.with_name(f"{self.model.stem}.{sha256[:10]}.data")
 
 
-def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
+def result_paths(source: Path, output: Path | None, folder: bool = False) -> ResultPaths:
     """Return where the result of ``source`` goes; ``folder`` says ``output`` must be a folder.
 
     A name without a suffix is a folder too, created on demand.  Raises UsageError if the output is
@@ -119,7 +119,7 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
     if os.path.isdir(target):
         raise UsageError(f"the output {target} is a folder; choose another name")
     made = output is not None and target.parent == output and not os.path.exists(output)
-    home, paths = target.parent.parent if made else target.parent, Paths(target)
+    home, paths = target.parent.parent if made else target.parent, ResultPaths(target)
     _check_folder(home)
     for path in (target.parent, paths.model, paths.report):
         _check_name(path.name, home, "choose another with -o")
@@ -128,12 +128,12 @@ def paths_for(source: Path, output: Path | None, folder: bool = False) -> Paths:
 
 def paths_of_all(
     sources: Sequence[Path], output: Path | None, folder: bool = False
-) -> tuple[Paths, ...]:
+) -> tuple[ResultPaths, ...]:
     """Return where the results of several models go.
 
     Raises UsageError, before anything is done, if one would overwrite another or an input.
     """
-    every = tuple(paths_for(source, output, folder or len(sources) > 1) for source in sources)
+    every = tuple(result_paths(source, output, folder or len(sources) > 1) for source in sources)
     read = {_file_id(source): source for source in sources if os.path.exists(source)}
     written: dict[Path, Path] = {}
     for source, paths in zip(sources, every, strict=True):
@@ -169,7 +169,7 @@ def check_folder(path: Path, what: str) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically.  Raises UsageError."""
     try:
-        write_whole(path, text.encode(errors="xmlcharrefreplace"))
+        write_atomically(path, text.encode(errors="xmlcharrefreplace"))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -182,7 +182,7 @@ class StagingFolder:
     """
 
     folder: Path
-    paths: Paths
+    paths: ResultPaths
     inputs: tuple[Path, ...]
 
     @property
@@ -234,7 +234,7 @@ def _holds(place: Path, data: Path) -> bool:
 
 
 @contextmanager
-def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
+def staging(paths: ResultPaths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
     """Yield a staging folder that is removed afterwards in all cases.
 
     Raises UsageError if a file in the way is not an earlier result of this tool, and instead of an
@@ -245,8 +245,8 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
     made = not home.exists()
     try:
         home.mkdir(exist_ok=True)
-        sweep(home)
-        scratch = Scratch(folder=home)
+        remove_leftovers(home)
+        scratch = ScratchFolder(folder=home)
         stage = StagingFolder(Path(scratch.name), paths, tuple(inputs))
         yield stage
     except OSError as error:
@@ -267,7 +267,7 @@ def staging(paths: Paths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
                 home.rmdir()
 
 
-def _meant(file: object, home: Path, paths: Paths) -> Path:
+def _meant(file: object, home: Path, paths: ResultPaths) -> Path:
     """Return the output file that a failed write of a staged file was for."""
     if not isinstance(file, str):
         return paths.model
@@ -294,7 +294,7 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"the folder {folder} is not writable; choose another with -o")
 
 
-def check_overwrites(paths: Paths, inputs: Sequence[Path]) -> None:
+def check_overwrites(paths: ResultPaths, inputs: Sequence[Path]) -> None:
     """Check that the output paths may be overwritten.
 
     Raises UsageError if a file there belongs to the input, or was not written by this tool.
@@ -326,7 +326,7 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 def _is_our_library(path: Path) -> bool:
     try:
         with (
-            open_regular(path) as file,
+            open_regular_file(path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
         ):
             return all(mark.search(view) for mark in _LIBRARY_MARKS)
@@ -334,10 +334,10 @@ def _is_our_library(path: Path) -> bool:
         return False
 
 
-def _earlier(paths: Paths) -> Mapping[str, Any]:
+def _earlier(paths: ResultPaths) -> Mapping[str, Any]:
     """Return the report of an earlier result at these paths; empty if there is none."""
     try:
-        with open_regular(paths.report) as file:
+        with open_regular_file(paths.report) as file:
             found = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
@@ -345,7 +345,7 @@ def _earlier(paths: Paths) -> Mapping[str, Any]:
     return found if known and "tracea" in found["versions"] else {}
 
 
-def _earlier_data(paths: Paths) -> Path | None:
+def _earlier_data(paths: ResultPaths) -> Path | None:
     """Return the data file of an earlier result at these paths."""
     name = _earlier(paths).get("data")
     if not isinstance(name, str):
@@ -357,8 +357,12 @@ def _earlier_data(paths: Paths) -> Path | None:
     return data if ours and data.is_file() else None
 
 
-def keep_unreadable(
-    source: Path, error: Exception, paths: Paths, options: Options, worker_pool: WorkerPool | None
+def keep_unreadable_original(
+    source: Path,
+    error: Exception,
+    paths: ResultPaths,
+    options: Options,
+    worker_pool: WorkerPool | None,
 ) -> Report:
     """Write the original as the result of a model whose import ended with ``error``.
 

@@ -19,11 +19,11 @@ import msgspec
 from tracea_graph.errors import UsageError
 from tracea_graph.json_documents import read_document, to_json
 from tracea_graph.onnx_io import DataFile
-from tracea_graph.ops.structural_hash import graph_key, value_keys
+from tracea_graph.ops.structural_hash import graph_key, structural_keys
 from tracea_graph.options import OPTIONS, Options
 from tracea_graph.pipeline.candidates import Decisions
-from tracea_graph.pipeline.output_files import Paths
-from tracea_graph.pipeline.planning import Constraints
+from tracea_graph.pipeline.output_files import ResultPaths
+from tracea_graph.pipeline.planning import PlanConstraints
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import TileGraph
@@ -32,7 +32,7 @@ from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.version import VERSION
 from tracea_graph.views import GroupRow, TimingRow, WeightRow
 
-__all__ = ["Lock", "parse_lock", "read_lock"]
+__all__ = ["PlanLock", "parse_lock", "read_lock"]
 
 _ADVICE = "make a new one with --save-lock"
 _TYPES = get_type_hints(Options)
@@ -70,7 +70,7 @@ class LockContent:
 
 
 @dataclass(frozen=True)
-class Lock:
+class PlanLock:
     """A lock as read; ``where`` names its file in messages.
 
     For decisions of an earlier equal run, ``provenance`` says when they were made, ``library`` is
@@ -98,13 +98,13 @@ class Lock:
         groups: Sequence[GroupRow],
         improved: bool,
         guarded: bool = False,
-    ) -> Lock:
+    ) -> PlanLock:
         """Create a lock of the decisions about an imported graph.
 
         ``groups`` are the report's rows; ``guarded`` says that initializers of the graph may be
         fed (see :class:`~tracea_graph.pipeline.planning.InitializerGuard`).
         """
-        keys = value_keys(graph)
+        keys = structural_keys(graph)
         frozen = [(keys.get(v, v), why) for v, why in decisions.constraints.frozen.items()]
         excluded = [
             (rule, keys.get(v, v), why)
@@ -172,7 +172,7 @@ class Lock:
         """The cost model that predicted gains."""
         return CostModel(self.content.machine, self.content.bindings)
 
-    def stored(self, paths: Paths) -> DataFile | None:
+    def stored(self, paths: ResultPaths) -> DataFile | None:
         """Return the data file of the earlier result if it exists unchanged."""
         if self.data is None:
             return None
@@ -207,7 +207,7 @@ class Lock:
             raise UsageError(
                 f"{self.where} was made for {had}, and kernels here are for {have}; {_ADVICE}"
             )
-        keys = value_keys(graph)
+        keys = structural_keys(graph)
         if graph_key(graph, keys) != self.content.structure:
             raise UsageError(
                 f"{self.where} does not fit: the model computes something else than the one it "
@@ -218,7 +218,7 @@ class Lock:
         excluded: dict[str, dict[str, str]] = {}
         for rule, key, why in self.content.excluded:
             excluded.setdefault(rule, {})[values.get(key, key)] = why
-        return Decisions(self.cost, Constraints(frozen, excluded), {})
+        return Decisions(self.cost, PlanConstraints(frozen, excluded), {})
 
     def check(self, assembly: Assembly) -> None:
         """Raise UsageError unless the assembly has exactly the groups that were kept."""
@@ -258,7 +258,7 @@ class Lock:
         return {problem: tables[key] for key, problem in problems.items() if key in tables}
 
 
-def read_lock(path: Path) -> Lock:
+def read_lock(path: Path) -> PlanLock:
     """Read a lock file.  Raises UsageError if it is not a lock of this version."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -269,12 +269,12 @@ def read_lock(path: Path) -> Lock:
     return parse_lock(content, path)
 
 
-def parse_lock(data: Any, path: str | Path) -> Lock:
+def parse_lock(data: Any, path: str | Path) -> PlanLock:
     """Parse a lock from a file's data.  Raises UsageError if it is not one."""
     content = read_document(LockContent, data, f"the plan lock {path}", _ADVICE)
     try:
         msgspec.convert({"settings": content.settings}, _Checked)
-        lock = Lock(str(path), content)
+        lock = PlanLock(str(path), content)
         lock.apply_settings(Options())
         assert lock.cost
     except (msgspec.ValidationError, TypeError, ValueError) as error:

@@ -42,26 +42,33 @@ from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, Wri
 from tracea_graph.passes.sparse.chosen_compression import Compressed
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.backend_fallback import FallbackPlanner
-from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.result_assembly import Assembly, assemble
+from tracea_graph.pipeline.inputs import ModelInputs
+from tracea_graph.pipeline.result_assembly import Assembly, assemble_result
 from tracea_graph.pipeline.step_timer import Deadline
-from tracea_graph.policy import CostModel, decision_cost
-from tracea_graph.rewrite import Memo, Phase, RulePass, SchedulerLimits, Trace, schedule
+from tracea_graph.policy import CostModel, decision_time_share
+from tracea_graph.rewrite import (
+    DecisionTrace,
+    PassResultCache,
+    Phase,
+    RulePass,
+    SchedulerLimits,
+    schedule_rewrites,
+)
 from tracea_graph.target import Backend, Target, target_of
 from tracea_graph.temporary_files import gc_paused
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "STANDARD_RULES",
-    "Constraints",
     "InitializerGuard",
+    "PlanConstraints",
     "Planner",
     "ScheduledGraph",
-    "condition_of",
-    "guarded_form",
+    "guard_condition_nodes",
     "guarded_if_it_pays",
     "guards_of",
-    "rounded_later",
+    "read_with_guards",
+    "values_rounded_later",
     "with_override_feed",
 ]
 
@@ -81,7 +88,7 @@ _DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, LayoutPara
 
 
 @dataclass(frozen=True)
-class Constraints:
+class PlanConstraints:
     """What the scheduler must leave unchanged, and why.
 
     Graph, options, cost model and constraints determine a plan.
@@ -96,8 +103,8 @@ class ScheduledGraph:
     """A scheduled graph, its trace, and the constraints it was scheduled under."""
 
     graph: TileGraph
-    trace: Trace
-    constraints: Constraints
+    trace: DecisionTrace
+    constraints: PlanConstraints
 
     def made_by(self, rules: Container[str]) -> list[Region]:
         """Return the regions of some rules in order, whatever was fused into them later."""
@@ -174,8 +181,8 @@ class Planner:
         self._known_unprofitable: dict[str, str] = {}
         self._whole: ScheduledGraph | None = None
         self._broken: dict[str, RuleError] = {}
-        self._memo = Memo()
-        self._rounded = rounded_later(graph) if options.precision == "fp32" else {}
+        self._memo = PassResultCache()
+        self._rounded = values_rounded_later(graph) if options.precision == "fp32" else {}
 
     def _every(self, request: Request) -> tuple[Phase, ...]:
         """All phases, in order."""
@@ -205,7 +212,7 @@ class Planner:
         self, frozen: Mapping[str, str], excluded: Exclusions, unclustered: bool
     ) -> ScheduledGraph:
         frozen = {**self._rounded, **self._known_unprofitable, **frozen}
-        plan = self.plan_under(Constraints(frozen, excluded), unclustered)
+        plan = self.plan_under(PlanConstraints(frozen, excluded), unclustered)
         try:
             unprofitable = {} if self._applies_all or unclustered else self._unprofitable(plan)
             if unprofitable.keys() - frozen.keys():
@@ -215,7 +222,9 @@ class Planner:
             self.deadline.note(f"planning ended early: kernels below {_WORTH_US:g} µs are kept")
         return plan
 
-    def plan_under(self, constraints: Constraints, unclustered: bool = False) -> ScheduledGraph:
+    def plan_under(
+        self, constraints: PlanConstraints, unclustered: bool = False
+    ) -> ScheduledGraph:
         """Schedule the graph under exactly these constraints."""
         while True:
             try:
@@ -230,7 +239,7 @@ class Planner:
             made = plan()
             try:
                 bodies = self._fallback.body if self._fallback else None
-                return assemble(made.graph, self.backend, self.policy, bodies), made
+                return assemble_result(made.graph, self.backend, self.policy, bodies), made
             except RuleError as error:
                 self._leave_out(error)
 
@@ -239,9 +248,9 @@ class Planner:
         if self._options.environment.strict or error.rule in self._broken:
             raise error
         self._broken[error.rule] = error
-        self._whole, self._memo = None, Memo()  # both hold answers of the rule
+        self._whole, self._memo = None, PassResultCache()  # both hold answers of the rule
 
-    def _scheduled(self, constraints: Constraints, unclustered: bool) -> ScheduledGraph:
+    def _scheduled(self, constraints: PlanConstraints, unclustered: bool) -> ScheduledGraph:
         graph = self._graph.copy(self._memo.history)
         graph.bindings = {**graph.bindings, **self.cost.bindings}
         limits = SchedulerLimits(
@@ -257,7 +266,7 @@ class Planner:
             lacks=self.backend.lacks,
         )
         phases = [p for p in self._phases if self._wanted(p, unclustered)]
-        trace = schedule(graph, phases, self.cost, limits, self._price, self._memo)
+        trace = schedule_rewrites(graph, phases, self.cost, limits, self._price, self._memo)
         trace.broken = tuple(self._broken.values())
         return ScheduledGraph(graph, trace, constraints)
 
@@ -273,7 +282,7 @@ class Planner:
 
     def _price(self, region: Region) -> float:
         """Share of the budget that a new kind of region uses; 0 if nothing is measured."""
-        return 0.0 if self._applies_all else decision_cost(region, self._options.budget)
+        return 0.0 if self._applies_all else decision_time_share(region, self._options.budget)
 
     def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
         """Return the predicted µs that a fused region saves over the operators it replaces.
@@ -358,7 +367,7 @@ _EXACT: Mapping[str, str] = MappingProxyType(
 """Operators whose first operand must stay bitwise equal, and why."""
 
 
-def rounded_later(graph: TileGraph) -> dict[str, str]:
+def values_rounded_later(graph: TileGraph) -> dict[str, str]:
     """Return values that reach a quantizer, a tree ensemble or a map, with the reason."""
     found: dict[str, str] = {}
     for region in graph.regions():
@@ -436,7 +445,7 @@ def guards_of(model: Model, backend: Backend) -> tuple[InitializerGuard, ...]:
     )
 
 
-def condition_of(guards: Sequence[InitializerGuard], domain: str) -> list[Node]:
+def guard_condition_nodes(guards: Sequence[InitializerGuard], domain: str) -> list[Node]:
     """Return the nodes that compute :data:`CONDITION` from all guards."""
     nodes = [guard.node(domain) for guard in guards]
     for i in range(1, len(guards)):
@@ -447,7 +456,7 @@ def condition_of(guards: Sequence[InitializerGuard], domain: str) -> list[Node]:
     return nodes
 
 
-def guarded_form(model: Model) -> Model:
+def read_with_guards(model: Model) -> Model:
     """Read a model again, with the initializers that a guard can compare as constants."""
     return replace(load(model.path, guard=True), float32_form=model.float32_form)
 
@@ -470,7 +479,7 @@ def guarded_if_it_pays(
     plain = Planner(model.graph, options, symbols, target, **more)
     if not model.overridable or not options.custom_ops:
         return model, plain
-    guarded = guarded_form(model)
+    guarded = read_with_guards(model)
     if not guarded.guarded or not all(map(guarded.graph.producer, guarded.graph.outputs)):
         return model, plain
     known = Planner(guarded.graph, options, symbols, target, plain.cost, **more)
@@ -486,7 +495,7 @@ def guarded_if_it_pays(
     return (guarded, known) if pays else (model, plain)
 
 
-def with_override_feed(model: Model, inputs: Inputs) -> Inputs:
+def with_override_feed(model: Model, inputs: ModelInputs) -> ModelInputs:
     """Add a feed that overrides the largest initializer of a guarded model, to verify with."""
     plain = next(iter(inputs.verification), None)
     sizes = {n: w.count for n, w in model.guarded.items() if w.dtype is DType.F32 and w.count}

@@ -15,23 +15,23 @@ import numpy as np
 from tracea_graph.ir import DType, Node, Weight
 from tracea_graph.onnx_io import Model, is_tracea_result, write_original
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import ALIGNED, aligned
+from tracea_graph.ops.weight_layouts import ALIGNED, round_up_aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.zero_structure import DENSE, Structure, WeightScan, as_matrix
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.compression_search import Compression
+from tracea_graph.pipeline.compression_search import ChosenCompression
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import Inputs
-from tracea_graph.pipeline.output_files import Paths, StagingFolder, write_text
-from tracea_graph.pipeline.plan_lock import Lock
+from tracea_graph.pipeline.inputs import ModelInputs
+from tracea_graph.pipeline.output_files import ResultPaths, StagingFolder, write_text
+from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.report_notes import count_nodes, guard_notes, precision_notes
 from tracea_graph.pipeline.result_assembly import AssembledNode, Assembly
 from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.reason_codes import Code, Reason, code_of
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.target import host_fingerprint
 from tracea_graph.toolchain import Manifest
 from tracea_graph.ttg import TileGraph
@@ -43,7 +43,7 @@ from tracea_graph.views import (
     StorageRow,
     TimingRow,
     WeightRow,
-    gain_of,
+    gain_in_words,
     rule_rows,
 )
 from tracea_graph.views.kernel_table import KernelRow, kernel_rows
@@ -66,24 +66,24 @@ def _machine() -> Mapping[str, Any]:
 class Reporter:
     """Fills the report while the pipeline runs, and publishes the result's files."""
 
-    paths: Paths
+    paths: ResultPaths
     model: Model
-    inputs: Inputs
+    inputs: ModelInputs
     levels: tuple[str, ...]
     options: Options
     notes: Sequence[str]
     timer: StepTimer
-    compression: Compression
+    compression: ChosenCompression
     deadline: Deadline = field(default_factory=Deadline)
-    lock: Lock | None = None
+    lock: PlanLock | None = None
     decision_cache: DecisionCache = field(default_factory=DecisionCache)
     assembly: Assembly | None = None
     holdout_error: float | None = None
     weight_properties: tuple[WeightProperty, ...] = ()
     told: tuple[str, ...] = ()
-    trace: Trace = field(default_factory=Trace)
+    trace: DecisionTrace = field(default_factory=DecisionTrace)
 
-    def planned(self, assembly: Assembly, trace: Trace, scan: WeightScan | None) -> None:
+    def planned(self, assembly: Assembly, trace: DecisionTrace, scan: WeightScan | None) -> None:
         """Record the plan; ``scan`` is the weight analysis, None if it was not requested."""
         self.assembly, self.trace = assembly, trace
         self.notes = (*self.notes, *trace.kept_exact())
@@ -124,7 +124,7 @@ class Reporter:
         built = final.built.all if final and final.built else ()
         stage.publish(data, [each.path for each in built], model)
         decisions = builder.decisions(evaluator.dropped if kept else frozenset())
-        lock = Lock.of(
+        lock = PlanLock.of(
             self.model.graph, self.options, self.levels, decisions, report.groups,
             kept is not None, bool(self.model.guarded),
         )  # fmt: skip
@@ -275,7 +275,7 @@ class Reporter:
             return Reason("no rewrite applies", Code.NO_REWRITE)
         before, after = self.model.node_count, count_nodes(kept.assembly.graph)
         left = kept.assembly.nodes_said(after, self.compression.planner.cost)
-        why = self.lock.because if self.lock else gain_of(_timings(evaluator))
+        why = self.lock.because if self.lock else gain_in_words(_timings(evaluator))
         return Reason(f"{before} nodes became {left}, {why}", Code.IMPROVED)
 
     @property
@@ -427,7 +427,7 @@ def analyze_weights(graph: TileGraph, scan: WeightScan) -> tuple[WeightProperty,
 
 
 def weight_rows(
-    found: tuple[WeightProperty, ...], trace: Trace, kept: bool
+    found: tuple[WeightProperty, ...], trace: DecisionTrace, kept: bool
 ) -> tuple[WeightRow, ...]:
     """Return a row per weight property, such as zeros: the rule that uses it, or why none does.
 
@@ -568,7 +568,7 @@ def _dense_bytes(planned: Assembly, item: AssembledNode) -> int:
     region = item.region
     params: GemmParams = region.params
     if region.rule not in _RANKS:
-        return 4 * params.k * aligned(params.n)
+        return 4 * params.k * round_up_aligned(params.n)
     written = {v for node in region.nodes for v in node.outputs}
     if region.results[0] not in written:
         return 0

@@ -26,7 +26,8 @@ from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
 
 __all__ = [
-    "FALLBACK_DOMAIN", "AssembledNode", "Assembly", "assemble", "row_tiling_key", "unscheduled_us",
+    "FALLBACK_DOMAIN", "AssembledNode", "Assembly", "assemble_result", "row_tiling_key",
+    "untuned_ops_us",
 ]  # fmt: skip
 
 FALLBACK_DOMAIN = "tracea.fallback"
@@ -248,7 +249,7 @@ def _metadata(item: AssembledNode) -> dict[str, str]:
     return said
 
 
-def assemble(
+def assemble_result(
     graph: TileGraph,
     backend: Backend,
     policy: PolicyEngine | None = None,
@@ -284,7 +285,7 @@ def assemble(
     return result
 
 
-def unscheduled_us(graph: TileGraph, cost: CostModel) -> float:
+def untuned_ops_us(graph: TileGraph, cost: CostModel) -> float:
     """Return the predicted µs of all but matmuls, convolutions and attention, which are tuned."""
     return sum(_unscheduled_us(cost, graph, region) for region in graph.regions())
 

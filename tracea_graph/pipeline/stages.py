@@ -20,29 +20,29 @@ from tracea_graph.pipeline.candidates import (
     write_float32_reference,
 )
 from tracea_graph.pipeline.compression_search import CompressionContext
-from tracea_graph.pipeline.compression_search import compress as choose_smaller
+from tracea_graph.pipeline.compression_search import choose_compression as choose_smaller
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import Inputs, gather_inputs
+from tracea_graph.pipeline.inputs import ModelInputs, gather_inputs
 from tracea_graph.pipeline.int8_calibration import calibrate_rounding
 from tracea_graph.pipeline.output_files import (
-    Paths,
+    ResultPaths,
     StagingFolder,
     check_overwrites,
-    keep_unreadable,
+    keep_unreadable_original,
     staging,
 )
-from tracea_graph.pipeline.plan_lock import Lock
+from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.planning import (
     Planner,
-    guarded_form,
     guarded_if_it_pays,
+    read_with_guards,
     with_override_feed,
 )
 from tracea_graph.pipeline.reporting import Reporter
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.step_timer import Deadline, StepTimer
-from tracea_graph.toolchain import uncounted
+from tracea_graph.toolchain import ignore_progress
 from tracea_graph.views import Report
 
 __all__ = [
@@ -73,13 +73,13 @@ class PipelineRun:
     """
 
     source: Path
-    paths: Paths
+    paths: ResultPaths
     options: Options
     notes: Sequence[str]
     libraries: LibraryBuilder
     worker_pool: WorkerPool | None
     scratch: Path
-    lock: Lock | None
+    lock: PlanLock | None
     timer: StepTimer
     deadline: Deadline
     fresh: bool = False
@@ -90,7 +90,7 @@ class PipelineRun:
 
     files: Sequence[Path] = field(init=False)  # read
     model: Model = field(init=False)  # read; with guarded initializers: choose
-    inputs: Inputs = field(init=False)  # gather; with more feeds: choose
+    inputs: ModelInputs = field(init=False)  # gather; with more feeds: choose
     reporter: Reporter = field(init=False)  # choose
     builder: CandidateBuilder = field(init=False)  # choose
     evaluator: Evaluator = field(init=False)  # choose
@@ -143,7 +143,9 @@ def read(run: PipelineRun) -> None:
     try:
         run.model = load(run.source, freeze=options.freeze_initializers, unrolled=True)
     except Exception as error:  # raised again unless ONNX Runtime accepts the model
-        run.report = keep_unreadable(run.source, error, run.paths, options, run.worker_pool)
+        run.report = keep_unreadable_original(
+            run.source, error, run.paths, options, run.worker_pool
+        )
         return
     run.files = files_of(run.source)
     check_overwrites(run.paths, run.files)
@@ -184,7 +186,7 @@ def choose(run: PipelineRun) -> None:
     if lock is None:
         model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline, ranges)
     else:
-        model = guarded_form(run.model) if lock.guarded else run.model
+        model = read_with_guards(run.model) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost, ranges=ranges)
     if options.custom_ops and (lock is None or lock.improved):
         run.libraries.start()  # only now: the planner has measured this machine
@@ -282,7 +284,7 @@ def build(run: PipelineRun) -> None:
 
 def verify(run: PipelineRun) -> None:
     """Compare the candidate with the original and drop the rewrites that are wrong."""
-    run.libraries.counted = uncounted  # from here on, builds are parts of other steps
+    run.libraries.counted = ignore_progress  # from here on, builds are parts of other steps
     run.timer.step("verifying")
     run.candidate = run.evaluator.verify(run.candidate)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tracea_graph.policy.cost_model import CostModel, decision_cost
+from tracea_graph.policy.cost_model import CostModel, decision_time_share
 from tracea_graph.policy.kernel_catalog import KernelCatalog
-from tracea_graph.policy.kernel_decision import Candidate, KernelPlan, PolicyDecision, Rejected
+from tracea_graph.policy.kernel_decision import (
+    CandidateVariant,
+    KernelPlan,
+    PolicyDecision,
+    RejectedVariant,
+)
 from tracea_graph.policy.machine_model import Machine
 from tracea_graph.policy.operator_topology import (
     BlockSparse,
@@ -20,13 +25,13 @@ from tracea_graph.policy.operator_topology import (
     Windowed,
 )
 from tracea_graph.policy.policy_engine import CallDecision, PolicyEngine
-from tracea_graph.policy.processor_families import Processor
+from tracea_graph.policy.processor_families import ProcessorFamily
 from tracea_graph.policy.search_space import Config, SearchSpace
 
 __all__ = [
     "BlockSparse",
     "CallDecision",
-    "Candidate",
+    "CandidateVariant",
     "Channelwise",
     "Config",
     "CostModel",
@@ -40,12 +45,12 @@ __all__ = [
     "Pointwise",
     "PolicyDecision",
     "PolicyEngine",
-    "Processor",
-    "Rejected",
+    "ProcessorFamily",
+    "RejectedVariant",
     "Rowwise",
     "SearchSpace",
     "Transformed",
     "Unstructured",
     "Windowed",
-    "decision_cost",
+    "decision_time_share",
 ]

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FILE", "UNMEASURED", "Coefficients", "fitted"]
+__all__ = ["FILE", "UNMEASURED", "Coefficients", "packaged_coefficients"]
 
 FILE = Path(__file__).with_name("coefficients.json")
 UNMEASURED = (
@@ -69,6 +69,6 @@ class Coefficients:
 
 
 @cache
-def fitted() -> Coefficients:
+def packaged_coefficients() -> Coefficients:
     """Return the coefficients that come with the package."""
     return Coefficients(**json.loads(FILE.read_text(encoding="utf-8")))

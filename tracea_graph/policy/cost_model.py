@@ -19,9 +19,9 @@ from math import prod
 
 from tracea_graph.ir import Extent, TensorSpec, assumed_size
 from tracea_graph.ops.chain import Chain
-from tracea_graph.ops.concat import ConcatParams, seen_layouts
+from tracea_graph.ops.concat import ConcatParams, operand_layouts
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.elementwise import ElementwiseParams, is_pure_reshape
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.op_cost import OpCost
@@ -29,12 +29,12 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.program_row_tiling import row_tilings_in
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.policy.cost_coefficients import Coefficients, fitted
+from tracea_graph.policy.cost_coefficients import Coefficients, packaged_coefficients
 from tracea_graph.policy.machine_model import Machine
 from tracea_graph.policy.ort_cost import SHAPE_ONLY, ort_cost
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CostModel", "decision_cost"]
+__all__ = ["CostModel", "decision_time_share"]
 
 _PARTS = frozenset(("Slice", "Split"))
 """Operators that read as much as they write."""
@@ -51,7 +51,7 @@ class CostModel:
 
     machine: Machine
     bindings: Mapping[str, int]
-    coefficients: Coefficients = field(default_factory=fitted)
+    coefficients: Coefficients = field(default_factory=packaged_coefficients)
     _sizes: dict[Extent, float] = field(default_factory=dict, init=False, compare=False)
     _known: dict[Hashable, float] = field(default_factory=dict, init=False, compare=False)
     """Cache of predictions, by everything they depend on."""
@@ -99,7 +99,9 @@ class CostModel:
     def _region(self, graph: TileGraph, region: Region) -> float:
         """Predicted µs of a program: its steps as one node, and reorders at its borders."""
         subgraph = Subgraph(graph, region)
-        total = sum(self.within(subgraph, r) for r in subgraph.steps if not reshapes(r.params))
+        total = sum(
+            self.within(subgraph, r) for r in subgraph.steps if not is_pure_reshape(r.params)
+        )
         edges = dict.fromkeys(v for r in subgraph.steps for v in reordered_values(r))
         moved = [v for v in edges if v in region.operands or subgraph.is_output(v)]
         copies = sum(self._warm_us(subgraph.spec(v)) * _COPY for v in moved)
@@ -138,7 +140,7 @@ class CostModel:
         """Time to read operands through maps; reads of each are at most its size."""
         bytes_of = dict.fromkeys(region.operands, 0.0)
         specs = [graph.spec(v) for v in region.operands]
-        for i, at in seen_layouts(region.params, specs):
+        for i, at in operand_layouts(region.params, specs):
             bytes_of[region.operands[i]] += self._bytes(TensorSpec(specs[i].dtype, at.dims))
         total = 0.0
         for value, size in bytes_of.items():
@@ -186,7 +188,7 @@ class CostModel:
         each = self._coefficients.instructions["fused staging"]
         return sum(
             each * self._count(TensorSpec(None, at.dims))
-            for _, at in seen_layouts(params, specs)
+            for _, at in operand_layouts(params, specs)
             if at.dims and at.dims[-1] != 1 and at.strides[-1] not in (0, 1)
         )
 
@@ -269,7 +271,7 @@ _TIMING_S, _COMPILE_S = 2.0, 1.0
 """Seconds to time a group on the whole model, and to compile a unit that is not cached."""
 
 
-def decision_cost(region: Region, budget: float) -> float:
+def decision_time_share(region: Region, budget: float) -> float:
     """Return the fraction of ``budget`` (seconds) that deciding about one such region takes.
 
     An operator that stays with ONNX Runtime costs nothing.  Micro-kernels are in the build cache

@@ -11,7 +11,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, Sizes
-from tracea_graph.policy.kernel_decision import Candidate
+from tracea_graph.policy.kernel_decision import CandidateVariant
 from tracea_graph.policy.operator_topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
 
 __all__ = ["KernelCatalog", "SizeOf"]
@@ -94,14 +94,14 @@ class KernelCatalog:
 
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[CandidateVariant, ...]:
         """Return every variant of a call, the one that runs first, each with the reason.
 
         ``levels`` are those that the library has and the machine may run, lowest first.  Modelled
         times need the ``figures`` of a machine.
         """
         name = Call.name_of(topology.op, topology.dtype)
-        return (Candidate(name, levels[-1], "the only kernel of this call"),)
+        return (CandidateVariant(name, levels[-1], "the only kernel of this call"),)
 
     def order(self, topology: OperatorTopology) -> tuple[str, str]:
         """Return the order in which the kernel visits tiles, and why unless it is the only one."""

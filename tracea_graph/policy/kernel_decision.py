@@ -10,7 +10,7 @@ from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy.operator_topology import OperatorTopology
 from tracea_graph.policy.search_space import Config, SearchSpace
 
-__all__ = ["Candidate", "KernelPlan", "PolicyDecision", "Rejected"]
+__all__ = ["CandidateVariant", "KernelPlan", "PolicyDecision", "RejectedVariant"]
 
 WORTH_MEASURING = 1.25
 """Modelled time, relative to the best of a space, up to which a configuration is worth measuring.
@@ -20,7 +20,7 @@ In exhaustive tables of five problems, the fastest schedule was at most at 1.11.
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateVariant:
     """A variant, its modelled µs on one core (None: unknown), and why it is chosen, or why not.
 
     ``fits`` says whether the target can run it.
@@ -47,8 +47,8 @@ class PolicyDecision:
     backend: str
     tiling: str
     order: str
-    winner: Candidate
-    others: tuple[Candidate, ...]
+    winner: CandidateVariant
+    others: tuple[CandidateVariant, ...]
     schedules: tuple[Schedule, ...]
     reasons: tuple[str, ...]
 
@@ -91,7 +91,7 @@ def _key(config: Config) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedVariant:
     """A variant that is not used, and why."""
 
     variant_id: str
@@ -122,7 +122,7 @@ class KernelPlan:
     order: str
     schedule: dict[str, int]
     reasons: tuple[str, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedVariant, ...]
     shape_note: str = ""
     precision_note: str = ""
     us: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracea_graph.ttg import MemoryLevel, level_of
+from tracea_graph.ttg import MemoryLevel, innermost_level
 
 __all__ = ["Machine"]
 
@@ -63,7 +63,7 @@ class Machine:
 
     def gbytes(self, size: float) -> float:
         """Return the GB/s at which a tensor of ``size`` bytes is read after it was written."""
-        level = level_of(size, self.levels)
+        level = innermost_level(size, self.levels)
         if level is None:
             return self.dram_gbytes
         return self.l2_gbytes if level is self.near else self.l3_gbytes

@@ -22,7 +22,7 @@ __all__ = [
     "Unstructured",
     "Windowed",
     "dtype_of",
-    "fallbacks",
+    "fallback_dtypes",
     "topology_of",
 ]
 
@@ -220,7 +220,7 @@ def dtype_of(precision: str) -> str:
     return _NAMES.get(word, word)
 
 
-def fallbacks(dtype: str) -> Iterator[str]:
+def fallback_dtypes(dtype: str) -> Iterator[str]:
     """Yield an element type, and those to compute in where nothing computes in it, in order."""
     yield dtype
     while dtype != "f32":

@@ -8,7 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.ops.op_cost import Dims, Fitted, OpCost
+from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
 from tracea_graph.ops.recurrent import cell_cost
 
 __all__ = ["SHAPE_ONLY", "ort_cost", "vector_instructions"]
@@ -43,7 +43,11 @@ _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 
 
 def ort_cost(
-    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
+    fit: FittedCoefficients,
+    op: str,
+    attrs: Mapping[str, Any],
+    operands: Sequence[Dims],
+    result: Dims,
 ) -> OpCost:
     """Return the cost of one run of an operator of ONNX Runtime."""
     if op in SHAPE_ONLY:
@@ -76,7 +80,7 @@ def ort_cost(
 
 
 def _one_attention(
-    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims]
+    fit: FittedCoefficients, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims]
 ) -> OpCost:
     """Cost of Attention-23, MultiHeadAttention or GroupQueryAttention, every query on every key.
 
@@ -93,7 +97,11 @@ def _one_attention(
 
 
 def vector_instructions(
-    fit: Fitted, op: str, attrs: Mapping[str, Any], operands: Sequence[Dims], result: Dims
+    fit: FittedCoefficients,
+    op: str,
+    attrs: Mapping[str, Any],
+    operands: Sequence[Dims],
+    result: Dims,
 ) -> float:
     """Return the vector instructions of one run of an operator."""
     known, data = fit.instructions, operands[0] if operands else ()

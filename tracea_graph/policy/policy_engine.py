@@ -19,7 +19,7 @@ from tracea_graph.ir import TensorSpec, assumed_size
 from tracea_graph.kernels.operations import ALIASES, KernelOperation
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.policy.kernel_catalog import KernelCatalog, SizeOf
-from tracea_graph.policy.kernel_decision import KernelPlan, PolicyDecision, Rejected
+from tracea_graph.policy.kernel_decision import KernelPlan, PolicyDecision, RejectedVariant
 from tracea_graph.policy.operator_topology import (
     BlockSparse,
     Channelwise,
@@ -31,7 +31,7 @@ from tracea_graph.policy.operator_topology import (
     Transformed,
     Unstructured,
     Windowed,
-    fallbacks,
+    fallback_dtypes,
     topology_of,
 )
 
@@ -143,7 +143,7 @@ class PolicyEngine:
         operation = self.operation(op)
         sizes = tuple(shape) if shape is not None else operation.default
         known = {c: self.catalog.dtypes(c) for c in operation.calls}
-        chain = [d for d in fallbacks(dtype) if d == "f32" or able(d)]
+        chain = [d for d in fallback_dtypes(dtype) if d == "f32" or able(d)]
         pairs = [(c, d) for d in chain for c in operation.calls if d in known[c]]
         pairs += [(c, d) for c in operation.calls for d in known[c]]  # if none of those has any
         call, used = pairs[0]
@@ -184,7 +184,8 @@ def _plan(
     return KernelPlan(
         operation.name, Call.name_of(call, topology.dtype), sizes, target, decision.backend,
         winner.level, winner.id, topology.dtype, topology.dtype, decision.tiling, decision.order,
-        schedule, decision.reasons, tuple(Rejected(c.id, c.level, c.why) for c in decision.others),
+        schedule, decision.reasons,
+        tuple(RejectedVariant(c.id, c.level, c.why) for c in decision.others),
         us=winner.us, gflops=gflops,
     )  # fmt: skip
 

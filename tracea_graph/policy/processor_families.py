@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Processor"]
+__all__ = ["ProcessorFamily"]
 
 
 @dataclass(frozen=True)
-class Processor:
+class ProcessorFamily:
     """One family of processors.
 
     ``near`` are the bytes available to a tile's operands (L1 of a core, shared memory of a block),

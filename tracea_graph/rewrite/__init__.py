@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracea_graph.rewrite.decision_trace import Trace, TraceEntry
-from tracea_graph.rewrite.pass_result_cache import Memo
+from tracea_graph.rewrite.decision_trace import DecisionTrace, TraceEntry
+from tracea_graph.rewrite.pass_result_cache import PassResultCache
 from tracea_graph.rewrite.pattern import (
     Made,
     Match,
@@ -24,16 +24,17 @@ from tracea_graph.rewrite.proposal import (
     RulePass,
     SchedulerLimits,
 )
-from tracea_graph.rewrite.scheduler import constant_values, schedule
+from tracea_graph.rewrite.scheduler import constant_values, schedule_rewrites
 
 __all__ = [
     "Cost",
+    "DecisionTrace",
     "Made",
     "Match",
-    "Memo",
     "Miss",
     "OpBuilder",
     "Pass",
+    "PassResultCache",
     "PatternPass",
     "Phase",
     "Price",
@@ -42,10 +43,9 @@ __all__ = [
     "Rule",
     "RulePass",
     "SchedulerLimits",
-    "Trace",
     "TraceEntry",
     "constant_number",
     "constant_values",
     "match",
-    "schedule",
+    "schedule_rewrites",
 ]

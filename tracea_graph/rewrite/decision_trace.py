@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tracea_graph.errors import RuleError
 from tracea_graph.reason_codes import EXPECTED, Code, code_of
 
-__all__ = ["Trace", "TraceEntry"]
+__all__ = ["DecisionTrace", "TraceEntry"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ _CODES = {"applied": Code.APPLIED, "superseded": Code.SUPERSEDED}
 
 
 @dataclass
-class Trace:
+class DecisionTrace:
     """All decisions in order; ``broken`` lists the rules that were dropped because they raised."""
 
     entries: list[TraceEntry] = field(default_factory=list)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from tracea_graph.errors import RuleErrorContext
 from tracea_graph.rewrite.pattern import Miss
-from tracea_graph.rewrite.proposal import Pass, Preview, Proposal
+from tracea_graph.rewrite.proposal import Pass, Proposal, ProposalPreview
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.dependency_tracking import History
 
-__all__ = ["Answer", "Memo"]
+__all__ = ["Answer", "PassResultCache"]
 
 Answer = tuple[str, Proposal | Miss]
 """Name of a pass and the proposal or miss it returned."""
@@ -36,7 +36,7 @@ class _Entry:
 
 
 @dataclass
-class Memo:
+class PassResultCache:
     """What passes answered about the regions of one graph, under one list of phases.
 
     ``history`` holds the states of values, which copies of the graph number alike.
@@ -83,7 +83,7 @@ class Memo:
         """Return a number that identifies a proposal's rule and its old and new regions by
         kind."""
         if proposal not in self._patterns:
-            preview = Preview(graph, proposal)
+            preview = ProposalPreview(graph, proposal)
             old = tuple(self._signature(graph, r) for r in proposal.old)
             new = tuple(self._signature(preview, r) for r in proposal.new)
             self._patterns[proposal] = self._number((proposal.rule, old, new))

@@ -38,7 +38,7 @@ _EXACT_RTOL = 1e-6
 
 
 @dataclass(frozen=True)
-class Var:
+class PatternVar:
     """A pattern variable, which binds any value."""
 
     name: str
@@ -225,7 +225,7 @@ def matches(
 def _tree(pattern: Callable[..., Any]) -> tuple[Any, frozenset[str]]:
     """Build a pattern once, as it is constant, with the set of operators its root can be."""
     variables = tuple(inspect.signature(pattern).parameters)[1:]
-    tree = pattern(OpBuilder(), *map(Var, variables))
+    tree = pattern(OpBuilder(), *map(PatternVar, variables))
     return tree, _ops_at_root(tree)
 
 
@@ -254,7 +254,7 @@ def _blocked(found: Match) -> str | None:
 
 
 def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
-    if isinstance(tree, Var):
+    if isinstance(tree, PatternVar):
         bound = found.values.get(tree.name)
         if bound is None:
             yield found.with_value(tree.name, value)

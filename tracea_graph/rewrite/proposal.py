@@ -13,7 +13,14 @@ from tracea_graph.rewrite.pattern import Made, Match, Miss, Rewrite, Rule, match
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Cost", "Pass", "PatternPass", "Phase", "Preview", "Price", "Proposal", "RulePass",
+    "Cost",
+    "Pass",
+    "PatternPass",
+    "Phase",
+    "Price",
+    "Proposal",
+    "ProposalPreview",
+    "RulePass",
     "SchedulerLimits",
 ]  # fmt: skip
 
@@ -179,7 +186,7 @@ class SchedulerLimits:
     lacks: Callable[[TileGraph, Region], str] = lambda graph, region: ""
 
 
-class Preview(TileGraph):
+class ProposalPreview(TileGraph):
     """A view of a graph in which a proposal's new values already exist."""
 
     def __init__(self, graph: TileGraph, proposal: Proposal) -> None:

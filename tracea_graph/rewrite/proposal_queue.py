@@ -14,11 +14,11 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from tracea_graph.rewrite.pass_result_cache import Memo
+from tracea_graph.rewrite.pass_result_cache import PassResultCache
 from tracea_graph.rewrite.proposal import Price, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Heap", "QueuedProposal"]
+__all__ = ["ProposalQueue", "QueuedProposal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class _ProposalKind:
     worth: float = 0.0
 
 
-class Heap:
+class ProposalQueue:
     """Proposals grouped by kind and ordered by phase, worth and first appearance."""
 
-    def __init__(self, price: Price, memo: Memo) -> None:
+    def __init__(self, price: Price, memo: PassResultCache) -> None:
         self.price, self._memo = price, memo
         self._heap: list[tuple[int, float, int, Hashable]] = []
         self._patterns: dict[Hashable, _ProposalKind] = {}

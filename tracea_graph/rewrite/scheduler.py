@@ -1,10 +1,10 @@
 """Apply the proposals of passes in order of predicted gain, and record every decision.
 
-All proposals wait in one :class:`Heap`.  The passes of a phase are asked when no earlier phase has
-anything left to decide, and their proposals come after those of earlier phases.  The legal sites
-of the best group are applied; then the passes of that phase are asked again about the changed
-neighbourhood, and once the heap is empty also about the sites where they reported a miss.  The
-outcome is deterministic: ties break by the order of passes and regions.
+All proposals wait in one :class:`ProposalQueue`.  The passes of a phase are asked when no earlier
+phase has anything left to decide, and their proposals come after those of earlier phases.  The
+legal sites of the best group are applied; then the passes of that phase are asked again about the
+changed neighbourhood, and once the heap is empty also about the sites where they reported a miss.
+The outcome is deterministic: ties break by the order of passes and regions.
 
 A rewrite may preclude a better one, or a pair that is better together.  In phases with
 ``rollouts``, the best proposal is therefore compared with its rivals, which replace some of the
@@ -22,35 +22,35 @@ from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
 from tracea_graph.ir import RANDOM_OPS, Weight
-from tracea_graph.reason_codes import EXPECTED, Code, Reason, code_of, other_readers
-from tracea_graph.rewrite.decision_trace import Trace
-from tracea_graph.rewrite.pass_result_cache import Memo
+from tracea_graph.reason_codes import EXPECTED, Code, Reason, code_of, other_readers_reason
+from tracea_graph.rewrite.decision_trace import DecisionTrace
+from tracea_graph.rewrite.pass_result_cache import PassResultCache
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import (
     Cost,
     Pass,
     Phase,
-    Preview,
     Price,
     Proposal,
+    ProposalPreview,
     SchedulerLimits,
 )
-from tracea_graph.rewrite.proposal_queue import Heap, QueuedProposal
+from tracea_graph.rewrite.proposal_queue import ProposalQueue, QueuedProposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["constant_values", "schedule"]
+__all__ = ["constant_values", "schedule_rewrites"]
 
 NO_SCHEDULER_LIMITS = SchedulerLimits()
 
 
-def schedule(
+def schedule_rewrites(
     graph: TileGraph,
     phases: Sequence[Phase],
     cost: Cost,
     limits: SchedulerLimits = NO_SCHEDULER_LIMITS,
     price: Price = lambda region: 0.0,
-    memo: Memo | None = None,
-) -> Trace:
+    memo: PassResultCache | None = None,
+) -> DecisionTrace:
     """Run the phases in order on ``graph``, in place, and return the trace of decisions.
 
     A ``memo`` of earlier runs saves repeated work; it must come from runs with equal phases and
@@ -60,7 +60,7 @@ def schedule(
     ``limits.has_time`` returns False; ``graph`` is invalid then.
     """
     if memo is None:
-        graph.record((memo := Memo()).history)
+        graph.record((memo := PassResultCache()).history)
     run = _Run(graph, phases, cost, limits, price, memo)
     for index in range(len(phases)):
         if run.open(index) or not index:  # the input may contain dead regions
@@ -100,10 +100,10 @@ class _Run:
         cost: Cost,
         limits: SchedulerLimits,
         price: Price,
-        memo: Memo,
+        memo: PassResultCache,
     ) -> None:
         self.graph, self.phases, self.cost, self.limits = graph, phases, cost, limits
-        self.heap, self.trace, self.memo = Heap(price, memo), Trace(), memo
+        self.heap, self.trace, self.memo = ProposalQueue(price, memo), DecisionTrace(), memo
         self.opened: dict[tuple[int, str], Pass] = {}
         # latest answers by region, phase and pass
         self.missed: dict[_Asked, dict[Miss, None]] = {}
@@ -243,7 +243,7 @@ class _Run:
     def gain(self, proposal: Proposal) -> float:
         gains = self.memo.gains
         if proposal not in gains:
-            preview = Preview(self.graph, proposal)
+            preview = ProposalPreview(self.graph, proposal)
             before = sum(self.time(self.graph, r) for r in proposal.old)
             gains[proposal] = before - sum(self.time(preview, r) for r in proposal.new)
         return gains[proposal]
@@ -325,7 +325,7 @@ class _Run:
 
     def lacking(self, proposal: Proposal) -> str:
         """Return why no kernel can run one of the proposal's regions, "" if all can be run."""
-        preview = Preview(self.graph, proposal)
+        preview = ProposalPreview(self.graph, proposal)
         fused = (r for r in (*proposal.new, *proposal.shared) if r.fused)
         with RuleErrorContext(proposal.rule):
             return next(filter(None, (self.limits.lacks(preview, r) for r in fused)), "")
@@ -357,7 +357,7 @@ class _Run:
 def _impossible(proposal: Proposal, error: GraphError) -> str:
     """Return why the graph refused a rewrite, in terms of the model's values."""
     if isinstance(error, StillReadError):
-        return other_readers(error.value)
+        return other_readers_reason(error.value)
     if not isinstance(error, CycleError):
         return str(error)
     written = " and ".join(repr(r.results[0]) for r in proposal.old if r.results)

@@ -6,9 +6,10 @@ from tracea_graph.toolchain.library_artifact import (
     Library,
     LibraryPart,
     Manifest,
-    uncounted,
+    ignore_progress,
 )
 
 __all__ = [
-    "Compiler", "Counted", "Library", "LibraryPart", "Manifest", "find_compiler", "uncounted",
+    "Compiler", "Counted", "Library", "LibraryPart", "Manifest", "find_compiler",
+    "ignore_progress",
 ]  # fmt: skip

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tracea_graph.temporary_files import is_own, open_regular
+from tracea_graph.temporary_files import is_owned_by_user, open_regular_file
 
-__all__ = ["distrust", "make_private", "read_private", "trusted"]
+__all__ = ["is_trusted", "make_private", "read_private", "why_untrusted"]
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
@@ -27,7 +27,7 @@ _warned: set[Path] = set()
 """Caches that were warned about."""
 
 
-def distrust(path: Path, root: Path) -> str:
+def why_untrusted(path: Path, root: Path) -> str:
     """Return why others can have written ``path``, as a clause; empty if they cannot.
 
     Checks ``root``, the path (equal to or below it), and every folder between.  Symbolic links are
@@ -40,20 +40,20 @@ def distrust(path: Path, root: Path) -> str:
             real = place.stat() if stat.S_ISLNK(own.st_mode) else own
         except (FileNotFoundError, NotADirectoryError):
             return ""
-        if real is not own and not is_own(own) and own.st_uid != _ROOT:
+        if real is not own and not is_owned_by_user(own) and own.st_uid != _ROOT:
             return f"{place} is a link of another user"
         if why := _fault(real):
             return f"{place} {why}"
     return ""
 
 
-def trusted(path: Path, root: Path) -> bool:
+def is_trusted(path: Path, root: Path) -> bool:
     """Return True if nobody but this user can have written ``path`` in the cache ``root``.
 
     Warns once per cache if not.
     """
     try:
-        why = distrust(path, root)
+        why = why_untrusted(path, root)
     except OSError as error:
         why = f"{path} cannot be examined: {error.strerror}"
     if why:
@@ -66,10 +66,10 @@ def read_private(path: Path, root: Path) -> bytes | None:
 
     Raises OSError if it cannot be read.
     """
-    if not trusted(path, root):
+    if not is_trusted(path, root):
         return None
     try:
-        file = open_regular(path)
+        file = open_regular_file(path)
     except FileNotFoundError:
         return None
     with file:
@@ -104,7 +104,7 @@ def _fault(found: os.stat_result) -> str:
     """Return what is wrong with a file or folder, as the end of a clause; empty if nothing is."""
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         return "is neither a file nor a folder"
-    if not is_own(found):
+    if not is_owned_by_user(found):
         return "belongs to another user"
     others = found.st_mode & _OTHERS and sys.platform != "win32"  # modes mean nothing there
     return "can be written by other users" if others else ""

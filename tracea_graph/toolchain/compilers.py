@@ -22,7 +22,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.temporary_files import kill_group
 from tracea_graph.toolchain.platforms import HERE, Platform
 
-__all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "run_command", "stop_running"]
+__all__ = ["COMPILE_SECONDS", "Compiler", "find_compiler", "kill_running_commands", "run_command"]
 
 COMPILE_SECONDS = 600.0
 """Compiler timeout; generous, because a loaded machine is not a hung compiler."""
@@ -177,7 +177,7 @@ def _group() -> Iterator[int | None]:
                 leader.communicate(b"\n")
 
 
-def stop_running(thread: int | None = None) -> None:
+def kill_running_commands(thread: int | None = None) -> None:
     """Kill every running command, or those a thread waits for, to interrupt a build."""
     for group, waiting in tuple(_running.items()):
         if thread in (None, waiting):

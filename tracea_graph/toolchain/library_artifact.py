@@ -9,13 +9,13 @@ from typing import Any, TypedDict
 
 from tracea_graph.toolchain.platforms import HERE
 
-__all__ = ["Counted", "Library", "LibraryPart", "Manifest", "uncounted"]
+__all__ = ["Counted", "Library", "LibraryPart", "Manifest", "ignore_progress"]
 
 Counted = Callable[[int, int], None]
 """Called with the number of finished parts of a step, and of all its parts."""
 
 
-def uncounted(done: int, total: int) -> None:
+def ignore_progress(done: int, total: int) -> None:
     """Ignore how far a step is."""
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from tracea_graph.errors import BuildError
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler
 from tracea_graph.toolchain.library_artifact import Library, LibraryPart
-from tracea_graph.toolchain.object_cache import write_whole
+from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.toolchain.platforms import HERE, Platform
 
 __all__ = [
@@ -86,7 +86,7 @@ def link_parts(
     flags, library = link_flags(platform), f"library{platform.suffix}"
     compiler.run((*flags, "-o", library, *objects, *own, *named), folder, seconds)
     data = read_output(compiler, folder / library, "library")
-    write_whole(out, data, mode=0o755)
+    write_atomically(out, data, mode=0o755)
     manifest, fallback = last.manifest, ""
     if len(parts) > 1:
         manifest, fallback = {**manifest, "fallback": {**parts[0].manifest}}, parts[0].domain

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracea_graph.errors import BuildError
-from tracea_graph.toolchain.cache_trust import make_private, read_private, trusted
+from tracea_graph.toolchain.cache_trust import is_trusted, make_private, read_private
 
-__all__ = ["ObjectCache", "digest", "write_whole"]
+__all__ = ["ObjectCache", "sha256_of_parts", "write_atomically"]
 
 _DIGEST_BYTES = 32
 LIMIT = 2 << 30
 """Bytes of objects to keep; a library for all levels has about 30 MB of them."""
 
 
-def digest(*parts: str | bytes) -> str:
+def sha256_of_parts(*parts: str | bytes) -> str:
     """Return the SHA-256 of parts, each preceded by its length so that no two lists collide."""
     total = hashlib.sha256()
     for part in parts:
@@ -36,7 +36,7 @@ def digest(*parts: str | bytes) -> str:
     return total.hexdigest()
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file completely, then rename it into place; readers see the old or the new one."""
     handle, name = tempfile.mkstemp(prefix=".tracea-", dir=path.parent)
     try:
@@ -101,8 +101,8 @@ class ObjectCache:
         path = self._path(key)
         try:
             make_private(path.parent)
-            if trusted(path.parent, self.root):
-                write_whole(path, hashlib.sha256(data).digest() + data, mode=0o600)
+            if is_trusted(path.parent, self.root):
+                write_atomically(path, hashlib.sha256(data).digest() + data, mode=0o600)
                 if self.root not in _trimmed:
                     _trimmed.add(self.root)
                     self.trim()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-__all__ = ["ENDINGS", "HERE", "PLATFORMS", "Platform", "library_places"]
+__all__ = ["ENDINGS", "HERE", "PLATFORMS", "Platform", "library_paths"]
 
 _SUFFIXES = MappingProxyType({"linux": ".so", "windows": ".dll", "macos": ".dylib"})
 
@@ -90,7 +90,7 @@ HERE = _here()
 """This machine's platform."""
 
 
-def library_places(out: Path, platforms: tuple[Platform, ...]) -> tuple[Path, ...]:
+def library_paths(out: Path, platforms: tuple[Platform, ...]) -> tuple[Path, ...]:
     """Where the libraries of a model at ``out`` go, in the order of the platforms.
 
     The first of each suffix has the model's name, the others their machine's name too.

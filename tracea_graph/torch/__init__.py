@@ -19,17 +19,23 @@ except ImportError as error:
     ) from error
 
 from tracea_graph.torch import ops
-from tracea_graph.torch.fallback_log import fallbacks
+from tracea_graph.torch.fallback_log import fallback_counts
 from tracea_graph.torch.kernel_library import use_library
 from tracea_graph.torch.modules import (
     TraceaConv2d,
     TraceaLinear,
     attention_kernels,
-    patch,
     patch_conv2d,
+    patch_module,
 )
 
 __all__ = [
-    "TraceaConv2d", "TraceaLinear", "attention_kernels", "fallbacks", "ops", "patch",
-    "patch_conv2d", "use_library",
+    "TraceaConv2d",
+    "TraceaLinear",
+    "attention_kernels",
+    "fallback_counts",
+    "ops",
+    "patch_conv2d",
+    "patch_module",
+    "use_library",
 ]  # fmt: skip

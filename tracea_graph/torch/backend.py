@@ -26,9 +26,9 @@ from torch.fx import GraphModule
 from tracea_graph.api import optimize, session
 from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.options import Options
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.torch.export import Exported, NotExportedError, export
-from tracea_graph.torch.fallback_log import note
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.torch.export import ExportedGraph, NotExportedError, export_graph
+from tracea_graph.torch.fallback_log import log_fallback
 
 __all__ = ["compile_graph"]
 
@@ -66,7 +66,7 @@ def compile_graph(
         raise UsageError(f"the backend tracea: {str(error).partition(') ')[2]}") from error
 
     def fall_back(reason: str, level: int = logging.INFO) -> Compiled:
-        note(_OP, reason, level)
+        log_fallback(_OP, reason, level)
         return _other(other, graph, example_inputs)
 
     if reason := _unable(example_inputs):
@@ -124,9 +124,9 @@ class _ModelSession:
     ) -> None:
         self._graph, self._examples, self._other = graph, examples, other
         self._fallback: Compiled | None = None
-        with Scratch("torch") as name:
+        with ScratchFolder("torch") as name:
             folder = Path(name)
-            self._exported = export(graph, examples, folder / "graph.onnx")
+            self._exported = export_graph(graph, examples, folder / "graph.onnx")
             if options.data is None and (feeds := _feeds(self._exported, examples)):
                 np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
                 options = Options(**{**vars(options), "data": folder / "feeds.npz"})
@@ -143,7 +143,7 @@ class _ModelSession:
     def __call__(self, *arguments: Any) -> Sequence[torch.Tensor]:
         """Run the model, or what falls back if a weight is another than it was."""
         if not all(weight.is_current(arguments) for weight in self._exported.weights):
-            note(_OP, "a weight was replaced or changed since the model was compiled")
+            log_fallback(_OP, "a weight was replaced or changed since the model was compiled")
             if self._fallback is None:
                 self._fallback = _other(self._other, self._graph, self._examples)
             return self._fallback(*arguments)
@@ -204,7 +204,7 @@ class _ModelSession:
         return statistics.median(pairs)
 
 
-def _feeds(exported: Exported, examples: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
+def _feeds(exported: ExportedGraph, examples: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
     arguments = _concrete(examples)
     if arguments is None:
         return {}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["Exported", "FrozenTensor", "NotExportedError", "export"]
+__all__ = ["ExportedGraph", "FrozenTensor", "NotExportedError", "export_graph"]
 
 
 class NotExportedError(Exception):
@@ -39,7 +39,7 @@ class FrozenTensor:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedGraph:
     """A model file; arguments of the graph that are its inputs, in its order, and its weights."""
 
     model: Path
@@ -49,7 +49,7 @@ class Exported:
     weights: tuple[FrozenTensor, ...]
 
 
-def export(graph: GraphModule, examples: Sequence[Any], model: Path) -> Exported:
+def export_graph(graph: GraphModule, examples: Sequence[Any], model: Path) -> ExportedGraph:
     """Write a captured graph.
 
     ``examples`` are tensors, and symbolic sizes of them.  Raises NotExportedError for a graph that
@@ -83,7 +83,7 @@ def export(graph: GraphModule, examples: Sequence[Any], model: Path) -> Exported
     if len(names) != len(tensors):
         raise NotExportedError("the exporter dropped an input")
     outputs = tuple(str(value.name) for value in proto.outputs)
-    return Exported(model, tuple(inputs), names, outputs, tuple(weights))
+    return ExportedGraph(model, tuple(inputs), names, outputs, tuple(weights))
 
 
 def _copy(graph: GraphModule) -> torch.fx.Graph:

@@ -9,14 +9,14 @@ from threading import Lock
 
 import torch
 
-__all__ = ["fallbacks", "note", "note_call"]
+__all__ = ["fallback_counts", "log_call_fallback", "log_fallback"]
 
 _LOG = logging.getLogger("tracea_graph.torch")
 _COUNTS: Counter[tuple[str, str]] = Counter()
 _LOCK = Lock()
 
 
-def note(op: str, reason: str, level: int = logging.INFO) -> None:
+def log_fallback(op: str, reason: str, level: int = logging.INFO) -> None:
     """Count a fallback; the first one of an operator for a reason is logged."""
     with _LOCK:
         first = not _COUNTS[op, reason]
@@ -25,13 +25,13 @@ def note(op: str, reason: str, level: int = logging.INFO) -> None:
         _LOG.log(level, "%s falls back to PyTorch: %s", op, reason)
 
 
-def note_call(op: str, reason: str) -> None:
+def log_call_fallback(op: str, reason: str) -> None:
     """Count a call that fell back; not while it is traced, which has no side effects."""
     if not torch.compiler.is_compiling():
-        note(op, reason)
+        log_fallback(op, reason)
 
 
-def fallbacks() -> Mapping[tuple[str, str], int]:
+def fallback_counts() -> Mapping[tuple[str, str], int]:
     """Return how many calls of this process fell back, by operator and reason."""
     with _LOCK:
         return dict(_COUNTS)

@@ -16,10 +16,10 @@ from tracea_graph.commands.kernels import build_kernels
 from tracea_graph.errors import BuildError, TraceaError
 from tracea_graph.native_library import NativeLibrary, PreparedWeights, TensorView, view_of
 from tracea_graph.target import HOST, read_environment, target_of
-from tracea_graph.temporary_files import Scratch
-from tracea_graph.torch.fallback_log import note
+from tracea_graph.temporary_files import ScratchFolder
+from tracea_graph.torch.fallback_log import log_fallback
 
-__all__ = ["OPS", "kernels", "packed", "use_library", "view"]
+__all__ = ["OPS", "kernel_library", "packed_weights", "tensor_view", "use_library"]
 
 OPS = ("gemm", "conv2d", "attention")
 """Operations that the library has to hold."""
@@ -51,7 +51,7 @@ def use_library(path: str | Path) -> None:
         _PACKS.clear()
 
 
-def kernels() -> NativeLibrary | None:
+def kernel_library() -> NativeLibrary | None:
     """Return the library, on as many threads as PyTorch has; None if there can be none.
 
     The first use in a process builds it for this machine: about half a minute with an empty cache
@@ -73,16 +73,16 @@ def _build() -> NativeLibrary | None:
     environment = read_environment()
     try:
         levels = target_of(HOST, "fp32").levels[-1:]
-        with Scratch("torch") as folder:  # a loaded library needs its file no more
+        with ScratchFolder("torch") as folder:  # a loaded library needs its file no more
             built = build_kernels(OPS, Path(folder), environment=environment, levels=levels)
             library = NativeLibrary(built.path)
     except (BuildError, TraceaError, OSError) as error:
-        note("library", str(error).splitlines()[0], logging.WARNING)
+        log_fallback("library", str(error).splitlines()[0], logging.WARNING)
         return None
     return library if library.isa else None
 
 
-def view(tensor: torch.Tensor) -> TensorView:
+def tensor_view(tensor: torch.Tensor) -> TensorView:
     """Return a view of a tensor's memory.  Raises KeyError for an element type without kernels."""
     return view_of(tensor.data_ptr(), _NUMBERS[tensor.dtype], tensor.shape, tensor.stride())
 
@@ -100,7 +100,7 @@ _PACKS: WeakIdKeyDictionary[torch.Tensor, dict[Hashable, _Pack]] = WeakIdKeyDict
 _PACKING = Lock()
 
 
-def packed(
+def packed_weights(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     key: Hashable,

@@ -11,9 +11,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tracea_graph.torch import ops
-from tracea_graph.torch.fallback_log import note_call
+from tracea_graph.torch.fallback_log import log_call_fallback
 
-__all__ = ["TraceaConv2d", "TraceaLinear", "attention_kernels", "patch", "patch_conv2d"]
+__all__ = ["TraceaConv2d", "TraceaLinear", "attention_kernels", "patch_conv2d", "patch_module"]
 
 _LOG = logging.getLogger("tracea_graph.torch")
 
@@ -24,7 +24,7 @@ class TraceaConv2d(nn.Conv2d):  # type: ignore[misc]
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Convolve images [N, C, H, W], or one [C, H, W]."""
         if self.padding_mode != "zeros":
-            note_call("conv2d", f"padding is {self.padding_mode}")
+            log_call_fallback("conv2d", f"padding is {self.padding_mode}")
             return super().forward(input)
         return ops.conv2d(
             input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
@@ -69,7 +69,7 @@ def patch_conv2d(module: nn.Module) -> int:
     return _patch(module, (nn.Conv2d,))
 
 
-def patch(module: nn.Module) -> int:
+def patch_module(module: nn.Module) -> int:
     """Make every ``Conv2d`` and ``Linear`` in a module run on the kernels, in place.
 
     Returns how many there were; as :func:`patch_conv2d` otherwise.  Attention is a function, not a

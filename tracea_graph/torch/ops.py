@@ -17,8 +17,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView
-from tracea_graph.torch.fallback_log import note_call
-from tracea_graph.torch.kernel_library import kernels, packed, view
+from tracea_graph.torch.fallback_log import log_call_fallback
+from tracea_graph.torch.kernel_library import kernel_library, packed_weights, tensor_view
 
 __all__ = ["CONDITIONS", "conv2d", "linear", "scaled_dot_product_attention"]
 
@@ -54,7 +54,9 @@ def conv2d(
     """
     pads = _pads(padding, weight, dilation)
     if pads is None or torch.is_autocast_enabled(input.device.type):
-        note_call("conv2d", "autocast is on" if pads else "padding differs from side to side")
+        log_call_fallback(
+            "conv2d", "autocast is on" if pads else "padding differs from side to side"
+        )
         return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
     images = input.unsqueeze(0) if input.dim() == 3 else input
     found: Tensor = torch.ops.tracea.conv2d.default(
@@ -69,7 +71,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises RuntimeError if the shapes do not fit.
     """
     if torch.is_autocast_enabled(input.device.type):
-        note_call("linear", "autocast is on")
+        log_call_fallback("linear", "autocast is on")
         return functional.linear(input, weight, bias)
     found: Tensor = torch.ops.tracea.linear.default(input, weight, bias)
     return found
@@ -97,7 +99,7 @@ def scaled_dot_product_attention(
     elif not _regular(query, key, value, enable_gqa):
         reason = "sizes of batches or heads differ"
     if reason:
-        note_call("scaled_dot_product_attention", reason)
+        log_call_fallback("scaled_dot_product_attention", reason)
         return functional.scaled_dot_product_attention(*given, scale=scale, enable_gqa=enable_gqa)
     alone = query.dim() == 3
     q, k, v = (t.unsqueeze(0) if alone else t for t in (query, key, value))
@@ -147,7 +149,7 @@ def _unable(*tensors: Tensor | None, mask: Tensor | None = None) -> str:
             return "a tensor is not dense"
         if tensor.dtype != torch.float32 and not (tensor.dtype == torch.bool and tensor is mask):
             return f"a tensor is {str(tensor.dtype).removeprefix('torch.')}"
-    return "there is no library of kernels" if kernels() is None else ""
+    return "there is no library of kernels" if kernel_library() is None else ""
 
 
 def _run(
@@ -155,14 +157,14 @@ def _run(
     reference: Callable[[], Tensor],
 ) -> Tensor:  # fmt: skip
     """Return ``out`` as a kernel writes it, or PyTorch's result, with the strides of ``out``."""
-    library = kernels() if not reason else None
+    library = kernel_library() if not reason else None
     if library is not None:
         try:
             call(library, out)
             return out
         except KernelError as error:
             reason = str(error)
-    note_call(op, reason)
+    log_call_fallback(op, reason)
     with torch._C._AutoDispatchBelowAutograd():
         return out.copy_(reference())
 
@@ -204,15 +206,15 @@ def _conv(
     def call(library: NativeLibrary, out: Tensor) -> None:
         def weights() -> tuple[TensorView, TensorView | None, Conv2dParams]:
             params = Conv2dParams.of(stride, (*padding, *padding), dilation, groups)
-            return view(weight), None if bias is None else view(bias), params
+            return tensor_view(weight), None if bias is None else tensor_view(bias), params
 
         key = (*stride, *padding, *dilation, groups)
-        ready = packed(weight, bias, key, lambda: library.prepare_conv2d(*weights()))
+        ready = packed_weights(weight, bias, key, lambda: library.prepare_conv2d(*weights()))
         if ready is not None:
-            ready(view(input), view(out))
+            ready(tensor_view(input), tensor_view(out))
         else:
             w, b, params = weights()
-            library.conv2d(view(input), w, b, view(out), params)
+            library.conv2d(tensor_view(input), w, b, tensor_view(out), params)
 
     reason = _unable(input, weight, bias)
     return _run("conv2d", reason, _conv_out(*given), call, lambda: functional.conv2d(*given))
@@ -229,11 +231,11 @@ def _linear_out(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     def call(library: NativeLibrary, out: Tensor) -> None:
         def weights() -> tuple[TensorView, TensorView | None]:
-            return view(weight.t()), None if bias is None else view(bias)
+            return tensor_view(weight.t()), None if bias is None else tensor_view(bias)
 
         rows = input.reshape(-1, input.shape[-1])  # a copy unless its strides allow a view
-        x, y = view(rows), view(out.view(-1, out.shape[-1]))
-        ready = packed(weight, bias, "linear", lambda: library.prepare_gemm(*weights()))
+        x, y = tensor_view(rows), tensor_view(out.view(-1, out.shape[-1]))
+        ready = packed_weights(weight, bias, "linear", lambda: library.prepare_gemm(*weights()))
         if ready is not None:
             ready(x, y)
         else:
@@ -269,9 +271,9 @@ def _attention(
         rows = tuple(t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
         mask = None
         if attn_mask is not None:
-            mask = view(attn_mask.expand(*query.shape[:3], key.shape[2]))
-        q, k, v = map(view, rows)
-        library.attention(q, k, v, mask, view(out), scale or 0.0, int(is_causal))
+            mask = tensor_view(attn_mask.expand(*query.shape[:3], key.shape[2]))
+        q, k, v = map(tensor_view, rows)
+        library.attention(q, k, v, mask, tensor_view(out), scale or 0.0, int(is_causal))
 
     def reference() -> Tensor:
         return functional.scaled_dot_product_attention(

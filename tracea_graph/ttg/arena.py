@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Arena", "Lifetime", "lay_out", "live_range", "placement_order"]
+__all__ = ["Arena", "Lifetime", "live_range", "place_values", "placement_order"]
 
 Loops = Iterable[tuple[int, int]]
 """First and last step of each loop, inclusive."""
@@ -73,7 +73,7 @@ def placement_order(lives: Sequence[Lifetime]) -> list[int]:
     return sorted(range(len(lives)), key=lambda i: (-lives[i].bytes, lives[i].first, i))
 
 
-def lay_out(lives: Sequence[Lifetime]) -> Arena:
+def place_values(lives: Sequence[Lifetime]) -> Arena:
     """Place values one after another, as the library does; returns their offsets."""
     placed: list[tuple[int, Lifetime]] = []
     for life in lives:

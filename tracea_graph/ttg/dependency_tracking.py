@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tracea_graph.ttg.region import Region
 
-__all__ = ["History", "States"]
+__all__ = ["History", "ValueStates"]
 
 History = dict[tuple[int, Region | None, bool], int]
 """Number of a state, by previous state, region, and whether the region was added."""
@@ -18,7 +18,7 @@ has such a name.
 """
 
 
-class States:
+class ValueStates:
     """Numbers the states of values and records which values queries depend on."""
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
-from tracea_graph.ttg.arena import Arena, Lifetime, lay_out, live_range, placement_order
-from tracea_graph.ttg.iteration_space import number
-from tracea_graph.ttg.memory_traffic import MemoryLevel, level_of
+from tracea_graph.ttg.arena import Arena, Lifetime, live_range, place_values, placement_order
+from tracea_graph.ttg.iteration_space import extent_value
+from tracea_graph.ttg.memory_traffic import MemoryLevel, innermost_level
 from tracea_graph.ttg.region import Region
 from tracea_graph.ttg.region_graph import TileGraph
 from tracea_graph.ttg.row_tiling import (
@@ -32,7 +32,14 @@ from tracea_graph.ttg.row_tiling import (
     row_tilings_by_size,
 )
 
-__all__ = ["OUTSIDE", "ExecutionPlan", "Link", "any_rows", "make_plan", "make_plans"]
+__all__ = [
+    "OUTSIDE",
+    "ExecutionPlan",
+    "ValueLink",
+    "assume_row_tileable",
+    "make_execution_plan",
+    "make_execution_plans",
+]
 
 OUTSIDE = "DRAM"
 """Level of a value that no cache holds."""
@@ -42,7 +49,7 @@ Levels = Sequence[MemoryLevel]
 
 
 @dataclass(frozen=True)
-class Link:
+class ValueLink:
     """A value passed from one region to another: its memory level and the bytes read at a time."""
 
     value: str
@@ -58,7 +65,7 @@ class ExecutionPlan:
 
     order: tuple[str, ...]
     row_tilings: tuple[RowTiling, ...]
-    links: tuple[Link, ...]
+    links: tuple[ValueLink, ...]
     arena: Arena
 
     def level(self, value: str, consumer: str) -> str:
@@ -91,14 +98,14 @@ class ExecutionPlan:
         )
 
 
-def any_rows(region: Region) -> RowReuse:
+def assume_row_tileable(region: Region) -> RowReuse:
     """Assume that a region can be tiled by rows and passes over them once."""
     return RowReuse()
 
 
-def make_plan(
+def make_execution_plan(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels,
-    row_reuse: RowReuseOf = any_rows, cache_fraction: float = CACHE_FRACTIONS[0],
+    row_reuse: RowReuseOf = assume_row_tileable, cache_fraction: float = CACHE_FRACTIONS[0],
 ) -> ExecutionPlan:  # fmt: skip
     """Return row tilings, memory levels and arena of a graph under symbol values.
 
@@ -106,14 +113,14 @@ def make_plan(
     level next to a core.  Unbound symbols take the graph's own bindings.  Raises GraphError if a
     symbol has neither.
     """
-    return next(make_plans(graph, bindings, levels, row_reuse, (cache_fraction,)))
+    return next(make_execution_plans(graph, bindings, levels, row_reuse, (cache_fraction,)))
 
 
-def make_plans(
+def make_execution_plans(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels, row_reuse: RowReuseOf,
     cache_fractions: Iterable[float],
 ) -> Iterator[ExecutionPlan]:  # fmt: skip
-    """Yield :func:`make_plan` for each cache fraction; the graph is analysed once."""
+    """Yield :func:`make_execution_plan` for each cache fraction; the graph is analysed once."""
     bindings = {**graph.bindings, **bindings}
     near = levels[-2] if len(levels) > 1 else levels[0]
     order = tuple(region.id for region in graph.regions())
@@ -127,7 +134,7 @@ def make_plans(
 def _connect(
     graph: TileGraph, bindings: Mapping[str, int], levels: Levels, near: MemoryLevel,
     found: Sequence[RowTiling],
-) -> list[Link]:  # fmt: skip
+) -> list[ValueLink]:  # fmt: skip
     tiled = {name: tiling for tiling in found for name in tiling.regions}
     links = []
     for region in graph.regions():
@@ -137,11 +144,11 @@ def _connect(
             ends = value, producer.id, region.id
             tiling = tiled.get(region.id)
             if tiling is not None and value in tiling.held:
-                links.append(Link(*ends, near.name, tiling.held[value]))
+                links.append(ValueLink(*ends, near.name, tiling.held[value]))
                 continue
             size = _bytes(graph.spec(value), bindings)
-            level = level_of(size, levels)
-            links.append(Link(*ends, level.name if level else OUTSIDE, size))
+            level = innermost_level(size, levels)
+            links.append(ValueLink(*ends, level.name if level else OUTSIDE, size))
     return links
 
 
@@ -161,11 +168,11 @@ def _memory(
                 steps = live_range([at[region.id], *readers], iterations, value in held)
                 size = held.get(value, _bytes(graph.spec(value), bindings))
                 lives.append(Lifetime(value, int(size), *steps))
-    return lay_out([lives[i] for i in placement_order(lives)])
+    return place_values([lives[i] for i in placement_order(lives)])
 
 
 def _bytes(spec: TensorSpec, bindings: Mapping[str, int]) -> float:
     """Bytes of a value, 0 if its rank is unknown."""
     if spec.shape is None:
         return 0.0
-    return number(product(spec.shape), bindings) * (spec.dtype.size if spec.dtype else 4)
+    return extent_value(product(spec.shape), bindings) * (spec.dtype.size if spec.dtype else 4)

@@ -15,9 +15,9 @@ from tracea_graph.ttg.tile_set import (
     EDGE,
     TILE,
     EdgeKind,
-    Role,
     Shape,
     TileMetadata,
+    TileRole,
     TileSet,
     dense_tiles,
 )
@@ -135,7 +135,7 @@ def _place(tile: TileMetadata) -> tuple[int, int]:
 
 
 def _name(tile: TileMetadata) -> str:
-    role = Role(tile.role).name.lower()
+    role = TileRole(tile.role).name.lower()
     return f"{role} tile ({tile.region_m}, {tile.region_n}) k [{tile.k_start}, {tile.k_end})"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.tile_set import Role, Shape, TileMetadata, TileSet
+from tracea_graph.ttg.tile_set import Shape, TileMetadata, TileRole, TileSet
 
 __all__ = ["PatternKind", "TilePattern", "check_pattern"]
 
@@ -116,5 +116,5 @@ def _place(tile: TileMetadata) -> tuple[int, int, int]:
 
 
 def _name(tile: TileMetadata) -> str:
-    role = Role(tile.role).name.lower()
+    role = TileRole(tile.role).name.lower()
     return f"{role} tile ({tile.region_m}, {tile.region_n}) k [{tile.k_start}, {tile.k_end})"

@@ -24,7 +24,16 @@ import numpy.typing as npt
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, evaluate, symbols_of
 
-__all__ = ["AccessMap", "Axis", "BoundAccess", "Dim", "Ints", "IterationSpace", "along", "whole"]
+__all__ = [
+    "AccessMap",
+    "Axis",
+    "BoundAccess",
+    "DimIndex",
+    "Ints",
+    "IterationSpace",
+    "index_along",
+    "index_whole",
+]
 
 Ints = npt.NDArray[np.int64]
 Ranges = tuple[Ints, Ints]
@@ -66,14 +75,14 @@ class IterationSpace:
 
     def extents(self, bindings: Mapping[str, int]) -> tuple[int, ...]:
         """Return the number of steps of each axis; raises GraphError naming an unbound symbol."""
-        return tuple(number(a.extent, bindings) for a in self.axes)
+        return tuple(extent_value(a.extent, bindings) for a in self.axes)
 
     def points(self, bindings: Mapping[str, int]) -> int:
         """Return the number of points."""
         return int(np.prod(self.extents(bindings), dtype=np.int64))
 
 
-def number(extent: Extent, bindings: Mapping[str, int]) -> int:
+def extent_value(extent: Extent, bindings: Mapping[str, int]) -> int:
     """Return the value of an extent; raises GraphError naming unbound symbols."""
     if missing := sorted(set(symbols_of(extent)) - set(bindings)):
         raise GraphError(f"no binding for {', '.join(map(repr, missing))}: pass its value")
@@ -81,7 +90,7 @@ def number(extent: Extent, bindings: Mapping[str, int]) -> int:
 
 
 @dataclass(frozen=True)
-class Dim:
+class DimIndex:
     """Index of one tensor dimension.
 
     ``terms`` are (axis, coefficient).  ``indirect`` axes select the index through data (Gather; an
@@ -95,19 +104,19 @@ class Dim:
     indirect: tuple[str, ...] | None = None
 
 
-def along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> Dim:
+def index_along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> DimIndex:
     """Index by one axis, or by several as digits of a number with radices ``extents``."""
     terms: list[tuple[str, Extent]] = []
     stride: Extent = 1
     for name, extent in zip(reversed(names), reversed(tuple(extents) or (1,)), strict=True):
         terms.insert(0, (name, stride))
         stride = combine("mul", extent, stride)
-    return Dim(tuple(terms), offset)
+    return DimIndex(tuple(terms), offset)
 
 
-def whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> Dim:
+def index_whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> DimIndex:
     """Index every element of a dimension, whatever the tile."""
-    return Dim(window=extent, indirect=indirect)
+    return DimIndex(window=extent, indirect=indirect)
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class AccessMap:
     """
 
     value: str
-    dims: tuple[Dim, ...]
+    dims: tuple[DimIndex, ...]
     shape: tuple[Extent, ...]
     item: float = 4.0
 
@@ -145,7 +154,7 @@ class AccessMap:
         """Return the map with every symbol replaced by its value."""
 
         def value(extent: Extent) -> int:
-            return number(extent, bindings)
+            return extent_value(extent, bindings)
 
         shape = _ints(map(value, self.shape))
         matrix = np.zeros((len(self.dims), len(space.axes)), np.int64)
@@ -230,7 +239,7 @@ class BoundAccess:
         if unit < 1 or not np.array_equal(strides, row[order]):
             return order, [(np.zeros_like(first), np.full_like(end, e)) for e in sizes]
         lo = np.clip(-(-first // unit), 0, sizes.prod())
-        return order, split_range(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
+        return order, mixed_radix_digits(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
 
     def touched(self, starts: Ints, stops: Ints) -> Ints:
         """Return how many elements each tile touches: its box, or fewer if indices are data."""
@@ -242,7 +251,7 @@ class BoundAccess:
         return np.asarray(sizes.prod(-1), np.int64)
 
 
-def split_range(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
+def mixed_radix_digits(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
     """Return the range of each mixed-radix digit of numbers in ``[lo, hi)``, outermost first."""
     last, same = np.maximum(hi - 1, lo), np.ones(np.shape(lo), bool)
     stride, digits = int(extents.prod()), []
@@ -255,7 +264,7 @@ def split_range(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
     return digits
 
 
-def join_range(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
+def mixed_radix_numbers(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
     """Return the range of mixed-radix numbers whose digits are in a box ``[..., axes]``."""
     strides = np.append(np.cumprod(extents[:0:-1])[::-1], 1)[: len(extents)]
     lo, hi = starts @ strides, (stops - 1) @ strides + 1

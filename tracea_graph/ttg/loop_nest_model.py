@@ -17,11 +17,11 @@ from tracea_graph.ttg.iteration_space import (
     Ints,
     IterationSpace,
     Ranges,
-    join_range,
-    split_range,
+    mixed_radix_digits,
+    mixed_radix_numbers,
 )
 
-__all__ = ["BoundModel", "RegionModel", "Tiles", "Work"]
+__all__ = ["BoundModel", "LoopWork", "RegionModel", "Tiles"]
 
 Floats = npt.NDArray[np.float64]
 Tiles = tuple[Ranges, Ranges, Ranges, Ranges]
@@ -29,7 +29,7 @@ Tiles = tuple[Ranges, Ranges, Ranges, Ranges]
 
 
 @dataclass(frozen=True)
-class Work:
+class LoopWork:
     """``flops`` operations at each point of the sub-space spanned by the named axes."""
 
     axes: tuple[str, ...]
@@ -49,7 +49,7 @@ class RegionModel:
     space: IterationSpace
     reads: tuple[AccessMap, ...]
     writes: tuple[AccessMap, ...]
-    work: tuple[Work, ...] = ()
+    work: tuple[LoopWork, ...] = ()
     rows: tuple[str, ...] = ()
     cols: tuple[str, ...] = ()
     depth: tuple[str, ...] = ()
@@ -110,14 +110,16 @@ class BoundModel:
         starts = np.zeros((count, len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()
         for group, (lo, hi) in zip(self.groups, tiles, strict=True):
-            digits = split_range(lo, hi, self.extents[group])
+            digits = mixed_radix_digits(lo, hi, self.extents[group])
             for axis, (a, b) in zip(group, digits, strict=True):
                 starts[:, axis], stops[:, axis] = a, b
         return starts, stops
 
     def flatten(self, starts: Ints, stops: Ints) -> Tiles:
         """Return the flat (batch, m, n, k) ranges that contain axis ranges ``[tiles, axes]``."""
-        b, m, n, k = (join_range(starts[:, g], stops[:, g], self.extents[g]) for g in self.groups)
+        b, m, n, k = (
+            mixed_radix_numbers(starts[:, g], stops[:, g], self.extents[g]) for g in self.groups
+        )
         return b, m, n, k
 
     def box_flops(self, starts: Ints, stops: Ints) -> Floats:

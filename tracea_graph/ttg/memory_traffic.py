@@ -35,9 +35,9 @@ import numpy.typing as npt
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg.iteration_space import BoundAccess, Ints, Ranges
 from tracea_graph.ttg.loop_nest_model import BoundModel, RegionModel
-from tracea_graph.ttg.tile_set import Shape, TileSet, expand
+from tracea_graph.ttg.tile_set import Shape, TileSet, expand_tiles
 
-__all__ = ["MemoryLevel", "Staging", "Stream", "level_of"]
+__all__ = ["MemoryLevel", "StagedRegions", "TensorStream", "innermost_level"]
 
 Floats = npt.NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max
@@ -57,13 +57,13 @@ class MemoryLevel:
     parts: float = 2.0
 
 
-def level_of(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
+def innermost_level(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
     """Return the innermost level that keeps ``size`` bytes until they are read again, or None."""
     return next((level for level in levels if size * level.parts <= level.bytes), None)
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class TensorStream:
     """The boxes of one tensor in launch order: their bytes, and how long ago each was last used.
 
     ``age`` counts tiles (1: the previous tile) and is :data:`NEVER` for the first use; ``last`` is
@@ -77,7 +77,7 @@ class Stream:
     last: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, access: BoundAccess, written: bool, size: Floats, box: Ranges) -> Stream:
+    def of(cls, access: BoundAccess, written: bool, size: Floats, box: Ranges) -> TensorStream:
         """Build a stream of boxes; empty boxes have no bytes."""
         strides = np.append(np.cumprod(access.shape[:0:-1])[::-1], 1)[: len(access.shape)]
         first, end = box[0] @ strides, (box[1] - 1) @ strides
@@ -114,7 +114,7 @@ class TileTraffic:
     """All tiles of a staging at one level."""
 
     tiles: TileSet
-    streams: tuple[Stream, ...]
+    streams: tuple[TensorStream, ...]
     resident: Floats
     """Bytes of intermediates of each tile."""
     flops: float
@@ -144,7 +144,7 @@ class TileTraffic:
         return sum(s.distinct for s in self.streams) - missing[2:] / (tiles - windows + 1)
 
 
-class Staging:
+class StagedRegions:
     """A connected set of regions with one tile shape per memory level.
 
     ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of it;
@@ -210,7 +210,7 @@ class Staging:
         if level.name not in self._walks:
             chosen = self.tiles.get(level.name, (0, 0, 0))
             if not isinstance(chosen, TileSet):
-                chosen = expand(self._bound[-1], chosen, self.order)
+                chosen = expand_tiles(self._bound[-1], chosen, self.order)
             self._walks[level.name] = _walk(self._bound, self._inner, self._kept, chosen)
         return self._walks[level.name]
 
@@ -234,7 +234,7 @@ def _walk(
 ) -> TileTraffic:
     """Propagate every tile from the last region to the outside operands."""
     needed: dict[str, Ranges] = {}
-    streams: list[Stream] = []
+    streams: list[TensorStream] = []
     seen: dict[tuple[str, bool], list[Ranges]] = {}
     resident = np.zeros(len(tiles.order))
     ranges, flops = tiles.ranges(), float(models[-1].tile_flops(tiles.flat_ranges()).sum())
@@ -252,7 +252,7 @@ def _walk(
                 needed[access.value] = _hull(needed.get(access.value), box)
             elif not any(_within(box, other) for other in seen.get((access.value, written), ())):
                 seen.setdefault((access.value, written), []).append(box)
-                streams.append(Stream.of(access, written, size, box))
+                streams.append(TensorStream.of(access, written, size, box))
     return TileTraffic(tiles, tuple(streams), resident, flops)
 
 

@@ -24,14 +24,14 @@ from tracea_graph.ttg.tile_set import (
     TILE,
     EdgeKind,
     Ids,
-    Role,
     Shape,
     TileMetadata,
+    TileRole,
     TileSet,
-    expand,
+    expand_tiles,
 )  # fmt: skip
 
-__all__ = ["TileDependence", "Tiling", "tile_regions"]
+__all__ = ["RegionTiles", "TileDependence", "tile_regions"]
 
 Records = npt.NDArray[Any]
 
@@ -52,7 +52,7 @@ class TileDependence:
 
 
 @dataclass(frozen=True, eq=False)
-class Tiling:
+class RegionTiles:
     """The tiles of several regions, numbered consecutively, and the dependences between them."""
 
     regions: tuple[str, ...]
@@ -142,7 +142,9 @@ class Tiling:
             first, end = np.searchsorted(rows["tile"], [own, own + 1])
             for _, m0, m1, n0, n1 in rows[first:end].tolist():
                 numbers = self._numbers[need.producer][m0:m1, n0:n1]
-                yield from (int(n) for n in numbers.ravel() if self.table["role"][n] != Role.SKIP)
+                yield from (
+                    int(n) for n in numbers.ravel() if self.table["role"][n] != TileRole.SKIP
+                )
 
     @cached_property
     def _by_consumer(self) -> dict[int, list[tuple[TileDependence, Records]]]:
@@ -182,7 +184,7 @@ def tile_regions(
     bindings: Mapping[str, int],
     tiles: Mapping[str, Shape] | None = None,
     order: str = "row-major",
-) -> Tiling:
+) -> RegionTiles:
     """Return the tiles of some regions and their dependences.
 
     ``tiles`` maps region ids to their tile (m, n, k); other regions are one tile.  Raises
@@ -197,7 +199,7 @@ def tile_regions(
     for region in members:
         model = graph.model(region)
         shape = chosen.get(region.id, (0, 0, 0))
-        sets.append(expand(model.bind(bindings), shape, order) if model else _ONE)
+        sets.append(expand_tiles(model.bind(bindings), shape, order) if model else _ONE)
     place = {r.id: i for i, r in enumerate(members)}
     needs = []
     for consumer, region in enumerate(members):
@@ -208,10 +210,10 @@ def tile_regions(
                 rows = _needed(sets[producer], sets[consumer], value)
                 kind = dependence_kind(rows, sets[producer])
                 needs.append(TileDependence(value, producer, consumer, kind, rows))
-    return Tiling(tuple(r.id for r in members), tuple(sets), tuple(needs))
+    return RegionTiles(tuple(r.id for r in members), tuple(sets), tuple(needs))
 
 
-_ONE = TileSet(np.array([(0, 0, 0, 1, Role.MAIN)], TILE), np.zeros(1, np.int32), (1, 1))
+_ONE = TileSet(np.array([(0, 0, 0, 1, TileRole.MAIN)], TILE), np.zeros(1, np.int32), (1, 1))
 """Tile set of an opaque region."""
 
 

@@ -18,14 +18,14 @@ from networkx import MultiDiGraph
 
 from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.dependency_tracking import History, States
+from tracea_graph.ttg.dependency_tracking import History, ValueStates
 from tracea_graph.ttg.graph_export import to_dot, to_json, to_networkx
 from tracea_graph.ttg.hand_set_tiles import TilePattern
 from tracea_graph.ttg.loop_nest_model import RegionModel
-from tracea_graph.ttg.memory_traffic import Staging
+from tracea_graph.ttg.memory_traffic import StagedRegions
 from tracea_graph.ttg.region import Region, ValueUse, region_of
-from tracea_graph.ttg.tile_set import Shape, TileSet, expand
-from tracea_graph.ttg.topological_order import Rank, Topology
+from tracea_graph.ttg.tile_set import Shape, TileSet, expand_tiles
+from tracea_graph.ttg.topological_order import Rank, TopologicalOrder
 
 __all__ = ["GraphRenderer", "Region", "TileGraph", "ValueUse"]
 
@@ -76,7 +76,7 @@ class TileGraph:
         self._nx = MultiDiGraph(name=name)
         self._shown = nx.graphviews.generic_graph_view(self._nx)
         self._writers: dict[str, Region] = {}
-        self._states, self._topology = States(), Topology(self._nx)
+        self._states, self._topology = ValueStates(), TopologicalOrder(self._nx)
         self._models: dict[tuple[ModelOf, Region], RegionModel | None] = {}
         self._nx.add_nodes_from((f"input:{v}", {"kind": "input", "value": v}) for v in self.inputs)
         self._add([((i, 0), region) for i, region in enumerate(regions)])
@@ -410,7 +410,7 @@ class TileGraph:
 
         Raises GraphError if the region is opaque or a symbol has no binding.
         """
-        return expand(self._modelled(region).bind(self._bound(bindings)), tile, order)
+        return expand_tiles(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
     def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
         """Compute only these tiles of a region, given by itself or as in :meth:`find`.
@@ -434,7 +434,7 @@ class TileGraph:
         bindings: Mapping[str, int],
         tiles: Mapping[str, Shape | TileSet],
         order: str = "row-major",
-    ) -> Staging:
+    ) -> StagedRegions:
         """Return footprint, traffic and intensity of connected regions, given producers first.
 
         ``tiles`` maps a memory level's name to the last region's tile at that level.  Values that
@@ -445,7 +445,7 @@ class TileGraph:
         outside = (v for v in written if any(u.region.id not in ids for u in self.uses(v)))
         kept = {*outside, *(v for v in written if self.is_output(v))}
         models = [self._modelled(r) for r in regions]
-        return Staging(models, self._bound(bindings), tiles, order, kept)
+        return StagedRegions(models, self._bound(bindings), tiles, order, kept)
 
     def _bound(self, bindings: Mapping[str, int]) -> dict[str, int]:
         """The given symbol values, or the graph's own."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["Block", "repeated_blocks", "signature"]
+__all__ = ["RepeatedBlock", "region_signature", "repeated_blocks"]
 
 _SHORTEST, _LONGEST = 2, 4096
 """Shortest and longest block, in regions."""
@@ -25,7 +25,7 @@ Letters = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Block:
+class RepeatedBlock:
     """Ids of the regions of each copy, in order; at least two copies of equal length."""
 
     copies: tuple[tuple[str, ...], ...]
@@ -36,7 +36,7 @@ class Block:
         return self.copies[0]
 
 
-def signature(graph: TileGraph, region: Region) -> str:
+def region_signature(graph: TileGraph, region: Region) -> str:
     """Return a string that is equal for regions of equal operator, parameters and shapes."""
     operands = (str(graph.spec(v)) + "w" * (v in graph.weights) for v in region.operands)
     results = (str(graph.spec(v)) for v in region.results)
@@ -45,16 +45,18 @@ def signature(graph: TileGraph, region: Region) -> str:
     return "|".join((region.op, region.rule, what, ",".join(operands), ",".join(results)))
 
 
-def repeated_blocks(graph: TileGraph) -> list[Block]:
+def repeated_blocks(graph: TileGraph) -> list[RepeatedBlock]:
     """Return the disjoint blocks that hide most regions, in graph order."""
     regions = graph.regions()
     known: dict[str, int] = {}
     letters = np.array(
-        [known.setdefault(signature(graph, r), len(known)) for r in regions], np.int64
+        [known.setdefault(region_signature(graph, r), len(known)) for r in regions], np.int64
     )
     spans = _spans(letters, 0)
     names = [r.id for r in regions]
-    return [Block(_cut(names, start, period, count)) for start, period, count in sorted(spans)]
+    return [
+        RepeatedBlock(_cut(names, start, period, count)) for start, period, count in sorted(spans)
+    ]
 
 
 def _cut(names: Sequence[str], start: int, period: int, count: int) -> tuple[tuple[str, ...], ...]:

@@ -23,8 +23,15 @@ from tracea_graph.ttg.loop_nest_model import BoundModel, Tiles
 from tracea_graph.ttg.tile_orders import CRITICAL_PATH, order_keys
 
 __all__ = [
-    "EDGE", "TILE", "EdgeKind", "Reuse", "Role", "TileMetadata", "TileSet",
-    "dense_tiles", "expand",
+    "EDGE",
+    "TILE",
+    "EdgeKind",
+    "TileMetadata",
+    "TileReuse",
+    "TileRole",
+    "TileSet",
+    "dense_tiles",
+    "expand_tiles",
 ]  # fmt: skip
 
 TILE = np.dtype([(name, "<i4") for name in ("region_m", "region_n", "k_start", "k_end", "role")])
@@ -37,7 +44,7 @@ Shape = tuple[int, int, int]
 NO_EDGES = np.empty(0, EDGE)
 
 
-class Role(IntEnum):
+class TileRole(IntEnum):
     """How a tile runs: at full size, clipped by an edge, or not at all."""
 
     MAIN = 0
@@ -58,7 +65,7 @@ class EdgeKind(IntEnum):
     K_PIPELINE = 3
 
 
-class Reuse(IntFlag):
+class TileReuse(IntFlag):
     """What a tile shares with the previous tile: rows of A, columns of B, the accumulator."""
 
     ROWS = 1
@@ -74,7 +81,7 @@ class TileMetadata:
     region_n: int
     k_start: int
     k_end: int
-    role: Role = Role.MAIN
+    role: TileRole = TileRole.MAIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +106,7 @@ class TileSet:
 
     def __getitem__(self, tile: int) -> TileMetadata:
         m, n, start, end, role = self.table[tile].tolist()
-        return TileMetadata(m, n, start, end, Role(role))
+        return TileMetadata(m, n, start, end, TileRole(role))
 
     def __iter__(self) -> Iterator[TileMetadata]:
         """Iterate over active tiles in launch order."""
@@ -127,7 +134,7 @@ class TileSet:
         separate them: it starts with the tiles that most work waits for, and keeps dependences.
         """
         if order == CRITICAL_PATH:
-            ids = np.flatnonzero(self.table["role"] != Role.SKIP).astype(np.int32)
+            ids = np.flatnonzero(self.table["role"] != TileRole.SKIP).astype(np.int32)
             return replace(
                 self, order=ids[np.argsort(-self.critical_path_lengths[ids], kind="stable")]
             )
@@ -158,7 +165,7 @@ class TileSet:
 
     @cached_property
     def reuse(self) -> npt.NDArray[np.uint8]:
-        """What each launched tile shares with the previous one: flags of :class:`Reuse`."""
+        """What each launched tile shares with the previous one: flags of :class:`TileReuse`."""
         rows = self.table[self.order]
         before, after = rows[:-1], rows[1:]
         same = {name: before[name] == after[name] for name in TILE.names or ()}
@@ -166,9 +173,9 @@ class TileSet:
         slices = same["k_start"] & same["k_end"]
         hints = np.zeros(len(rows), np.uint8)
         for flag, kept in (
-            (Reuse.ROWS, same["region_m"] & slices),
-            (Reuse.COLUMNS, same["region_n"] & slices & (problem[:-1] == problem[1:])),
-            (Reuse.RESULT, same["region_m"] & same["region_n"]),
+            (TileReuse.ROWS, same["region_m"] & slices),
+            (TileReuse.COLUMNS, same["region_n"] & slices & (problem[:-1] == problem[1:])),
+            (TileReuse.RESULT, same["region_m"] & same["region_n"]),
         ):
             hints[1:][kept] |= np.uint8(flag)
         return hints
@@ -182,14 +189,14 @@ class TileSet:
                 f"the skip mask has shape {skip.shape}, but the tile grid is {self.grid}"
             )
         table = self.table.copy()
-        table["role"][skip] = Role.SKIP
-        left = np.flatnonzero(table["role"] != Role.SKIP).astype(np.int32)
+        table["role"][skip] = TileRole.SKIP
+        left = np.flatnonzero(table["role"] != TileRole.SKIP).astype(np.int32)
         return replace(self, table=table, order=left).ordered(order)
 
     @cached_property
     def edges(self) -> Records:
         """Every edge, dtype :data:`EDGE`, grouped by kind; each tile starts at most four."""
-        active = self.table["role"] != Role.SKIP
+        active = self.table["role"] != TileRole.SKIP
         ids = np.flatnonzero(active).astype(np.int32)
         rows = self.table if active.all() else self.table[ids]
         m, n, k = rows["region_m"], rows["region_n"], rows["k_start"]
@@ -236,12 +243,14 @@ class TileSet:
         return view
 
     def __str__(self) -> str:
-        counts = np.bincount(self.table["role"], minlength=len(Role)).tolist()
-        roles = ", ".join(f"{n} {role.name}" for role, n in zip(Role, counts, strict=True) if n)
+        counts = np.bincount(self.table["role"], minlength=len(TileRole)).tolist()
+        roles = ", ".join(
+            f"{n} {role.name}" for role, n in zip(TileRole, counts, strict=True) if n
+        )
         return f"{self.grid[0]}x{self.grid[1]} tiles of {self.tile}: {roles or 'none'}"
 
 
-def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major") -> TileSet:
+def expand_tiles(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major") -> TileSet:
     """Return the dense tiles of a region; a tile size of 0, or above the extent, is the extent.
 
     Raises GraphError for a negative tile size, an unknown order, or more than 2³¹ tiles.
@@ -251,7 +260,7 @@ def expand(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major")
 
 
 def dense_tiles(problem: tuple[int, int, int, int], tile: Shape = (0, 0, 0)) -> TileSet:
-    """Return all tiles of a problem (batch, m, n, k), in row-major order; see :func:`expand`.
+    """Return all tiles of a problem (batch, m, n, k), row-major; see :func:`expand_tiles`.
 
     A tile's id is its place in the grid ``[batch · rows, columns, slices of k]``.
     """
@@ -271,7 +280,7 @@ def dense_tiles(problem: tuple[int, int, int, int], tile: Shape = (0, 0, 0)) -> 
     cut_row, cut_column = m % sizes[0] != 0, n % sizes[1] != 0
     cut = (i % max(per_problem, 1) == per_problem - 1) & cut_row
     cut = cut | ((j == columns - 1) & cut_column) | ((s == slices - 1) & (k % sizes[2] != 0))
-    table["role"] = np.where(cut, Role.BOUNDARY, Role.MAIN)
+    table["role"] = np.where(cut, TileRole.BOUNDARY, TileRole.MAIN)
     flat = table.reshape(-1)
     order = np.arange(len(flat), dtype=np.int32)
     return TileSet(flat, order, (rows, columns), (sizes[0], sizes[1], sizes[2]), batch)
@@ -283,7 +292,7 @@ def _cut(index: Ints, size: int, extent: int) -> Ranges:
 
 def _launch_order(table: Records, order: str) -> Ids:
     """Active tiles by the order's key; the sort is stable, which keeps slices in sequence."""
-    ids = np.flatnonzero(table["role"] != Role.SKIP).astype(np.int32)
+    ids = np.flatnonzero(table["role"] != TileRole.SKIP).astype(np.int32)
     keys = order_keys(order, table["region_m"][ids], table["region_n"][ids])
     return ids if (np.diff(keys) >= 0).all() else ids[np.argsort(keys, kind="stable")]
 

@@ -16,12 +16,12 @@ from networkx import MultiDiGraph
 
 from tracea_graph.errors import GraphError
 
-__all__ = ["Rank", "Topology"]
+__all__ = ["Rank", "TopologicalOrder"]
 
 Rank = tuple[int, int]
 
 
-class Topology:
+class TopologicalOrder:
     """An incremental topological order of a graph's regions: a rank and a position for each name.
 
     Whoever changes the graph calls :meth:`enter` for each region added, :meth:`leave` for each

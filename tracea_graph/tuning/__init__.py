@@ -15,7 +15,7 @@ from tracea_graph.tuning.tuner_events import (
     TrialMeasured,
     TuningResult,
     TuningStarted,
-    ignore,
+    ignore_event,
 )
 from tracea_graph.tuning.tuning_problem import (
     Case,
@@ -47,7 +47,7 @@ __all__ = [
     "TuningResult",
     "TuningStarted",
     "Workload",
-    "ignore",
+    "ignore_event",
     "problems_of",
     "schedule_tables",
     "tune",

@@ -23,9 +23,9 @@ from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.program import OpType, Program, Schedule
 from tracea_graph.tuning.benchmark_model import ReplicatedModel
 from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
-from tracea_graph.tuning.tuning_problem import Case, Problem, default_of
+from tracea_graph.tuning.tuning_problem import Case, Problem, default_schedule
 
-__all__ = ["MOST_NODES", "ModelFixture", "replicas"]
+__all__ = ["MOST_NODES", "ModelFixture", "replica_count"]
 
 MOST_BYTES = 256 << 20
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
@@ -145,7 +145,8 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         wanted = min(self._cache * margin, MOST_BYTES)
         return ReplicatedModel(
             self.library.domain, _op_type(program).name, inputs, outputs, program.inputs[1],
-            replicas(case, self._schedule_space, self._level, wanted), f"{problem.dtype}.data",
+            replica_count(case, self._schedule_space, self._level, wanted),
+            f"{problem.dtype}.data",
         )  # fmt: skip
 
     def _prepare(self, case: Case) -> None:
@@ -207,12 +208,12 @@ _COLD_SHARE = 0.02
 """Weights do not matter if reading them takes less than this share of the time."""
 
 
-def replicas(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
+def replica_count(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
     """Return the number of nodes whose ``weights`` bytes together exceed the cache.
 
     Fewer if reading weights takes hardly any time and a shorter run is long enough.
     """
-    us = schedule_space.modelled_us(case, default_of(case), level, 1)
+    us = schedule_space.modelled_us(case, default_schedule(case), level, 1)
     size = case.problem.weight_bytes
     count = math.ceil(weights / size)
     if schedule_space.read_us(size) < _COLD_SHARE * us:

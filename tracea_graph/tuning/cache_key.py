@@ -15,13 +15,17 @@ from typing import Any
 from tracea_graph.config import Environment
 from tracea_graph.hardware import fingerprint_hash
 from tracea_graph.toolchain import find_compiler
-from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.toolchain.object_cache import sha256_of_parts
 from tracea_graph.tuning.schedule_space import ScheduleSpace
-from tracea_graph.tuning.tuning_problem import Case, Problem, default_of
+from tracea_graph.tuning.tuning_problem import Case, Problem, default_schedule
 from tracea_graph.version import VERSION
 
 __all__ = [
-    "about_case", "difference", "differs_in_machine_only", "key_of", "machine_facts",
+    "case_facts",
+    "differs_in_machine_only",
+    "machine_facts",
+    "nearest_result_difference",
+    "result_cache_key",
 ]  # fmt: skip
 
 _PROBLEM = ("op", "epilogue", "rows", "dtype")
@@ -51,7 +55,7 @@ def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> d
     except PackageNotFoundError:
         runtime = "unknown"
     compiler = find_compiler(environment)
-    told = f"{compiler.identity.splitlines()[0]} [{digest(compiler.identity)[:8]}]"
+    told = f"{compiler.identity.splitlines()[0]} [{sha256_of_parts(compiler.identity)[:8]}]"
     return {
         "machine": f"{fingerprint['model']} [{fingerprint_hash(fingerprint)}]",
         "compiler": " ".join((told, *map(shlex.quote, compiler.flags))),
@@ -60,7 +64,7 @@ def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> d
     }
 
 
-def about_case(
+def case_facts(
     case: Case,
     facts: Mapping[str, str],
     schedule_space: ScheduleSpace,
@@ -78,7 +82,7 @@ def about_case(
         "epilogue": problem.epilogue.text if problem.epilogue else "",
         "rows": str(case.rows),
         "dtype": problem.dtype,
-        "default": str(default_of(case)),
+        "default": str(default_schedule(case)),
     }
 
 
@@ -87,12 +91,14 @@ def differs_in_machine_only(about: Mapping[str, str], other: Mapping[str, str]) 
     return {**other, **{n: about[n] for n in _MACHINE}} == dict(about)
 
 
-def key_of(about: Mapping[str, str]) -> str:
+def result_cache_key(about: Mapping[str, str]) -> str:
     """Return the cache's key: a digest of ``about``."""
-    return digest(*(f"{name}={value}" for name, value in sorted(about.items())))
+    return sha256_of_parts(*(f"{name}={value}" for name, value in sorted(about.items())))
 
 
-def difference(about: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> str:
+def nearest_result_difference(
+    about: Mapping[str, str], others: Iterable[Mapping[str, str]]
+) -> str:
     """Return how the nearest cached result of a problem differs from a case, as a clause."""
     same = [o for o in others if all(o.get(name) == about[name] for name in _PROBLEM)]
     if not same:

@@ -11,7 +11,7 @@ from tracea_graph.kernels.program import Schedule
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["SEEDS", "params_of", "sample", "sampler", "space_of"]
+__all__ = ["SEEDS", "optuna_params", "optuna_sampler", "optuna_space", "sample_candidates"]
 
 SEEDS = 5
 """Candidates measured first, in the cost model's order."""
@@ -19,7 +19,7 @@ _STALE = 32
 """Consecutive proposals without a new candidate after which sampling ends."""
 
 
-def sample(
+def sample_candidates(
     candidates: Sequence[Schedule],
     score: Callable[[Schedule], float | None],
     trials: int,
@@ -29,15 +29,15 @@ def sample(
     """Score up to ``trials`` candidates; return False once a score is None (time is up).
 
     Configurations that are not candidates are reported to the sampler as infeasible.  ``by`` is
-    another sampler than :func:`sampler`'s.
+    another sampler than :func:`optuna_sampler`'s.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=by or sampler(seed))
-    space = space_of(candidates)
+    study = optuna.create_study(direction="maximize", sampler=by or optuna_sampler(seed))
+    space = optuna_space(candidates)
     for candidate in candidates[:SEEDS]:
-        study.enqueue_trial(params_of(candidate))
+        study.enqueue_trial(optuna_params(candidate))
     known, seen, stale = set(candidates), set[Schedule](), 0
     while len(seen) < min(trials, len(known)) and stale < _STALE:
         stale += 1
@@ -55,23 +55,23 @@ def sample(
     return True
 
 
-def params_of(schedule: Schedule) -> dict[str, int]:
+def optuna_params(schedule: Schedule) -> dict[str, int]:
     """Return a schedule as optuna parameters."""
     return asdict(schedule)
 
 
-def space_of(
+def optuna_space(
     candidates: Sequence[Schedule],
 ) -> dict[str, optuna.distributions.BaseDistribution]:
     """Return the axes of the space that contains the candidates."""
     import optuna
 
-    settings = [params_of(candidate) for candidate in candidates]
+    settings = [optuna_params(candidate) for candidate in candidates]
     values = {name: sorted({s[name] for s in settings}) for name in settings[0]}
     return {a: optuna.distributions.CategoricalDistribution(v) for a, v in values.items()}
 
 
-def sampler(seed: int) -> optuna.samplers.BaseSampler:
+def optuna_sampler(seed: int) -> optuna.samplers.BaseSampler:
     """Return the sampler that needs the fewest trials; ``models.samplers`` compares some."""
     import optuna
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Config, PolicyEngine, Processor, SearchSpace
+from tracea_graph.policy import Config, PolicyEngine, ProcessorFamily, SearchSpace
 from tracea_graph.tuning.schedule_space import ScheduleSpace
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
-__all__ = ["candidates", "legal_schedules"]
+__all__ = ["candidates_to_measure", "legal_schedules"]
 
 
 def legal_schedules(case: Case, schedule_space: ScheduleSpace, level: str) -> Iterator[Schedule]:
@@ -22,13 +22,13 @@ def legal_schedules(case: Case, schedule_space: ScheduleSpace, level: str) -> It
     )
 
 
-def candidates(
+def candidates_to_measure(
     case: Case,
     schedule_space: ScheduleSpace,
     level: str,
     threads: Sequence[int],
     limit: int | None = None,
-    on: Processor | None = None,
+    on: ProcessorFamily | None = None,
     within: SearchSpace | None = None,
 ) -> list[Schedule]:
     """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
@@ -38,7 +38,7 @@ def candidates(
     replace the backend's, in a space that is searched as a whole; raises UsageError for an axis it
     has not.
     """
-    space, default = schedule_space.space(case, level, on), default_of(case)
+    space, default = schedule_space.space(case, level, on), default_schedule(case)
     same = next(space.legal())  # the default's values are first on every axis
     space = space.within(within) if within else space
     before = [schedule_space.modelled_us(case, default, level, t) for t in threads]

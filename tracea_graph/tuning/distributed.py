@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracea_graph.tuning.cache_key import key_of
+from tracea_graph.tuning.cache_key import result_cache_key
 from tracea_graph.tuning.machine_tuner import TuningOptions
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
@@ -17,9 +17,9 @@ from tracea_graph.tuning.study import StudyResult
 from tracea_graph.tuning.task_priority import (
     GainEstimates,
     TuningTask,
-    allot,
-    by_priority,
-    tasks_of,
+    allot_trials,
+    sort_by_priority,
+    tuning_tasks,
 )
 from tracea_graph.tuning.tuner import KNOWN, Fixture, Tuner
 from tracea_graph.tuning.tuner_events import CaseFinished, TuningResult, TuningStarted
@@ -47,12 +47,12 @@ def tune_distributed(
         options.storage, made.schedule_space, lost_after=options.lost_after, seed=options.seed
     )
     end = made.clock() + options.budget
-    tasks = tasks_of(workloads, made.schedule_space, made.level, made.threads, options.rest_us)
+    tasks = tuning_tasks(workloads, made.schedule_space, made.level, made.threads, options.rest_us)
     found = {task.case: made.known(task) for task in tasks}
     estimates = GainEstimates(made.schedule_space, made.level, made.threads)
-    todo = by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
+    todo = sort_by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
     made.tell(TuningStarted(tuple(found.values()), tuple(todo), options.budget))
-    trials = allot(todo, estimates, options.budget)
+    trials = allot_trials(todo, estimates, options.budget)
     parts = []
     for task in todo:
         about = {
@@ -60,7 +60,7 @@ def tune_distributed(
             "threads": list(made.threads),
             "share": task.share, "trials": trials[task.case],
         }  # fmt: skip
-        study = shared.publish(key_of(made.about(task.case)), about)
+        study = shared.publish(result_cache_key(made.about(task.case)), about)
         parts.append(_SharedTask(task, study, trials[task.case]))
     if parts:
         with made.fixture([task.case.problem for task in todo]) as fixture:
@@ -127,7 +127,7 @@ def _open_tasks(
     """Return cases without an outcome for this kind of machine."""
     parts = []
     for case, about in tasks.items():
-        study = shared.publish(key_of(made.about(case)), about)
+        study = shared.publish(result_cache_key(made.about(case)), about)
         if study.outcome is None:
             task = TuningTask(case, True, float(about["share"]))
             parts.append(_SharedTask(task, study, int(about["trials"])))

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.policy import SearchSpace
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
 from tracea_graph.tuning.cache_key import machine_facts
 from tracea_graph.tuning.result_cache import TuningCache
 from tracea_graph.tuning.schedule_space import Fixture, Tunable
 from tracea_graph.tuning.task_priority import MIN_GAIN
 from tracea_graph.tuning.tuner import Pin, Propose, Tuner
-from tracea_graph.tuning.tuner_events import Listener, ignore
+from tracea_graph.tuning.tuner_events import Listener, ignore_event
 from tracea_graph.tuning.tuning_problem import Problem
 
-__all__ = ["CACHE_FILE", "Building", "TuningOptions", "tuner"]
+__all__ = ["CACHE_FILE", "Building", "TuningOptions", "machine_tuner"]
 
 CACHE_FILE = "tuning.sqlite"
 
@@ -63,12 +63,12 @@ def resident_bytes(weight_bytes: int | None, cache_bytes: int) -> int | None:
 
 
 @contextmanager
-def tuner(
+def machine_tuner(
     options: TuningOptions,
     backend: Tunable,
     environment: Environment | None = None,
     *,
-    listen: Listener = ignore,
+    listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
     building: Building = nullcontext,
@@ -85,7 +85,7 @@ def tuner(
         facts["weights"] = f"{resident >> 20} MiB, in the cache"
     with (
         TuningCache(environment.cache / CACHE_FILE) as cache,
-        Scratch("tune") as folder,
+        ScratchFolder("tune") as folder,
     ):
 
         def fixture(problems: Sequence[Problem]) -> AbstractContextManager[Fixture]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tracea_graph.temporary_files import lock
-from tracea_graph.toolchain.cache_trust import distrust, make_private
+from tracea_graph.temporary_files import lock_file
+from tracea_graph.toolchain.cache_trust import make_private, why_untrusted
 
 __all__ = ["CacheEntry", "TuningCache"]
 
@@ -177,7 +177,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
         for suffix in ("", *_BESIDE):
-            if why := distrust(_beside(self.path, suffix), self.path.parent):
+            if why := why_untrusted(_beside(self.path, suffix), self.path.parent):
                 raise PermissionError(why)
 
     def _set_aside(self, error: Exception) -> None:
@@ -271,5 +271,5 @@ def _is_sound(path: Path) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     """Serialize processes by an advisory lock on a file beside ``path``."""
     with _beside(path, ".lock").open("w") as file:
-        lock(file.fileno(), wait=True)
+        lock_file(file.fileno(), wait=True)
         yield

@@ -26,9 +26,16 @@ from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.tuner import Propose
 from tracea_graph.tuning.tuner_events import TuningResult
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
-__all__ = ["GROUP", "Hint", "hint_of", "hinted", "hints_from", "proposals"]
+__all__ = [
+    "GROUP",
+    "Hint",
+    "hint_of_result",
+    "hinted_schedule",
+    "parse_hints",
+    "plugin_candidates",
+]
 
 GROUP = "tracea_graph.candidates"
 """Entry points of this group propose candidates: ``propose(case) -> iterable of dicts``.  A case
@@ -67,7 +74,7 @@ class Hint:
         return _schedule(case, dict(self.tile), self.stages)
 
 
-def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
+def parse_hints(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
     """Parse a file's ``patterns``; ``words`` are the settings a tile may have.
 
     Raises UsageError for invalid entries.
@@ -77,7 +84,7 @@ def hints_from(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
     return tuple(_hint(entry, words) for entry in entries)
 
 
-def hint_of(tuned: TuningResult) -> dict[str, Any]:
+def hint_of_result(tuned: TuningResult) -> dict[str, Any]:
     """Return a result as an entry of ``patterns``."""
     found, problem = asdict(tuned.schedule), tuned.case.problem
     return {
@@ -89,12 +96,12 @@ def hint_of(tuned: TuningResult) -> dict[str, Any]:
     }
 
 
-def hinted(hints: Sequence[Hint], case: Case) -> Schedule | None:
+def hinted_schedule(hints: Sequence[Hint], case: Case) -> Schedule | None:
     """Return the schedule that the first matching hint gives a case, if any matches."""
     return next((hint.schedule(case) for hint in hints if hint.fits(case)), None)
 
 
-def proposals() -> Propose:
+def plugin_candidates() -> Propose:
     """Return a function that puts candidates of installed entry points before the policy's.
 
     Raises UsageError for an entry point that cannot be loaded or returns an invalid candidate.
@@ -129,7 +136,7 @@ def _proposed(name: str, ask: Any, case: Case) -> Iterable[Schedule]:
 
 
 def _schedule(case: Case, tile: Mapping[str, int], stages: int | None) -> Schedule:
-    default, fields, switch = default_of(case), case.problem.tile, case.problem.stages
+    default, fields, switch = default_schedule(case), case.problem.tile, case.problem.stages
     changes = {fields[name]: size for name, size in tile.items()}
     if stages is not None and switch:
         changes[switch] = stages - 1

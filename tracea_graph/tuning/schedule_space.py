@@ -19,10 +19,10 @@ from tracea_graph.policy import (
     Config,
     KernelCatalog,
     OperatorTopology,
-    Processor,
+    ProcessorFamily,
     SearchSpace,
 )
-from tracea_graph.toolchain import Counted, Library, uncounted
+from tracea_graph.toolchain import Counted, Library, ignore_progress
 from tracea_graph.tuning.tuning_problem import Case, Problem
 
 __all__ = ["Fixture", "HostTimed", "ProgramBuilder", "ScheduleSpace", "Tunable"]
@@ -104,7 +104,7 @@ class ScheduleSpace(Protocol):
         ...
 
     @property
-    def architecture(self) -> Processor | None:
+    def architecture(self) -> ProcessorFamily | None:
         """The family of this machine's processor, if known."""
         ...
 
@@ -137,7 +137,7 @@ class ScheduleSpace(Protocol):
         """Parse a schedule from its numbers by name."""
         ...
 
-    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
         """Return all distinct schedules, the default's values first on every axis.
 
         The seeds are schedules known to suit the architecture.
@@ -193,7 +193,7 @@ class ProgramBuilder(Protocol):
         out: Path,
         environment: Environment,
         quick: bool = False,
-        counted: Counted = uncounted,
+        counted: Counted = ignore_progress,
     ) -> Library:
         """Build a library at ``out``; ``counted`` is told how many of its parts are compiled.
 

@@ -24,7 +24,12 @@ from warnings import catch_warnings, simplefilter
 
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.tuning.candidate_sampling import SEEDS, params_of, sampler, space_of
+from tracea_graph.tuning.candidate_sampling import (
+    SEEDS,
+    optuna_params,
+    optuna_sampler,
+    optuna_space,
+)
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
 from tracea_graph.tuning.study import EXHAUSTIVE, Study, StudyResult, Trial
@@ -123,7 +128,7 @@ class SharedStudy:
         many = len(study.candidates) > EXHAUSTIVE
         first = study.candidates[: min(SEEDS, study.trials) if many else study.trials]
         if many:
-            self._study.sampler = sampler(self._shared.seed)
+            self._study.sampler = optuna_sampler(self._shared.seed)
         self._end_verdict()  # a verdict interrupted by lack of time
         while study.has_time() and self.outcome is None:
             self._give_up_lost()
@@ -177,9 +182,9 @@ class SharedStudy:
 
     def _take(self, study: Study, schedule: Schedule) -> None:
         """Measure one candidate, unless another worker has just begun it."""
-        space = space_of(study.candidates)
+        space = optuna_space(study.candidates)
         trial = self._begin(
-            _candidate_id(schedule), params=params_of(schedule), distributions=space
+            _candidate_id(schedule), params=optuna_params(schedule), distributions=space
         )
         if trial is not None:
             self._measure(study, trial, schedule)
@@ -196,7 +201,7 @@ class SharedStudy:
         """Measure a candidate that the sampler proposes; other configurations are infeasible."""
         import optuna
 
-        trial = self._study.ask(space_of(study.candidates))
+        trial = self._study.ask(optuna_space(study.candidates))
         schedule = study.default.having(**trial.params)
         if schedule in set(study.candidates):
             trial.set_user_attr(_CANDIDATE, _candidate_id(schedule))
@@ -229,7 +234,8 @@ class SharedStudy:
 
         self._study.add_trial(
             optuna.trial.create_trial(
-                value=score, params=params_of(schedule), distributions=space_of(study.candidates),
+                value=score, params=optuna_params(schedule),
+                distributions=optuna_space(study.candidates),
                 user_attrs={_CANDIDATE: _candidate_id(schedule), "evidence": evidence},
             )
         )  # fmt: skip

@@ -22,7 +22,15 @@ from tracea_graph.kernels.program import Schedule
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
 
-__all__ = ["EXHAUSTIVE", "MINIMUM_GAIN", "Explore", "Study", "StudyResult", "Trial", "explore"]
+__all__ = [
+    "EXHAUSTIVE",
+    "MINIMUM_GAIN",
+    "Explore",
+    "Study",
+    "StudyResult",
+    "Trial",
+    "explore_candidates",
+]
 
 MINIMUM_GAIN = 1.01
 EXHAUSTIVE = 64
@@ -123,7 +131,7 @@ class Study:
     known: Sequence[Trial] = ()
     seed: int = 0
     trials: int = EXHAUSTIVE
-    search: Explore = field(default=lambda study: explore(study))
+    search: Explore = field(default=lambda study: explore_candidates(study))
     may_search: Callable[[], bool] = lambda: True
 
     def run(self) -> StudyResult:
@@ -167,7 +175,7 @@ class Study:
                 return "none"
             ratios = trial.judged(self.threads)
             noisy = any(r.high > NOISY * r.low for r in ratios)
-            if is_gain(ratios):
+            if is_clear_gain(ratios):
                 return "gain"
             if _mean([r.median for r in ratios]) < MINIMUM_GAIN and not noisy:
                 return "none"
@@ -226,16 +234,16 @@ class Study:
         return StudyResult(best.schedule, gain, final, trials)
 
 
-def explore(study: Study) -> bool:
+def explore_candidates(study: Study) -> bool:
     """Measure a small number of candidates in order; sample a large one."""
     if len(study.candidates) > EXHAUSTIVE:
-        from tracea_graph.tuning.candidate_sampling import sample
+        from tracea_graph.tuning.candidate_sampling import sample_candidates
 
-        return sample(study.candidates, study.first_score, study.trials, study.seed)
+        return sample_candidates(study.candidates, study.first_score, study.trials, study.seed)
     return all(study.first_score(c) is not None for c in study.candidates[: study.trials])
 
 
-def is_gain(ratios: Sequence[Ratio]) -> bool:
+def is_clear_gain(ratios: Sequence[Ratio]) -> bool:
     """Return True if the ratios, one per thread count, show a clear gain and no loss."""
     gain, low = _mean([r.median for r in ratios]), _mean([r.low for r in ratios])
     return gain >= MINIMUM_GAIN and low > _CLEAR and min(r.median for r in ratios) >= _NO_LOSS

@@ -12,12 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracea_graph.tuning.benchmark_fixture import replicas
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.benchmark_fixture import replica_count
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.schedule_space import ScheduleSpace
-from tracea_graph.tuning.tuning_problem import Case, Workload, default_of, row_class
+from tracea_graph.tuning.tuning_problem import Case, Workload, default_schedule, row_class
 
-__all__ = ["MIN_GAIN", "GainEstimates", "TuningTask", "allot", "by_priority", "tasks_of"]
+__all__ = [
+    "MIN_GAIN",
+    "GainEstimates",
+    "TuningTask",
+    "allot_trials",
+    "sort_by_priority",
+    "tuning_tasks",
+]
 
 _PRIOR_WEIGHT = 0.03
 """Gain that a run must have been expected to have before measured gains outweigh expectations."""
@@ -53,7 +60,7 @@ class TuningTask:
         return 1.0 if self.asked else _UNASKED_WEIGHT
 
 
-def tasks_of(
+def tuning_tasks(
     workloads: Iterable[Workload],
     schedule_space: ScheduleSpace,
     level: str,
@@ -69,7 +76,9 @@ def tasks_of(
     for load in workloads:
         for rows in (*load.rows, *_others(load)):
             task = TuningTask(Case(load.problem, rows), rows in load.rows, 0.0)
-            us = schedule_space.modelled_us(task.case, default_of(task.case), level, threads[0])
+            us = schedule_space.modelled_us(
+                task.case, default_schedule(task.case), level, threads[0]
+            )
             spent[task.run] = spent.get(task.run, 0.0) + us * load.count
             if us >= schedule_space.least_us:
                 found.append((task, us * load.count))
@@ -111,10 +120,10 @@ class GainEstimates:
 
     def _modelled_gain(self, case: Case) -> float:
         """Predict the share of the case's time that the best candidate saves."""
-        default, us = default_of(case), self.schedule_space.modelled_us
+        default, us = default_schedule(case), self.schedule_space.modelled_us
         gains = (
             1 - us(case, schedule, self.level, t) / us(case, default, self.level, t)
-            for schedule in candidates(
+            for schedule in candidates_to_measure(
                 case, self.schedule_space, self.level, self.threads, limit=4
             )
             for t in self.threads
@@ -123,8 +132,10 @@ class GainEstimates:
 
     def run_us(self, case: Case) -> float:
         """Return the predicted µs of one run of the case's fixture model."""
-        us = self.schedule_space.modelled_us(case, default_of(case), self.level, 1)
-        return us * replicas(case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES)
+        us = self.schedule_space.modelled_us(case, default_schedule(case), self.level, 1)
+        return us * replica_count(
+            case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES
+        )
 
     def record_gain(self, task: TuningTask, gain: float) -> None:
         """Record a measured speed-up, which changes the expectations of the run's other tasks."""
@@ -144,7 +155,7 @@ class GainEstimates:
         return {run for run, gain in sums.items() if gain < self.min_gain}
 
 
-def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
+def sort_by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[TuningTask]:
     """Sort tasks: requested ones first, then by expected gain per cost."""
 
     def priority(task: TuningTask) -> float:
@@ -153,7 +164,7 @@ def by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> list[T
     return sorted(tasks, key=lambda task: (not task.asked, -priority(task)))
 
 
-def allot(
+def allot_trials(
     tasks: Sequence[TuningTask], estimates: GainEstimates, seconds: float
 ) -> Mapping[Case, int]:
     """Return trials per case, proportional to expected gains, that fit into ``seconds``.

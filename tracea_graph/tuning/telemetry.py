@@ -24,7 +24,7 @@ from tracea_graph.toolchain.cache_trust import make_private
 from tracea_graph.tuning.tuner_events import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.tuning.tuning_problem import Case
 
-__all__ = ["FOLDER", "Telemetry", "read_rows", "runs", "write_csv"]
+__all__ = ["FOLDER", "Telemetry", "read_rows", "telemetry_files", "write_csv"]
 
 FOLDER = "telemetry"
 Row = dict[str, Any]
@@ -60,7 +60,7 @@ class Telemetry(AbstractContextManager["Telemetry"]):
                 self._file.flush()
 
 
-def runs(folder: Path) -> list[Path]:
+def telemetry_files(folder: Path) -> list[Path]:
     """Return the files of earlier runs, newest first."""
     return sorted(folder.glob("*.jsonl"), reverse=True)
 
@@ -145,7 +145,7 @@ def _percentile(numbers: Iterable[float], share: float) -> float:
 def _open(path: Path) -> TextIO | None:
     with suppress(OSError):
         make_private(path.parent)
-        for old in runs(path.parent)[_MOST_RUNS - 1 :]:
+        for old in telemetry_files(path.parent)[_MOST_RUNS - 1 :]:
             old.unlink(missing_ok=True)
         return path.open("w", encoding="utf-8")
     return None

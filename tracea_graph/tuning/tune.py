@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from tracea_graph.config import Environment
-from tracea_graph.tuning.machine_tuner import Building, TuningOptions, tuner
+from tracea_graph.tuning.machine_tuner import Building, TuningOptions, machine_tuner
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.tuner import Pin, Propose
-from tracea_graph.tuning.tuner_events import Listener, TuningResult, ignore
+from tracea_graph.tuning.tuner_events import Listener, TuningResult, ignore_event
 from tracea_graph.tuning.tuning_problem import Workload
 
 __all__ = ["tune"]
@@ -22,7 +22,7 @@ def tune(
     backend: Tunable,
     environment: Environment | None = None,
     *,
-    listen: Listener = ignore,
+    listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
     pin: Pin = lambda case: None,
     building: Building = nullcontext,
@@ -38,7 +38,7 @@ def tune(
         return []
     if not backend.schedule_space.can_measure:
         options = replace(options, budget=0.0)
-    with tuner(
+    with machine_tuner(
         options, backend, environment, listen=listen, propose=propose, pin=pin, building=building
     ) as made:
         if options.storage and options.budget > 0:

@@ -17,20 +17,25 @@ from functools import cached_property, partial
 
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Processor, SearchSpace
-from tracea_graph.tuning.cache_key import about_case, difference, differs_in_machine_only, key_of
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.policy import ProcessorFamily, SearchSpace
+from tracea_graph.tuning.cache_key import (
+    case_facts,
+    differs_in_machine_only,
+    nearest_result_difference,
+    result_cache_key,
+)
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
 from tracea_graph.tuning.schedule_space import Fixture, ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
-from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore
+from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore_candidates
 from tracea_graph.tuning.task_priority import (
     MIN_GAIN,
     GainEstimates,
     TuningTask,
-    allot,
-    by_priority,
-    tasks_of,
+    allot_trials,
+    sort_by_priority,
+    tuning_tasks,
 )
 from tracea_graph.tuning.tuner_events import (
     CaseFinished,
@@ -39,9 +44,9 @@ from tracea_graph.tuning.tuner_events import (
     TrialMeasured,
     TuningResult,
     TuningStarted,
-    ignore,
+    ignore_event,
 )
-from tracea_graph.tuning.tuning_problem import Case, Problem, Workload, default_of
+from tracea_graph.tuning.tuning_problem import Case, Problem, Workload, default_schedule
 
 __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
@@ -88,7 +93,7 @@ class Tuner:
         level: str,
         threads: Sequence[int],
         facts: Mapping[str, str],
-        architecture: Processor | None = None,
+        architecture: ProcessorFamily | None = None,
         limit: int | None = None,
         seed: int = 0,
         min_gain: float = MIN_GAIN,
@@ -97,7 +102,7 @@ class Tuner:
         run_bytes: int | None = None,
         backend: str = "",
         clock: Callable[[], float] = time.monotonic,
-        listen: Listener = ignore,
+        listen: Listener = ignore_event,
         propose: Propose = lambda case, ranked: ranked,
         pin: Pin = lambda case: None,
     ) -> None:
@@ -116,7 +121,7 @@ class Tuner:
 
         ``rest_us`` is the predicted µs of the model's other regions.
         """
-        tasks = tasks_of(workloads, self.schedule_space, self.level, self.threads, rest_us)
+        tasks = tuning_tasks(workloads, self.schedule_space, self.level, self.threads, rest_us)
         found = {task.case: self.known(task) for task in tasks}
         if budget <= 0:
             self.tell(TuningStarted(tuple(found.values()), (), budget))
@@ -127,11 +132,11 @@ class Tuner:
         for task in tasks:
             if found[task.case].source == "cache":
                 estimates.record_gain(task, found[task.case].gain)
-        todo = by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
+        todo = sort_by_priority((j for j in tasks if found[j.case].source not in KNOWN), estimates)
         left = self._promising(todo, estimates, found)
         self.tell(TuningStarted(tuple(found.values()), tuple(left), budget))
         if left:
-            trials = allot(left, estimates, budget)
+            trials = allot_trials(left, estimates, budget)
             with self.fixture([task.case.problem for task in left]) as fixture:
                 end = self.clock() + budget  # compiling is done once and does not count
                 while left and self.clock() < end:
@@ -168,7 +173,7 @@ class Tuner:
 
     def about(self, case: Case) -> dict[str, str]:
         """Return everything a case's result depends on, on this machine."""
-        about = about_case(case, self.facts, self.schedule_space, self.level, self.threads)
+        about = case_facts(case, self.facts, self.schedule_space, self.level, self.threads)
         return about | ({"space": json.dumps(self._within.to_dict())} if self._within else {})
 
     def known(self, task: TuningTask) -> TuningResult:
@@ -181,7 +186,7 @@ class Tuner:
     def cached_result(self, task: TuningTask) -> TuningResult:
         """Return a case's cached result; if there is none, the default and the reason."""
         case, about = task.case, self.about(task.case)
-        entry = self._cache.get(key_of(about)) or self._elsewhere(about)
+        entry = self._cache.get(result_cache_key(about)) or self._elsewhere(about)
         try:
             if entry is not None:
                 schedule = self.schedule_space.schedule_from_json(entry.value["schedule"])
@@ -191,15 +196,17 @@ class Tuner:
                 return TuningResult(case, schedule, gain, "unfinished", CUT_SHORT, task.share)
         except (KeyError, TypeError, ValueError):  # damaged: measure again
             pass
-        why = difference(about, self._abouts)
-        return TuningResult(case, default_of(case), 1.0, "default", why, task.share)
+        why = nearest_result_difference(about, self._abouts)
+        return TuningResult(case, default_schedule(case), 1.0, "default", why, task.share)
 
     def _elsewhere(self, about: Mapping[str, str]) -> CacheEntry | None:
         """Return another machine's result of a case that cannot be measured here, if imported."""
         if self.schedule_space.can_measure:
             return None
         same = (o for o in self._abouts if differs_in_machine_only(about, o))
-        return next((e for o in same if (e := self._cache.get(key_of(o))) and e.final), None)
+        return next(
+            (e for o in same if (e := self._cache.get(result_cache_key(o))) and e.final), None
+        )
 
     @cached_property
     def _abouts(self) -> list[dict[str, str]]:
@@ -208,15 +215,15 @@ class Tuner:
 
     def study(
         self, task: TuningTask, fixture: Fixture, end: float, trials: int,
-        search: Explore = explore, until: float = math.inf,
+        search: Explore = explore_candidates, until: float = math.inf,
     ) -> TuningResult:  # fmt: skip
         """Measure a case with at most ``trials`` trials, searching until ``until`` at the latest.
 
         The result is stored in the cache.
         """
         case, start = task.case, self.clock()
-        default = default_of(case)
-        ranked = candidates(
+        default = default_schedule(case)
+        ranked = candidates_to_measure(
             case, self.schedule_space, self.level, self.threads, self._limit, self._architecture,
             self._within,
         )  # fmt: skip
@@ -251,7 +258,9 @@ class Tuner:
         seconds = min(_COMPARISON_SECONDS, max(end - self.clock(), 0.05))
         times, fault = None, ""
         try:
-            times = fixture.compare(case, default_of(case), schedule, threads, pairs, seconds)
+            times = fixture.compare(
+                case, default_schedule(case), schedule, threads, pairs, seconds
+            )
             return times
         except Exception as error:
             fault = str(error)
@@ -263,7 +272,7 @@ class Tuner:
 
     def _earlier_trials(self, case: Case) -> list[Trial]:
         """Return trials of an interrupted study."""
-        entry = self._cache.get(key_of(self.about(case)))
+        entry = self._cache.get(result_cache_key(self.about(case)))
         try:
             return (
                 [Trial.from_json(t, self.schedule_space) for t in entry.evidence] if entry else []
@@ -275,4 +284,4 @@ class Tuner:
         value = {"schedule": schedule_to_json(outcome.schedule), "gain": outcome.gain}
         evidence, about = [trial.to_json() for trial in trials], self.about(case)
         entry = CacheEntry(value, evidence, outcome.final, str(case), about)
-        self._cache.put(key_of(about), entry)
+        self._cache.put(result_cache_key(about), entry)

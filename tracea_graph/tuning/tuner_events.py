@@ -17,7 +17,7 @@ __all__ = [
     "TrialMeasured",
     "TuningResult",
     "TuningStarted",
-    "ignore",
+    "ignore_event",
 ]
 
 
@@ -75,5 +75,5 @@ Event = TuningStarted | TrialMeasured | CaseFinished
 Listener = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Ignore an event."""

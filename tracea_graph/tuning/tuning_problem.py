@@ -21,7 +21,7 @@ __all__ = [
     "ProblemOf",
     "ScheduleTables",
     "Workload",
-    "default_of",
+    "default_schedule",
     "problems_of",
     "row_class",
     "with_schedules",
@@ -141,7 +141,7 @@ def row_class(problem: Problem, rows: int) -> int:
     return next(i for i, schedule in enumerate(problem.defaults) if rows <= schedule.limit)
 
 
-def default_of(case: Case) -> Schedule:
+def default_schedule(case: Case) -> Schedule:
     """Return the default schedule of a case, which candidates have to beat."""
     return case.problem.defaults[row_class(case.problem, case.rows)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.views.notebook_report import Report
-from tracea_graph.views.report_page import Profiled, report_page
+from tracea_graph.views.report_page import ReportProfiles, report_page
 from tracea_graph.views.report_record import (
     CompressionRow,
     GroupRow,
@@ -11,24 +11,24 @@ from tracea_graph.views.report_record import (
     StorageRow,
     TimingRow,
     WeightRow,
-    gain_of,
+    gain_in_words,
     rule_rows,
 )
 from tracea_graph.views.report_text import render_report, render_rules
 from tracea_graph.views.stage_tables import render_graph, render_stages
-from tracea_graph.views.terminal_tables import plain
+from tracea_graph.views.terminal_tables import plain_text
 
 __all__ = [
     "CompressionRow",
     "GroupRow",
-    "Profiled",
     "Report",
+    "ReportProfiles",
     "RuleRow",
     "StorageRow",
     "TimingRow",
     "WeightRow",
-    "gain_of",
-    "plain",
+    "gain_in_words",
+    "plain_text",
     "render_graph",
     "render_report",
     "render_rules",

@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.json_documents import Figure, to_json
-from tracea_graph.views.terminal_tables import new_table, plain, three_digits
+from tracea_graph.views.terminal_tables import format_three_digits, new_table, plain_text
 
-__all__ = ["BenchReport", "BenchRow", "error_text", "made_with", "render_bench"]
+__all__ = ["BenchReport", "BenchRow", "environment_line", "error_text", "render_bench"]
 
 _NAMED = ("tracea", "onnxruntime", "openvino")
 """Packages whose versions are printed beside results; a record holds all versions."""
@@ -73,7 +73,7 @@ def render_bench(report: BenchReport) -> RenderableType:
     return Group(*_parts(report))
 
 
-def made_with(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
+def environment_line(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
     """Return machine and versions in one line."""
     where = f"{machine['model']}, {machine['threads']} threads" if machine else ""
     packages = (f"{name} {versions[name]}" for name in _NAMED if name in versions)
@@ -91,20 +91,20 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
     for (binding, threads), rows in groupby(report.rows, key=lambda r: (r.binding, r.threads)):
         table.add_section()
         if len(bindings) > 1 and threads == report.rows[0].threads:
-            table.add_row("", Text(plain(binding), style="italic"))
+            table.add_row("", Text(plain_text(binding), style="italic"))
         for index, row in enumerate(rows):
             table.add_row("" if index else str(threads), *_cells(row, index == 0))
     yield table
     for warning in report.warnings:
-        yield Text(f"warning: {plain(warning)}")
+        yield Text(f"warning: {plain_text(warning)}")
     if len(bindings) == 1:
-        yield Text(f"{plain(bindings[0])}; {_work(report.gflop.get(bindings[0], 0.0))}")
-    yield from (Text(plain(note)) for note in report.notes)
+        yield Text(f"{plain_text(bindings[0])}; {_work(report.gflop.get(bindings[0], 0.0))}")
+    yield from (Text(plain_text(note)) for note in report.notes)
     yield Text(
         f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
         "run as generated ones"
     )
-    yield Text(made_with(report.versions, report.machine))
+    yield Text(environment_line(report.versions, report.machine))
 
 
 def _work(gflop: float) -> str:
@@ -112,12 +112,12 @@ def _work(gflop: float) -> str:
 
 
 def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
-    times = (f"{three_digits(row.median)} ms", f"{three_digits(row.least)} ms")
+    times = (f"{format_three_digits(row.median)} ms", f"{format_three_digits(row.least)} ms")
     if baseline:
-        return (Text(plain(row.subject)), *times, "1", "", "", _kernels(row))
+        return (Text(plain_text(row.subject)), *times, "1", "", "", _kernels(row))
     bounds = "" if math.isinf(row.high) else f"{row.low:.2f}–{row.high:.2f}"
     rated = (f"{row.ratio:.2f}×", bounds, error_text(row.error))
-    return (Text(plain(row.subject)), *times, *rated, _kernels(row))
+    return (Text(plain_text(row.subject)), *times, *rated, _kernels(row))
 
 
 def error_text(error: float, digits: int = 1) -> str:

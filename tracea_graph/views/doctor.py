@@ -13,7 +13,13 @@ from tracea_graph.hardware.gpu import Gpu
 from tracea_graph.hardware.health_report import BackendHealth, Health, RuntimeHealth
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.policy import KernelPlan
-from tracea_graph.views.terminal_tables import Column, FittedTable, cell, new_table, three_digits
+from tracea_graph.views.terminal_tables import (
+    Column,
+    FittedTable,
+    format_three_digits,
+    new_table,
+    text_cell,
+)
 
 __all__ = ["render_health", "render_kernel"]
 
@@ -31,7 +37,7 @@ def render_kernel(plan: KernelPlan) -> RenderableType:
         Text(f"  {sizes}"),
     ]
     if plan.us is not None:
-        rate = f", {three_digits(plan.gflops)} GFLOP/s" if plan.gflops else ""
+        rate = f", {format_three_digits(plan.gflops)} GFLOP/s" if plan.gflops else ""
         parts.append(Text(f"  modelled {_time(plan.us)}{rate}"))
     parts += [Text(f"  {reason}") for reason in plan.reasons]
     parts += [Text(f"note: {note}") for note in (plan.shape_note, plan.precision_note) if note]
@@ -40,7 +46,7 @@ def render_kernel(plan: KernelPlan) -> RenderableType:
         table.add_column("variant")
         table.add_column("why not", folds=True)
         for other in plan.rejected:
-            table.add_row(cell(other.variant_id), cell(other.why))
+            table.add_row(text_cell(other.variant_id), text_cell(other.why))
         parts += ["", table]
     return Group(*parts)
 
@@ -97,7 +103,9 @@ def _figures(figures: Measurements) -> FittedTable:
             table.add_row(f"read {label}", f"{value:.0f} GB/s")
     table.add_row("clock", f"{figures.ghz:.2f} GHz")
     for further in figures.further:
-        table.add_row(cell(further.name), f"{three_digits(further.value)} {further.unit}")
+        table.add_row(
+            text_cell(further.name), f"{format_three_digits(further.value)} {further.unit}"
+        )
     if figures.wake_sleeping:
         table.add_row("waking sleeping threads", _time(figures.wake_sleeping))
         table.add_row("starting spinning threads", _time(figures.wake_spinning))

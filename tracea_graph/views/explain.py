@@ -14,9 +14,14 @@ from tracea_graph.reason_codes import EXPECTED, Code
 from tracea_graph.views.kernel_table import KernelRow
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.op_type_table import OpTypeRow, op_type_table
-from tracea_graph.views.report_record import RuleRow, unnamed
+from tracea_graph.views.report_record import RuleRow, without_tensor_names
 from tracea_graph.views.report_text import render_kernels, render_rules
-from tracea_graph.views.terminal_tables import cell, new_table, plain, three_digits
+from tracea_graph.views.terminal_tables import (
+    format_three_digits,
+    new_table,
+    plain_text,
+    text_cell,
+)
 
 __all__ = [
     "Explanation",
@@ -140,9 +145,9 @@ def render_node(explanation: Explanation, node: str) -> RenderableType:
 
 
 def _parts(explanation: Explanation) -> Iterator[RenderableType]:
-    yield Text(f"{plain(explanation.model)}: predicted for {plain(explanation.assumed)}")
+    yield Text(f"{plain_text(explanation.model)}: predicted for {plain_text(explanation.assumed)}")
     if explanation.note:
-        yield Text(plain(explanation.note))
+        yield Text(plain_text(explanation.note))
     fused: dict[tuple[object, ...], list[RegionExplanation]] = {}
     left: dict[str, list[RegionExplanation]] = {}
     for region in explanation.regions:
@@ -164,9 +169,9 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
         for group in fused.values():
             first = group[0]
             table.add_row(
-                cell(names.of([name for region in group for name in region.nodes])),
-                cell(first.op), str(len(group)), cell(", ".join(first.steps)),
-                cell(_counted(first.kinds)), _times(first), cell(first.measured),
+                text_cell(names.of([name for region in group for name in region.nodes])),
+                text_cell(first.op), str(len(group)), text_cell(", ".join(first.steps)),
+                text_cell(_counted(first.kinds)), _times(first), text_cell(first.measured),
             )  # fmt: skip
         yield from ("", table)
     if left:
@@ -178,7 +183,9 @@ def _parts(explanation: Explanation) -> Iterator[RenderableType]:
         for op, group in sorted(left.items(), key=lambda item: -sum(s.after_us for s in item[1])):
             total = sum(s.after_us for s in group)
             said = "; ".join(_whys(group))
-            table.add_row(cell(op), str(len(group)), three_digits(total), cell(said))
+            table.add_row(
+                text_cell(op), str(len(group)), format_three_digits(total), text_cell(said)
+            )
         yield from ("", table)
     for title, rows in (("before", explanation.before), ("after", explanation.after)):
         if rows:
@@ -215,8 +222,8 @@ def _launch_table(explanation: Explanation) -> RenderableType:
     for rows_of, found in alike.items():
         whole = found[0] if len(found) == 1 else f"{found[0]} … {found[-1]} ({len(found)})"
         for i, (kernel, reason) in enumerate(rows_of):
-            said = "" if i else cell(whole)
-            table.add_row(said, f"{i + 1}/{len(rows_of)}", cell(kernel), cell(reason))
+            said = "" if i else text_cell(whole)
+            table.add_row(said, f"{i + 1}/{len(rows_of)}", text_cell(kernel), text_cell(reason))
     return table
 
 
@@ -228,7 +235,7 @@ def _whys(group: Sequence[RegionExplanation]) -> Iterator[str]:
         said = [f"{rules}: {reason}" for reason, rules in _shared(missed)]
         said += [f"{rules}: superseded, {reason}" for reason, rules in _shared(region.superseded)]
         for words in (*said, *filter(None, (region.untouched,))):
-            alike.setdefault(unnamed(words), []).append(words)
+            alike.setdefault(without_tensor_names(words), []).append(words)
     for same in alike.values():
         more = f", and {len(same) - 1} more" if len(same) > 1 else ""
         yield same[0] + more
@@ -250,30 +257,32 @@ def _explained(
     region: RegionExplanation, node: str, names: LayerNames
 ) -> Iterator[RenderableType]:
     title = f"{region.op} " + (f"by {region.rule}" if region.rule else "unchanged")
-    yield Text(plain(title), style="bold")
+    yield Text(plain_text(title), style="bold")
     if region.rule:
-        yield from (Text(plain(line)) for line in _became(region, node, names))
-    yield Text(plain(f"  writes {', '.join(region.results)}"))
+        yield from (Text(plain_text(line)) for line in _became(region, node, names))
+    yield Text(plain_text(f"  writes {', '.join(region.results)}"))
     if region.rule:
-        yield Text(plain(f"  built by {', '.join(region.steps)}"))
+        yield Text(plain_text(f"  built by {', '.join(region.steps)}"))
     if region.inside:
-        yield Text(plain(f"  {region.inside}"))
+        yield Text(plain_text(f"  {region.inside}"))
     measured = f", measured {region.measured}" if region.measured else ""
-    yield Text(plain(f"  predicted {_times(region)} µs{measured}"))
+    yield Text(plain_text(f"  predicted {_times(region)} µs{measured}"))
     for row in region.kernel_calls:
         count = f"{row.count} × " if row.count > 1 else ""
-        yield Text(plain(f"  runs {count}{row.problem}: {'; '.join(row.reasons)}"))
+        yield Text(plain_text(f"  runs {count}{row.problem}: {'; '.join(row.reasons)}"))
     missed = [m for m in region.missed if not region.rule or m.code not in EXPECTED]
     for reason, rules in _shared(missed):
-        yield Text(plain(f"  {rules} did not apply: {reason}"))
+        yield Text(plain_text(f"  {rules} did not apply: {reason}"))
     for reason, rules in _shared(region.superseded):
-        yield Text(plain(f"  {rules} superseded: {reason}"))
+        yield Text(plain_text(f"  {rules} superseded: {reason}"))
     for loser in region.superseded:
         if loser.times_us:
-            own, other = map(three_digits, loser.times_us)
-            yield Text(plain(f"  with {loser.rule} first: predicted {own} µs instead of {other}"))
+            own, other = map(format_three_digits, loser.times_us)
+            yield Text(
+                plain_text(f"  with {loser.rule} first: predicted {own} µs instead of {other}")
+            )
     if region.untouched:
-        yield Text(plain(f"  no rule applies: {region.untouched}"))
+        yield Text(plain_text(f"  no rule applies: {region.untouched}"))
 
 
 def _became(region: RegionExplanation, node: str, names: LayerNames) -> Iterator[str]:
@@ -297,8 +306,8 @@ def _became(region: RegionExplanation, node: str, names: LayerNames) -> Iterator
 
 def _times(region: RegionExplanation) -> str:
     if not region.rule:
-        return three_digits(region.after_us)
-    return f"{three_digits(region.before_us)} → {three_digits(region.after_us)}"
+        return format_three_digits(region.after_us)
+    return f"{format_three_digits(region.before_us)} → {format_three_digits(region.after_us)}"
 
 
 def _counted(kinds: tuple[str, ...]) -> str:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracea_graph.views.terminal_tables import FittedTable, cell, in_bytes, new_table, three_digits
+from tracea_graph.views.terminal_tables import (
+    FittedTable,
+    format_bytes,
+    format_three_digits,
+    new_table,
+    text_cell,
+)
 
 __all__ = ["OpTypeRow", "op_type_table"]
 
@@ -51,9 +57,9 @@ def op_type_table(title: str, rows: Sequence[tuple[str, _Sums]], time: str) -> F
     total = sum(sums.us for _, sums in rows) or 1.0
     ordered = sorted(rows, key=lambda row: -row[1].us)
     for op, sums in ordered[:_MOST]:
-        table.add_row(cell(op), *_cells([sums], total))
+        table.add_row(text_cell(op), *_cells([sums], total))
     if rest := [sums for _, sums in ordered[_MOST:]]:
-        table.add_row(cell(f"{len(rest)} others"), *_cells(rest, total))
+        table.add_row(text_cell(f"{len(rest)} others"), *_cells(rest, total))
     return table
 
 
@@ -63,8 +69,8 @@ def _cells(several: Sequence[_Sums], total: float) -> tuple[str, ...]:
     )
     return (
         str(sum(s.count for s in several)),
-        three_digits(flops / 1e6) if flops else "",
-        in_bytes(moved) if moved else "",
-        three_digits(us),
+        format_three_digits(flops / 1e6) if flops else "",
+        format_bytes(moved) if moved else "",
+        format_three_digits(us),
         f"{us / total:.1%}",
     )

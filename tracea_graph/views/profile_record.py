@@ -11,13 +11,13 @@ from typing import Any
 __all__ = [
     "EXPLAINED",
     "SHORTEST",
-    "Memory",
+    "MemoryRoof",
     "NodeGroup",
     "Profile",
     "ProfileRow",
     "Roofs",
-    "families",
-    "notable",
+    "group_equal_nodes",
+    "notable_groups",
 ]
 
 PETTY = 0.001
@@ -35,7 +35,7 @@ EXPLAINED = 0.25
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryRoof:
     """One memory level: bytes it holds (0: no limit), and GB/s for all threads in use."""
 
     name: str
@@ -51,7 +51,7 @@ class Roofs:
     """
 
     gflops: float
-    memories: tuple[Memory, ...]
+    memories: tuple[MemoryRoof, ...]
     source: str
     lower: Mapping[str, float] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class Roofs:
         """All peaks by the type multiplied."""
         return {"fp32": self.gflops, **self.lower}
 
-    def memory(self, size: float) -> Memory:
+    def memory(self, size: float) -> MemoryRoof:
         """Return the smallest memory that holds ``size`` bytes."""
         return next((m for m in self.memories if m.capacity >= size), self.memories[-1])
 
@@ -205,7 +205,7 @@ def _added(rows: Sequence[ProfileRow]) -> ProfileRow:
     )
 
 
-def families(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
+def group_equal_nodes(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
     """Group rows by operator and work, the slowest group first."""
     groups: dict[tuple[Any, ...], list[ProfileRow]] = {}
     for row in rows:
@@ -215,8 +215,8 @@ def families(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
     return tuple(sorted(made, key=lambda family: -family.us))
 
 
-def notable(profile: Profile) -> tuple[list[NodeGroup], list[ProfileRow]]:
+def notable_groups(profile: Profile) -> tuple[list[NodeGroup], list[ProfileRow]]:
     """Return the groups worth a line, and the nodes of all others."""
-    every = families(profile.rows)
+    every = group_equal_nodes(profile.rows)
     named = [f for f in every[:MOST] if f.us >= PETTY * profile.us]
     return named, [row for f in every if f not in named for row in f.rows]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.views.bench import made_with
+from tracea_graph.views.bench import environment_line
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.op_type_table import op_type_table
 from tracea_graph.views.profile_record import (
@@ -16,15 +16,21 @@ from tracea_graph.views.profile_record import (
     NodeGroup,
     Profile,
     ProfileRow,
-    notable,
+    notable_groups,
 )
-from tracea_graph.views.terminal_tables import Column, FittedTable, in_bytes, plain
+from tracea_graph.views.terminal_tables import Column, FittedTable, format_bytes, plain_text
 from tracea_graph.views.time_share import op_totals
 
 _FEWER = "winograd"
 """The kernel that multiplies less than a direct convolution, whose FLOPs are counted."""
 
-__all__ = ["abridged", "cells", "headline", "render_profile", "summary"]
+__all__ = [
+    "abridge_names",
+    "profile_cells",
+    "profile_headline",
+    "profile_summary",
+    "render_profile",
+]
 
 
 def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
@@ -44,52 +50,54 @@ def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
     ]
     if verbosity:
         columns.append(Column("original nodes", folds=True))
-    table = FittedTable(headline(profile), columns)
+    table = FittedTable(profile_headline(profile), columns)
     if verbosity:
         for row in profile.rows:
-            originals = Text(plain(abridged(row.originals)))
-            table.add_row(Text(plain(row.name)), row.size, *cells(row, profile), originals)
+            originals = Text(plain_text(abridge_names(row.originals)))
+            table.add_row(
+                Text(plain_text(row.name)), row.size, *profile_cells(row, profile), originals
+            )
             for call in row.calls if len(row.calls) > 1 else ():
-                table.add_row(_inner(call), call.size, *cells(call, profile))
+                table.add_row(_inner(call), call.size, *profile_cells(call, profile))
     else:
-        named, rest = notable(profile)
+        named, rest = notable_groups(profile)
         names = LayerNames(name for row in profile.rows for name in row.originals or (row.name,))
         for family in named:
             size = f"{family.rows[0].size} ({len(family.rows)})".strip()
-            table.add_row(*_label(family, names), size, *cells(family.total, profile))
+            table.add_row(*_label(family, names), size, *profile_cells(family.total, profile))
             for call in family.calls:
-                layer = Text(f"  {plain(names.of(call.originals))}", style="italic")
-                table.add_row(layer, call.op, call.size, *cells(call, profile))
+                layer = Text(f"  {plain_text(names.of(call.originals))}", style="italic")
+                table.add_row(layer, call.op, call.size, *profile_cells(call, profile))
         if rest:
             rows = _rest(rest, profile)
             table.add_row(Text("the rest", style="dim"), "", f"({len(rest)})", *rows)
     yield table
     totals = [(op, sums) for op, sums in op_totals(profile).items()]
     yield from ("", op_type_table("by op type or kernel", totals, "µs"), "")
-    yield from (Text(line) for line in summary(profile))
+    yield from (Text(line) for line in profile_summary(profile))
 
 
-def headline(profile: Profile) -> str:
+def profile_headline(profile: Profile) -> str:
     """Return model, binding and threads."""
     plural = "s" * (profile.threads > 1)
     return f"{profile.model}, {profile.binding}, {profile.threads} thread{plural}"
 
 
-def cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
+def profile_cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
     """Return milliseconds, share, GFLOP/s and GB/s with limits, bytes before and after, bound."""
     share = f"{row.us / (profile.us or 1.0):.1%}"
     if row.bytes is None or row.us < SHORTEST:
         return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)
     computed = (f"{row.gflops:.1f}", f"{row.compute_us / row.us:.0%}") if row.flops else ("", "")
     moved = (f"{row.bytes / row.us / 1e3:.1f}", f"{row.memory_us / row.us:.0%}")
-    before = in_bytes(row.unfused) if row.unfused and row.unfused > row.bytes else ""
+    before = format_bytes(row.unfused) if row.unfused and row.unfused > row.bytes else ""
     return (
         f"{row.us / 1e3:.3f}",
         share,
         *computed,
         *moved,
         before,
-        in_bytes(row.bytes),
+        format_bytes(row.bytes),
         f"{row.bound}*" if fewer_operations(row) else row.bound,
     )
 
@@ -99,7 +107,7 @@ def fewer_operations(row: ProfileRow) -> bool:
     return row.op.startswith(_FEWER)
 
 
-def abridged(names: Sequence[str]) -> str:
+def abridge_names(names: Sequence[str]) -> str:
     """Format node names with their common path written once: ``a/b/{X, Y}, a/Z``."""
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -113,7 +121,7 @@ def abridged(names: Sequence[str]) -> str:
     )
 
 
-def summary(profile: Profile) -> Iterator[str]:
+def profile_summary(profile: Profile) -> Iterator[str]:
     """Yield totals, limits and the method of measurement."""
     known = [row for row in profile.rows if row.bytes is not None]
     before, after = (sum(getattr(r, n) or 0.0 for r in known) for n in ("unfused", "bytes"))
@@ -124,8 +132,8 @@ def summary(profile: Profile) -> Iterator[str]:
         f"a whole run takes {profile.run_ms:.2f} ms"
     )
     yield (
-        f"bytes moved: {in_bytes(before)} before (operator by operator), "
-        f"{in_bytes(after)} after (what a node must read and write)"
+        f"bytes moved: {format_bytes(before)} before (operator by operator), "
+        f"{format_bytes(after)} after (what a node must read and write)"
     )
     peaks = ", ".join(f"{peak:.0f} GFLOP/s {name}" for name, peak in profile.roofs.peaks.items())
     yield f"limits ({profile.roofs.source}): {peaks}, {levels}"
@@ -138,9 +146,9 @@ def summary(profile: Profile) -> Iterator[str]:
             "* the FLOPs of Winograd kernels are those of the convolution: they multiply up to 4 "
             "times less, and may exceed the peak"
         )
-    yield from map(plain, profile.notes)
-    yield from (f"warning: {plain(text)}" for text in profile.warnings)
-    yield made_with(profile.versions, profile.machine)
+    yield from map(plain_text, profile.notes)
+    yield from (f"warning: {plain_text(text)}" for text in profile.warnings)
+    yield environment_line(profile.versions, profile.machine)
 
 
 def _label(family: NodeGroup, names: LayerNames) -> tuple[Text, str]:
@@ -148,7 +156,7 @@ def _label(family: NodeGroup, names: LayerNames) -> tuple[Text, str]:
     nodes = [name for row in family.rows for name in row.originals or (row.name,)]
     style = "" if family.kernel else "dim"
     op = family.op.rpartition("_")[0] if family.kernel else ""
-    return Text(plain(names.of(nodes)), style=style), plain(op or family.op)
+    return Text(plain_text(names.of(nodes)), style=style), plain_text(op or family.op)
 
 
 def _inner(call: ProfileRow) -> Text:

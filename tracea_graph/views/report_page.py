@@ -19,12 +19,12 @@ from tracea_graph.views.report_record import (
     ReportRecord,
     RuleRow,
     TimingRow,
-    with_folder,
+    with_explicit_folder,
 )
-from tracea_graph.views.terminal_tables import in_bytes, plain, three_digits
-from tracea_graph.views.time_share import LayerTime, OpTotals, layers_of, op_totals
+from tracea_graph.views.terminal_tables import format_bytes, format_three_digits, plain_text
+from tracea_graph.views.time_share import LayerTime, OpTotals, layer_times, op_totals
 
-__all__ = ["Profiled", "report_fragment", "report_page"]
+__all__ = ["ReportProfiles", "report_fragment", "report_page"]
 
 _MOST_LAYERS, _MOST_STEPS = 24, 40
 _PETTY = 0.001
@@ -34,7 +34,7 @@ _MOST_NAMES = 400
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ReportProfiles:
     """Profiles of the original and of the result, as far as they could be taken.
 
     ``missing`` says why one could not.  ``kernels`` are facts of the result's kernels, by name.
@@ -115,28 +115,30 @@ class _View:
         return max((layer.us for layer in self.layers), default=0.0) or 1.0
 
 
-def report_page(*reports: ReportRecord, profiles: Mapping[str, Profiled] | None = None) -> str:
+def report_page(
+    *reports: ReportRecord, profiles: Mapping[str, ReportProfiles] | None = None
+) -> str:
     """Return one HTML page without external resources; model strings are escaped.
 
     ``profiles`` are by the output of a report.
     """
-    views = [_view(r, (profiles or {}).get(r.output, Profiled())) for r in reports]
+    views = [_view(r, (profiles or {}).get(r.output, ReportProfiles())) for r in reports]
     return _template().render(views=views, page=True)
 
 
 def report_fragment(report: ReportRecord) -> str:
     """Return the HTML of one report for a notebook, without page and script."""
-    return _template().render(views=[_view(report, Profiled())], page=False)
+    return _template().render(views=[_view(report, ReportProfiles())], page=False)
 
 
-def _view(report: ReportRecord, profiled: Profiled) -> _View:
+def _view(report: ReportRecord, profiled: ReportProfiles) -> _View:
     profile = profiled.after if report.improved else profiled.before
     names = [name for row in report.groups for name in row.originals]
     for one in (profiled.before, profiled.after):
         names += [row.name for row in one.rows if not row.kernel] if one else []
     layer_names = LayerNames(names)
     changes = [_change(row, layer_names, profile) for row in report.groups]
-    layers = sorted(layers_of(profile, layer_names), key=lambda one: -one.us) if profile else []
+    layers = sorted(layer_times(profile, layer_names), key=lambda one: -one.us) if profile else []
     total = sum(layer.us for layer in layers)
     shown = [one for one in layers[:_MOST_LAYERS] if one.us >= _PETTY * total]
     return _View(
@@ -188,7 +190,7 @@ def _sentence(reason: str) -> str:
 
 
 def _ms(ms: float) -> str:
-    return f"{three_digits(ms)} ms"
+    return f"{format_three_digits(ms)} ms"
 
 
 def _change(row: GroupRow, names: LayerNames, profile: Profile | None) -> _Change:
@@ -202,7 +204,7 @@ def _change(row: GroupRow, names: LayerNames, profile: Profile | None) -> _Chang
     return _Change(row, f"{layers or row.group} {part}".strip(), len(row.originals), share)
 
 
-def _ops(profiled: Profiled, improved: bool) -> list[_Ops]:
+def _ops(profiled: ReportProfiles, improved: bool) -> list[_Ops]:
     before = op_totals(profiled.before) if profiled.before else {}
     after = op_totals(profiled.after) if profiled.after and improved else {}
     found = [_Ops(op, before.get(op), after.get(op)) for op in {**before, **after}]
@@ -243,7 +245,7 @@ def _flops(number: float) -> str:
 
 def _breaking(text: str) -> Markup:
     """Text in which a line may end after each part of a path."""
-    return Markup("/<wbr>").join(plain(text).split("/"))
+    return Markup("/<wbr>").join(plain_text(text).split("/"))
 
 
 def _bars(rows: Sequence[TimingRow]) -> Iterator[tuple[TimingRow, float, float]]:
@@ -260,8 +262,9 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "as_path": with_folder, "plain": plain, "ms": _ms, "percent": _percent, "bars": _bars,
-        "bytes": in_bytes, "flops": _flops, "file_name": lambda path: Path(path).name,
+        "as_path": with_explicit_folder, "plain": plain_text, "ms": _ms, "percent": _percent,
+        "bars": _bars,
+        "bytes": format_bytes, "flops": _flops, "file_name": lambda path: Path(path).name,
         "breaking": _breaking,
     }  # fmt: skip
     environment.globals |= {

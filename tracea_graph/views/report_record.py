@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tracea_graph.json_documents import Figure, to_json
 from tracea_graph.reason_codes import EXPECTED, VERDICTS, Code
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.toolchain import Manifest
 from tracea_graph.views.kernel_table import KernelRow
 from tracea_graph.views.retune_record import Retuned
@@ -27,13 +27,13 @@ __all__ = [
     "StorageRow",
     "TimingRow",
     "WeightRow",
-    "gain_of",
-    "located",
+    "gain_in_words",
     "overridable_warning",
     "rule_rows",
     "speedup_in_words",
-    "unnamed",
-    "with_folder",
+    "with_explicit_folder",
+    "with_tensor_name",
+    "without_tensor_names",
 ]  # fmt: skip
 
 
@@ -82,7 +82,7 @@ class RuleRow:
     code: Code = Code.APPLIED
 
 
-def unnamed(reason: str) -> str:
+def without_tensor_names(reason: str) -> str:
     """Return a reason with the names of tensors left out."""
     return _QUOTED.sub("''", reason)
 
@@ -95,12 +95,12 @@ def overridable_warning(count: int) -> str:
     )
 
 
-def located(reason: str, tensor: str) -> str:
+def with_tensor_name(reason: str, tensor: str) -> str:
     """Return a reason that names a tensor: the given one unless it already names one."""
     return reason if _QUOTED.search(reason) or not tensor else f"{reason} (at {tensor!r})"
 
 
-def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
+def rule_rows(trace: DecisionTrace) -> tuple[RuleRow, ...]:
     """Return the rules that were applied, then those that were not, then those that raised.
 
     Reasons that differ only in tensor names share a row, which names the first; expected ones have
@@ -112,9 +112,11 @@ def rule_rows(trace: Trace) -> tuple[RuleRow, ...]:
         if entry.verdict not in ("missed", "rejected") or entry.code in EXPECTED:
             continue
         rule, why = entry.rule, entry.reason
-        key = (rule, unnamed(why))
+        key = (rule, without_tensor_names(why))
         where = next(iter(entry.nodes), "")
-        first = alike.get(key, RuleRow(rule, 0, "missed", located(why, where), entry.code))
+        first = alike.get(
+            key, RuleRow(rule, 0, "missed", with_tensor_name(why, where), entry.code)
+        )
         alike[key] = dataclasses.replace(first, count=first.count + 1)
     raised = (
         RuleRow(error.rule, 1, "raised", error.raised, Code.RAISED) for error in trace.broken
@@ -293,7 +295,7 @@ class ReportRecord:
     @property
     def gain(self) -> str:
         """The measured speed-up of the result, in words."""
-        return gain_of(self.timings)
+        return gain_in_words(self.timings)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -324,7 +326,7 @@ class ReportRecord:
         return _NEXT_STEPS.get(self.code, "")
 
 
-def gain_of(timings: Sequence[TimingRow]) -> str:
+def gain_in_words(timings: Sequence[TimingRow]) -> str:
     """Return the lower bound of the timings' ratios and the range of their medians, in words."""
     if not timings:
         return "not timed"
@@ -341,6 +343,6 @@ def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
     return f"at least {min(lows):.2f}× as fast, {median}"
 
 
-def with_folder(path: str) -> str:
+def with_explicit_folder(path: str) -> str:
     """Return a path that the dynamic loader does not search for; a bare name would be."""
     return path if os.sep in path else f".{os.sep}{path}"

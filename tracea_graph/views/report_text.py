@@ -17,11 +17,24 @@ from tracea_graph.views.report_record import (
     StorageRow,
     TimingRow,
     WeightRow,
-    with_folder,
+    with_explicit_folder,
 )
-from tracea_graph.views.terminal_tables import FittedTable, cell, new_table, plain, three_digits
+from tracea_graph.views.terminal_tables import (
+    FittedTable,
+    format_three_digits,
+    new_table,
+    plain_text,
+    text_cell,
+)
 
-__all__ = ["cell", "new_table", "plain", "render_kernels", "render_report", "render_rules"]
+__all__ = [
+    "new_table",
+    "plain_text",
+    "render_kernels",
+    "render_report",
+    "render_rules",
+    "text_cell",
+]
 
 
 GOOD, WARNED, DROPPED = "bold green", "bold yellow", "yellow"
@@ -34,21 +47,23 @@ def render_report(report: ReportRecord, verbosity: int = 0) -> RenderableType:
 
 
 def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
-    yield Text(f"{plain(report.input)}: {report.nodes_before} nodes", style="bold")
+    yield Text(f"{plain_text(report.input)}: {report.nodes_before} nodes", style="bold")
     for table in _tables(report, verbosity > 0):
         yield from ("", table)
     yield ""
     if verbosity > 0:
         yield from _details(report)
-    yield from (Text(plain(note)) for note in report.notes)
+    yield from (Text(plain_text(note)) for note in report.notes)
     for warning in report.warnings:
-        yield Text(f"warning: {plain(warning)}", WARNED)
-    yield Text(f"{report.outcome}: {plain(report.reason)}", GOOD if report.improved else WARNED)
+        yield Text(f"warning: {plain_text(warning)}", WARNED)
+    yield Text(
+        f"{report.outcome}: {plain_text(report.reason)}", GOOD if report.improved else WARNED
+    )
     if report.improved:
         yield Text(_verification(report))
     yield from (Text(f"wrote {_sized(file)}") for file in report.files)
     if report.library:
-        hint = plain(with_folder(report.library))
+        hint = plain_text(with_explicit_folder(report.library))
         yield Text(f'load it with options.register_custom_ops_library("{hint}")')
 
 
@@ -78,10 +93,10 @@ def _timings(title: str, rows: Sequence[TimingRow]) -> FittedTable:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
-            cell(row.binding),
+            text_cell(row.binding),
             str(row.threads),
-            f"{three_digits(row.before_ms)} ms",
-            f"{three_digits(row.after_ms)} ms",
+            f"{format_three_digits(row.before_ms)} ms",
+            f"{format_three_digits(row.after_ms)} ms",
             f"{row.ratio:.2f}×",
             f"{row.low:.2f}–{row.high:.2f}",
             str(row.pairs),
@@ -103,9 +118,9 @@ def _groups(report: ReportRecord, full: bool) -> FittedTable:
         layers = names.of(row.originals)
         _, _, part = row.group.partition(" ") if layers else ("", "", "")
         figures = (str(row.count), str(len(row.originals)), row.gain)
-        kernel = (cell(row.group),) if full else ()
-        why = cell(row.reason if full else row.verdict, "" if row.kept else DROPPED)
-        table.add_row(cell(f"{layers or row.group} {part}".strip()), *kernel, *figures, why)
+        kernel = (text_cell(row.group),) if full else ()
+        why = text_cell(row.reason if full else row.verdict, "" if row.kept else DROPPED)
+        table.add_row(text_cell(f"{layers or row.group} {part}".strip()), *kernel, *figures, why)
     return table
 
 
@@ -123,7 +138,9 @@ def _weight_analysis(rows: Sequence[WeightRow]) -> FittedTable:
     for (structure, applied), some in alike.items():
         more = f" and {len(some) - 1} more" if some[1:] else ""
         sizes = (_size(sum(r.stored for r in some)), _size(sum(r.potential for r in some)))
-        table.add_row(cell(some[0].weight) + more, cell(structure), *sizes, cell(applied))
+        table.add_row(
+            text_cell(some[0].weight) + more, text_cell(structure), *sizes, text_cell(applied)
+        )
     return table
 
 
@@ -139,7 +156,7 @@ def _compact_weights(rows: Sequence[StorageRow]) -> FittedTable:
         share = f"{100 * row.stored / row.dense:.0f} %" if row.dense else ""
         sizes = _size(row.dense), _size(row.stored)
         applied = "yes" if row.kept else "no"
-        table.add_row(cell(row.group), row.technique, str(row.count), *sizes, share, applied)
+        table.add_row(text_cell(row.group), row.technique, str(row.count), *sizes, share, applied)
     return table
 
 
@@ -154,14 +171,14 @@ def _compressed(rows: Sequence[CompressionRow]) -> FittedTable:
     for row in rows:
         held = "" if row.holdout_error is None else f"{row.holdout_error:.2g} ({row.ratio:.2f}×)"
         table.add_row(
-            cell(row.layer),
+            text_cell(row.layer),
             row.title,
             f"{row.k} × {row.n}",
             f"{100 * row.kept_share:.0f} %",
             f"{row.predicted:.2g}",
             held,
             f"{row.model_error:.2g}",
-            f"{three_digits(row.saved_us / 1000)} ms",
+            f"{format_three_digits(row.saved_us / 1000)} ms",
             "yes" if row.kept else "no",
         )
     return table
@@ -169,9 +186,12 @@ def _compressed(rows: Sequence[CompressionRow]) -> FittedTable:
 
 def _details(report: ReportRecord) -> Iterator[RenderableType]:
     for label, said in report.rejected.items():
-        yield Text(f"not verified with {plain(label)}, which the original rejects: {plain(said)}")
+        yield Text(
+            f"not verified with {plain_text(label)}, which the original rejects: "
+            f"{plain_text(said)}"
+        )
     for fault in report.faults:
-        yield from (Text(plain(line)) for line in fault.splitlines())
+        yield from (Text(plain_text(line)) for line in fault.splitlines())
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in report.seconds.items())
     yield Text(f"seconds: {steps}")
 
@@ -185,7 +205,10 @@ def render_kernels(rows: Sequence[KernelRow]) -> FittedTable:
     table.add_column("why", folds=True)
     for row in rows:
         table.add_row(
-            cell(row.problem), str(row.count), cell(row.variant_id), cell(row.reasons[0])
+            text_cell(row.problem),
+            str(row.count),
+            text_cell(row.variant_id),
+            text_cell(row.reasons[0]),
         )
     return table
 
@@ -198,13 +221,13 @@ def render_rules(rows: Iterable[RuleRow]) -> FittedTable:
     table.add_column("verdict")
     table.add_column("reason", folds=True)
     for row in rows:
-        table.add_row(cell(row.rule), str(row.count), row.verdict, cell(row.reason))
+        table.add_row(text_cell(row.rule), str(row.count), row.verdict, text_cell(row.reason))
     return table
 
 
 def _verification(report: ReportRecord) -> str:
     if report.status != "passed":
-        return f"not verified: {plain(report.status_reason)}"
+        return f"not verified: {plain_text(report.status_reason)}"
     if report.error is None:
         return "verified: there are no outputs to compare"
     own = f" (ONNX Runtime's own optimizations: {report.floor:.1e})" if report.floor else ""
@@ -214,7 +237,11 @@ def _verification(report: ReportRecord) -> str:
 def _sized(file: str) -> str:
     """A file, with its size if it exists."""
     path = Path(file)
-    return f"{plain(file)} ({_size(path.stat().st_size)})" if path.is_file() else plain(file)
+    return (
+        f"{plain_text(file)} ({_size(path.stat().st_size)})"
+        if path.is_file()
+        else plain_text(file)
+    )
 
 
 def _size(count: float) -> str:

@@ -27,11 +27,16 @@ from tracea_graph.views.profile_record import (
     Profile,
     ProfileRow,
     Roofs,
-    families,
-    notable,
+    group_equal_nodes,
+    notable_groups,
 )
-from tracea_graph.views.profile_table import abridged, cells, headline, summary
-from tracea_graph.views.terminal_tables import plain
+from tracea_graph.views.profile_table import (
+    abridge_names,
+    profile_cells,
+    profile_headline,
+    profile_summary,
+)
+from tracea_graph.views.terminal_tables import plain_text
 
 __all__ = ["check_png", "profile_page", "roofline_png", "roofline_svg"]
 
@@ -54,7 +59,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Disk:
+class PlotDisk:
     """A group of nodes in the plot, in pixels; ``tag`` is the position of its number.
 
     Groups the legend has no room for show no number.
@@ -84,7 +89,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Line:
+class RoofLine:
     """A roof in pixels; its label is at ``at``, along the line."""
 
     label: str
@@ -99,14 +104,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Scale:
+class PlotScale:
     """The ranges of intensity (FLOP/byte) and rate (GFLOP/s) that the plot covers."""
 
     low: Point
     high: Point
 
     @classmethod
-    def of(cls, roofs: Roofs, shown: Sequence[NodeGroup]) -> Scale:
+    def of(cls, roofs: Roofs, shown: Sequence[NodeGroup]) -> PlotScale:
         """Return ranges that contain every disk and the corner of every roof."""
         corners = [roofs.gflops / m.gbytes for m in roofs.memories]
         xs = [family.rows[0].intensity for family in shown]
@@ -145,30 +150,30 @@ def profile_page(profile: Profile) -> str:
 
     The page has no scripts and needs no other file.
     """
-    named, rest = notable(profile)
+    named, rest = notable_groups(profile)
     drawn = _drawn(profile)[:NAMED]
     numbers = {(f.op, f.rows[0].size): index + 1 for index, f in enumerate(drawn)}
     return _render(
         "profile.html.jinja",
-        title=headline(profile),
+        title=profile_headline(profile),
         style=_text("page.css"),
         svg=roofline_svg(profile),
         families=[
             (
                 _number(numbers, f.rows[0]),
                 f,
-                cells(f.total, profile),
-                [(_number(numbers, call), call, cells(call, profile)) for call in f.calls],
+                profile_cells(f.total, profile),
+                [(_number(numbers, call), call, profile_cells(call, profile)) for call in f.calls],
             )
             for f in named
         ],
         rest=rest,
         largest=max((family.us for family in named), default=0.0) or 1.0,
         rows=[
-            (r, cells(r, profile), _inner(r.calls if len(r.calls) > 1 else (), profile))
+            (r, profile_cells(r, profile), _inner(r.calls if len(r.calls) > 1 else (), profile))
             for r in profile.rows
         ],
-        summary=list(summary(profile)),
+        summary=list(profile_summary(profile)),
     )
 
 
@@ -180,7 +185,7 @@ def _number(numbers: Mapping[tuple[str, str], int], row: ProfileRow) -> str:
 def _inner(
     calls: Sequence[ProfileRow], profile: Profile
 ) -> list[tuple[ProfileRow, tuple[str, ...]]]:
-    return [(call, cells(call, profile)) for call in calls]
+    return [(call, profile_cells(call, profile)) for call in calls]
 
 
 def check_png() -> None:
@@ -209,9 +214,9 @@ def roofline_png(profile: Profile) -> bytes:
 def _scene(profile: Profile) -> dict[str, Any]:
     """Everything that is drawn, in pixels."""
     shown, total = _drawn(profile), profile.us or 1.0
-    scale = Scale.of(profile.roofs, shown)
+    scale = PlotScale.of(profile.roofs, shown)
     return {
-        "title": headline(profile),
+        "title": profile_headline(profile),
         "x_label": X_LABEL,
         "y_label": Y_LABEL,
         "page": PAGE,
@@ -232,7 +237,7 @@ def _scene(profile: Profile) -> dict[str, Any]:
 
 def _drawn(profile: Profile) -> list[NodeGroup]:
     """Groups of nodes and kernel calls that compute something, and long enough to measure."""
-    every = families([call for row in profile.rows for call in _calls_of(row)])[:MOST]
+    every = group_equal_nodes([call for row in profile.rows for call in _calls_of(row)])[:MOST]
     return [
         f for f in every
         if f.us >= PETTY * profile.us and f.rows[0].intensity > 0 and f.total.gflops > 0
@@ -244,22 +249,22 @@ def _calls_of(row: ProfileRow) -> Sequence[ProfileRow]:
     return row.calls if len(row.calls) > 1 else (row,)
 
 
-def _disks(profile: Profile, shown: Sequence[NodeGroup], scale: Scale) -> list[Disk]:
-    disks: list[Disk] = []
+def _disks(profile: Profile, shown: Sequence[NodeGroup], scale: PlotScale) -> list[PlotDisk]:
+    disks: list[PlotDisk] = []
     for number, family in enumerate(shown, 1):
         x, y = scale.at(family.rows[0].intensity, family.total.gflops)
         radius = max(SMALLEST, LARGEST * math.sqrt(family.us / (profile.us or 1.0)))
-        disks.append(Disk(family, number, x, y, radius, (x, y)))
+        disks.append(PlotDisk(family, number, x, y, radius, (x, y)))
     tags: list[Point] = []
-    placed: list[Disk] = []
+    placed: list[PlotDisk] = []
     for disk in disks:
         tag = _tag(disk, disks, tags) if disk.number <= NAMED else disk.tag
         tags.append(tag)
-        placed.append(Disk(disk.family, disk.number, disk.x, disk.y, disk.radius, tag))
+        placed.append(PlotDisk(disk.family, disk.number, disk.x, disk.y, disk.radius, tag))
     return placed
 
 
-def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
+def _tag(disk: PlotDisk, disks: Sequence[PlotDisk], tags: Sequence[Point]) -> Point:
     """Nearest position for a disk's number that overlaps neither numbers nor other disks."""
     others = [other for other in disks if other is not disk]
     centre = (disk.x, disk.y)
@@ -277,21 +282,21 @@ def _tag(disk: Disk, disks: Sequence[Disk], tags: Sequence[Point]) -> Point:
     return centre
 
 
-def _lines(roofs: Roofs, scale: Scale) -> Iterator[Line]:
+def _lines(roofs: Roofs, scale: PlotScale) -> Iterator[RoofLine]:
     """The peak, and each memory up to it; labels are near the left end."""
     (x0, y0), (x1, _) = scale.low, scale.high
     widths = [m.gbytes for m in roofs.memories]
     for name, peak in roofs.peaks.items():
         x, y = scale.at(peak / min(widths), peak)
         flat = (scale.at(peak / max(widths), peak), scale.at(x1, peak))
-        yield Line(f"{peak:.0f} GFLOP/s {name}", *flat, at=(x + 8, y - 6))
+        yield RoofLine(f"{peak:.0f} GFLOP/s {name}", *flat, at=(x + 8, y - 6))
     for memory in roofs.memories:
         first = max(x0, y0 / memory.gbytes)
         corner = roofs.gflops / memory.gbytes
         highest = max(roofs.peaks.values())
         middle = math.exp(0.72 * math.log(first) + 0.28 * math.log(corner))
         x, y = scale.at(middle, middle * memory.gbytes)
-        yield Line(
+        yield RoofLine(
             f"{memory.name} {memory.gbytes:.0f} GB/s",
             scale.at(first, first * memory.gbytes),
             scale.at(highest / memory.gbytes, highest),
@@ -304,7 +309,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"plain": plain, "abridged": abridged}
+    made.filters |= {"plain": plain_text, "abridged": abridge_names}
     return made
 
 
@@ -358,7 +363,7 @@ def _plot(axes: Any, scene: Mapping[str, Any]) -> None:
         write(disk.tag, str(disk.number), ha="center", va="center_baseline", **inked)
         share = disk.family.us / scene["total"]
         said = f"{disk.number}  {disk.family.op} {disk.family.rows[0].size}, {share:.1%}"
-        write((right + 26, top + 12 + index * 33), plain(said))
+        write((right + 26, top + 12 + index * 33), plain_text(said))
 
 
 def _circle(at: Point, radius: float, **style: Any) -> Any:

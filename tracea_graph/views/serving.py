@@ -12,8 +12,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.json_documents import to_json
-from tracea_graph.views.bench import made_with
-from tracea_graph.views.terminal_tables import cell, new_table, plain, three_digits
+from tracea_graph.views.bench import environment_line
+from tracea_graph.views.terminal_tables import (
+    format_three_digits,
+    new_table,
+    plain_text,
+    text_cell,
+)
 
 __all__ = ["ServingReport", "ServingRow", "quantile", "render_serving"]
 
@@ -77,18 +82,19 @@ def _parts(report: ServingReport) -> Iterator[RenderableType]:
     for name in ("sessions", "threads", "runs/s", "p50", "p95", "p99"):
         table.add_column(name, "right")
     for row in report.rows:
-        times = (f"{three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
+        times = (f"{format_three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
         table.add_row(
-            cell(row.subject), str(row.sessions), str(row.threads), three_digits(row.per_second),
+            text_cell(row.subject), str(row.sessions), str(row.threads),
+            format_three_digits(row.per_second),
             *times,
         )  # fmt: skip
     yield table
     yield from (Text(_best(name, tuple(rows))) for name, rows in _by_model(report))
-    yield from (Text(f"warning: {plain(warning)}") for warning in report.warnings)
+    yield from (Text(f"warning: {plain_text(warning)}") for warning in report.warnings)
     yield Text(
-        f"{plain(report.binding)}; {report.rounds} rounds, in which all sessions run at once"
+        f"{plain_text(report.binding)}; {report.rounds} rounds, in which all sessions run at once"
     )
-    yield Text(made_with(report.versions, report.machine))
+    yield Text(environment_line(report.versions, report.machine))
 
 
 def _by_model(report: ServingReport) -> Iterator[tuple[str, Iterator[ServingRow]]]:
@@ -99,7 +105,7 @@ def _best(name: str, rows: Sequence[ServingRow]) -> str:
     """Say which way gives the most runs per second, and what it costs in latency."""
     best = max(rows, key=lambda row: row.per_second)
     quickest = min(rows, key=lambda row: row.p50)
-    said = f"{plain(name)}: most runs per second with {_way(best)}"
+    said = f"{plain_text(name)}: most runs per second with {_way(best)}"
     if quickest is best:
         return f"{said}, where a run also takes least time"
     return f"{said}; a run takes {best.p50 / quickest.p50:.2f}× less time with {_way(quickest)}"

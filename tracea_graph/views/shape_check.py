@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracea_graph.json_documents import to_json
-from tracea_graph.views.report_text import cell, new_table, plain
+from tracea_graph.views.report_text import new_table, plain_text, text_cell
 
 __all__ = ["ShapeReport", "ShapeRow", "render_shapes"]
 
@@ -67,9 +67,9 @@ def _parts(report: ShapeReport) -> Iterator[RenderableType]:
         for name in ("kind", "operator", "tensor", "why"):
             table.add_column(name, folds=True)
         for row in report.contradictions:
-            table.add_row(*map(cell, (row.kind, row.node, row.value, row.reason)))
+            table.add_row(*map(text_cell, (row.kind, row.node, row.value, row.reason)))
         yield table
     count = len(report.contradictions) or "no"
     said = f"{count} contradiction{'s' * (len(report.contradictions) != 1)}"
     by = f"among {report.values} tensors, by the {report.policy} policy"
-    yield Text(f"{plain(report.model)}: {said} {by}")
+    yield Text(f"{plain_text(report.model)}: {said} {by}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.ttg import TileGraph
-from tracea_graph.views.terminal_tables import FittedTable, cell, new_table
+from tracea_graph.views.terminal_tables import FittedTable, new_table, text_cell
 
 __all__ = ["render_graph", "render_programs", "render_stages"]
 
@@ -33,7 +33,9 @@ def render_graph(graph: TileGraph) -> FittedTable:
     for region in regions:
         results = " ".join(str(graph.spec(v)) for v in region.writes)
         reads = " ".join(region.reads)
-        table.add_row(cell(region.op), cell(results), cell(region.rule), cell(reads))
+        table.add_row(
+            text_cell(region.op), text_cell(results), text_cell(region.rule), text_cell(reads)
+        )
     return table
 
 
@@ -43,7 +45,7 @@ def render_sources(sources: Iterable[Source]) -> FittedTable:
     table.add_column("symbol")
     table.add_column("lines", justify="right")
     for source in sources:
-        table.add_row(cell(source.symbol), str(source.text.count("\n")))
+        table.add_row(text_cell(source.symbol), str(source.text.count("\n")))
     return table
 
 
@@ -57,7 +59,12 @@ def render_programs(programs: Programs) -> FittedTable:
     for type_name, program in dict(programs).items():
         for call in program.calls:
             views = "  ".join("-" if v is None else _view(v) for v in call.views)
-            table.add_row(cell(type_name), cell(_kernel(call)), cell(views), cell(_chain(call)))
+            table.add_row(
+                text_cell(type_name),
+                text_cell(_kernel(call)),
+                text_cell(views),
+                text_cell(_chain(call)),
+            )
     return table
 
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracea_graph.views.charts import INK, PAPER, chart_svg, chart_theme, check_charts
-from tracea_graph.views.terminal_tables import FittedTable, cell, new_table, three_digits
+from tracea_graph.views.terminal_tables import (
+    FittedTable,
+    format_three_digits,
+    new_table,
+    text_cell,
+)
 
 __all__ = ["SweepPoint", "pareto", "pareto_svg", "render_sweep"]
 
@@ -56,12 +61,12 @@ def render_sweep(points: Sequence[SweepPoint]) -> FittedTable:
         table.add_row(
             f"{p.budget:g}",
             f"{p.error:.2g}",
-            f"{three_digits(p.original_ms)} ms",
-            f"{three_digits(p.ms)} ms",
+            f"{format_three_digits(p.original_ms)} ms",
+            f"{format_three_digits(p.ms)} ms",
             f"{p.speedup:.2f}×",
             str(p.layers),
             "yes" if p in front else "",
-            cell(p.output),
+            text_cell(p.output),
         )
     return table
 

@@ -17,7 +17,15 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Column", "FittedTable", "cell", "in_bytes", "new_table", "plain", "three_digits"]
+__all__ = [
+    "Column",
+    "FittedTable",
+    "format_bytes",
+    "format_three_digits",
+    "new_table",
+    "plain_text",
+    "text_cell",
+]
 
 _GAP = 3
 """Characters between two columns."""
@@ -42,22 +50,22 @@ _PIECES = re.compile(
 """Parts of a text between which a line may end."""
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return one line without control characters: terminals obey escapes in names."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def cell(text: str, style: str = "") -> Text:
+def text_cell(text: str, style: str = "") -> Text:
     """Return text that is not parsed as markup."""
-    return Text(plain(text), style)
+    return Text(plain_text(text), style)
 
 
-def three_digits(number: float) -> str:
+def format_three_digits(number: float) -> str:
     """Format with three significant digits, without exponent: ``0.0123``, ``4.57``, ``2560``."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
-def in_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Format bytes with three digits and a unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
@@ -104,7 +112,7 @@ class FittedTable:
 
         Text of more characters than a page holds is cut, because names may have millions.
         """
-        given = [_cut(one if isinstance(one, Text) else cell(one)) for one in cells]
+        given = [_cut(one if isinstance(one, Text) else text_cell(one)) for one in cells]
         self.rows.append((*given, *[Text()] * (len(self.columns) - len(given))))
 
     def add_section(self) -> None:
@@ -193,7 +201,7 @@ class FittedTable:
 
 def _styled(title: str, headed: bool) -> Table:
     return Table(
-        title=cell(title) if title else None,
+        title=text_cell(title) if title else None,
         title_justify="left",
         title_style="italic",
         box=SIMPLE_HEAD,

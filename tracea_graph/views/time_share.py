@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tracea_graph.views.layer_names import LayerNames
 from tracea_graph.views.profile_record import Profile, ProfileRow
 
-__all__ = ["LayerTime", "OpTotals", "layers_of", "op_totals"]
+__all__ = ["LayerTime", "OpTotals", "layer_times", "op_totals"]
 
 _NUMBERED = re.compile(r"\d")
 
@@ -52,7 +52,7 @@ class LayerTime:
         return max(bounds, key=bounds.__getitem__, default="")
 
 
-def layers_of(profile: Profile, names: LayerNames) -> list[LayerTime]:
+def layer_times(profile: Profile, names: LayerNames) -> list[LayerTime]:
     """Return the layers of a model in the order in which they are found.
 
     A layer is what shares a path up to its first numbered part, ``encoder/layer.0``; its ``steps``

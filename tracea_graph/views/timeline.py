@@ -11,7 +11,7 @@ from importlib import resources
 
 import jinja2
 
-from tracea_graph.views.terminal_tables import plain
+from tracea_graph.views.terminal_tables import plain_text
 
 __all__ = ["TaskSpan", "Timeline", "timeline_svg"]
 
@@ -103,7 +103,7 @@ def timeline_svg(timeline: Timeline) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["plain"] = plain
+    environment.filters["plain"] = plain_text
     text = (resources.files(__package__) / "timeline.svg.jinja").read_text(encoding="utf-8")
     bottom = TOP + LANE * timeline.threads
     return environment.from_string(text).render(

@@ -13,7 +13,14 @@ from tracea_graph.tuning import Case, TuningResult
 from tracea_graph.views.charts import INK, chart_svg, chart_theme, check_charts
 from tracea_graph.views.terminal_tables import new_table
 
-__all__ = ["Curve", "convergence_svg", "curves", "render_curves", "render_tuned", "schedule_text"]
+__all__ = [
+    "ConvergenceCurve",
+    "convergence_curves",
+    "convergence_svg",
+    "render_curves",
+    "render_tuned",
+    "schedule_text",
+]
 
 _SOURCES = {
     "cache": "hit", "hint": "hint", "measured": "miss, measured",
@@ -57,7 +64,7 @@ def schedule_text(tuned: TuningResult) -> str:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ConvergenceCurve:
     """Growth of a region's best speed-up over the default: (seconds, gain) per trial."""
 
     region: str
@@ -72,7 +79,7 @@ class Curve:
         return self.points[-1][1]
 
 
-def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
+def convergence_curves(rows: Iterable[Mapping[str, Any]]) -> list[ConvergenceCurve]:
     """Return convergence per region from telemetry rows, in order of appearance."""
     points: dict[str, list[tuple[float, float]]] = {}
     best: dict[str, Mapping[str, Any]] = {}
@@ -89,12 +96,12 @@ def curves(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
         if float(row["gain"]) > before or name not in best:
             best[name] = row
     return [
-        Curve(n, tuple(p), best[n]["config"], best[n]["gflops"], settled.get(n, 0.0))
+        ConvergenceCurve(n, tuple(p), best[n]["config"], best[n]["gflops"], settled.get(n, 0.0))
         for n, p in points.items()
     ]
 
 
-def render_curves(found: Sequence[Curve]) -> RenderableType:
+def render_curves(found: Sequence[ConvergenceCurve]) -> RenderableType:
     """Return a line per region: trials, the best gain as a curve, and the changed settings."""
     table = new_table("")
     table.add_column("region")
@@ -111,14 +118,14 @@ def render_curves(found: Sequence[Curve]) -> RenderableType:
     return table
 
 
-def _sparkline(curve: Curve, width: int = 28) -> str:
+def _sparkline(curve: ConvergenceCurve, width: int = 28) -> str:
     gains = [gain for _, gain in curve.points]
     picked = [gains[min(len(gains) - 1, i * len(gains) // width)] for i in range(width)]
     span = max(gains) - 1.0
     return "".join(_BARS[round((g - 1.0) / span * 8) if span else 0] for g in picked)
 
 
-def convergence_svg(found: Sequence[Curve], title: str) -> str:
+def convergence_svg(found: Sequence[ConvergenceCurve], title: str) -> str:
     """Return the best speed-up over time as SVG, a step line per region.
 
     Raises UsageError without lets-plot.

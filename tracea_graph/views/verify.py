@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.json_documents import to_json
-from tracea_graph.views.terminal_tables import Column, FittedTable, cell, plain
+from tracea_graph.views.terminal_tables import Column, FittedTable, plain_text, text_cell
 
 __all__ = ["VerifyReport", "comparison_json", "render_comparison"]
 
@@ -49,7 +49,7 @@ def _parts(found: VerifyReport) -> Iterator[RenderableType]:
     verification = found.verification
     if verification.outputs:
         table = FittedTable(
-            f"{plain(found.candidate)} against {plain(found.original)}",
+            f"{plain_text(found.candidate)} against {plain_text(found.original)}",
             [
                 Column("output", folds=True), Column("inputs", folds=True),
                 Column("max |error|", "right", spare=1), Column("of max|y|", "right"),
@@ -65,12 +65,12 @@ def _parts(found: VerifyReport) -> Iterator[RenderableType]:
                 f"{o.cosine:.9f}",
                 f"{o.floor:.1e}",
             )
-            table.add_row(cell(o.output), cell(o.feed), *figures, cell(verdict))
+            table.add_row(text_cell(o.output), text_cell(o.feed), *figures, text_cell(verdict))
         yield table
     for label, why in verification.rejected.items():
-        yield Text(f"the original refuses {plain(label)}: {plain(why)}")
+        yield Text(f"the original refuses {plain_text(label)}: {plain_text(why)}")
     if found.library:
         yield Text(
-            f"{found.kernels} of {found.nodes} nodes run as kernels of {plain(found.library)}"
+            f"{found.kernels} of {found.nodes} nodes run as kernels of {plain_text(found.library)}"
         )
-    yield Text(f"{_VERDICTS[verification.status]}: {plain(verification.sentence)}")
+    yield Text(f"{_VERDICTS[verification.status]}: {plain_text(verification.sentence)}")

@@ -10,11 +10,11 @@ from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape,
 from tracea_graph.kernels.cpu.lowering.row_ops import stored
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
-from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, StridedLayout
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.size_expressions import resolve
+from tracea_graph.ops.size_expressions import resolve_extent
 
 __all__ = [
     "chain_call",
@@ -40,7 +40,7 @@ def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 
-def write_part(w: RegionWriter, part: Part, operands: Sequence[Slot], place: View) -> None:
+def write_part(w: RegionWriter, part: ConcatPart, operands: Sequence[Slot], place: View) -> None:
     """Write one part of a concatenation to ``place``; ``operands`` are the part's own."""
     if not isinstance(part.params, ConcatParams):
         _write_chain(w, part.params, operands, [place])
@@ -59,7 +59,7 @@ def chain_call(
 
 def lower_grid(w: RegionWriter, p: IotaParams, shapes: Sequence[Shape], result: Slot) -> None:
     """Emit ``iota``; it depends on the ``shapes`` of its operands only."""
-    sizes = tuple(resolve(size, shapes) for size in p.sizes)
+    sizes = tuple(resolve_extent(size, shapes) for size in p.sizes)
     y = View.dense(result.buffer, sizes)
     w.call("iota", y=y, y_type=p.dtype.short, start=p.start, steps=p.steps)
 

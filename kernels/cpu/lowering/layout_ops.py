@@ -16,7 +16,7 @@ from tracea_graph.kernels.program import View
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.layout_op import BORDERS, LayoutParams
-from tracea_graph.ops.size_expressions import resolve
+from tracea_graph.ops.size_expressions import resolve_extent
 
 __all__ = ["lower_layout", "written_by_pad"]
 
@@ -188,7 +188,7 @@ def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -
 
 def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     """Copy the value, cropped where padding is negative, and write zeros around it."""
-    top, left, bottom, right = (resolve(s, [v.shape(i) for i in operands]) for s in p.sizes)
+    top, left, bottom, right = (resolve_extent(s, [v.shape(i) for i in operands]) for s in p.sizes)
     source, blocked = operands[0], result in v.layout.blocked
     dst = v.dst(result) if blocked else None
     big = dst.view() if dst else v.out(result).view

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracea_graph.ir import combine, product
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot, broadcast
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.index_map import IndexMap, Move, StridedLayout, dense_strides
+from tracea_graph.ops.index_map import IndexMap, StridedLayout, ViewMove, dense_strides
 from tracea_graph.ops.matmul import MatMulParams
 
 __all__ = ["lower_matmul"]
@@ -35,8 +35,8 @@ def _as_read(p: MatMulParams, which: int, slot: Slot) -> StridedLayout:
     perm, at = (p.a_perm, p.b_perm)[which], StridedLayout.dense(slot.shape)
     if p.heads[which]:
         split = (*[0] * (len(perm) - 2), p.heads[which], -1)
-        at = IndexMap((Move("reshape", split),)).layout(at)
-    return IndexMap((Move("transpose", perm),)).layout(at) if perm else at
+        at = IndexMap((ViewMove("reshape", split),)).layout(at)
+    return IndexMap((ViewMove("transpose", perm),)).layout(at) if perm else at
 
 
 def _seen(slot: Slot, at: StridedLayout, outer: Shape, column: bool) -> View:

@@ -22,7 +22,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.elementwise import ElementwiseParams, is_pure_reshape
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -136,7 +136,7 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
     stretches = places(p, [v.shape(i) for i in operands], v.out(result))
     for part, place in zip(p.parts, stretches, strict=True):
         own, params = [operands[i] for i in part.operands], part.params
-        whole = part.like < 0 and reshapes(params)
+        whole = part.like < 0 and is_pure_reshape(params)
         if not (whole and v.unblock_into(own[0], place)):
             write_part(v.w, part, [v.slot(i) for i in own], place)
 

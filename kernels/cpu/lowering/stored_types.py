@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.lowering.blocked_values import NCHW32C
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.ops.elementwise import ElementwiseParams, reshapes
+from tracea_graph.ops.elementwise import ElementwiseParams, is_pure_reshape
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
@@ -63,7 +63,7 @@ class StoredTypes:
         views, carried = dict[int, int](), dict[int, _Carried]()
         value = p.inputs
         for step in p.steps:
-            if reshapes(step.params) and value not in {*p.results, *layout.blocked}:
+            if is_pure_reshape(step.params) and value not in {*p.results, *layout.blocked}:
                 views[value] = step.operands[0]
                 value += 1
                 continue

@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.maskable_tiles import matrix_pattern
-from tracea_graph.ops.weight_layouts import BLOCKS, Floats, Plain
+from tracea_graph.ops.weight_layouts import BLOCKS, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     matrix_of,
@@ -38,7 +38,7 @@ from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.zero_maps import nonzero_tiles, zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
-from tracea_graph.reason_codes import Code, Reason, not_constant
+from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.tile_set import Ids
@@ -101,10 +101,10 @@ class TiledGemm(PatternPass):
         if pattern is None:
             said = f"no tiles of {region.operands[1]!r} were set by hand"
             return Reason(said, Code.NOT_APPLICABLE)
-        if not isinstance(params.layout, Plain):
+        if not isinstance(params.layout, PlainMatrix):
             return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
         if weight is None:
-            return not_constant(region.operands[1])
+            return not_constant_reason(region.operands[1])
         if reason := without_scatter(graph):
             return reason
         width = pattern.tiles.tile[1]
@@ -186,7 +186,7 @@ def why_dense(graph: TileGraph, region: Region, twice: bool) -> Reason:
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
         return Reason("a factor of a matrix has no zeros of its own", Code.OTHER_FORM)
     if not sources_of(graph, region):
-        return not_constant(region.operands[1])
+        return not_constant_reason(region.operands[1])
     return why_kept(graph, region, twice)
 
 

@@ -34,7 +34,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import TileGraph
 
@@ -56,7 +56,7 @@ class ConvBf16(PatternPass):
         layout = m.root.params.layout
         dense = layout == BLOCKED
         fits = not layout.rounds and (dense or isinstance(layout, DepthwiseFilters))
-        return None if fits else unsuited("its filters are not blocked float32")
+        return None if fits else unsuited_reason("its filters are not blocked float32")
 
     def rewrite(self, m: Match) -> Rewrite | Sequence[Rewrite] | str:
         graph, region, params = m.graph, m.root, m.root.params
@@ -92,7 +92,9 @@ class DepthwiseBf16(PatternPass):
     def check(self, m: Match) -> str | None:
         layout = m.root.params.layout
         fits = isinstance(layout, DepthwiseFilters) and layout.in_bf16 and not layout.rounded
-        return None if fits else unsuited("it is not a depthwise convolution of bf16 values")
+        return (
+            None if fits else unsuited_reason("it is not a depthwise convolution of bf16 values")
+        )
 
     def rewrite(self, m: Match) -> Rewrite:
         # saves at most a quarter of the cycles, which the cost model does not resolve

@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.phases.lower_precision import (
     with_lowered_weights,
 )
 from tracea_graph.kernels.cpu.phases.pack_filters import conv, repack_filters
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvBf16x2"]
@@ -31,7 +31,7 @@ class ConvBf16x2(PatternPass):
 
     def check(self, m: Match) -> str | None:
         blocked = m.root.params.layout == BLOCKED
-        return None if blocked else unsuited("its filters are not blocked float32")
+        return None if blocked else unsuited_reason("its filters are not blocked float32")
 
     def rewrite(self, m: Match) -> Rewrite | str:
         weight, params = m.graph.weight(m.values["w"]), m.root.params

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
     repack_filters,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.reason_codes import Code, Reason, unsuited
+from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["ConvInt16"]
@@ -43,8 +43,8 @@ class ConvInt16(PatternPass):
         params: ConvParams = m.root.params
         direct = self.transformed and not transformable(params.window, params.groups)
         if params.layout != BLOCKED:
-            return unsuited("its filters are not blocked float32")
-        return unsuited("Winograd's transform does not apply to it") if direct else None
+            return unsuited_reason("its filters are not blocked float32")
+        return unsuited_reason("Winograd's transform does not apply to it") if direct else None
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         weight, params, made = m.graph.weight(m.values["w"]), m.root.params, list[Rewrite]()

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
 )
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["FEW_FILTERS", "ConvWinograd"]
@@ -40,13 +40,13 @@ class ConvWinograd(PatternPass):
         params: ConvParams = m.root.params
         fits = params.layout == BLOCKED and params.filters > FEW_FILTERS
         said = f"its filters are not blocked float32, or not more than {FEW_FILTERS}"
-        return None if fits else unsuited(said)
+        return None if fits else unsuited_reason(said)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region, params, made = m.graph, m.root, m.root.params, list[Rewrite]()
         weight = graph.weight(m.values["w"])
         if weight is None:
-            return not_constant(m.values["w"])
+            return not_constant_reason(m.values["w"])
         for layout in filter_layouts(BLOCKED, params, output_extents(graph, region)):
             whole = layout.transformed if isinstance(layout, DispatchFilters) else layout
             if not isinstance(whole, WinogradFilters):
@@ -58,4 +58,6 @@ class ConvWinograd(PatternPass):
             new = fused(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             made.append(Rewrite((new,), weights=weights))
-        return made or unsuited("Winograd's transform does not apply to its window or sizes")
+        return made or unsuited_reason(
+            "Winograd's transform does not apply to its window or sizes"
+        )

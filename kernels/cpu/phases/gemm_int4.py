@@ -16,7 +16,7 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.phases.lower_precision import INT4_ERROR
-from tracea_graph.ops.block_quantized import BlockQuantized, fit_blocks
+from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm,
     matrix_of,
@@ -58,7 +58,7 @@ class GemmInt4(PatternPass):
             if chosen.codes is not None and chosen.scales is not None:
                 assert chosen.zeros is not None
                 return chosen.codes, chosen.scales, chosen.zeros
-            return fit_blocks(matrix_of(params, weight), BITS, block)
+            return quantize_blocks(matrix_of(params, weight), BITS, block)
 
         def load_codes() -> Array:
             codes = fitted()[0]

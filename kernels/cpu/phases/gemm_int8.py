@@ -21,13 +21,13 @@ from tracea_graph.kernels.cpu.phases.lower_precision import INT8_ERROR
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, Integers, fit_columns
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand, round_columns
 from tracea_graph.ops.quantize_rows import ZERO, QuantizeRowsParams
-from tracea_graph.ops.weight_layouts import KN, NK, Floats, Plain
+from tracea_graph.ops.weight_layouts import KN, NK, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -48,8 +48,8 @@ class GemmInt8:
         params = region.params
         if not isinstance(params, GemmParams):
             return
-        if params.integers or not isinstance(params.layout, Plain):
-            yield Miss(self.name, region.id, unsuited("its matrix is not plain float32"))
+        if params.integers or not isinstance(params.layout, PlainMatrix):
+            yield Miss(self.name, region.id, unsuited_reason("its matrix is not plain float32"))
             return
         weight = replaceable_matrix(graph, region, twice=True)
         why = str(why_kept(graph, region, twice=True)) if weight is None else _unfit(graph, region)
@@ -94,7 +94,7 @@ def _proposal(
             beside.append(own[2].name)
         whole = dataclasses.replace(
             params, n=width, layout=KN, bias=False, splits=(),
-            integers=Integers(DType.U8, x.zero), epilogue=scaled(params.epilogue, kinds),
+            integers=IntegerOperand(DType.U8, x.zero), epilogue=scaled(params.epilogue, kinds),
         )  # fmt: skip
         operands = (x.numbers, own[0].name, *beside, *inputs, *affine)
         results = region.results[i : i + 1] if params.splits else region.results
@@ -155,7 +155,9 @@ def _weights(
 
     def fitted() -> tuple[Array, Floats]:
         matrix = matrix_of(params, weight)[:, part]
-        return fit_columns(matrix if chosen.factors is None else matrix / chosen.factors[:, None])
+        return round_columns(
+            matrix if chosen.factors is None else matrix / chosen.factors[:, None]
+        )
 
     def factors() -> Array:
         made: Array = fitted()[1] * np.float32(chosen.scale or 1.0)

@@ -51,7 +51,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, WeightLayout
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -152,7 +152,7 @@ class AttentionBf16(PatternPass):
     def check(self, m: Match) -> str | None:
         params: AttentionParams = m.root.params
         if params.in_bf16:
-            return unsuited("it multiplies bf16 already")
+            return unsuited_reason("it multiplies bf16 already")
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
         if any(size % 2 for size in sizes) or "transposed" in params.layouts:
             return "its columns do not lie in pairs"
@@ -223,7 +223,7 @@ class GemmBf16:
         if why := no_bf16(graph):
             return why
         if stored is None:
-            return not_constant(panels)
+            return not_constant_reason(panels)
         if layout == WEIGHT_ONLY_BF16 and params.layout == PANELS and params.k % 2:
             return f"K = {params.k} is odd"
         if params.layout == BITMAP:
@@ -245,12 +245,14 @@ class GemmInt16(PatternPass):
 
     def check(self, m: Match) -> str | None:
         panels = m.root.params.layout == PANELS
-        return None if panels else unsuited(f"{m.root.operands[1]!r} is not packed in float32")
+        return (
+            None if panels else unsuited_reason(f"{m.root.operands[1]!r} is not packed in float32")
+        )
 
     def rewrite(self, m: Match) -> Rewrite | str:
         panels, params = m.graph.weight(m.values["w"]), m.root.params
         if panels is None:
-            return not_constant(m.values["w"])
+            return not_constant_reason(m.values["w"])
         lower = dataclasses.replace(params, layout=INT16)
         return with_lowered_weights(
             self.name, m.root, lower, _in_integers(panels, params.n), INT16_ERROR
@@ -273,7 +275,7 @@ class GemmBf16x2:
         if why := no_bf16(graph):
             return why
         if stored is None:
-            return not_constant(panels)
+            return not_constant_reason(panels)
         return dataclasses.replace(params, layout=BF16X2), _in_halves(stored, params.n)
 
 

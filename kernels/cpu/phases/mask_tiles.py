@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
-from tracea_graph.reason_codes import not_constant
+from tracea_graph.reason_codes import not_constant_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph, TTGBuilder
 
@@ -61,7 +61,7 @@ class MaskTiles:
         name = region.operands[3]
         mask = graph.weight(name)
         if mask is None:
-            return not_constant(name)
+            return not_constant_reason(name)
         if params.window or params.causal != "none":
             return "the order of keys or a window skips tiles already"
         if len(mask.shape) < 2 or min(mask.shape[-2:]) == 1:

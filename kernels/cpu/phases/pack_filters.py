@@ -38,10 +38,10 @@ from tracea_graph.kernels.cpu.winograd import transform_to_onnx
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.filter_layouts import PLAIN, FilterLayout
-from tracea_graph.ops.function_body import BodyBuilder, placed
+from tracea_graph.ops.function_body import BodyBuilder, bind_body
 from tracea_graph.passes.convolution.derived_filters import must_stay_plain
 from tracea_graph.passes.matmul.constant_matrices import nodes_making
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileGraph
 
@@ -78,23 +78,23 @@ class PackFilters(PatternPass):
     patterns = (conv,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PLAIN else unsuited("its filters are packed")
+        return None if m.root.params.layout == PLAIN else unsuited_reason("its filters are packed")
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region, params = m.graph, m.root, m.root.params
         x, w, bias, epilogue_inputs = params.split(region.operands)
         weight, spatial = graph.weight(w), (graph.spec(x).shape or ())[2:]
         if weight is None:
-            return not_constant(w)
+            return not_constant_reason(w)
         kept = self.at_load or must_stay_plain(graph, w)
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, BlockedFilters | LaneFilters):
-            return unsuited(f"no kernel takes {w!r} in another layout")
+            return unsuited_reason(f"no kernel takes {w!r} in another layout")
         weights, count = dict[str, Weight](), layout.biases(params.filters)
         if bias and count != params.filters:
             if (stored := graph.weight(bias)) is None:
-                return not_constant(bias)
+                return not_constant_reason(bias)
             padded = _padded_bias(stored, count)
             bias, weights[padded.name] = padded.name, padded
         made = nodes_making(graph, w) if kept else None
@@ -185,7 +185,7 @@ def _packed(
     if made is not None:
         b = BodyBuilder(1, opset)
         body = b.done(layout.packed_to_onnx(b, b.inputs[0], weight.shape))
-        computed_by = (*made, *placed(body, [weight.name], name))
+        computed_by = (*made, *bind_body(body, [weight.name], name))
     return Weight(
         name, dtype, shape,
         lambda: layout.pack(np.asarray(weight.load(), np.float32))[0], computed_by,
@@ -207,7 +207,7 @@ def winograd_filters(
     name = f"{weight.name.removesuffix(f'_{params.layout.name}')}_{layout.name}"
     b = BodyBuilder(1, opset)
     body = b.done(transform_to_onnx(b, b.inputs[0], layout.tile, *params.shape[:2]))
-    computed_by = placed(body, [weight.name], name)
+    computed_by = bind_body(body, [weight.name], name)
     return Weight(name, DType.F32, layout.shape(params.shape), load, computed_by)
 
 

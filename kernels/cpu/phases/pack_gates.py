@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.panels import PANEL
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.reason_codes import unsuited
+from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["PackGates"]
@@ -35,7 +35,11 @@ class PackGates(PatternPass):
     patterns = (_cell,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PLAIN_GATES else unsuited("its gates are packed")
+        return (
+            None
+            if m.root.params.layout == PLAIN_GATES
+            else unsuited_reason("its gates are packed")
+        )
 
     def rewrite(self, m: Match) -> Rewrite:
         graph, region, params = m.graph, m.root, m.root.params

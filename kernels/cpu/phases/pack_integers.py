@@ -17,9 +17,9 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, PANEL, pack_int8
 from tracea_graph.ops.conv_integer import ConvIntegerParams
-from tracea_graph.ops.weight_layouts import Plain
+from tracea_graph.ops.weight_layouts import PlainMatrix
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["PACK_INTEGERS"]
@@ -31,19 +31,19 @@ def _integers(op: Any, x: Any, w: Any) -> Any:
 
 def _check(m: Match) -> str | None:
     params = m.root.params
-    plain = params.integers and isinstance(params.layout, Plain)
-    return None if plain else unsuited("its matrix holds no integers in their plain order")
+    plain = params.integers and isinstance(params.layout, PlainMatrix)
+    return None if plain else unsuited_reason("its matrix holds no integers in their plain order")
 
 
 def _rewrite(m: Match) -> Rewrite | str:
     params, graph, operands = m.root.params, m.graph, list(m.root.operands)
     weight, own = graph.weight(operands[1]), None
     if weight is None:
-        return not_constant(operands[1])
+        return not_constant_reason(operands[1])
     if params.integers.own_zeros:
         name = operands.pop(params.first - 1)
         if (own := graph.weight(name)) is None:
-            return not_constant(name)
+            return not_constant_reason(name)
     layout, k, n = params.layout, params.k, params.n
     joined = 1
     if isinstance(params, ConvIntegerParams) and (own is not None or not _depthwise(params)):

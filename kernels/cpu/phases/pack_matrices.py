@@ -17,12 +17,12 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.kernels.cpu.panels import PANEL, PANELS, pack_panels
-from tracea_graph.ops.function_body import BodyBuilder, placed
+from tracea_graph.ops.function_body import BodyBuilder, bind_body
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import Plain
+from tracea_graph.ops.weight_layouts import PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import must_stay_plain
-from tracea_graph.reason_codes import not_constant
+from tracea_graph.reason_codes import not_constant_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -78,10 +78,10 @@ class PackMatrices:
     def _panels(self, graph: TileGraph, params: GemmParams, value: str) -> Weight | str | None:
         """The panels of a plain matrix, a reason against packing, or None for another layout."""
         weight = graph.weight(value)
-        if not isinstance(params.layout, Plain):
+        if not isinstance(params.layout, PlainMatrix):
             return None
         if weight is None:
-            return not_constant(value)
+            return not_constant_reason(value)
         if not (self.twice or self.at_load) and must_stay_plain(graph, value):
             return f"other readers need {value!r} unchanged"
         layout, k, n = params.layout, params.k, params.n
@@ -95,14 +95,14 @@ class PackMatrices:
 
 
 def _packing_nodes(
-    layout: Plain, value: str, name: str, k: int, n: int, opset: int
+    layout: PlainMatrix, value: str, name: str, k: int, n: int, opset: int
 ) -> tuple[Node, ...]:
     """Return the nodes that pack a matrix like :func:`pack_panels`."""
     b = BodyBuilder(1, opset)
     matrix = layout.to_onnx(b, b.inputs, k, n)
     panels = -(-n // PANEL)
     wide = b("Reshape", b.pad(matrix, (0, 0), (0, panels * PANEL - n)), b.ints(k, panels, PANEL))
-    return placed(b.done(b("Transpose", wide, perm=(1, 0, 2))), [value], name)
+    return bind_body(b.done(b("Transpose", wide, perm=(1, 0, 2))), [value], name)
 
 
 def _matrices(params: RegionParams) -> dict[int, GemmParams]:

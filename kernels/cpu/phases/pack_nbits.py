@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.passes.matmul.constant_matrices import gemm
 from tracea_graph.passes.region_helpers import fused
-from tracea_graph.reason_codes import not_constant, unsuited
+from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
 __all__ = ["PACK_NBITS", "PACK_NBITS_TABLE"]
@@ -25,7 +25,7 @@ __all__ = ["PACK_NBITS", "PACK_NBITS_TABLE"]
 def _check(m: Match) -> str | None:
     layout = m.root.params.layout
     unpacked = isinstance(layout, BlockQuantized) and not isinstance(layout, NBitsPanels)
-    return None if unpacked else unsuited("its matrix holds no codes in the model's order")
+    return None if unpacked else unsuited_reason("its matrix holds no codes in the model's order")
 
 
 def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
@@ -33,7 +33,7 @@ def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
     params, graph, operands = m.root.params, m.graph, list(m.root.operands)
     codes, scales = (graph.weight(v) for v in operands[first : first + 2])
     if codes is None or scales is None:
-        return not_constant(operands[first if codes is None else first + 1])
+        return not_constant_reason(operands[first if codes is None else first + 1])
     plain, k, n = params.layout, params.k, params.n
     packed = NBitsPanels(plain.bits, plain.block, plain.zeros, plain.int8_rows)
 

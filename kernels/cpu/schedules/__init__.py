@@ -35,7 +35,7 @@ from tracea_graph.policy import (
     Dense,
     KernelCatalog,
     OperatorTopology,
-    Processor,
+    ProcessorFamily,
     SearchSpace,
     Transformed,
 )
@@ -80,7 +80,7 @@ class CpuScheduleSpace(HostTimed):
         return _USUAL_GAINS["gemm"] if dense else usual
 
     @property
-    def architecture(self) -> Processor | None:
+    def architecture(self) -> ProcessorFamily | None:
         """The family of this machine's processor; None if unknown."""
         return architecture_of(profile_cpu())
 
@@ -136,7 +136,7 @@ class CpuScheduleSpace(HostTimed):
             raise ValueError(f"no schedule has {', '.join(sorted(held))}")
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
-    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
         """All distinct schedules of a case; the default's value comes first on every axis."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level, on)

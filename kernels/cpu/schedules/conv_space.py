@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.schedules.core_constants import (
 )
 from tracea_graph.kernels.cpu.variants import conv_bf16_tile, conv_tile
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Config, Processor, SearchSpace
+from tracea_graph.policy import Config, ProcessorFamily, SearchSpace
 from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = ["TaskGrid", "divide", "modelled_us", "schedule_of", "space_of"]
@@ -72,7 +72,7 @@ class TaskGrid:
         return -(-self.columns // self.per_task)
 
 
-def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
+def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchSpace:
     """All schedules of a case with distinct cuts, the library's choice first.
 
     Seeds are coarse and fine cuts, and those that suit the caches of the architecture ``on``.
@@ -99,7 +99,7 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     return space.once(lambda config: divide(case, schedule_of(case, config), isa))
 
 
-def _known_good(problem: ConvProblem, isa: str, on: Processor | None) -> Iterator[Config]:
+def _known_good(problem: ConvProblem, isa: str, on: ProcessorFamily | None) -> Iterator[Config]:
     """Yield cuts whose tasks keep their input in half of L2, and their filters in a quarter."""
     if on is None:
         return

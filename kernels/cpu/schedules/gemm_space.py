@@ -24,8 +24,8 @@ from tracea_graph.kernels.cpu.schedules.core_constants import (
 from tracea_graph.kernels.cpu.schedules.gemm_problem import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_int8_tile, gemm_tile
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.policy import Config, Processor, SearchSpace
-from tracea_graph.tuning.tuning_problem import Case, default_of, row_class
+from tracea_graph.policy import Config, ProcessorFamily, SearchSpace
+from tracea_graph.tuning.tuning_problem import Case, default_schedule, row_class
 
 __all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
 
@@ -108,7 +108,7 @@ def _together(case: Case, columns: int, width: int) -> int:
     return min(max(columns // 4, 1), 2 if rows >= 32 else 4)
 
 
-def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
+def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchSpace:
     """All schedules of a case with distinct divisions, the default first.
 
     Axes: ``tile_n`` columns of a register tile (0: the widest), ``tile_m`` rows and ``columns``
@@ -116,7 +116,7 @@ def space_of(case: Case, isa: str, on: Processor | None = None) -> SearchSpace:
     Seeds are :data:`SEEDS` and the rows per task recommended for the architecture ``on``.
     """
     mr, widest = _tile(_product(case), isa)
-    default, large = default_of(case), case.rows >= _LEAST_ROWS
+    default, large = default_schedule(case), case.rows >= _LEAST_ROWS
     assert isinstance(default, GemmSchedule)
     known = on.known_good["square" if large else "flat"] if on else ()
     known_rows = [k["rows"] // mr * mr or mr for k in known if "rows" in k]
@@ -143,7 +143,7 @@ def _whole_tiles(seed: Config, mr: int) -> Config:
 
 def schedule_of(case: Case, config: Config) -> GemmSchedule:
     """Convert a configuration to a schedule of the case's row class."""
-    default = default_of(case)
+    default = default_schedule(case)
     assert isinstance(default, GemmSchedule)
     panels, prefetch = config["tile_n"] // PANEL, config["stages"] - 1
     return GemmSchedule(default.max_rows, panels, config["tile_m"], config["columns"], prefetch)

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.schedules.conv_problem import ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.toolchain.object_cache import sha256_of_parts
 
 __all__ = ["text_of"]
 
@@ -48,7 +48,7 @@ _FILES: Mapping[type[Schedule] | None, tuple[str, ...]] = MappingProxyType(
 def text_of(problem: GemmProblem | ConvProblem | TaskProblem, level: str) -> str:
     """Digest of all source text of the measured code."""
     chain = emitter.emit("chain", level, problem.epilogue).text if problem.epilogue else ""
-    return digest(_sources(problem.kernel, level), chain)[:16]
+    return sha256_of_parts(_sources(problem.kernel, level), chain)[:16]
 
 
 @cache
@@ -59,4 +59,4 @@ def _sources(kernel: str, level: str) -> str:
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
     sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].needs)]
     words = (word for source in sources for word in (source.text, *source.flags))
-    return digest(*words, *(path.read_bytes() for path in paths))
+    return sha256_of_parts(*words, *(path.read_bytes() for path in paths))

@@ -28,7 +28,7 @@ from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.ops.elementwise_steps import ELEMENTARY
 from tracea_graph.policy import Config, SearchSpace
-from tracea_graph.tuning.tuning_problem import Case, default_of
+from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 __all__ = ["TaskCut", "cut", "modelled_us", "schedule_of", "space_of"]
 
@@ -85,7 +85,7 @@ def space_of(case: Case, isa: str) -> SearchSpace:
 
 def schedule_of(case: Case, config: Config) -> TaskSchedule:
     """Convert a configuration to a schedule of the case's row class."""
-    return TaskSchedule(default_of(case).limit, config["rows"], config.get("columns", 0))
+    return TaskSchedule(default_schedule(case).limit, config["rows"], config.get("columns", 0))
 
 
 def cut(

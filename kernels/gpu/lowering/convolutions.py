@@ -23,7 +23,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.filter_layouts import PLAIN
-from tracea_graph.ops.index_map import Move
+from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
@@ -42,7 +42,7 @@ LAST = (0, 2, 3, 1)
 
 def _plane(value: Value) -> Value:
     """View a 1-D image as a 2-D image of height 1."""
-    return value.moved(Move("unsqueeze", (2,))) if len(value.shape) == 3 else value
+    return value.moved(ViewMove("unsqueeze", (2,))) if len(value.shape) == 3 else value
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
@@ -73,7 +73,7 @@ def lower_conv(
     if p.groups == 1 and x.shape[2:] == weight.shape[2:] == full[2:] == (1, 1):
         each = [v.flat(1, 3) for v in (x, weight, *seen, y)]
         product_call(w, each[0], each[1], "nk", p.epilogue, each[2:-1], each[-1:], bias)
-        return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]
+        return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
     chain, fused = p.epilogue, [_pixels(w, v) for v in seen]
     if chain and any(v is None for v in fused):
         total = w.number(full, LAST)
@@ -81,7 +81,7 @@ def lower_conv(
         w.chain(chain, [total, *seen], [y])
     else:
         _conv(w, p, x, weight, bias, chain, [v for v in fused if v], y)
-    return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]
+    return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
 
 
 def _pixels(w: Writer, value: Value) -> Value | None:
@@ -119,7 +119,7 @@ def _conv(
     weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
     transposed = weight.transposed(order)
     if depthwise:
-        transposed = transposed.moved(Move("select", (2, 0)))
+        transposed = transposed.moved(ViewMove("select", (2, 0)))
         image = x.transposed(LAST).view
         _conv_call(w, "depthwise", image, transposed.view, bias, chain, epilogue_inputs, y, window)
         return
@@ -240,7 +240,7 @@ def lower_pool(
         "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
         kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
     )  # fmt: skip
-    return [y.moved(Move("squeeze", (2,))) if rank == 1 else y]
+    return [y.moved(ViewMove("squeeze", (2,))) if rank == 1 else y]
 
 
 def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
@@ -255,7 +255,7 @@ def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
     y = w.number((n, channels, 1, 1), LAST)
     parts = _pool_parts(w, x.shape)
     if parts > 1:
-        x = x.moved(Move("reshape", (0, 0, parts, high // parts, wide))).transposed(
+        x = x.moved(ViewMove("reshape", (0, 0, parts, high // parts, wide))).transposed(
             (0, 2, 1, 3, 4)
         )
         x = x.flat(2, 1, 1, 1)
@@ -299,4 +299,4 @@ def lower_resize(
         "resize", x.dtype.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view, how=p.how,
         scale_h=scales[0], scale_w=scales[1],
     )  # fmt: skip
-    return [y.moved(Move("squeeze", (2,))) if len(shape) == 3 else y]
+    return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]

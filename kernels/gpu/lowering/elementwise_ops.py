@@ -10,9 +10,9 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.size_expressions import resolve
+from tracea_graph.ops.size_expressions import resolve_extent
 
 __all__ = [
     "Targets",
@@ -56,7 +56,7 @@ def lower_elementwise(
 ) -> list[Value]:
     full = p.common([v.shape for v in operands])
     seen = [w.through(v, m) for v, m in zip(operands, p.views, strict=True)]
-    reshape = (Move("reshape", p.target),) if p.target else ()
+    reshape = (ViewMove("reshape", p.target),) if p.target else ()
     same = not p.chain.steps and p.chain.operand_types == p.result_types
     if same and len(operands) == 1 and targets[0] is None:
         return [w.through(seen[0].stretched(full), IndexMap(reshape))]
@@ -79,7 +79,7 @@ def lower_concat(
     w: Writer, p: ConcatParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     full = p.common([v.shape for v in operands])
-    reshape = (Move("reshape", p.target),) if p.target else ()
+    reshape = (ViewMove("reshape", p.target),) if p.target else ()
     (target,) = targets
     if target is None:
         whole = w.temp(stored(w, p.result_types[0], operands), full)
@@ -110,7 +110,7 @@ def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: V
 def lower_iota(
     w: Writer, p: IotaParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    sizes = tuple(resolve(size, [v.shape for v in operands]) for size in p.sizes)
+    sizes = tuple(resolve_extent(size, [v.shape for v in operands]) for size in p.sizes)
     y = targets[0] or w.temp(p.dtype, sizes)
     w.call("iota", y=y.view, y_type=p.dtype.short, start=p.start, steps=p.steps)
     return [y]

@@ -18,8 +18,8 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import QUANTIZE, DynamicQuantizeParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import Move
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.index_map import ViewMove
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.weight_layouts import KN, NK
 
@@ -53,7 +53,7 @@ def _typed(
 
 def _append(
     w: Writer, op: str, x: Value, weight: Value, chain: Chain, seen: Sequence[Value],
-    made: Sequence[Value], integers: Integers, zeros: Sequence[Value], more: dict[str, Any],
+    made: Sequence[Value], integers: IntegerOperand, zeros: Sequence[Value], more: dict[str, Any],
 ) -> None:  # fmt: skip
     given, own = integers.split(zeros)
     w.calls.append(
@@ -69,7 +69,7 @@ def _append(
 
 def _plane(value: Value) -> Value:
     """View a channels-last image of one axis as one of height 1."""
-    return value.moved(Move("unsqueeze", (1,))) if len(value.shape) == 3 else value
+    return value.moved(ViewMove("unsqueeze", (1,))) if len(value.shape) == 3 else value
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, Writer
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.ops.size_expressions import resolve
+from tracea_graph.ops.size_expressions import resolve_extent
 
 __all__ = ["lower_move"]
 
@@ -27,9 +27,9 @@ def lower_move(
     if p.kind == "channels":
         return [x.part(1, p.ints[0], p.ints[1] - p.ints[0])]
     if p.kind == "expand":
-        return [x.stretched(tuple(resolve(s, shapes) for s in p.sizes))]
+        return [x.stretched(tuple(resolve_extent(s, shapes) for s in p.sizes))]
     if p.kind == "first":
-        return [x.part(p.ints[0], 0, resolve(p.sizes[0], shapes))]
+        return [x.part(p.ints[0], 0, resolve_extent(p.sizes[0], shapes))]
     if p.kind == "shuffle":
         return [_shuffled(w, x, p.ints[0], targets[0])]
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
@@ -43,7 +43,7 @@ def lower_move(
     if p.kind == "spread":
         return [_dealt(w, operands, p.ints, shape, targets[0])]
     if p.kind == "pad":
-        sizes = [resolve(s, shapes) for s in p.sizes]
+        sizes = [resolve_extent(s, shapes) for s in p.sizes]
         return [_padded(w, x, sizes, shape, targets[0])]
     if p.kind == "frames":
         return [_frames(w, x, p.ints, shape, targets[0])]

@@ -28,7 +28,7 @@ from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
@@ -195,7 +195,7 @@ def _in_parts(
     rows = left.shape[0]
     kn = p.layout == KN and not _converted(w, weight)
     weight = weight if kn else by_columns(w, p, weight)
-    cut = Move("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
+    cut = ViewMove("reshape", (parts, depth, p.n) if kn else (p.n, parts, depth))
     right = w.typed_as(weight, w.narrow).moved(cut)
     right = right if kn else right.transposed((1, 0, 2))
     seen = View(left.view.buffer, (parts, rows, depth),
@@ -248,8 +248,8 @@ def lower_matmul(
     a, b, *epilogue_inputs = operands
     full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
     left, right = w.through(a, p.reading(0)), w.through(b, p.reading(1))
-    left = left.moved(Move("unsqueeze", (0,))) if len(left.shape) == 1 else left
-    right = right.moved(Move("unsqueeze", (1,))) if len(right.shape) == 1 else right
+    left = left.moved(ViewMove("unsqueeze", (0,))) if len(left.shape) == 1 else left
+    right = right.moved(ViewMove("unsqueeze", (1,))) if len(right.shape) == 1 else right
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
     made = [
         Value(View.dense(t.view.buffer, full), t.dtype) if t else w.temp(product_type(w, d), full)
@@ -341,7 +341,10 @@ def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: i
     if layout == "rows":
         part = value.part(2, first, count * size)
         return w.through(
-            part, IndexMap((Move("reshape", (0, 0, count, size)), Move("transpose", (0, 2, 1, 3))))
+            part,
+            IndexMap(
+                (ViewMove("reshape", (0, 0, count, size)), ViewMove("transpose", (0, 2, 1, 3)))
+            ),
         )
     if layout == "split":
         return value.transposed((0, 2, 1, 3))

@@ -9,7 +9,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import Writer
 from tracea_graph.kernels.program_writer import LackingError, Value
-from tracea_graph.ops.index_map import Move
+from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
 
 __all__ = ["lower_recurrent"]
@@ -27,7 +27,7 @@ def lower_recurrent(
     steps, batch, _ = x.shape
     ahead = w.temp(DType.F32, (p.directions, steps, batch, p.gates * p.hidden))
     for d in range(p.directions):
-        own = Move("select", (0, d))
+        own = ViewMove("select", (0, d))
         product_call(
             w, w.matrix(x), weight.moved(own), "nk", None, (), [w.matrix(ahead.moved(own))],
             bias.moved(own),

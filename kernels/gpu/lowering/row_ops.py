@@ -15,7 +15,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.embedding import BYTES, EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
-from tracea_graph.ops.index_map import IndexMap, Move
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.reduction import FOLDS, LOG_OF_SUM, SHIFTED_EXP, ReduceParams
@@ -92,7 +92,7 @@ def lower_embedding(
     dtype = tables[0].dtype if tables[0].dtype in BYTES else w.narrow
     total = targets[-1] if p.keep_sum or not p.norm else None
     total = total or w.temp(dtype, full)
-    own = numbers if rank > 1 else [v.moved(Move("unsqueeze", (0,))) for v in numbers]
+    own = numbers if rank > 1 else [v.moved(ViewMove("unsqueeze", (0,))) for v in numbers]
     rank, rows = max(rank, 2), rows if rank > 1 else (1, *rows)
     ids = [w.flat(v.stretched(rows), rank - 1, 1) for v in own]
     w.call(
@@ -129,7 +129,7 @@ def lower_take(
     target = targets[0]
     y = target if target and target.dtype is x.dtype else w.temp(x.dtype, shape)
     ids = ids.stretched(shape)
-    wide = Move("unsqueeze", tuple(range(_MOST_AXES - p.rank)))
+    wide = ViewMove("unsqueeze", tuple(range(_MOST_AXES - p.rank)))
     seen = [v.moved(wide).view if wide.ints else v.view for v in (x, ids, y)]
     w.call("take", x.dtype.short, x=seen[0], ids=seen[1], y=seen[2], index_type=ids.dtype.short)
     return [y]
@@ -300,7 +300,7 @@ def lower_kv_append(
     if y is None or y.dtype is not new.dtype:
         y = w.temp(new.dtype, spec.shape or ())
     part = new.part(2, p.offset, p.heads * p.size)
-    heads = (Move("reshape", (0, 0, p.heads, p.size)), Move("transpose", (0, 2, 1, 3)))
+    heads = (ViewMove("reshape", (0, 0, p.heads, p.size)), ViewMove("transpose", (0, 2, 1, 3)))
     held = w.typed_as(past[0], new.dtype).view if past else None
     w.call(
         "kv_append", new.dtype.short, new=w.through(part, IndexMap(heads)).view, past=held,

@@ -28,13 +28,13 @@ from tracea_graph.policy import (
     Config,
     KernelCatalog,
     OperatorTopology,
-    Processor,
+    ProcessorFamily,
     SearchSpace,
 )
-from tracea_graph.toolchain.object_cache import digest
+from tracea_graph.toolchain.object_cache import sha256_of_parts
 from tracea_graph.tuning.schedule_space import Fixture
 from tracea_graph.tuning.serialization import chain_from_json, chain_to_json
-from tracea_graph.tuning.tuning_problem import Case, Problem, default_of, row_class
+from tracea_graph.tuning.tuning_problem import Case, Problem, default_schedule, row_class
 
 __all__ = ["GpuScheduleSpace"]
 
@@ -62,7 +62,7 @@ class GpuScheduleSpace:
     tile = ("m", "n", "k", "buffers", "split", "pingpong")
     least_us = 0.9
     """Less is the hand-over from one kernel to the next alone."""
-    architecture: Processor | None = None
+    architecture: ProcessorFamily | None = None
 
     def __init__(self, catalog: GpuCatalog) -> None:
         self.catalog: KernelCatalog = catalog
@@ -131,7 +131,7 @@ class GpuScheduleSpace:
         """Parse a schedule from its numbers by name."""
         return TileSchedule(**{str(name): int(value) for name, value in dict(data).items()})
 
-    def space(self, case: Case, level: str, on: Processor | None) -> SearchSpace:
+    def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
         """Return the tiles that an architecture has for a case; all 0 is the rule's."""
         problem = _own(case.problem)
         known = [config_of(variant) for variant in tiles_of(problem, level, case.rows)]
@@ -152,7 +152,7 @@ class GpuScheduleSpace:
         return self._schedule(case, config)
 
     def _schedule(self, case: Case, config: Config) -> TileSchedule:
-        return TileSchedule(default_of(case).limit, *(config[axis] for axis in _AXES))
+        return TileSchedule(default_schedule(case).limit, *(config[axis] for axis in _AXES))
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
         """Return the predicted µs of one call."""
@@ -168,7 +168,7 @@ class GpuScheduleSpace:
         """Return a digest of the sources of all tiles."""
         own, target = _own(problem), Target(CUDA, ARCHITECTURES[level])
         call = own.call(1)
-        return digest(*(emit(call, v, target).text for v in tiles_of(own, level)))[:16]
+        return sha256_of_parts(*(emit(call, v, target).text for v in tiles_of(own, level)))[:16]
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:
         """Return nothing: what kernels take does not depend on an operand's contents."""

@@ -36,7 +36,7 @@ from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.schedules.matmul_problem import MatmulProblem, runs, tiles_of
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Program, Schedule, View
-from tracea_graph.temporary_files import Scratch
+from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = ["DeviceWorker", "EventFixture", "request_for"]
@@ -101,7 +101,7 @@ class EventFixture(AbstractContextManager["EventFixture"]):
     ) -> None:  # fmt: skip
         self._level, self._exceeded, self._sms = level, exceeded, sms
         self._worker: DeviceWorker | None = None
-        self._scratch = Scratch("tiles")
+        self._scratch = ScratchFolder("tiles")
         folder = Path(self._scratch.__enter__())
         sources = {s.symbol: s for p in problems for s in sources_of(p, level).values()}
         self._files = dict[str, Path]()

@@ -15,7 +15,7 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 
 __all__ = ["CASES"]
@@ -119,7 +119,7 @@ def conv(
 
         def expected() -> list[Expected]:
             params = ConvIntegerParams(
-                c, count, window, Integers(dtype, at, True), c if depthwise else 1
+                c, count, window, IntegerOperand(dtype, at, True), c if depthwise else 1
             )
             return [Expected(y, _finished(chain, params.sums(x, [w], [owns]), more), 0)]
 

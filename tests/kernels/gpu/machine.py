@@ -31,7 +31,7 @@ from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
-from tracea_graph.toolchain.object_cache import ObjectCache, digest
+from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 
 Array = npt.NDArray[Any]
 
@@ -115,7 +115,7 @@ def compiled(sources: Sequence[KernelSource]) -> list[bytes]:
     """
     identity = find_compiler().identity
     store = ObjectCache(Environment().cache / "test-gpu-kernels")
-    keys = {source: digest(identity, *FLAGS, source.text) for source in sources}
+    keys = {source: sha256_of_parts(identity, *FLAGS, source.text) for source in sources}
     found = {source: store.get(key) for source, key in keys.items()}
     missing = [source for source in found if found[source] is None]
     for i in range(0, len(missing), _TOGETHER):

@@ -46,10 +46,10 @@ from tracea_graph.tuning import (
     tune,
     with_schedules,
 )
-from tracea_graph.tuning.cache_key import key_of
-from tracea_graph.tuning.candidate_selection import candidates
+from tracea_graph.tuning.cache_key import result_cache_key
+from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.serialization import case_from_json, case_to_json, schedule_to_json
-from tracea_graph.tuning.tuning_problem import default_of
+from tracea_graph.tuning.tuning_problem import default_schedule
 
 SPACE = GPU.schedule_space
 assert SPACE is not None
@@ -141,11 +141,11 @@ def test_a_space_has_the_tiles_of_an_architecture(problem: MatmulProblem, level:
             assert not able  # such a target computes in fp32
             return
         legal = [SPACE.schedule(case, c) for c in SPACE.space(case, level, None).legal()]
-        assert legal[0] == default_of(case) and len(set(legal)) == len(legal)
+        assert legal[0] == default_schedule(case) and len(set(legal)) == len(legal)
         run = [runs(problem, rows, s, level).tile for s in legal if isinstance(s, TileSchedule)]
         assert set(run) == able and len(run) == len(able)
-        for one in candidates(case, SPACE, level, (1,)):
-            assert one != default_of(case) and one.text.startswith("tiles of")
+        for one in candidates_to_measure(case, SPACE, level, (1,)):
+            assert one != default_schedule(case) and one.text.startswith("tiles of")
 
 
 def test_seeds_are_tiles_that_exist() -> None:
@@ -165,7 +165,7 @@ def requested(exceeded: int) -> dict[str, Any]:
     """A request to compare the rule's tile with another."""
     case, symbols = Case(PLAIN, 200), [s.symbol for s in sources_of(PLAIN, "sm_90a").values()]
     files = {symbol: Path(f"{i}.cubin") for i, symbol in enumerate(symbols)}
-    schedules = (default_of(case), TileSchedule(256, *WIDE))
+    schedules = (default_schedule(case), TileSchedule(256, *WIDE))
     return request_for(case, schedules, "sm_90a", files, exceeded, 132)
 
 
@@ -224,8 +224,8 @@ def test_a_fixture_compiles_every_tile_and_asks_its_worker(
     with EventFixture([small], "sm_80", Environment(), 0, 108) as fixture:
         case = Case(small, 64)
         legal = [SPACE.schedule(case, c) for c in SPACE.space(case, "sm_80", None).legal()]
-        (other,) = [s for s in legal if s != default_of(case)]
-        times = fixture.compare(case, default_of(case), other, 1, 2, 1.0)
+        (other,) = [s for s in legal if s != default_schedule(case)]
+        times = fixture.compare(case, default_schedule(case), other, 1, 2, 1.0)
         assert times.a_ms == (2.0, 2.0) and times.b_ms == (1.0, 1.0)
         assert all(Path(k["file"]).stat().st_size for k in asked[0]["kernels"])
     assert not asked
@@ -260,7 +260,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environme
     }
     with TuningCache(environment.cache / "tuning.sqlite") as cache:
         entry = CacheEntry({"schedule": schedule_to_json(best), "gain": 1.2}, [], True, "", there)
-        cache.put(key_of(there), entry)
+        cache.put(result_cache_key(there), entry)
     return environment, best
 
 

@@ -34,7 +34,7 @@ from tracea_graph.ops.arg_max import ARGS, ArgParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
-from tracea_graph.ops.concat import ConcatParams, Part
+from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
@@ -43,8 +43,8 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import HUGE, IndexMap, Move
-from tracea_graph.ops.int8_matmul import Integers
+from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -68,7 +68,7 @@ KINDS = {
 
 
 def map_of(*moves: tuple[str, tuple[int, ...]]) -> IndexMap:
-    return IndexMap(tuple(Move(*m) for m in moves))
+    return IndexMap(tuple(ViewMove(*m) for m in moves))
 
 
 LAYER, RMS = Norm("layer", 1e-5), Norm("rms", 1e-6, beta=False)
@@ -92,12 +92,12 @@ HALVES = tuple(map_of(("slice", (2, a, a + 2, 1))) for a in (0, 2))
 ROTARY = ConcatParams(
     3,
     tuple(
-        Part(
+        ConcatPart(
             ElementwiseParams(
                 ROTATED,
                 (
-                    HEAD_SPLIT.then(Move("slice", (3, a, a + 2, 1))),
-                    HEAD_SPLIT.then(Move("slice", (3, 2 - a, 4 - a, 1))),
+                    HEAD_SPLIT.then(ViewMove("slice", (3, a, a + 2, 1))),
+                    HEAD_SPLIT.then(ViewMove("slice", (3, 2 - a, 4 - a, 1))),
                     HALVES[a // 2],
                     HALVES[a // 2],
                 ),
@@ -194,12 +194,12 @@ CASES = {
         GemmParams(32, 20, BF16X2, splits=(16, 4)), ((*BS, 32), (2, 32, 16, 2)), (F32, BF16)
     ),
     "gemm, of bytes": Case(
-        GemmParams(12, 20, INT8, integers=Integers(DType.U8, 3)),
+        GemmParams(12, 20, INT8, integers=IntegerOperand(DType.U8, 3)),
         (X, (2, 4, 16, 4)),
         (DType.U8, DType.I8),
     ),
     "gemm, of bytes, zero points": Case(
-        GemmParams(12, 20, INT8_ZEROS, integers=Integers(DType.I8, None), epilogue=RESCALE),
+        GemmParams(12, 20, INT8_ZEROS, integers=IntegerOperand(DType.I8, None), epilogue=RESCALE),
         (X, (2, 5, 16, 4), (), (20,)),
         (DType.I8, DType.I8, DType.I8),
     ),
@@ -304,23 +304,25 @@ CASES = {
         ConcatParams(
             2,
             (
-                Part(ElementwiseParams(IDENTITY), (0,)),
-                Part(ElementwiseParams(SUM, (HEAD_SPLIT, IndexMap())), (1, 2)),
+                ConcatPart(ElementwiseParams(IDENTITY), (0,)),
+                ConcatPart(ElementwiseParams(SUM, (HEAD_SPLIT, IndexMap())), (1, 2)),
             ),
         ),
         (("b", 3, "t", 4), X, ("b", 1, "s", 1)),
     ),
     "rotary": Case(ROTARY, (X, (1, "s", 4), (1, "s", 4))),
     "rotary behind what was": Case(
-        ConcatParams(2, (Part(ElementwiseParams(IDENTITY), (3,)), Part(ROTARY, (0, 1, 2)))),
+        ConcatParams(
+            2, (ConcatPart(ElementwiseParams(IDENTITY), (3,)), ConcatPart(ROTARY, (0, 1, 2)))
+        ),
         (X, (1, "s", 4), (1, "s", 4), ("b", 3, "t", 4)),
     ),
     "concat, interleaved": Case(
         ConcatParams(
             3,
             (
-                Part(ElementwiseParams(RELU, (LAST,)), (0,)),
-                Part(ElementwiseParams(SUM, (LAST, map_of(("unsqueeze", (2,))))), (0, 1)),
+                ConcatPart(ElementwiseParams(RELU, (LAST,)), (0,)),
+                ConcatPart(ElementwiseParams(SUM, (LAST, map_of(("unsqueeze", (2,))))), (0, 1)),
             ),
             (0, 0, 24),
         ),
@@ -443,14 +445,16 @@ CASES |= {
             4,
             20,
             ConvWindow((3, 3), (2, 1), (1, 1), (1, 1, 1, 1)),
-            Integers(DType.U8, 3),
+            IntegerOperand(DType.U8, 3),
             layout=INT8,
         ),
         (("b", 6, 5, 4), (2, 10, 16, 4)),
         (DType.U8, DType.I8),
     ),
     "pointwise convolution of bytes": Case(
-        ConvIntegerParams(8, 20, ConvWindow.unit((1, 1)), Integers(DType.I8, None), layout=INT8),
+        ConvIntegerParams(
+            8, 20, ConvWindow.unit((1, 1)), IntegerOperand(DType.I8, None), layout=INT8
+        ),
         (("b", 6, 5, 8), (2, 3, 16, 4), ()),
         (DType.I8, DType.I8, DType.I8),
     ),

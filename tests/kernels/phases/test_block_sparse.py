@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.sparse.zero_maps import ZeroScan, nonzero_tiles, sampled_zeros, zero_map
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
@@ -33,10 +33,10 @@ def sparse(k: int, n: int, zeros: float, block: tuple[int, int] = (16, 16)) -> A
     return normal(k, n) * block_mask((k, n), zeros, block, "random")
 
 
-def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, Trace]:
+def planned(graph: TileGraph, rows: int) -> tuple[GemmParams, DecisionTrace]:
     """The product as the cost model would have it."""
     cost = CostModel(Machine(), {"rows": rows})
-    trace = schedule(graph, every_phase(), cost, SchedulerLimits())
+    trace = schedule_rewrites(graph, every_phase(), cost, SchedulerLimits())
     (region,) = graph.regions()
     assert isinstance(region.params, GemmParams)
     return region.params, trace

@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -28,10 +28,10 @@ def net(
     return net.graph(net("Conv", x, net.const(w), pads=[kernel // 2] * 4, group=group))
 
 
-def planned(graph: TileGraph, precision: str) -> tuple[Region, Trace]:
+def planned(graph: TileGraph, precision: str) -> tuple[Region, DecisionTrace]:
     """The only region left, every rewrite being as good as any other."""
     limits = SchedulerLimits(min_gain_us=float("-inf"))
-    trace = schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
+    trace = schedule_rewrites(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 
@@ -120,7 +120,9 @@ def test_matrix_tiles_read_two_blocks_at_once_that_another_writes(tiles: bool) -
     graph = net.graph(conv(conv(deep, 32, 32), 16, 32, kernel=3, strides=[2, 2]))
     limits = SchedulerLimits(min_gain_us=float("-inf"))
     ways = every_phase(precision="bf16", tiles=tiles)
-    schedule(graph, [p for p in ways if p.name != "conv-winograd"], lambda g, r: 1.0, limits)
+    schedule_rewrites(
+        graph, [p for p in ways if p.name != "conv-winograd"], lambda g, r: 1.0, limits
+    )
     (region,) = graph.regions()
     assert isinstance(region.params, RegionParams)
     layouts = [

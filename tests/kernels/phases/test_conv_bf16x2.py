@@ -12,7 +12,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -26,12 +26,12 @@ def net(
 
 def planned(
     graph: TileGraph, precision: str = "bf16x2", tiles: bool = True, without: Sequence[str] = ()
-) -> tuple[Region, Trace]:
+) -> tuple[Region, DecisionTrace]:
     """The only region left, every rewrite being as good as any other."""
     limits = SchedulerLimits(min_gain_us=float("-inf"))
     known = every_phase(precision=precision, tiles=tiles)
     kept = (p for p in known if not {rule.name for rule in p.passes} & {*without})
-    trace = schedule(graph, tuple(kept), lambda g, r: 1.0, limits)
+    trace = schedule_rewrites(graph, tuple(kept), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 

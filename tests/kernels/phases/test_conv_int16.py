@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.phases.lower_precision import FALLBACK, LOWERING, PRECISION_FALLBACKS
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph
 
 
@@ -24,14 +24,14 @@ def net(channels: int, filters: int, kernel: int = 1, group: int = 1) -> TileGra
 
 def planned(
     graph: TileGraph, precision: str = "int16", excluded: Sequence[str] = ()
-) -> tuple[Region, Trace]:
+) -> tuple[Region, DecisionTrace]:
     """The only region left, every rewrite being as good as any other."""
     written = {v for n in (node for r in graph.regions() for node in r.nodes) for v in n.outputs}
     limits = SchedulerLimits(
         min_gain_us=float("-inf"),
         excluded={rule: dict.fromkeys(written, "coarse") for rule in excluded},
     )
-    trace = schedule(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
+    trace = schedule_rewrites(graph, every_phase(precision=precision), lambda g, r: 1.0, limits)
     (region,) = graph.regions()
     return region, trace
 

@@ -11,7 +11,7 @@ import pytest
 from tests.graphs import Net, assert_same, every_phase, normal, only, optimized, reasons
 from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import LOWEST
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,7 @@ def attention(mask: Array | None) -> tuple[Net, TileGraph]:
     return net, net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
 
 
-def planned(mask: Array | None, **request: Any) -> tuple[Net, TileGraph, Trace]:
+def planned(mask: Array | None, **request: Any) -> tuple[Net, TileGraph, DecisionTrace]:
     net, graph = attention(mask)
     return net, graph, optimized(graph, every_phase(**request))
 

@@ -19,7 +19,7 @@ from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.weight_layouts import KN, NK, Plain
+from tracea_graph.ops.weight_layouts import KN, NK, PlainMatrix
 from tracea_graph.passes.matmul.gemm import Gemm
 from tracea_graph.passes.region_helpers import fused
 
@@ -70,7 +70,7 @@ def test_weights_stay_without_prepacking() -> None:
 
 
 @pytest.mark.parametrize("second", LAYOUTS, ids=lambda layout: layout.name)
-def test_a_program_packs_what_only_its_products_read(second: Plain) -> None:
+def test_a_program_packs_what_only_its_products_read(second: PlainMatrix) -> None:
     """x·W·W is packed; x·W·Wᵀ reads one weight in two ways, which stays."""
     net = Net()
     x, weight = net.input("x", "m", 24), net.weight(24, 24)

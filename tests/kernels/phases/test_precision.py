@@ -12,7 +12,7 @@ from tracea_graph.kernels.cpu.panels import pack_vnni2, unpack_bf16x2, unpack_vn
 from tracea_graph.ops.attention import FEW_QUERIES, AttentionParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph
 
 RNG = np.random.default_rng(0)
@@ -26,9 +26,9 @@ def net(k: int = 6, n: int = 20, opset: int = 17) -> TileGraph:
 
 def planned(
     graph: TileGraph, precision: str, limits: SchedulerLimits | None = None, tiles: bool = False
-) -> tuple[Region, Trace]:
+) -> tuple[Region, DecisionTrace]:
     limits = limits or SchedulerLimits(min_gain_us=float("-inf"))
-    trace = schedule(
+    trace = schedule_rewrites(
         graph, every_phase(precision=precision, tiles=tiles), lambda g, r: 1.0, limits
     )
     (region,) = graph.regions()
@@ -150,7 +150,7 @@ def cached(queries: int | str) -> TileGraph:
 def test_a_cache_is_rounded_for_many_queries(queries: int | str) -> None:
     graph = cached(queries)
     limits = SchedulerLimits(min_gain_us=float("-inf"))
-    trace = schedule(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
+    trace = schedule_rewrites(graph, every_phase(precision="bf16"), lambda g, r: 1.0, limits)
     every = [r.params for r in graph.regions()]
     every += [step.params for p in every if isinstance(p, RegionParams) for step in p.steps]
     (attention,) = (p for p in every if isinstance(p, AttentionParams))
@@ -171,7 +171,7 @@ def test_rows_and_columns_in_bytes() -> None:
     feed = {"x": normal(5, 64, seed=9)}
     exact = evaluate(graph, feed)
     limits = SchedulerLimits(min_gain_us=float("-inf"), skip=frozenset({"cluster"}))
-    schedule(graph, every_phase(precision="int8"), lambda g, r: 1.0, limits)
+    schedule_rewrites(graph, every_phase(precision="int8"), lambda g, r: 1.0, limits)
     assert sorted(r.op for r in graph.regions()) == [
         *["FusedGemm"] * 3,
         *["FusedQuantizeRows"] * 2,
@@ -192,6 +192,6 @@ def test_what_bytes_are_barred_from_goes_up() -> None:
         excluded = {"gemm-int8": {graph.outputs[0]: "it was wrong"}}
         limits = SchedulerLimits(min_gain_us=float("-inf"), excluded=excluded)
         phases = every_phase(precision="int8", tiles=tiles, bf16=bf16)
-        schedule(graph, phases, lambda g, r: 1.0, limits)
+        schedule_rewrites(graph, phases, lambda g, r: 1.0, limits)
         (region,) = graph.regions()
         assert region.params.layout.name == layout

@@ -12,7 +12,7 @@ from tests.graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import SchedulerLimits, Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
@@ -33,12 +33,12 @@ def product(w: Array, rows: int | str, opset: int = 17) -> tuple[Net, TileGraph]
 
 def planned(
     w: Array, rows: int | str, opset: int = 17, precision: str = "fp32"
-) -> tuple[Net, TileGraph, Trace]:
+) -> tuple[Net, TileGraph, DecisionTrace]:
     """The same as the cost model would have it."""
     net, graph = product(w, rows, opset)
     cost = CostModel(Machine(), {"rows": 1})
     limits = SchedulerLimits(max_error=0.0 if precision == "fp32" else 0.1)
-    return net, graph, schedule(graph, every_phase(precision=precision), cost, limits)
+    return net, graph, schedule_rewrites(graph, every_phase(precision=precision), cost, limits)
 
 
 def params_of(graph: TileGraph) -> GemmParams:

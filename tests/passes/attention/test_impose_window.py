@@ -12,7 +12,7 @@ from tracea_graph.config import AttentionWindow
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 HEADS, HEAD = 2, 8
@@ -41,9 +41,11 @@ def layers(count: int = 3) -> tuple[Net, TileGraph]:
     return net, net.graph(x)
 
 
-def planned(graph: TileGraph, *windows: AttentionWindow) -> tuple[list[AttentionParams], Trace]:
+def planned(
+    graph: TileGraph, *windows: AttentionWindow
+) -> tuple[list[AttentionParams], DecisionTrace]:
     cost = CostModel(Machine(), {"batch": 1, "seq": 1024})
-    trace = schedule(graph, every_phase(windows=windows), cost, APART)
+    trace = schedule_rewrites(graph, every_phase(windows=windows), cost, APART)
     return [r.params for r in graph.regions() if r.op == "FusedAttention"], trace
 
 

@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.passes.convolution import batch_norm, conv, pool
-from tracea_graph.pipeline.result_assembly import assemble
+from tracea_graph.pipeline.result_assembly import assemble_result
 from tracea_graph.rewrite import Proposal, RulePass
 from tracea_graph.target import BACKENDS
 
@@ -327,7 +327,7 @@ def test_transformed_filters_are_not_stored() -> None:
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
     schedule_only(graph, ConvWinograd())
-    assembly = assemble(graph, BACKENDS[0])
+    assembly = assemble_result(graph, BACKENDS[0])
     stored = {v: w.nbytes for v, w in assembly.weights().items()}
     assert stored == {"w0_blocked": 32 * 16 * 9 * 4, "w1": 32 * 4}
     *made, last = assembly.nodes("d")
@@ -393,7 +393,7 @@ def test_filters_made_from_one_number_are_still_made_at_load() -> None:
     graph = net.graph(net("Conv", x, filled, pads=[1] * 4))
     schedule_only(graph, *LIFT)
     schedule_only(graph, PackFilters())
-    assembly = assemble(graph, BACKENDS[0])
+    assembly = assemble_result(graph, BACKENDS[0])
     assert sum(w.nbytes for w in assembly.weights().values()) == 4 * 8
     assert assembly.nodes("d")[0].op == "ConstantOfShape"
 

@@ -24,7 +24,7 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.layout.fuse_views import FuseView, StridedCopy
 from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
-from tracea_graph.rewrite import Trace
+from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.ttg import Region, TileGraph
 
 HEADS, SIZE = 3, 8
@@ -52,7 +52,9 @@ def only_producer(graph: TileGraph, value: str) -> Region:
     return region
 
 
-def check(net: Net, *outputs: str, feeds: dict[str, Any] = FEEDS) -> tuple[TileGraph, Trace]:
+def check(
+    net: Net, *outputs: str, feeds: dict[str, Any] = FEEDS
+) -> tuple[TileGraph, DecisionTrace]:
     graph = net.graph(*outputs)
     trace = optimized(graph)
     used = {k: v for k, v in feeds.items() if k in net.inputs}

@@ -10,16 +10,16 @@ import pytest
 
 from tests.graphs import APART, Net, assert_same, every_phase, normal, reasons
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import Trace, schedule
+from tracea_graph.rewrite import DecisionTrace, schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 Array = npt.NDArray[Any]
 K, HIDDEN, N = 24, 96, 40
 
 
-def planned(graph: TileGraph) -> Trace:
+def planned(graph: TileGraph) -> DecisionTrace:
     cost = CostModel(Machine(), {"batch": 2, "seq": 5})
-    return schedule(graph, every_phase(), cost, APART)
+    return schedule_rewrites(graph, every_phase(), cost, APART)
 
 
 def mlp(first: Array, last: Array, bias: Array, activation: str = "Relu") -> tuple[Net, TileGraph]:

@@ -8,7 +8,7 @@ import pytest
 from tests.graphs import APART, Net, assert_same, every_phase, normal, ops
 from tracea_graph.passes.sparse.chosen_compression import Compressed
 from tracea_graph.policy import CostModel, Machine
-from tracea_graph.rewrite import schedule
+from tracea_graph.rewrite import schedule_rewrites
 from tracea_graph.ttg import TileGraph
 
 HEADS, D, K, N = 4, 8, 24, 48
@@ -33,7 +33,7 @@ def attending(dead: tuple[int, ...]) -> tuple[Net, TileGraph]:
 def planned(graph: TileGraph, **chosen: Compressed) -> TileGraph:
     cost = CostModel(Machine(), {"batch": 2, "seq": 5})
     planned = graph.copy()
-    schedule(planned, every_phase(compressed=chosen), cost, APART)
+    schedule_rewrites(planned, every_phase(compressed=chosen), cost, APART)
     return planned
 
 

@@ -17,19 +17,19 @@ from zlib import crc32
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.loop_nest_model import RegionModel
-from tracea_graph.ttg.repeated_blocks import signature
+from tracea_graph.ttg.repeated_blocks import region_signature
 from tracea_graph.views.layer_names import LayerNames
-from tracea_graph.views.terminal_tables import three_digits
+from tracea_graph.views.terminal_tables import format_three_digits
 from tracea_graph.views.ttg.graph_svg import (
     Drawing,
     clean_text,
-    draw,
+    draw_graph,
     layer_names,
-    originals_of,
+    original_names,
 )
 from tracea_graph.views.ttg.tile_map import TileDrawing, tile_map
 
-__all__ = ["diff_html", "family_of", "graph_html", "tile_map_html"]
+__all__ = ["diff_html", "graph_html", "loop_nest_family", "tile_map_html"]
 
 NEUTRAL = {"input": "#dbeafe", "output": "#fde68a", "region": "#f1f3f4", "const": "#e5e7eb"}
 FAMILIES = {
@@ -45,7 +45,7 @@ _SLOWEST = 15
 """Regions listed beside a drawing until one is opened."""
 
 
-def family_of(model: RegionModel | None) -> str:
+def loop_nest_family(model: RegionModel | None) -> str:
     """Classify a region's loop nest; see :data:`FAMILIES`."""
     if model is None:
         return "opaque"
@@ -64,7 +64,7 @@ def family_of(model: RegionModel | None) -> str:
 
 def graph_html(graph: TileGraph) -> str:
     """Return the drawing with selectable colors, and details of a region when it is clicked."""
-    drawing = draw(graph, _by_rule(graph))
+    drawing = draw_graph(graph, _by_rule(graph))
     regions = graph.regions()
     shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
     caption = f"{clean_text(graph.name) or 'graph'}: {len(regions)} regions, "
@@ -99,7 +99,7 @@ def diff_html(before: TileGraph, after: TileGraph) -> str:
 
     parts = []
     for title, graph in (("before", before), ("after", after)):
-        drawing = draw(graph, partial(_changed, graph, colours))
+        drawing = draw_graph(graph, partial(_changed, graph, colours))
         caption = f"{title}: {len(graph.regions())} regions"
         parts.append(f'<div class="compared">{_fragment(caption, "", drawing, {})}</div>')
     columns = (
@@ -136,7 +136,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
             "reads": [f"{v}: {graph.spec(v)}" for v in region.reads],
             "sources": _sources(graph, region),
             "writes": [f"{v}: {graph.spec(v)}" for v in region.writes],
-            "originals": originals_of(region.nodes[:40]),
+            "originals": original_names(region.nodes[:40]),
             "steps": [layers.of([n.name for n in own if n.name]) for own in region.step_nodes],
             **graph.cost_of(region),
         }
@@ -146,7 +146,7 @@ def _facts(graph: TileGraph, shown: tuple[str, ...]) -> dict[str, Any]:
 def _key(graph: TileGraph, region: Region) -> str:
     """Key of regions that have equal tiles and dependences, including their producers."""
     made = (graph.producer(v) for v in region.reads)
-    parts = [signature(graph, r) if r is not None else "" for r in (region, *made)]
+    parts = [region_signature(graph, r) if r is not None else "" for r in (region, *made)]
     return f"{crc32('|'.join(parts).encode(errors='replace')):08x}"
 
 
@@ -160,7 +160,7 @@ def _kind(graph: TileGraph, region: Region) -> dict[str, Any]:
     if inside is not None:
         return {"family": "program", **_steps(graph, inside)}
     model = graph.model(region)
-    found: dict[str, Any] = {"family": family_of(model)}
+    found: dict[str, Any] = {"family": loop_nest_family(model)}
     if model is None:
         return found
     try:
@@ -261,7 +261,7 @@ def _overview(graph: TileGraph) -> str:
 def _overview_row(region: Region, layers: LayerNames, us: float, total: float) -> str:
     link = f'<a href="#" data-open="{clean_text(region.id)}">{clean_text(region.op)}</a>'
     layer = clean_text(layers.of([n.name for n in region.nodes if n.name]))
-    time = f"{us:.3g} µs" if us < 999.5 else f"{three_digits(us / 1000)} ms"
+    time = f"{us:.3g} µs" if us < 999.5 else f"{format_three_digits(us / 1000)} ms"
     digits = ".0%" if us >= 0.1 * total else ".2%"
     share = f'<td class="n">{us / total:{digits}}</td>' if total else ""
     timed = f'<td class="n">{time}</td>{share}' if total else ""

@@ -12,10 +12,10 @@ from html import escape
 
 from tracea_graph.ir import Node
 from tracea_graph.ttg import TileGraph
-from tracea_graph.ttg.repeated_blocks import Block, repeated_blocks
+from tracea_graph.ttg.repeated_blocks import RepeatedBlock, repeated_blocks
 from tracea_graph.views.layer_names import LayerNames, shorten
 
-__all__ = ["MAX_NODES", "Drawing", "clean_text", "draw", "layer_names", "originals_of"]
+__all__ = ["MAX_NODES", "Drawing", "clean_text", "draw_graph", "layer_names", "original_names"]
 
 MAX_NODES = 2500
 WIDTH, HEIGHT, GAP_X, GAP_Y, PAD = 190, 50, 16, 30, 10
@@ -38,10 +38,10 @@ class Drawing:
     height: float
     shown: tuple[str, ...]
     total: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[RepeatedBlock, ...]
 
 
-def draw(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
+def draw_graph(graph: TileGraph, colour: Colour, collapse: bool = True) -> Drawing:
     """Draw at most :data:`MAX_NODES` nodes, the first in topological order.
 
     With ``collapse`` only the first copy of each repeated block is drawn, in a group box.
@@ -80,7 +80,7 @@ def layer_names(graph: TileGraph) -> LayerNames:
     return LayerNames(n.name for r in graph.regions() for n in r.nodes if n.name)
 
 
-def originals_of(nodes: Sequence[Node]) -> list[str]:
+def original_names(nodes: Sequence[Node]) -> list[str]:
     """Return the names of original operators; one without a name goes by its type."""
     return [n.name or n.op for n in nodes]
 
@@ -170,7 +170,7 @@ def _mean(values: Sequence[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-def _group_boxes(blocks: Sequence[Block], places: Mapping[str, Place]) -> Iterator[str]:
+def _group_boxes(blocks: Sequence[RepeatedBlock], places: Mapping[str, Place]) -> Iterator[str]:
     """Group box around the drawn copy of each block, with the number of copies."""
     for block in blocks:
         inside = [places[name] for name in block.shown if name in places]
@@ -211,7 +211,7 @@ def _box(graph: TileGraph, name: str, place: Place, fill: str, layers: LayerName
     detail = f"{kind} {value}: {graph.spec(value)}"
     if region:
         results = ", ".join(f"{v}: {graph.spec(v)}" for v in region.writes)
-        originals = originals_of(region.nodes)
+        originals = original_names(region.nodes)
         label, layer = region.op, layers.of([n.name for n in region.nodes if n.name])
         detail = f"{name} {region.op} {region.rule}\n{results}\n{' '.join(originals[:20])}"
         value = next(iter(region.writes), "")

@@ -10,7 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.loop_nest_model import BoundModel
 from tracea_graph.ttg.tile_dependences import dependence_kind, dependences
-from tracea_graph.ttg.tile_set import Shape, TileSet, expand
+from tracea_graph.ttg.tile_set import Shape, TileSet, expand_tiles
 
 __all__ = ["TileDrawing", "TileFootprint", "tile_map"]
 
@@ -73,7 +73,7 @@ def tile_map(
     if model is None:
         raise GraphError(f"region {region.id} ({region.op}) is opaque: it has no tiles")
     bound = model.bind(bindings)
-    tiles = expand(bound, tile if any(tile) else _drawable(bound), order)
+    tiles = expand_tiles(bound, tile if any(tile) else _drawable(bound), order)
     if len(tiles) > _MOST:
         raise GraphError(f"{len(tiles)} tiles are too many to draw: choose larger ones")
     sizes = bound.extents.tolist()
@@ -111,7 +111,7 @@ def _need(
     if producer is None or model is None:
         return None
     bound = model.bind(bindings)
-    tiles = expand(bound, _drawable(bound))
+    tiles = expand_tiles(bound, _drawable(bound))
     if len(tiles) > _MOST or value not in {a.value for a in bound.writes}:
         return None
     if value not in {a.value for a in (consumer.model.reads if consumer.model else ())}:
