@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from models.make import make
+from models.structured import make_structured
 from tracea_graph.api import PLANNING, optimize
 from tracea_graph.kernels.cpu import kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
@@ -26,15 +27,23 @@ from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.stages import PipelineRun
 from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.policy import PolicyEngine
+from tracea_graph.rewrite import scheduler
 from tracea_graph.target import target_of
+from tracea_graph.ttg import TTGBuilder
 from tracea_graph.tuning import Tuner
 
 ZOO = ("tiny-bert", "tagger", "mobilenetv2")
+SPARSE = ("few-dead", "ranks", "transformer")
 COUNTED: dict[str, tuple[type, str]] = {
     "policy": (PolicyEngine, "decide"),
     "tuner": (Tuner, "run"),
 }
-"""The method that counts as a call of each subsystem."""
+"""The method that counts as a call of each subsystem, of every model."""
+OF_STRUCTURE: dict[str, tuple[type, str]] = {
+    "tile maps": (TTGBuilder, "build_active"),
+    "alternatives": (scheduler._Run, "rollout"),
+}
+"""Those of models with structure in their weights."""
 KNOWN = {kernel_catalog.variant_id(v) for v in VARIANTS} | {
     kernel_catalog.host_loop(schema.op) for schema in CALLS.values()
 }
@@ -51,7 +60,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, (owner, method) in COUNTED.items():
+    for name, (owner, method) in (COUNTED | OF_STRUCTURE).items():
         monkeypatch.setattr(owner, method, counted(name, getattr(owner, method)))
     return found
 
@@ -87,6 +96,17 @@ def test_planning_asks_the_policy_about_every_call(
         assert call.schedules == one.decision.schedules
 
 
+@pytest.mark.parametrize("name", SPARSE)
+def test_zeros_are_planned_by_tile_maps_and_alternatives(
+    name: str, tmp_path: Path, counts: Counter[str]
+) -> None:
+    assembly = planned(make_structured(name, tmp_path), Options(use_cache=False), tmp_path / "s")
+    assert assembly.placed
+    assert counts.keys() == {"policy", *OF_STRUCTURE}
+    calls = [call.op for item in assembly.placed for call in item.program.calls]
+    assert "gemm_block_sparse" in calls
+
+
 @pytest.mark.slow
 @pytest.mark.compiler
 @pytest.mark.parametrize("name", ZOO)
@@ -94,5 +114,5 @@ def test_a_default_run_goes_through_all_that_decides(
     name: str, tmp_path: Path, counts: Counter[str]
 ) -> None:
     report = optimize(make(name, tmp_path), Options(use_cache=False))
-    assert counts.keys() == COUNTED.keys()
+    assert counts.keys() >= COUNTED.keys()
     assert report.kernel_calls and {row.variant_id for row in report.kernel_calls} <= KNOWN
