@@ -36,7 +36,7 @@ from tracea_graph.toolchain import Counted, ignore_progress
 
 __all__ = ["Evaluator"]
 
-_BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.3
+_BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.18
 """Limit of a bisection and its share of the time left; then all that may be faulty is dropped."""
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
