@@ -90,6 +90,9 @@ inline LinkedCall linked_call(const RowTasks& rows, const RowTasks* before, uint
 
 class LinkedCalls {
  public:
+  // Before anything else.
+  void clear() { memset(static_cast<void*>(this), 0, sizeof *this); }
+
   // Begins with no call; the lead's, as are add() and close().
   void open(uint32_t number) { publish(uint64_t{number} << 32); }
 

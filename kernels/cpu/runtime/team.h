@@ -56,7 +56,7 @@ class Team {
  public:
   // `members` are expected; more may come, or fewer.
   explicit Team(int64_t members) {
-    memset(static_cast<void*>(this), 0, sizeof *this);
+    memset(static_cast<void*>(this), 0, sizeof *this - sizeof links_);
     expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
   }
 
@@ -86,6 +86,7 @@ class Team {
     if (before)
       return links_.add(linked_call(rows, before, linked_members_, task, job));
     const uint32_t number = call_ + 1;
+    if (!linked_members_) links_.clear();
     linked_members_ = static_cast<uint32_t>(members());
     links_.open(number);
     links_.add(linked_call(rows, nullptr, linked_members_, task, job));
@@ -229,7 +230,7 @@ class Team {
   uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
   uint32_t linked_members_;
   Member member_[kMaxTeam];
-  LinkedCalls links_;
+  LinkedCalls links_;  // the last one: cleared when calls are linked
 };
 
 }  // namespace tracea
