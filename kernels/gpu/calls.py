@@ -344,6 +344,7 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
         dtype,
         chain="epilogue",
         problem=size,
+        schedule=TileSchedule if op == "conv" else None,
     )  # fmt: skip
 
 

@@ -246,12 +246,13 @@ class Comparison:
         if kernel["file"] not in gpu.loaded:
             module = gpu.do("cuModuleLoadData", Path(kernel["file"]).read_bytes())
             function = gpu.do("cuModuleGetFunction", module, kernel["symbol"].encode())
-            attribute = gpu.driver.CUfunction_attribute
-            gpu.do("cuFuncSetAttribute", function,
-                   attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                   kernel["shared"])  # fmt: skip
             gpu.loaded[kernel["file"]] = function
-        return {**kernel, "function": gpu.loaded[kernel["file"]]}
+        function = gpu.loaded[kernel["file"]]
+        attribute = gpu.driver.CUfunction_attribute  # a kernel may take more at other sizes
+        gpu.do("cuFuncSetAttribute", function,
+               attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+               kernel["shared"])  # fmt: skip
+        return {**kernel, "function": function}
 
     def _placed(self, sizes: Sequence[int], copies: int) -> tuple[Any, list[list[int]]]:
         """Allocate copies of the buffers and fill them with numbers."""
@@ -285,14 +286,24 @@ class Comparison:
         d = self.gpu.driver
         kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{described['type']}")
         dims, strides = ([d.cuuint64_t(n) for n in described[key]] for key in ("dims", "strides"))
-        box = [d.cuuint32_t(n) for n in described["box"]]
-        made = self.gpu.do(
-            "cuTensorMapEncodeTiled", kind, d.cuuint32_t(len(dims)), at, dims, strides, box,
-            [d.cuuint32_t(1)] * len(dims), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        rank, tensor = len(dims), (kind, d.cuuint32_t(len(dims)), at, dims, strides)
+        plain = (
+            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )  # fmt: skip
+        )
+        steps = [1, *described.get("steps", ()), *[1] * rank][:rank]
+        steps_of = [d.cuuint32_t(n) for n in steps]
+        if "steps" in described:  # pixels of a window
+            lower, upper = [-n for n in described["before"]], list(described["after"])
+            made = self.gpu.do(
+                "cuTensorMapEncodeIm2col", *tensor, lower, upper, *described["box"], steps_of,
+                *plain,
+            )  # fmt: skip
+        else:
+            box = [d.cuuint32_t(n) for n in described["box"]]
+            made = self.gpu.do("cuTensorMapEncodeTiled", *tensor, box, steps_of, *plain)
         return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
 
     def times(self, pairs: int, seconds: float) -> tuple[list[float], list[float]]:

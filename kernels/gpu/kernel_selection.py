@@ -152,9 +152,9 @@ def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
     """Return a matmul's tile as a schedule names it: see :class:`TileSchedule`."""
     p = variant.params
-    if variant.template == FEW_ROWS:
+    if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0
-    if variant.template == WARPGROUPS:
+    if variant.template in (WARPGROUPS, WINDOWS):
         return p["m"], p["n"], 64, p["stages"], 0, p["pingpong"]
     size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
     return p["m"], p["n"], p.get("k", p.get("k_bytes", 0) // size), p.get("stages", 0), 0, 0
@@ -162,7 +162,10 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
 
 def refusal_of(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a matmul, or "" if it can at some sizes."""
-    own = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal}
+    own = {
+        FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
+        WINDOWS: warpgroup_convolution.refusal, FEW_PIXELS: few_pixel_convolution.refusal,
+    }  # fmt: skip
     refuse = own.get(variant.template)
     return refuse(call, variant) if refuse else ""
 
@@ -177,7 +180,8 @@ def _scheduled(call: Call) -> list[tuple[Variant, Extent]]:
                  and tile_numbers(v) == schedule.tile and not refusal_of(call, v)]  # fmt: skip
         if not named:  # the rule's
             continue
-        rows = product(CALLS.of(call).named(call)["y"][0].dims[:-1])  # type: ignore[index, union-attr]
+        dims = CALLS.of(call).named(call)["y"][0].dims  # type: ignore[index, union-attr]
+        rows = dims[0] if call.op == "conv" else product(dims[:-1])
         when = combine("sub", rows, before)
         if schedule.max_rows < MOST:
             when = combine("min", when, combine("sub", schedule.max_rows + 1, rows))

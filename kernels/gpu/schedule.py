@@ -1,4 +1,4 @@
-"""Schedules of the GPU backend: the tile that a matrix multiplication runs in."""
+"""Schedules of the GPU backend: the tile that a matrix multiplication or convolution runs in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tracea_graph.kernels.program import Schedule
 
-__all__ = ["TILE_SCHEDULES", "TileSchedule"]
+__all__ = ["IMAGE_SCHEDULES", "TILE_SCHEDULES", "TileSchedule"]
 
 
 @dataclass(frozen=True)
 class TileSchedule(Schedule):
-    """The kernel of one matrix multiplication of up to ``max_rows`` rows, by its tile.
+    """The kernel of one matrix multiplication of up to ``max_rows`` rows, or of one convolution
+    of so many images, by its tile.
 
     A tile has ``m`` rows and ``n`` columns, in steps of ``k`` of the depth (0: the whole of it),
     of which ``stages`` are in flight.  ``split`` blocks of a cluster share the depth.
@@ -45,3 +46,5 @@ TILE_SCHEDULES: tuple[TileSchedule, ...] = tuple(
     map(TileSchedule, (64, 256, 1024, 4096, 2**31 - 1))
 )
 """Ranges of rows that are tuned apart."""
+IMAGE_SCHEDULES: tuple[TileSchedule, ...] = tuple(map(TileSchedule, (1, 4, 16, 64, 2**31 - 1)))
+"""The same of images."""

@@ -1,4 +1,5 @@
-"""How the GPU backend's matrix multiplications can be scheduled: what its tuner is told."""
+"""How the GPU backend's matrix multiplications and convolutions can be scheduled: what its tuner
+is told."""
 
 from __future__ import annotations
 
@@ -15,9 +16,15 @@ from tracea_graph.kernels.gpu.gpu_measurement import NOMINAL, nominal
 from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog, modelled_us
 from tracea_graph.kernels.gpu.machine_model import gpus, level_of
 from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.schedules.conv_problem import (
+    ConvolutionProblem,
+    conv_from_json,
+    conv_of,
+)
 from tracea_graph.kernels.gpu.schedules.event_fixture import EventFixture
 from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     MatmulProblem,
+    TiledProblem,
     config_of,
     matmul_of,
     runs,
@@ -57,7 +64,8 @@ SEEDS: Mapping[str, tuple[tuple[Config, ...], ...]] = {
 
 
 class GpuScheduleSpace:
-    """Tiles of matrix multiplications, timed by events on this machine's first GPU."""
+    """Tiles of matrix multiplications and convolutions, timed by events on this machine's first
+    GPU."""
 
     tile = ("m", "n", "k", "buffers", "split", "pingpong")
     least_us = 0.9
@@ -100,15 +108,16 @@ class GpuScheduleSpace:
     def topology(self, case: Case) -> OperatorTopology:
         """Return the topology of a case's call."""
         p = _own(case.problem)
-        return OperatorTopology("gemm", case.rows, p.n, p.k, dtype=p.multiplies)
+        return OperatorTopology(p.op, p.matrix_rows(case.rows), p.n, p.k, dtype=p.multiplies)
 
     def levels(self, level: str) -> tuple[str, ...]:
         """Return the architecture alone: tiles of others are timed there."""
         return (level,)
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """Return the problem of a call; None if it is no matrix multiplication of fixed sizes."""
-        return matmul_of(call)
+        """Return the problem of a call; None if it multiplies no matrices of fixed sizes."""
+        of = {"gemm": matmul_of, "conv": conv_of}.get(call.op)
+        return of(call) if of else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """Return JSON-ready values."""
@@ -116,15 +125,17 @@ class GpuScheduleSpace:
         return {
             **p.key,
             "dtype": p.multiplies,
-            "epilogue": p.epilogue and chain_to_json(p.epilogue),
+            "epilogue": chain_to_json(p.epilogue) if p.epilogue else None,
         }
 
     def problem_from_json(self, data: Mapping[str, Any]) -> Problem:
         """Parse what :meth:`problem_to_json` returned.  Raises KeyError, TypeError, ValueError."""
+        epilogue = chain_from_json(data["epilogue"]) if data["epilogue"] else None
+        if str(data["kernel"]).startswith("conv"):
+            return conv_from_json(data, epilogue)
         return MatmulProblem(
             int(data["k"]), int(data["n"]), str(data["dtype"]), str(data["layout"]),
-            str(data["norm"]), bool(data["bias"]),
-            data["epilogue"] and chain_from_json(data["epilogue"]), bool(data["static"]),
+            str(data["norm"]), bool(data["bias"]), epilogue, bool(data["static"]),
         )  # fmt: skip
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
@@ -143,8 +154,9 @@ class GpuScheduleSpace:
         space = space.require(
             "there is a kernel of this tile", lambda c: tuple(c[axis] for axis in _AXES) in legal
         ).once(lambda c: runs(problem, case.rows, self._schedule(case, c), level).tile)
-        for seed in SEEDS[level][row_class(problem, case.rows)]:
-            space = space.seed(**seed)
+        if problem.op == "gemm":  # the tiles of convolutions are few
+            for seed in SEEDS[level][row_class(problem, case.rows)]:
+                space = space.seed(**seed)
         return space
 
     def schedule(self, case: Case, config: Config) -> Schedule:
@@ -157,7 +169,8 @@ class GpuScheduleSpace:
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
         """Return the predicted µs of one call."""
         assert isinstance(schedule, TileSchedule)
-        variant = runs(_own(case.problem), case.rows, schedule, level)
+        own = _own(case.problem)
+        variant = runs(own, case.rows, schedule, level)
         return modelled_us(variant, self.topology(case), level, nominal(level))
 
     def read_us(self, size: float) -> float:
@@ -179,6 +192,6 @@ class GpuScheduleSpace:
         return _own(problem).program(schedules)
 
 
-def _own(problem: Problem) -> MatmulProblem:
-    assert isinstance(problem, MatmulProblem)
+def _own(problem: Problem) -> TiledProblem:
+    assert isinstance(problem, MatmulProblem | ConvolutionProblem)
     return problem

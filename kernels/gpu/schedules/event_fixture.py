@@ -1,4 +1,4 @@
-"""Time tiles of a matrix multiplication by events, in a process that has the GPU.
+"""Time tiles of a matrix multiplication or convolution by events, in a process that has the GPU.
 
 Each of both kernels is launched many times in a graph, as kernels of a program follow one another.
 Launches go through copies of the buffers that together exceed L2 where weights are cold, else over
@@ -18,7 +18,7 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
@@ -33,7 +33,7 @@ from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Argument
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.schedule import TileSchedule
-from tracea_graph.kernels.gpu.schedules.matmul_problem import MatmulProblem, runs, tiles_of
+from tracea_graph.kernels.gpu.schedules.matmul_problem import TiledProblem, runs, tiles_of
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Program, Schedule, View
 from tracea_graph.temporary_files import ScratchFolder
@@ -96,7 +96,7 @@ class EventFixture(AbstractContextManager["EventFixture"]):
     """
 
     def __init__(
-        self, problems: Sequence[MatmulProblem], level: str, environment: Environment,
+        self, problems: Sequence[TiledProblem], level: str, environment: Environment,
         exceeded: int, sms: int,
     ) -> None:  # fmt: skip
         self._level, self._exceeded, self._sms = level, exceeded, sms
@@ -141,7 +141,7 @@ class EventFixture(AbstractContextManager["EventFixture"]):
 
 
 @cache
-def sources_of(problem: MatmulProblem, level: str) -> Mapping[str, KernelSource]:
+def sources_of(problem: TiledProblem, level: str) -> Mapping[str, KernelSource]:
     """Return the source of each tile of a problem, by tile."""
     target, call = Target(CUDA, ARCHITECTURES[level]), problem.call(1)
     return {v.tile: emit(for_variant(call, v), v, target) for v in tiles_of(problem, level)}
@@ -152,8 +152,7 @@ def request_for(
     exceeded: int, sms: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the request to a worker that compares schedules of a case."""
-    problem = case.problem
-    assert isinstance(problem, MatmulProblem)
+    problem = cast(TiledProblem, case.problem)
     program = problem.program(rows=case.rows if problem.static else "m")
     buffers, sizes = _buffers(program), {"m": case.rows}
     whole = [_bytes(spec, sizes) for _, spec in buffers]
@@ -196,11 +195,13 @@ def _argument(
     if one.kind == "pointer" and isinstance(view, View):
         offset = evaluate(view.offset, sizes) * int(one.dtype.size)
         return {"buffer": index[view.buffer], "offset": offset}
-    if one.kind == "map":
+    if one.kind in ("map", "pixels"):
         assert isinstance(view, View)
         made = one.map(sizes, lambda buffer: 0)
         told = {"type": _TYPES[made.dtype], "dims": made.dims, "strides": made.strides,
                 "box": made.box}  # fmt: skip
+        if (window := made.window) is not None:
+            told |= {"before": window.before, "after": window.after, "steps": window.steps}
         return {"buffer": index[view.buffer], "offset": made.address, "map": told}
     return {"bytes": one.words(sizes, lambda buffer: 0, None).hex()}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
@@ -24,13 +24,43 @@ from tracea_graph.kernels.gpu.tile_choice import most_few
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 from tracea_graph.ops.chain import Chain
+from tracea_graph.tuning.tuning_problem import Problem
 
-__all__ = ["MatmulProblem", "config_of", "matmul_of", "runs", "tiles_of"]
+__all__ = [
+    "TILE_FIELDS", "MatmulProblem", "TiledProblem", "config_of", "matmul_of", "runs", "tiles_of",
+]  # fmt: skip
 
-_TILE: Mapping[str, str] = MappingProxyType(
+TILE_FIELDS: Mapping[str, str] = MappingProxyType(
     {"m": "m", "n": "n", "k": "k", "buffers": "stages", "split": "split", "pingpong": "pingpong"}
 )
 """Keys of a hint's tile, and the schedule fields they set."""
+
+
+class TiledProblem(Problem, Protocol):
+    """A problem whose calls run in tiles of :class:`TileSchedule`; it is hashable.
+
+    ``op`` is the call's, ``multiplies`` its element type; ``k`` and ``n`` are the depth and the
+    columns of the matmul that computes it.
+    """
+
+    op: ClassVar[str]
+
+    def __hash__(self) -> int: ...
+    @property
+    def multiplies(self) -> str: ...
+    @property
+    def static(self) -> bool: ...
+    @property
+    def epilogue(self) -> Chain | None: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def key(self) -> dict[str, Any]: ...
+    def matrix_rows(self, rows: int) -> int: ...
+    def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program: ...
+    def call(self, rows: int, schedules: tuple[Schedule, ...] = ()) -> Call: ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +79,7 @@ class MatmulProblem:
     bias: bool = True
     epilogue: Chain | None = None
     static: bool = False
+    op: ClassVar[str] = "gemm"
 
     @property
     def dtype(self) -> str:
@@ -85,7 +116,7 @@ class MatmulProblem:
 
     @property
     def tile(self) -> Mapping[str, str]:
-        return _TILE
+        return TILE_FIELDS
 
     @property
     def stages(self) -> str:
@@ -109,6 +140,10 @@ class MatmulProblem:
     def rows_of(self, dims: Sequence[int]) -> int:
         """Return the rows of a call from the dims of x."""
         return dims[0]
+
+    def matrix_rows(self, rows: int) -> int:
+        """Return the rows of the matmul."""
+        return rows
 
     def flops(self, rows: int) -> float:
         """Operations for ``rows`` rows."""
@@ -200,17 +235,17 @@ def matmul_of(call: Call) -> MatmulProblem | None:
 
 
 @cache
-def tiles_of(problem: MatmulProblem, level: str, rows: int = 1) -> tuple[Variant, ...]:
+def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant, ...]:
     """Return the variants that compute a problem of so many rows on an architecture."""
     architecture, call = ARCHITECTURES[level], problem.call(1)
     return tuple(
         v for v in VARIANTS
-        if (v.op, v.dtype) == ("gemm", problem.multiplies) and not v.refusal(architecture)
+        if (v.op, v.dtype) == (problem.op, problem.multiplies) and not v.refusal(architecture)
         and not refusal_of(call, v) and (rows <= most_few(problem.n) or v.template != FEW_ROWS)
     )  # fmt: skip
 
 
-def runs(problem: MatmulProblem, rows: int, schedule: TileSchedule, level: str) -> Variant:
+def runs(problem: TiledProblem, rows: int, schedule: TileSchedule, level: str) -> Variant:
     """Return the variant that an architecture runs for a schedule at so many rows.
 
     Raises GraphError if it has none of the element type.

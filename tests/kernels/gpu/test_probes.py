@@ -99,7 +99,8 @@ class TimedDriver:
             "cuDeviceGetAttribute": lambda: arguments[:1],
             "cuMemGetInfo": lambda: (64 << 30, 80 << 30),
             "cuModuleGetFunction": lambda: (arguments[1].decode(),),
-            "cuTensorMapEncodeTiled": lambda: (SimpleNamespace(opaque=range(16)),),
+            **dict.fromkeys(("cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col"),
+                            lambda: (SimpleNamespace(opaque=range(16)),)),
             "cuMemAlloc": lambda: (4096,), "cuMemHostAlloc": lambda: (8192,),
         }.get(name, lambda: (0,))()  # fmt: skip
         if name == "cuLaunchKernelEx":

@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.gpu.test_probes import H100, TimedDriver
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
-from tracea_graph.ir import evaluate
+from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu import device_main, machine_model, plan_encoding
 from tracea_graph.kernels.gpu import schedules as spaces
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of, tile_numbers, variants_of
 from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
 from tracea_graph.kernels.gpu.schedules import SEEDS, event_fixture
+from tracea_graph.kernels.gpu.schedules.conv_problem import ConvolutionProblem, conv_of
 from tracea_graph.kernels.gpu.schedules.event_fixture import (
     DeviceWorker,
     EventFixture,
@@ -29,6 +30,7 @@ from tracea_graph.kernels.gpu.schedules.event_fixture import (
 )
 from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     MatmulProblem,
+    TiledProblem,
     matmul_of,
     runs,
     tiles_of,
@@ -55,6 +57,14 @@ SPACE = GPU.schedule_space
 assert SPACE is not None
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
 PLAIN = MatmulProblem(768, 3072, "f16")
+ADDED = Chain(
+    ("full", "full", "full"), (Step("add", (0, 1)), Step("mul", (3, 2)), Step("relu", (4,))), (5,),
+    (DType.F32, DType.F16, DType.F32), (DType.F16,),
+)  # fmt: skip
+IMAGES = ConvolutionProblem(
+    (14, 14, 256), (14, 14, 256), (3, 3), "f16", pads=(1, 1), epilogue=ADDED,
+    reads=("full", "row"),
+)  # fmt: skip
 PROBLEMS = (
     PLAIN,
     MatmulProblem(384, 1152, "f16", norm="layer"),
@@ -62,16 +72,18 @@ PROBLEMS = (
     MatmulProblem(256, 64, "f16", layout="kn", epilogue=GELU, static=True),
     MatmulProblem(100, 72, "tf32x3"),
     MatmulProblem(64, 64, "f32", epilogue=GELU),
+    IMAGES,
+    replace(IMAGES, image=(9, 7, 24), result=(5, 4, 40), strides=(2, 2), multiplies="bf16"),
+    replace(IMAGES, multiplies="tf32x3", bias=False, epilogue=None, reads=(), static=True),
 )
 FEW, WIDE = (64, 48, 0, 0, 2, 0), (128, 256, 64, 4, 0, 0)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_a_problem_is_that_of_its_own_program(problem: MatmulProblem) -> None:
+def test_a_problem_is_that_of_its_own_program(problem: TiledProblem) -> None:
     """What the tuner times is what plans hold."""
     program = problem.program(rows=5 if problem.static else "m")
-    found = matmul_of(program.calls[0])
-    assert found == problem
+    assert SPACE.problem_of(program, program.calls[0]) == problem
     assert plan_encoding.encode(program)[0] == plan_encoding.MAGIC
     case = Case(problem, 128)
     assert case_from_json(json.loads(json.dumps(case_to_json(case, SPACE))), SPACE) == case
@@ -85,6 +97,25 @@ def test_batches_and_sums_in_memory_have_no_schedule() -> None:
     assert matmul_of(replace(call, views=(batched, *call.views[1:]))) is None
     symbolic = replace(x, dims=("m", "d"))
     assert matmul_of(replace(call, views=(symbolic, *call.views[1:]))) is None
+
+
+def test_parts_of_images_and_of_the_depth_have_no_schedule() -> None:
+    call = IMAGES.program().calls[0]
+    x = call.views[0]
+    assert x is not None and conv_of(call) == IMAGES
+    part = replace(x, dims=("m", 14, 14, 128))
+    assert conv_of(replace(call, views=(part, *call.views[1:]))) is None
+    symbolic = replace(x, dims=("m", "h", 14, 256))
+    assert conv_of(replace(call, views=(symbolic, *call.views[1:]))) is None
+
+
+def test_a_schedule_of_images_comes_before_the_rule() -> None:
+    tile = (128, 128, 64, 6, 0, 1)
+    table = (TileSchedule(4), TileSchedule(2**31 - 1, *tile))
+    ruled = variants_of(IMAGES.program().calls[0])
+    found = variants_of(IMAGES.program(table).calls[0])
+    assert tile_numbers(found[0][0]) == tile and found[1:] == ruled
+    assert [evaluate(found[0][1], {"m": n}) > 0 for n in (4, 5, 64)] == [False, True, True]
 
 
 # ---- what a plan makes of a schedule --------------------------------------------------------
@@ -133,7 +164,7 @@ def test_a_tile_that_cannot_compute_a_call_is_left_to_the_rule() -> None:
 
 @pytest.mark.parametrize("level", ARCHITECTURES)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_a_space_has_the_tiles_of_an_architecture(problem: MatmulProblem, level: str) -> None:
+def test_a_space_has_the_tiles_of_an_architecture(problem: TiledProblem, level: str) -> None:
     for rows in (16, 2048):
         case = Case(problem, rows)
         able = {v.tile for v in tiles_of(problem, level, rows)}
@@ -161,9 +192,9 @@ def test_seeds_are_tiles_that_exist() -> None:
 # ---- timing ---------------------------------------------------------------------------------
 
 
-def requested(exceeded: int) -> dict[str, Any]:
+def requested(exceeded: int, problem: TiledProblem = PLAIN) -> dict[str, Any]:
     """A request to compare the rule's tile with another."""
-    case, symbols = Case(PLAIN, 200), [s.symbol for s in sources_of(PLAIN, "sm_90a").values()]
+    case, symbols = Case(problem, 200), [s.symbol for s in sources_of(problem, "sm_90a").values()]
     files = {symbol: Path(f"{i}.cubin") for i, symbol in enumerate(symbols)}
     schedules = (default_schedule(case), TileSchedule(256, *WIDE))
     return request_for(case, schedules, "sm_90a", files, exceeded, 132)
@@ -178,12 +209,16 @@ def test_a_request_tells_all_parameters() -> None:
         assert len(maps) == 2 and kernel["grid"] > 0
         places = {a["buffer"] for a in kernel["arguments"] if "buffer" in a}
         assert places == set(range(len(request["buffers"])))
+    (pixels, filters) = (a["map"] for a in requested(0, IMAGES)["kernels"][0]["arguments"]
+                         if "map" in a)  # fmt: skip
+    assert pixels["before"] == (1, 1) and pixels["steps"] == (1, 1) and "steps" not in filters
     cold = requested(100 << 20)
     assert cold["copies"] * sum(cold["buffers"]) > 100 << 20
 
 
-def test_kernels_are_timed_in_turn(tmp_path: Path) -> None:
-    request = {**requested(20 << 20), "pairs": 3, "seconds": 5.0}
+@pytest.mark.parametrize("problem", [PLAIN, IMAGES], ids=str)
+def test_kernels_are_timed_in_turn(problem: TiledProblem, tmp_path: Path) -> None:
+    request = {**requested(20 << 20, problem), "pairs": 3, "seconds": 5.0}
     for kernel in request["kernels"]:
         kernel["file"] = str(tmp_path / Path(kernel["file"]).name)
         Path(kernel["file"]).write_bytes(b"")
