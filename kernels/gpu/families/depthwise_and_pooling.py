@@ -12,7 +12,7 @@ from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.families.convolution import flat
-from tracea_graph.kernels.gpu.launch import Launch, divisor, i32
+from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -22,6 +22,7 @@ _MOST_TAPS, _MOST_STEP = 7, 2
 """Largest side of a window, and largest step, for which loops over taps are unrolled."""
 _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
 """A word of minus infinities."""
+_TILES = "window_tile.cu.in"
 _MOST_HELD = 9
 """Taps of a filter that a thread's registers hold."""
 _LEAST_LARGE = 36
@@ -177,6 +178,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         tiles = product((n, down, across))
         made += [i32(p), i32(q), divisor(combine("mul", down, across)), divisor(across)]
         made += map(i32, (tiles, *a["pads"]))
+        if call.op == "depthwise" and variant.template == _TILES:
+            made.append(fixed(named["w"]))
         threads = combine("mul", tiles, combine("ceildiv", y.dims[3], run))
     else:
         made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]
