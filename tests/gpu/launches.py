@@ -62,6 +62,8 @@ __all__ = [
 ]  # fmt: skip
 
 
+_SKIPPED = (DEAD_CHANNELS, LOW_RANK_EXACT, "column-block-gemm")
+"""Rules that read the zeros of hollow weights."""
 _REFUSALS = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
              WINDOWS: warpgroup_convolution.refusal,
              FEW_PIXELS: few_pixel_convolution.refusal}  # fmt: skip
@@ -143,7 +145,7 @@ def launches(
     path = make(name, folder, hollow=True)
     model = load(path)
     # Masks are read from the file; its weights are nearly all zero, and are not judged by that.
-    placed, graph, _ = programs(model, precision, batch, skip=(DEAD_CHANNELS, LOW_RANK_EXACT))
+    placed, graph, _ = programs(model, precision, batch, skip=_SKIPPED)
     path.unlink()
     found = [run for one in placed for run in runs(one) if not run.once and run.blocks]
     left = [n.op for r in graph.regions() if not r.fused for n in r.nodes]
