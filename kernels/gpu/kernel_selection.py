@@ -46,6 +46,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     choose_few_tile,
     choose_tile,
     choose_warpgroup_tiles,
+    choose_wide_rows,
     most_few,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
@@ -228,12 +229,16 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
     able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
             and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
     most = most_few(width)
-    if not able or not width or (isinstance(rows, int) and not 0 < rows <= most):
+    if not able or not width:
         return []
     tiles = list(able)
+    least = evaluate(rows, dict.fromkeys(symbols_of(rows), 1))
+    if least > most and (wide := choose_wide_rows(least, width, depth, tiles)):
+        return [(able[wide], combine("sub", least + 1, rows))]
+    if isinstance(rows, int) and not 0 < rows <= most:
+        return []
     if isinstance(rows, int):
         return [(able[choose_few_tile(rows, width, depth, tiles)], 1)]
-    least = evaluate(rows, dict.fromkeys(symbols_of(rows), 1))
     found = dict[FewTile, Extent]()
     for limit in (min(TYPICAL_FEW, most), most):
         if least <= limit:

@@ -27,6 +27,7 @@ __all__ = [
     "choose_few_tile",
     "choose_tile",
     "choose_warpgroup_tiles",
+    "choose_wide_rows",
     "most_few",
 ]
 
@@ -46,12 +47,13 @@ FewTile = tuple[int, int]
 """Tile of a matmul of few rows: columns, and blocks that share the depth."""
 
 FEW_TILES: tuple[FewTile, ...] = (
-    (16, 1), (24, 1), (32, 1), (48, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2), (24, 3),
-    (48, 3), (72, 3), (96, 3), (32, 4), (64, 4), (96, 6), (64, 8),
+    (16, 1), (24, 1), (32, 1), (48, 1), (96, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2),
+    (24, 3), (48, 3), (72, 3), (96, 3), (32, 4), (64, 4), (96, 6), (64, 8),
 )  # fmt: skip
 FEW_PIXEL_TILES: tuple[FewTile, ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (64, 1), (96, 1), (128, 1), (16, 2), (32, 2), (48, 2),
-    (64, 2), (96, 2), (128, 2), (24, 3), (48, 3), (96, 3), (32, 4), (64, 4), (64, 8),
+    (64, 2), (96, 2), (128, 2), (24, 3), (48, 3), (96, 3), (16, 4), (32, 4), (64, 4), (32, 8),
+    (64, 8),
 )  # fmt: skip
 FEW_KEYS = (128, 256)
 """Keys of which a block holds all scores at once."""
@@ -223,11 +225,24 @@ def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> fl
     return crowd * (loaded * _PER_BYTE + 4 * 64 * n * (split - 1) / split * _PER_EXCHANGED)
 
 
+def choose_wide_rows(
+    rows: int, columns: int, depth: int, tiles: Sequence[FewTile]
+) -> FewTile | None:
+    """Choose the tile of few rows for more rows than few: where an SM has one short block.
+
+    None if kernels of many rows are better.
+    """
+    found = {
+        tile: _microseconds(rows, columns, depth, *tile)
+        for tile in tiles
+        if ceil(rows / 64) * ceil(columns / tile[0]) * tile[1] <= _SMS
+    }
+    best = min(found, key=lambda tile: found[tile], default=None)
+    return best if best and found[best] <= _SHORT else None
+
+
 def choose_few_pixels(
-    rows: int,
-    columns: int,
-    steps: int,
-    tiles: Sequence[FewTile],
+    rows: int, columns: int, steps: int, tiles: Sequence[FewTile]
 ) -> tuple[FewTile, int] | None:
     """Choose the tile of a convolution with few results, and the rows up to which it is used.
 
@@ -236,18 +251,29 @@ def choose_few_pixels(
     """
     found = dict[FewTile, float]()
     for n, split in tiles:
-        if ceil(rows / 64) * ceil(columns / n) * split <= _AT_ONCE:
-            found[n, split] = _microseconds(rows, columns, 64 * steps, n, split)
+        blocks = ceil(rows / 64) * ceil(columns / n) * split
+        if blocks <= _at_once(ceil(steps / split), n):
+            time = _microseconds(rows, columns, 64 * steps, n, split)
+            found[n, split] = time + max(8, n / split) * _PER_COLUMN
     if not found:
         return None
-    n, split = min(found, key=lambda tile: found[tile])
-    if rows >= LEAST_MANY and found[n, split] > _SHORT:
+    tile = n, split = min(found, key=lambda tile: found[tile])
+    if rows >= LEAST_MANY and found[tile] > _SHORT:
         return None
-    return (n, split), max(64 * (_AT_ONCE // (ceil(columns / n) * split)), LEAST_MANY - 1)
+    fitting = _at_once(ceil(steps / split), n) // (ceil(columns / n) * split)
+    return tile, max(64 * fitting, LEAST_MANY - 1)
 
 
-_AT_ONCE, _SHORT = 2 * _SMS, 2.0
-"""Blocks that are resident at a time, and modelled microseconds that make up a launch's half."""
+def _at_once(steps: int, n: int) -> int:
+    """Return the blocks that are resident at a time, by their shared memory."""
+    taken = min(_LARGEST, steps * (64 + n) * 128) + _BESIDE
+    return _SMS * min(_CROWD, _SHARED // taken)
+
+
+_LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
+"""Shared memory of a block's ring and of what lies beside it, that of an SM, and most blocks."""
+_SHORT, _PER_COLUMN = 2.0, 0.006
+"""Modelled microseconds that make up half a launch, and those of a column in an epilogue."""
 _PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
 """Microseconds in which an SM gets a byte of the operands, and of other blocks' sums: fitted to
 replays with other tiles."""

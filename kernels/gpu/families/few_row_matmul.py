@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 from typing import Any
 
 from tracea_graph.ir import DType, combine, product
@@ -79,8 +80,8 @@ class Tile:
 
     @property
     def columns(self) -> int:
-        """Columns that a block finishes."""
-        return self.n // self.split
+        """Columns that a block finishes, a multiple of 8: not every block may have some."""
+        return 8 * ceil(self.n / 8 / self.split)
 
     @property
     def a(self) -> MatrixOperand:
@@ -244,6 +245,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "instructions": [Instruction(tile.n, False, True)],
         "a": tile.a,
         "b": tile.b,
+        "finishing": tile.n // tile.columns,
         "nb": tile.columns,
         "nj": tile.columns // 8,
         "deep": deep,

@@ -766,7 +766,7 @@ def _convolutions() -> Iterator[Case]:
 def _few_pixels() -> Iterator[Case]:
     needs = ("wgmma",)
     made = conv(DType.F16, (3, 9, 7, 128), (70, 3, 3), pads=(1, 1), chain=RESNET)
-    yield Case("conv few 3x3", made, ("64x32x1", "64x64x4", "64x64x8"), needs)
+    yield Case("conv few 3x3", made, ("64x32x1", "64x64x4", "64x32x8", "64x16x4"), needs)
     made = conv(DType.F16, (2, 11, 9, 64), (24, 3, 2), dilations=(2, 3), strides=(1, 2),
                 pads=(2, 1))  # fmt: skip
     yield Case("conv few apart", made, ("64x24x3",), needs)

@@ -103,6 +103,15 @@ def test_many_rows_have_a_kernel_of_warpgroups_before_that_for_all_sizes() -> No
     assert all(launch.persistent == 1 for launch, _ in pairs[:wide])
 
 
+def test_rows_beyond_few_take_small_tiles_where_these_have_an_sm_each() -> None:
+    """13 × 8 short blocks; 13 × 16 would share multiprocessors, and long ones take too long."""
+    assert tiles(call_of(784, 768, 192, "nk"))[0] == "64x96x1"
+    assert tiles(call_of(784, 1536, 192, "nk"))[0].startswith("128x")
+    assert tiles(call_of(784, 768, 1536, "nk"))[0].startswith("128x")
+    one, *more = launches_for(call_of("rows", 768, 192, "nk"))
+    assert "few192" in one[1] and not evaluate(one[0].when, {"rows": 784}) > 0 and more
+
+
 def test_what_tensor_maps_cannot_copy_has_other_kernels() -> None:
     call = call_of(4096, 768, 768)
 
