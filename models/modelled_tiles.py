@@ -158,7 +158,8 @@ def _loaded(line: str) -> int:
 def inner_loop(tile: Tile) -> InnerLoop:
     """The shortest loop of a tile that holds all its multiplications.
 
-    That for cores in order is the longer of two: vectors are loaded and addressed one by one.
+    That for cores in order is the longer of two, both in a loop that prefetches: its vectors are
+    loaded one by one.
 
     Raises BuildError without zig, ValueError if there is no such loop.
     """
@@ -168,13 +169,17 @@ def inner_loop(tile: Tile) -> InnerLoop:
         if re.search(tile.symbol, name)
         for code in _loops(lines)
         for loop in (InnerLoop(code, tile.multiply),)
-        if len(loop.products) >= tile.products and not any("prfm" in line for line in code)
+        if len(loop.products) >= tile.products and not (tile.in_order and _prefetches(code))
     ]
     if not found:
         raise ValueError(
             f"{tile.kernel} at {tile.level} has no loop of {tile.products} {tile.multiply}"
         )
     return (max if tile.in_order else min)(found, key=lambda loop: len(loop.code))
+
+
+def _prefetches(code: Sequence[str]) -> bool:
+    return any(line.startswith("prfm") for line in code)
 
 
 @cache
