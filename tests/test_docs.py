@@ -218,10 +218,10 @@ def test_python_blocks_run(code: str, folder: Path) -> None:
 
 
 @pytest.mark.compiler
-def test_the_cpp_block_runs_on_the_wheels_library(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", blocks("cpp"))
+def test_cpp_blocks_run_on_the_wheels_library(code: str, folder: Path, tmp_path: Path) -> None:
     home = Path(onnxruntime.__file__).parent / "capi"
     (library,) = home.glob("libonnxruntime.so.*")
-    (code,) = blocks("cpp")
     include, _, body = code.partition("\n\n")
     numbers = ", ".join(repr(float(v)) + "f" for v in X.ravel())
     (tmp_path / "main.cpp").write_text(
