@@ -38,6 +38,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LEAST_MANY,
     MANY_PIXELS,
     MANY_ROWS,
+    MMA_WINDOW,
     TYPICAL_FEW,
     WINDOW_TILES,
     FewTile,
@@ -294,6 +295,8 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
     tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
     tiles = [] if depthwise_and_pooling.refusal(call) else tiled
     tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
+    if call.op == "depthwise" and not depthwise_and_pooling.refusal_mma(call):
+        tiles = [MMA_WINDOW, *tiles]
     if not depthwise_and_pooling.refusal_whole(call):
         tiles = ["512" if prod(call.attributes["kernel"]) < MANY_PIXELS else "512x4"]
     found = list[tuple[Variant, Extent]]()
@@ -302,7 +305,7 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
             v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
         )
         blocks = launch_of(call, variant, _ANY).grid[0]
-        many = tile in (tiled[0], LARGE_WINDOW)
+        many = tile in (tiled[0], LARGE_WINDOW, MMA_WINDOW)
         when = combine("sub", blocks, _LEAST_BLOCKS) if many else 1
         found.append((variant, when))
     return found

@@ -16,6 +16,7 @@ __all__ = [
     "LEAST_SIDE",
     "MANY_PIXELS",
     "MANY_ROWS",
+    "MMA_WINDOW",
     "MOST_FEW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -39,8 +40,8 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     (128, 96, 7, 0),
 )  # fmt: skip
 CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
-    (128, 256, 4, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 96, 7, 0), (128, 64, 8, 0),
-    (128, 32, 9, 0),
+    (128, 256, 4, 0), (128, 192, 5, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 96, 7, 0),
+    (128, 64, 8, 0), (128, 32, 9, 0),
 )  # fmt: skip
 
 FewTile = tuple[int, int]
@@ -61,8 +62,9 @@ MOST_FEW, TYPICAL_FEW = 256, 128
 """Rows up to which these are used, and up to which another tile is best."""
 _FEW_OFWIDE, WIDE = 64, 16384
 """For at least so many columns tiles of few rows would read the weight more than once."""
-LARGE_WINDOW = "7x7"
-"""Pixels of a thread of a depthwise convolution with a large window."""
+LARGE_WINDOW, MMA_WINDOW = "7x7", "16x16"
+"""Pixels of a thread of a depthwise convolution with a large window, and of a block's warps that
+compute one by tensor cores."""
 MANY_PIXELS = 512
 """Pixels of an image from which on many threads of a block read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))

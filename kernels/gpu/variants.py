@@ -14,6 +14,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_PIXEL_TILES,
     FEW_TILES,
     LARGE_WINDOW,
+    MMA_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
 )
@@ -210,6 +211,18 @@ VARIANTS = (
         for d in ("u8", "i8")
     ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
+    *(
+        Variant(
+            "depthwise",
+            d,
+            "depthwise_mma.cu.in",
+            MMA_WINDOW,
+            128,
+            {"down": 16, "across": 16, "group": 32, "blocks": 3},
+            ("bf16",) * (d == "bf16"),
+        )
+        for d in ("f16", "bf16")
+    ),
     *(
         Variant(
             "depthwise",

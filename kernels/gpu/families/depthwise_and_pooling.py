@@ -16,7 +16,16 @@ from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "refusal", "refusal_large", "refusal_whole", "shared"]
+__all__ = [
+    "launch",
+    "name",
+    "parameters",
+    "refusal",
+    "refusal_large",
+    "refusal_mma",
+    "refusal_whole",
+    "shared",
+]
 
 _MOST_TAPS, _MOST_STEP = 7, 2
 """Largest side of a window, and largest step, for which loops over taps are unrolled."""
@@ -25,8 +34,11 @@ _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
 _TILES = "window_tile.cu.in"
 _MOST_HELD = 9
 """Taps of a filter that a thread's registers hold."""
-_LEAST_LARGE = 36
-"""Taps from which on arithmetic takes longer than memory."""
+_LEAST_LARGE, _LEAST_SIDE = 36, 9
+"""Taps from which on arithmetic takes longer than memory, and side of an image from which on a
+tile of tensor cores is not mostly empty."""
+_CHANNELS, _SHIFTS = 8, 23
+"""Channels of a warp's fragments, and how far eight pixels are from 16 that they may read."""
 
 
 def _product(call: Call) -> Call:
@@ -76,6 +88,18 @@ def refusal_large(call: Call) -> str:
         return why
     high, wide = _taps(call)
     return "" if high * wide >= _LEAST_LARGE else f"windows have at least {_LEAST_LARGE} pixels"
+
+
+def refusal_mma(call: Call) -> str:
+    """Return why tensor cores cannot compute a call, or "" if they can."""
+    if call.dtype == "f32" or max(call.attributes["strides"]) > 1:
+        return "tensor cores take windows of 16-bit numbers one pixel apart"
+    if tensor_core_matmul.vector_length(_product(call)) != _CHANNELS:
+        return f"threads store {_CHANNELS} channels of a pixel"
+    sides = CALLS.of(call).named(call)["y"][0].dims[1:3]  # type: ignore[index, union-attr]
+    if any(isinstance(side, int) and side < _LEAST_SIDE for side in sides):
+        return f"images are at least {_LEAST_SIDE} pixels high and wide"
+    return refusal_large(call)
 
 
 def refusal_whole(call: Call) -> str:
@@ -135,6 +159,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "what": what,
         "lowest": _LOWEST[call.dtype],
         "run": _run(call, variant),
+        "kind": call.dtype,
     }
     if _tiled(variant):
         (high, wide), steps = _taps(call), call.attributes["strides"]
@@ -149,6 +174,11 @@ def _run(call: Call, variant: Variant) -> int:
 
 
 def shared(call: Call, variant: Variant) -> int:
+    if "group" in variant.params:
+        p, (high, wide) = variant.params, _taps(call)
+        pixel = 2 * p["group"] + 16
+        return int((p["down"] + high - 1) * ((p["across"] + 8) * pixel + 16)
+                   + high * _SHIFTS * pixel)  # fmt: skip
     if "channels" in variant.params:
         high, wide = _taps(call)
         return int(4 * variant.threads * high * wide * variant.params["channels"])
@@ -162,7 +192,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     x, a, same = named["x"], call.attributes, _product(call)
     y = named["y"][0] if call.op == "depthwise" else named["y"]
     n, p, q, _ = y.dims
-    run = _run(call, variant)
+    run = variant.params.get("group") or _run(call, variant)
     threads, made = tensor_core_matmul.arguments(same, 1, run)
     taken = shared(call, variant)
     if "groups" in variant.params:
@@ -184,5 +214,5 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     else:
         made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]
         made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
-    blocks = combine("ceildiv", threads, variant.threads)
+    blocks = threads if "group" in variant.params else combine("ceildiv", threads, variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

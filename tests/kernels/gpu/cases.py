@@ -636,15 +636,17 @@ def conv(
 
 def depthwise(
     dtype: DType, image: tuple[int, int, int, int], taps: tuple[int, int],
-    strides: tuple[int, int], chain: Chain | None = None, late: int = 0,
+    strides: tuple[int, int], chain: Chain | None = None, late: int = 0, endless: bool = False,
 ) -> Maker:  # fmt: skip
-    """As many pixels around the image as keep its size."""
+    """As many pixels around the image as keep its size; one pixel perhaps infinite."""
     n, h, w, c = image
     pads = (taps[0] // 2, taps[1] // 2)
     out = (h - 1) // strides[0] + 1, (w - 1) // strides[1] + 1
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x, filters = some(rng, image, dtype), some(rng, (*taps, c), dtype)
+        if endless:
+            x[0, h // 2, w // 2, 3] = np.inf
         bias, shape = rng.standard_normal(c).astype(np.float32), (n, *out, c)
         more = [some(rng, shape, dtype)] if chain else []
         y = memory.empty(shape, NUMPY[dtype], late)
@@ -754,7 +756,11 @@ def _convolutions() -> Iterator[Case]:
     yield Case("depthwise 5x5", depthwise(DType.F32, (2, 5, 6, 12), (5, 5), (1, 2)),
                ("1x4", "1x1", "7x7"))  # fmt: skip
     made = depthwise(DType.F16, (2, 9, 15, 24), (7, 7), (1, 1), RESNET)
-    yield Case("depthwise 7x7", made, ("1x4", "7x7"))
+    yield Case("depthwise 7x7", made, ("1x4", "7x7", "16x16"))
+    made = depthwise(DType.F16, (1, 12, 17, 8), (5, 7), (1, 1), endless=True)
+    yield Case("depthwise mma infinite", made, ("16x16",))
+    made = depthwise(DType.BF16, (1, 18, 17, 40), (5, 5), (1, 1))
+    yield Case("depthwise mma bf16", made, ("16x16",), ("bf16",))
     for kind in ("max", "average", "average_inside"):
         yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 24), kind), ("256", "1x4", "1x1"))
     for kind in ("max", "average"):
