@@ -16,15 +16,15 @@ __all__ = [
     "FLAGS",
     "ChainOperand",
     "ChainResult",
-    "functions",
-    "operands",
-    "results",
-    "statements",
-    "vectors",
+    "chain_operands",
+    "chain_results",
+    "chain_statements",
+    "needed_header_sections",
+    "vectors_to_unroll",
 ]
 
 FLAGS = ("-fschedule-insns", "-fsched-pressure")
-"""Let gcc interleave the instructions of the vectors that :func:`vectors` unrolls."""
+"""Let gcc interleave the instructions of the vectors that :func:`vectors_to_unroll` unrolls."""
 
 _LONG = 8
 """Vector instructions from which a chain is bound by latency instead of memory."""
@@ -199,7 +199,7 @@ class ChainResult:
         return f"{name}({pointer}, {value}{f', {last}' if tail else ''})"
 
 
-def functions(chain: Chain) -> frozenset[str]:
+def needed_header_sections(chain: Chain) -> frozenset[str]:
     """Sections of the vector headers that the generated code of a chain needs."""
     needs = {section for step in chain.steps for section in _source_of(chain, step)[1]}
     types = {*chain.operand_types, *chain.result_types}
@@ -212,7 +212,7 @@ def functions(chain: Chain) -> frozenset[str]:
     return frozenset(needs)
 
 
-def vectors(chain: Chain, row: int) -> int:
+def vectors_to_unroll(chain: Chain, row: int) -> int:
     """How many vectors to unroll: long chains are latency-bound.
 
     ``row`` is the number of vectors in a row of a GEMM register tile.
@@ -220,12 +220,12 @@ def vectors(chain: Chain, row: int) -> int:
     return row if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
 
-def operands(chain: Chain) -> list[ChainOperand]:
+def chain_operands(chain: Chain) -> list[ChainOperand]:
     """The chain's operands, in order."""
     return [ChainOperand(k, d) for k, d in zip(chain.operands, chain.operand_types, strict=True)]
 
 
-def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+def chain_statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
     """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
 
     ``spelled`` gives other expressions for some steps.
@@ -238,7 +238,7 @@ def statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) 
     return lines
 
 
-def results(
+def chain_results(
     chain: Chain, spelled: Mapping[int, tuple[str, int | None]] = MappingProxyType({})
 ) -> list[ChainResult]:
     """The chain's results, in order.

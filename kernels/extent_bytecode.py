@@ -12,9 +12,9 @@ __all__ = [
     "NUMBER",
     "OPERATORS",
     "SYMBOL",
+    "encode_extent",
     "operator_opcode",
-    "postfix",
-    "symbol_of",
+    "symbol_index",
 ]
 
 NUMBER, SYMBOL, FIRST_OPERATOR = 0, 1, 2
@@ -26,14 +26,14 @@ def operator_opcode(op: str) -> int:
     return FIRST_OPERATOR + OPERATORS.index(op)
 
 
-def symbol_of(name: str, symbols: Mapping[str, int]) -> int:
+def symbol_index(name: str, symbols: Mapping[str, int]) -> int:
     """The index of a symbol.  Raises GraphError if no input binds it."""
     if name not in symbols:
         raise GraphError(f"A plan uses the size {name!r}, which no input of it binds.")
     return symbols[name]
 
 
-def postfix(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
+def encode_extent(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
     """Encode an extent: ``0 number``, ``1 symbol``, or two operands and an operator code.
 
     Raises GraphError if no input binds a symbol.
@@ -41,6 +41,6 @@ def postfix(extent: Extent, symbols: Mapping[str, int]) -> list[int]:
     if isinstance(extent, int):
         return [NUMBER, extent]
     if isinstance(extent, str):
-        return [SYMBOL, symbol_of(extent, symbols)]
+        return [SYMBOL, symbol_index(extent, symbols)]
     a, b = extent.args
-    return [*postfix(a, symbols), *postfix(b, symbols), operator_opcode(extent.op)]
+    return [*encode_extent(a, symbols), *encode_extent(b, symbols), operator_opcode(extent.op)]

@@ -10,13 +10,13 @@ from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import size_factors
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["bound_strictly", "clipped", "localise", "loose_axes"]
+__all__ = ["bound_strictly", "localise_symbols", "loose_axes", "replace_clipped_sizes"]
 
 _At = tuple[int, int]
 """Operand index and axis."""
 
 
-def clipped(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def replace_clipped_sizes(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Replace ``min(n, …)`` by ``n`` in broadcasting operand shapes, see :func:`is_clipped`."""
     symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
 
@@ -26,7 +26,7 @@ def clipped(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(replace(s, shape=tuple(whole(d) for d in s.shape or ())) for s in specs)
 
 
-def localise(
+def localise_symbols(
     specs: Sequence[TensorSpec],
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Rewrite specs over local symbols ``s0``, ``s1`` …; also return where each symbol is bound.

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu.core_measurement import measure
+from tracea_graph.kernels.cpu.core_measurement import measure_core
 from tracea_graph.tuning import CacheEntry, TuningCache
 
 _ENTRIES, _TIMES = 10_000, 50
@@ -40,8 +40,8 @@ def main() -> None:
             random.Random(0).shuffle(keys)
             _say("a tuning result", [partial(cache.get, key) for key in keys])
         environment, cpu = Environment(cache=Path(folder)), profile_cpu()
-        measure(cpu, environment)
-        _say("this machine's figures", [partial(measure, cpu, environment)] * _TIMES)
+        measure_core(cpu, environment)
+        _say("this machine's figures", [partial(measure_core, cpu, environment)] * _TIMES)
 
 
 if __name__ == "__main__":

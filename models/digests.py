@@ -18,7 +18,7 @@ from pathlib import Path
 from models.make import available, make
 from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.errors import TraceaError
-from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.isa_levels import X86
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.onnx_io import load
@@ -49,7 +49,9 @@ def digests(path: Path, precision: str) -> str:
     except TraceaError as error:
         return f"{type(error).__name__}: {error}"
     isas = X86.levels if precision != "fp32" else X86.plain
-    sources = units(assembly.kernels, assembly.chains.values(), [isa.name for isa in isas])
+    sources = compilation_units(
+        assembly.kernels, assembly.chains.values(), [isa.name for isa in isas]
+    )
     plans = (repr((item.type, encode(item.program))).encode() for item in assembly.placed)
     weights = assembly.weights().values()
     stored = (hashlib.sha256(f"{w.spec}".encode() + w.array().tobytes()).digest() for w in weights)

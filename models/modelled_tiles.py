@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from tracea_graph.kernels.cpu import emitter
-from tracea_graph.kernels.cpu.variants import find
+from tracea_graph.kernels.cpu.variants import find_variant
 from tracea_graph.toolchain.compilers import find_compiler
 from tracea_graph.toolchain.platforms import PLATFORMS
 
@@ -69,7 +69,7 @@ class Tile:
 
     @property
     def rows(self) -> int:
-        most = int(find(self.kernel, self.level).tile.split("x")[0])
+        most = int(find_variant(self.kernel, self.level).tile.split("x")[0])
         return min(most, _IN_ORDER_ROWS) if self.in_order else most
 
     @property
@@ -185,7 +185,7 @@ def _prefetches(code: Sequence[str]) -> bool:
 @cache
 def _functions(kernel: str, level: str) -> list[tuple[str, list[str]]]:
     """Mangled name and assembly of every function of a kernel's unit."""
-    unit = emitter.emit(kernel, level)
+    unit = emitter.emit_unit(kernel, level)
     headers = Path(emitter.__file__).resolve().parent
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -30,13 +30,13 @@ from tracea_graph.onnx_io import load
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.program_row_tiling import row_tilings_in
 from tracea_graph.ops.region_subgraph import Subgraph
-from tracea_graph.passes import Request, phases
+from tracea_graph.passes import PlanRequest, phases
 from tracea_graph.pipeline.inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 
 _PLAIN = Options(keep="all", verify=False, skip=(TILE_AND_FUSE,))
-_PHASES = (*phases(Request(), cpu.structure_rules(Request())), *cpu.phases(Request()))
+_PHASES = (*phases(PlanRequest(), cpu.structure_rules(PlanRequest())), *cpu.phases(PlanRequest()))
 _EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
 """All rules by name: without timing, row tiling runs only if it is requested."""
 

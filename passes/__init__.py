@@ -39,7 +39,7 @@ from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.horizontal_fusion import HorizontalFusion
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.quantized import dynamic_quantization
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.quantized.conv import CONV_INTEGER, QUANTIZED_PAD, QuantizedConv
 from tracea_graph.passes.quantized.conv_int8 import READ_ROUNDED, ConvInt8
 from tracea_graph.passes.quantized.dequantize_past_views import (
@@ -55,7 +55,7 @@ from tracea_graph.passes.quantized.dequantize_past_views import (
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
-from tracea_graph.passes.sparse.chosen_compression import PRUNED, Compressed
+from tracea_graph.passes.sparse.chosen_compression import PRUNED, CompressedMatrix
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
@@ -73,7 +73,7 @@ __all__ = [
     "STRUCTURE",
     "UNMEASURED",
     "WEIGHT_DEPENDENT",
-    "Request",
+    "PlanRequest",
     "phases",
     "write_convolutions",
 ]
@@ -96,14 +96,14 @@ REVERTIBLE = (
 WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 """Rules that depend on the values of weights."""
 
-NOT_COMPRESSED: Mapping[str, Compressed] = MappingProxyType({})
+NOT_COMPRESSED: Mapping[str, CompressedMatrix] = MappingProxyType({})
 """Compress no matrix."""
 UNMEASURED: Mapping[str, float] = MappingProxyType({})
 """Magnitudes of no values."""
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What a plan is asked for.
 
     ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
@@ -117,11 +117,11 @@ class Request:
     precision: str = "fp32"
     prepack: bool = True
     windows: Sequence[AttentionWindow] = ()
-    compressed: Mapping[str, Compressed] = field(default_factory=lambda: NOT_COMPRESSED)
+    compressed: Mapping[str, CompressedMatrix] = field(default_factory=lambda: NOT_COMPRESSED)
     scan: WeightScan = field(default_factory=WeightScan)
     ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
     pack_at_load: bool = False
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))
@@ -149,7 +149,7 @@ _DEQUANTIZE = Phase(
 """Run before matching idioms, which see through views of numbers, not of integers."""
 
 
-def write_convolutions(request: Request) -> tuple[Phase, ...]:
+def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
     """Round what convolutions read to bytes, on request.
 
     Run before ``dequantize``: what follows is as in a model that comes in integers.
@@ -273,7 +273,7 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
     return Phase("fuse", fuse), Phase("fuse-prologues", prologues)
 
 
-def _structure(request: Request, backend_rules: Sequence[Pass]) -> Phase:
+def _structure(request: PlanRequest, backend_rules: Sequence[Pass]) -> Phase:
     """Exploit structure in weights: every way to compute a product or convolution competes here.
 
     Run after fusing, because a fused region has one matrix per product and its epilogue decides
@@ -287,7 +287,7 @@ def _structure(request: Request, backend_rules: Sequence[Pass]) -> Phase:
 
 
 def phases(
-    request: Request = Request(), structure_rules: Sequence[Pass] = ()
+    request: PlanRequest = PlanRequest(), structure_rules: Sequence[Pass] = ()
 ) -> tuple[Phase, ...]:
     """Return the target-independent phases in order; a backend appends its own.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tracea_graph.ir import DType, Extent, Node, TensorSpec
-from tracea_graph.kernels.region_signature import clipped, localise
+from tracea_graph.kernels.region_signature import localise_symbols, replace_clipped_sizes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
@@ -29,9 +29,9 @@ from tracea_graph.passes.convolution.shape_values import ShapeValues
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.layout.mask_positions import read_mask_positions
 from tracea_graph.passes.layout.read_views import RESHAPES, read_view
-from tracea_graph.passes.pointwise.compose_elementwise import Operation, read_operation
-from tracea_graph.passes.prove_extents import where_equal
-from tracea_graph.passes.region_helpers import fused, is_f32
+from tracea_graph.passes.pointwise.compose_elementwise import ElementwiseOperation, read_operation
+from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.region_helpers import fused_region, is_f32
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
 
@@ -112,7 +112,7 @@ def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Pro
             out = _first_unfit(membership, members)
             if out is None:
                 params, operands, results = _build(membership, members)
-                new = fused(name, params, operands, results, members)
+                new = fused_region(name, params, operands, results, members)
                 new = replace(new, step_nodes=_step_nodes(membership, members))
                 joined |= {r.id for r in members}
                 yield Proposal(name, tuple(members), (new,))
@@ -241,7 +241,7 @@ def _inside(region: Region) -> Steps:
     return steps
 
 
-def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
+def _gives(graph: TileGraph, seen: ElementwiseOperation, value: str) -> bool:
     """Return whether an operation infers the value's shape inside the program."""
     shape = graph.spec(value).shape
     try:
@@ -250,7 +250,7 @@ def _gives(graph: TileGraph, seen: Operation, value: str) -> bool:
         return False
     if shape is None or found.shape is None or len(shape) > MAX_RANK:
         return False
-    return len(shape) == len(found.shape) and all(map(where_equal, shape, found.shape))
+    return len(shape) == len(found.shape) and all(map(equal_as_polynomials, shape, found.shape))
 
 
 class _ConvMembership(_Membership):
@@ -330,7 +330,7 @@ class _FullMembership(_Membership):
         if view is None or dtype not in _NUMBERS or self.graph.weight(source):
             return None
         chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
-        seen = Operation(ElementwiseParams(chain, (view,)), (source,))
+        seen = ElementwiseOperation(ElementwiseParams(chain, (view,)), (source,))
         return ((seen.params, seen.names, (value,)),) if _gives(self.graph, seen, value) else None
 
 
@@ -376,7 +376,7 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
     for axis, size in enumerate((*(1,) * (len(made) - wanted.size), *wanted)):
         own = axis - len(made) + len(shape)
         if own >= 0 and shape[own] != 1:
-            if not where_equal(shape[own], made[axis]):
+            if not equal_as_polynomials(shape[own], made[axis]):
                 return None
             sizes.append(f"0.{own}")
         else:
@@ -399,7 +399,7 @@ def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
     steps, value = list[tuple[OpParams, tuple[str, ...], tuple[str, ...]]](), x
     for axis, place in enumerate(axes):
         size = made[place]
-        if where_equal(shape[axis], size):
+        if equal_as_polynomials(shape[axis], size):
             continue
         like = _input_with(graph, size)
         if like is None:
@@ -463,7 +463,7 @@ def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region |
     )
     graph = membership.graph
     # shapes as the program sees them, over its own symbols
-    local, _ = localise(clipped([graph.spec(v) for v in outside]))
+    local, _ = localise_symbols(replace_clipped_sizes([graph.spec(v) for v in outside]))
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
     for region in members:
         for params, reads, results in membership.steps_of(region) or ():

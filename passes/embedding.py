@@ -12,7 +12,7 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import MAX_TABLES, EmbeddingParams
-from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
+from tracea_graph.passes.region_helpers import attribute, fused_region, only_read_by
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
@@ -41,7 +41,7 @@ def _table_check(m: Match) -> str | None:
 def _embed(m: Match) -> Region:
     """Look up rows of a constant float32 table by integer ids."""
     operands = (m.values["table"], m.values["ids"])
-    return fused("embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
+    return fused_region("embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
 
 
 def _sum_of_two(op: Any) -> Any:
@@ -68,7 +68,7 @@ def _sum(m: Match) -> Rewrite | str:
         return str(error)
     if len({m.graph.spec(v).dtype for v in operands[1::2]}) > 1:
         return "the ids have different integer types"
-    new = fused("embedding-sum", params, operands, m.root.results, (a, b, m.root))
+    new = fused_region("embedding-sum", params, operands, m.root.results, (a, b, m.root))
     return Rewrite((new,), specs={m.root.results[0]: spec})
 
 
@@ -90,7 +90,7 @@ def _norm(m: Match) -> Region:
     params = dataclasses.replace(rows.params, norm=m.root.params.norm, keep_sum=keep)
     results = (m.root.results[0], *([value] if keep else []))
     operands = (*rows.operands, *m.root.operands[1:])
-    return fused("embedding-norm", params, operands, results, (rows, m.root))
+    return fused_region("embedding-norm", params, operands, results, (rows, m.root))
 
 
 EMBEDDING = Rule("embedding", (_rows_of,), _embed, _table_check)

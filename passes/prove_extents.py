@@ -13,11 +13,11 @@ from tracea_graph.ttg import TileGraph
 
 __all__ = [
     "constant_ints",
+    "equal_as_polynomials",
     "reshape_target",
     "scalar_extent",
+    "squeeze_axes",
     "tail_agrees",
-    "tuple_axes",
-    "where_equal",
 ]
 
 _MAX_DEPTH = 12
@@ -25,7 +25,7 @@ _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul"}
 Polynomial = Counter[tuple[str, ...]]
 
 
-def where_equal(a: Extent, b: Extent) -> bool:
+def equal_as_polynomials(a: Extent, b: Extent) -> bool:
     """Return whether two extents are equal as polynomials, such as past + seq and seq + past."""
     return a == b or _polynomial(a) == _polynomial(b)
 
@@ -57,7 +57,7 @@ def _trimmed(p: Polynomial) -> Polynomial:
 def tail_agrees(a: tuple[Extent, ...], b: tuple[Extent, ...], count: int) -> bool:
     """Return whether the last ``count`` extents are pairwise provably equal."""
     return len(a) >= count <= len(b) and all(
-        where_equal(x, y) for x, y in zip(a[-count:], b[-count:], strict=True)
+        equal_as_polynomials(x, y) for x, y in zip(a[-count:], b[-count:], strict=True)
     )
 
 
@@ -69,7 +69,7 @@ def constant_ints(graph: TileGraph, value: str) -> tuple[int, ...] | None:
     return tuple(int(v) for v in weight.array().reshape(-1))
 
 
-def tuple_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
+def squeeze_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
     """Return the axes of the Unsqueeze or Squeeze that writes a value, from attribute or
     operand."""
     region = graph.producer(value)

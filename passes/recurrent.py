@@ -12,7 +12,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.recurrent import GATES, RecurrentParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -56,7 +56,7 @@ def _convert(m: Match) -> Rewrite:
         kind == "gru" and not attribute(region, "linear_before_reset", 0),
     )
     weights = _stored(graph, operands, params)
-    new = fused(
+    new = fused_region(
         "recurrent", params, (operands[0], *(w.name for w in weights), *states),
         tuple(filter(None, region.results)), [region],
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = [
     "attribute",
     "broadcasts_over_matrix",
-    "fused",
+    "fused_region",
     "gemm_producer",
     "int_constant",
     "is_f32",
@@ -22,13 +22,13 @@ __all__ = [
     "product_producer",
     "read_outside",
     "same_shape",
-    "with_feeders",
+    "with_private_producers",
 ]
 
 _OP_NAMES = {kind: op for op, kind in OPS}
 
 
-def fused(
+def fused_region(
     rule: str,
     params: OpParams,
     operands: Sequence[str],
@@ -129,7 +129,7 @@ def read_outside(graph: TileGraph, values: Iterable[str], covered: Sequence[Regi
     return ""
 
 
-def with_feeders(
+def with_private_producers(
     graph: TileGraph, covered: Sequence[Region], operands: Sequence[str]
 ) -> list[Region]:
     """Return ``covered`` plus the regions that feed only it and are not behind ``operands``.

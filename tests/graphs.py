@@ -215,8 +215,8 @@ def optimized(
 
 
 def every_phase(tiles: bool = False, bf16: bool = True, **request: Any) -> tuple[Phase, ...]:
-    """All phases but row tiling for a :class:`~tracea_graph.passes.Request` of these fields."""
-    wanted = passes.Request(**request)
+    """All phases but row tiling for a :class:`~tracea_graph.passes.PlanRequest`."""
+    wanted = passes.PlanRequest(**request)
     rules = cpu_phases.structure_rules(wanted)
     return (*passes.phases(wanted, rules), *cpu_phases.phases(wanted, tiles, bf16))
 

@@ -16,7 +16,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.json_documents import to_json
 from tracea_graph.kernels.cpu import kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures
 from tracea_graph.kernels.cpu.isa_levels import LEVELS, levels_of
 from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.kernels.cpu.variants import VARIANTS
@@ -37,7 +37,7 @@ KNOWN = {kernel_catalog.variant_id(v) for v in VARIANTS} | HOST_LOOPS
 @pytest.fixture(autouse=True)
 def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are modelled from the instruction set."""
-    figures = assumed(profile_cpu())
+    figures = assumed_figures(profile_cpu())
     monkeypatch.setattr(CpuDiagnostics, "measure", lambda *args, **more: figures)
 
 

@@ -22,7 +22,7 @@ from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import LaunchedCall, OpType, Program
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
-from tracea_graph.passes import Request
+from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.target_names import BOTH, HOST
@@ -100,12 +100,12 @@ class Backend(Tunable, Protocol):
         """Work of the calls that its libraries time; None if they time none."""
         ...
 
-    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+    def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
         """Return its rules that compete for products whose weights have structure."""
         ...
 
     def phases(
-        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+        self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         """Return the phases that follow the passes, in order; ``sizes`` are symbol values."""
         ...

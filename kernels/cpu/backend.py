@@ -39,14 +39,14 @@ from tracea_graph.kernels.cpu.phases.pack_matrices import PACK_MATRICES
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFuse
 from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
-from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, standalone
+from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, kernels_of_functions
 from tracea_graph.kernels.cpu.target_words import TARGETS
-from tracea_graph.kernels.cpu.variants import own_kernels
+from tracea_graph.kernels.cpu.variants import kernels_of_level
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
-from tracea_graph.passes import Request
+from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.toolchain import Counted, Library, LibraryPart, ignore_progress
@@ -152,12 +152,12 @@ class CpuBackend:
         """The properties of this machine that results depend on, as JSON-ready values."""
         return fingerprint(profile_cpu())
 
-    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+    def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
         """The rules that compete for products whose weights have structure."""
         return structure_rules(request)
 
     def phases(
-        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+        self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         """The phases after the passes, in order: precision, layouts, programs, row tiling."""
         tiling = TileAndFuse(sizes, machine.levels)
@@ -201,13 +201,13 @@ class CpuBackend:
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """The kernels and chains that functions of the C interface need."""
-        return standalone(ops)
+        return kernels_of_functions(ops)
 
     def sources(
         self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
     ) -> list[emitter.CompilationUnit]:
         """The generated sources of a library, without its runtime."""
-        return emitter.units(kernels, chains, levels)
+        return emitter.compilation_units(kernels, chains, levels)
 
     def device_runtime(self) -> Mapping[str, str]:
         """Return nothing: kernels run on the host."""
@@ -292,7 +292,7 @@ def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
     """Return the levels to build kernels for: the base of a level that has none of its own."""
 
     def useful(name: str) -> str:
-        without = name in _INT8 and not own_kernels(name) & kernels
+        without = name in _INT8 and not kernels_of_level(name) & kernels
         return useful(isa_of(name).base) if without else name
 
     return list(dict.fromkeys(map(useful, levels)))

@@ -34,7 +34,7 @@ from tracea_graph.kernels.cpu.processor_families import nominal_ghz, pipes_of
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
-__all__ = ["SECONDS", "assumed", "compiler_key", "measure"]
+__all__ = ["SECONDS", "assumed_figures", "compiler_key", "measure_core"]
 
 SECONDS = 5.0
 """Time limit in seconds of all measurements together, compiling included."""
@@ -57,7 +57,7 @@ _SHARED = {
 """What two processors share at most, by the level of :meth:`ProcessorTopology.nearest`."""
 
 
-def measure(
+def measure_core(
     cpu: CpuProfile,
     environment: Environment | None = None,
     *,
@@ -83,7 +83,7 @@ def measure(
     return fresh
 
 
-def assumed(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
+def assumed_figures(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
     """Figures of a core of this processor's family and instruction sets, without measuring.
 
     Its multiply-add units (two if the family is unknown) at the clock in ``cpuinfo``, else its
@@ -155,7 +155,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
     try:
         compiler = find_compiler(environment, seconds)
     except (BuildError, ValueError) as error:
-        return replace(assumed(cpu), notes=(f"nothing was measured: {error}",))
+        return replace(assumed_figures(cpu), notes=(f"nothing was measured: {error}",))
     with ScratchFolder("doctor") as name:
         probes = [p for p in PROBES if _runs(p, cpu) and only in ("", p.dtype)]
         notes = _compile(
@@ -173,7 +173,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
     if why:
         texts += (f"memory was not measured: {why}",)
-        return replace(assumed(cpu), compiler=_first_line(compiler), notes=texts)
+        return replace(assumed_figures(cpu), compiler=_first_line(compiler), notes=texts)
     known = {f.name for f in fields(Bandwidth)}
     return Measurements(
         peaks,

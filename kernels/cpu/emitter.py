@@ -17,7 +17,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source, generated_source
 from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.functions import KERNELS, Function
+from tracea_graph.kernels.cpu.functions import KERNELS, ExportedFunction
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of, vectors_of
 from tracea_graph.kernels.cpu.scale_division import quotients, rounded_stores
 from tracea_graph.kernels.cpu.variants import (
@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.variants import (
     PANEL,
     KernelVariant,
     Tiles,
-    find,
+    find_variant,
     gemm_tile,
 )
 from tracea_graph.kernels.program import Call
@@ -34,12 +34,12 @@ from tracea_graph.ops.chain import Chain
 __all__ = [
     "CHAIN",
     "CompilationUnit",
-    "emit",
-    "functions",
+    "compilation_units",
+    "emit_unit",
+    "kernel_functions",
     "kernels_of",
     "render",
     "symbols",
-    "units",
 ]
 
 
@@ -65,7 +65,9 @@ def symbols(
     return tuple(_variant(kernel, isa, chain, tiles).symbol(name) for name in names)
 
 
-def functions(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> list[tuple[str, Function]]:
+def kernel_functions(
+    kernel: str, isa: str, tiles: Tiles = NO_TILES
+) -> list[tuple[str, ExportedFunction]]:
     """The functions of one kernel for one level, each with its symbol."""
     return list(zip(symbols(kernel, isa, tiles=tiles), KERNELS[kernel], strict=True))
 
@@ -81,7 +83,7 @@ def kernels_of(call: Call) -> set[str]:
     return set() if all(s in (0, 1) for s in inner) else {"copy"}
 
 
-def emit(
+def emit_unit(
     kernel: str, isa: str, chain: Chain | None = None, tiles: Tiles = NO_TILES
 ) -> CompilationUnit:
     """Render the unit of a kernel in ``functions.KERNELS``, or of ``"chain"`` with a chain."""
@@ -104,7 +106,7 @@ def render(template: str, **parameters: object) -> str:
     return _environment().get_template(template).render(**parameters)
 
 
-def units(
+def compilation_units(
     kernels: Iterable[str],
     chains: Iterable[Chain],
     isas: Iterable[str],
@@ -120,8 +122,8 @@ def units(
         source
         for isa in isas
         for source in (
-            *(emit(kernel, isa, tiles=tiles) for kernel in KERNELS if kernel in wanted),
-            *(emit("chain", isa, chain) for _, chain in unique),
+            *(emit_unit(kernel, isa, tiles=tiles) for kernel in KERNELS if kernel in wanted),
+            *(emit_unit("chain", isa, chain) for _, chain in unique),
         )
     )
     return list({source.symbol: source for source in sources}.values())
@@ -130,7 +132,7 @@ def units(
 def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> KernelVariant:
     """The variant of a kernel or chain; chains that store bf16 have variants for more levels."""
     rounds = chain is not None and DType.BF16 in chain.result_types
-    return find(Call.name_of(kernel, "bf16") if rounds else kernel, isa, tiles)
+    return find_variant(Call.name_of(kernel, "bf16") if rounds else kernel, isa, tiles)
 
 
 def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object]:
@@ -142,15 +144,15 @@ def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object
     stores: dict[int, tuple[str, int | None]] = dict(rounded_stores(chain) if broad else {})
     stores |= {number: (_look_up(chain, number), None) for number in tables}
     return {
-        "needs": chain_source.functions(chain) | ({"look_up"} if tables else set()),
+        "needs": chain_source.needed_header_sections(chain) | ({"look_up"} if tables else set()),
         "text": text,
         "tables": tables,
         "packed": broad and set(stores) == set(range(len(chain.results))),
-        "vectors": chain_source.vectors(chain, _row(variant.isa)),
-        "operands": chain_source.operands(chain),
+        "vectors": chain_source.vectors_to_unroll(chain, _row(variant.isa)),
+        "operands": chain_source.chain_operands(chain),
         # the scalar level rounds products before it adds
-        "steps": chain_source.statements(chain, quotients(chain) if wide else {}),
-        "results": chain_source.results(chain, stores),
+        "steps": chain_source.chain_statements(chain, quotients(chain) if wide else {}),
+        "results": chain_source.chain_results(chain, stores),
     }
 
 

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.kernels.program import Call
 
-__all__ = ["KERNELS", "Function"]
+__all__ = ["KERNELS", "ExportedFunction"]
 
 
 @dataclass(frozen=True)
-class Function:
+class ExportedFunction:
     """One function a unit exports: the name in its symbol, its C signature, and a remark."""
 
     name: str
@@ -30,100 +30,105 @@ _RANGES = "const tracea_attention_tile*, tracea_attention_range*"
 _GEMM, _CONV = "const tracea_gemm_tile*", "const tracea_conv_tile*"
 _RECURRENT = "const tracea_recurrent_tile*"
 
-_OPS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
+_OPS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
     {
-        "gemm": (Function("gemm{}", _GEMM),),
+        "gemm": (ExportedFunction("gemm{}", _GEMM),),
         "norm": tuple(
-            Function(f"norm{{}}_{kind}", "const tracea_norm_tile*")
+            ExportedFunction(f"norm{{}}_{kind}", "const tracea_norm_tile*")
             for kind in ("layer", "rms", "group", "columns")
         ),
-        "gather": (Function("gather{}", "const tracea_gather_tile*"),),
+        "gather": (ExportedFunction("gather{}", "const tracea_gather_tile*"),),
         "attention": (
-            Function("attention{}", "const tracea_attention_tile*"),
-            Function("attention{}_scratch", "int64_t, int64_t, int64_t", "int64_t"),
-            Function("attention{}_ranges", _RANGES),
+            ExportedFunction("attention{}", "const tracea_attention_tile*"),
+            ExportedFunction("attention{}_scratch", "int64_t, int64_t, int64_t", "int64_t"),
+            ExportedFunction("attention{}_ranges", _RANGES),
         ),
-        "conv": (Function("conv{}", _CONV),),
-        "depthwise": (Function("depthwise{}", "const tracea_depthwise_tile*"),),
-        "pool": (Function("pool{}", "const tracea_pool_tile*"),),
+        "conv": (ExportedFunction("conv{}", _CONV),),
+        "depthwise": (ExportedFunction("depthwise{}", "const tracea_depthwise_tile*"),),
+        "pool": (ExportedFunction("pool{}", "const tracea_pool_tile*"),),
         "reorder": (
-            Function("reorder_to_nchw16c{}", "const tracea_reorder_tile*"),
-            Function("reorder_to_nchw{}", "const tracea_reorder_tile*"),
+            ExportedFunction("reorder_to_nchw16c{}", "const tracea_reorder_tile*"),
+            ExportedFunction("reorder_to_nchw{}", "const tracea_reorder_tile*"),
         ),
-        "conv_plain": (Function("conv_plain{}", "const tracea_conv_plain_tile*"),),
+        "conv_plain": (ExportedFunction("conv_plain{}", "const tracea_conv_plain_tile*"),),
         "winograd": (
-            Function("winograd{}_in", "const tracea_winograd_in_tile*"),
-            Function("winograd{}_out", "const tracea_winograd_out_tile*"),
+            ExportedFunction("winograd{}_in", "const tracea_winograd_in_tile*"),
+            ExportedFunction("winograd{}_out", "const tracea_winograd_out_tile*"),
         ),
         "reduce": (
-            Function("reduce{}_rows", "const tracea_reduce_tile*"),
-            Function("reduce{}_columns", "const tracea_reduce_tile*"),
+            ExportedFunction("reduce{}_rows", "const tracea_reduce_tile*"),
+            ExportedFunction("reduce{}_columns", "const tracea_reduce_tile*"),
         ),
         "softmax": (
-            Function("softmax{}_rows", "const tracea_softmax_tile*"),
-            Function("softmax{}_columns", "const tracea_softmax_tile*"),
+            ExportedFunction("softmax{}_rows", "const tracea_softmax_tile*"),
+            ExportedFunction("softmax{}_columns", "const tracea_softmax_tile*"),
         ),
-        "copy": (Function("copy{}", "const tracea_copy_tile*"),),
+        "copy": (ExportedFunction("copy{}", "const tracea_copy_tile*"),),
         "recurrent": tuple(
-            Function(f"{cell}{{}}", _RECURRENT) for cell in ("lstm", "gru", "gru_before")
+            ExportedFunction(f"{cell}{{}}", _RECURRENT) for cell in ("lstm", "gru", "gru_before")
         ),
         "gemm_block_sparse": (
-            Function("gemm_block_sparse{}", "const tracea_block_sparse_tile*"),
-            Function("all_finite{}", "const float*, int64_t", "int32_t"),
+            ExportedFunction("gemm_block_sparse{}", "const tracea_block_sparse_tile*"),
+            ExportedFunction("all_finite{}", "const float*, int64_t", "int32_t"),
         ),
         "gemm_nbits": (
-            Function("gemm_nbits{}", "const tracea_nbits_tile*"),
-            Function("unpack_nbits{}", "const tracea_nbits_unpack_tile*"),
-            Function("round_nbits{}", "const tracea_nbits_round_tile*", "int32_t"),
+            ExportedFunction("gemm_nbits{}", "const tracea_nbits_tile*"),
+            ExportedFunction("unpack_nbits{}", "const tracea_nbits_unpack_tile*"),
+            ExportedFunction("round_nbits{}", "const tracea_nbits_round_tile*", "int32_t"),
         ),
-        "resize": (Function("resize{}", "const tracea_resize_tile*"),),
-        "channel_shuffle": (Function("channel_shuffle{}", "const tracea_channel_shuffle_tile*"),),
-        "gemm_bitmap": (Function("gemm_bitmap{}", "const tracea_bitmap_tile*", "const void*"),),
+        "resize": (ExportedFunction("resize{}", "const tracea_resize_tile*"),),
+        "channel_shuffle": (
+            ExportedFunction("channel_shuffle{}", "const tracea_channel_shuffle_tile*"),
+        ),
+        "gemm_bitmap": (
+            ExportedFunction("gemm_bitmap{}", "const tracea_bitmap_tile*", "const void*"),
+        ),
         "arg_reduce": (
-            Function("arg_reduce{}_rows", "const tracea_arg_reduce_tile*"),
-            Function("arg_reduce{}_columns", "const tracea_arg_reduce_tile*"),
+            ExportedFunction("arg_reduce{}_rows", "const tracea_arg_reduce_tile*"),
+            ExportedFunction("arg_reduce{}_columns", "const tracea_arg_reduce_tile*"),
         ),
-        "top_k": (Function("top_k{}", "const tracea_top_k_tile*"),),
+        "top_k": (ExportedFunction("top_k{}", "const tracea_top_k_tile*"),),
     }
 )
 """What kernels of an op export, whatever they multiply."""
-_OWN: Mapping[tuple[str, str], tuple[Function, ...]] = MappingProxyType(
+_OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
     {
         ("gemm", "f32"): (
-            Function("gemm_dot", "const tracea_gemm_dot_tile*"),
-            Function("gemm_pack", "const tracea_gemm_pack_tile*"),
+            ExportedFunction("gemm_dot", "const tracea_gemm_dot_tile*"),
+            ExportedFunction("gemm_pack", "const tracea_gemm_pack_tile*"),
         ),
         ("gemm", "bf16"): (
-            Function("gemm{}_end", "void"),
-            Function("gemm_weight_only_bf16", _GEMM, note="with float32 on the left"),
-            Function("round{}", "const tracea_round_tile*"),
+            ExportedFunction("gemm{}_end", "void"),
+            ExportedFunction("gemm_weight_only_bf16", _GEMM, note="with float32 on the left"),
+            ExportedFunction("round{}", "const tracea_round_tile*"),
         ),
-        ("gemm", "int16"): (Function("round{}", "const tracea_round_int16_tile*"),),
+        ("gemm", "int16"): (ExportedFunction("round{}", "const tracea_round_int16_tile*"),),
         ("gemm", "int8"): (
-            Function("sum_rows{}", "const tracea_sum_rows_tile*"),
-            Function("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
-            Function("round{}", "const tracea_round_int8_tile*"),
+            ExportedFunction("sum_rows{}", "const tracea_sum_rows_tile*"),
+            ExportedFunction("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
+            ExportedFunction("round{}", "const tracea_round_int8_tile*"),
         ),
         ("gemm", "bf16x2"): (
-            Function("gemm{}_end", "void"),
-            Function(
+            ExportedFunction("gemm{}_end", "void"),
+            ExportedFunction(
                 "round{}", "const tracea_round_tile*",
                 note="rows of y are twice as long, filled up to whole turns",
             ),
         ),
-        ("conv", "f32"): (Function("conv_narrow", _CONV),),
+        ("conv", "f32"): (ExportedFunction("conv_narrow", _CONV),),
         ("conv", "bf16"): (
-            Function("conv{}_end", "void"),
-            Function("conv_first_layer{}", _CONV, note="inputs are float32, results may be bf16"),
-            Function("first_layer_split", "const tracea_first_layer_line*", "int32_t"),
+            ExportedFunction("conv{}_end", "void"),
+            ExportedFunction("conv_first_layer{}", _CONV,
+                note="inputs are float32, results may be bf16"),
+            ExportedFunction("first_layer_split", "const tracea_first_layer_line*", "int32_t"),
         ),
         ("conv", "int16"): (
-            Function("image_range", "tracea_image_tile*"),
-            Function("image_round", "tracea_image_tile*"),
+            ExportedFunction("image_range", "tracea_image_tile*"),
+            ExportedFunction("image_round", "tracea_image_tile*"),
         ),
         ("conv", "bf16x2"): (
-            Function("conv{}_end", "void"),
-            Function("split_pixels", "const tracea_split_tile*"),
+            ExportedFunction("conv{}_end", "void"),
+            ExportedFunction("split_pixels", "const tracea_split_tile*"),
         ),
     }
 )  # fmt: skip
@@ -149,13 +154,13 @@ _NOTES = MappingProxyType(
 """Remarks on functions of one type."""
 
 
-def _functions(op: str, dtype: str) -> Iterator[Function]:
+def _functions(op: str, dtype: str) -> Iterator[ExportedFunction]:
     for function in (*_OPS[op], *_OWN.get((op, dtype), ())):
         name = function.name.format(Call.name_of("", dtype))
         yield replace(function, name=name, note=function.note or _NOTES.get(name, ""))
 
 
-KERNELS: Mapping[str, tuple[Function, ...]] = MappingProxyType(
+KERNELS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
     {v.kernel: tuple(_functions(v.op, v.dtype)) for v in VARIANTS if v.op != "chain"}
 )
 """The kernels a library may hold beside its chains, with their functions, in the order of

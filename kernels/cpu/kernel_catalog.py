@@ -17,7 +17,7 @@ from tracea_graph.kernels.cpu.calls import BLOCK, CALLS
 from tracea_graph.kernels.cpu.isa_levels import LEVELS, families_of, isa_of, vectors_of
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES, GemmSchedule
 from tracea_graph.kernels.cpu.target_words import OPERATIONS
-from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, KernelVariant, find
+from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, KernelVariant, find_variant
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import CallSchema, Sizes
 from tracea_graph.ops.chain import Chain
@@ -104,10 +104,10 @@ class CpuCatalog(KernelCatalog):
                 host_loop(topology.op), levels[-1], "computed by a runtime loop"
             )
             return (own,)
-        chosen = find(kernel, levels[-1])
+        chosen = find_variant(kernel, levels[-1])
         why = f"{chosen.isa} is the highest allowed level with this kernel"
         if also:
-            why += f"; {variant_id(find(also, levels[-1]))} {_TOGETHER[topology.op]}"
+            why += f"; {variant_id(find_variant(also, levels[-1]))} {_TOGETHER[topology.op]}"
         usable, related = _usable(tuple(levels)), _relation(levels[-1])
         rated = [
             CandidateVariant(

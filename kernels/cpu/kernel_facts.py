@@ -71,7 +71,7 @@ def _metadata(variant: KernelVariant, environment: Environment | None) -> Kernel
     )  # fmt: skip
     if environment is None or shutil.which("objdump") is None:
         return made
-    unit = emitter.emit(variant.kernel, variant.isa, tiles=tiles)
+    unit = emitter.emit_unit(variant.kernel, variant.isa, tiles=tiles)
     return replace(made, resources=resources_of(compiled_object(unit, environment)))
 
 

@@ -221,7 +221,7 @@ def _units(
     platform: Platform = HERE,
 ) -> list[CompilationUnit]:
     kernels = frozenset(kernels)
-    units = emitter.units(kernels, chains, _levels(isas, platform), tiles)
+    units = emitter.compilation_units(kernels, chains, _levels(isas, platform), tiles)
     return [
         CompilationUnit("runtime", _runtime(), (*_RUNTIME_FLAGS, *entry_flags(entry))),
         *(

@@ -125,7 +125,7 @@ def _declarations(
             f"{function.gives} {symbol}({function.takes});"
             for kernel in KERNELS
             if kernel in held
-            for symbol, function in emitter.functions(kernel, level, tiles)
+            for symbol, function in emitter.kernel_functions(kernel, level, tiles)
         ]
         lines += [f"void {_chain(level, chain)}({emitter.CHAIN});" for chain in chains]
     return "\n".join([*lines, "}\n"])

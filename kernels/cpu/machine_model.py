@@ -8,7 +8,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.kernels.cpu.call_stats import call_stats
-from tracea_graph.kernels.cpu.core_measurement import assumed, measure
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures, measure_core
 from tracea_graph.kernels.cpu.isa_levels import PLAIN, TILES, features_of, levels_of
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
@@ -22,11 +22,11 @@ def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -
     A level that was not measured gets the figure of the next lower one that was.
     """
     peaks = [figures.peak("f32", name) for name in _levels(cpu, isa)]
-    typical = assumed(cpu).bandwidth
+    typical = assumed_figures(cpu).bandwidth
     dram = figures.bandwidth.dram or typical.dram
     l3 = max(figures.bandwidth.l3, dram)
     l2 = max(figures.bandwidth.l2, l3)
-    gflops = max(peaks) or max(assumed(cpu).peak("f32", n) for n in _levels(cpu, isa))
+    gflops = max(peaks) or max(assumed_figures(cpu).peak("f32", n) for n in _levels(cpu, isa))
     tiles = isa in (None, TILES) and TILES in levels_of(cpu, "bf16")
     return Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
 
@@ -38,7 +38,7 @@ def measured_machine(environment: Environment | None = None, isa: str | None = N
     """
     environment = environment or Environment()
     cpu = profile_cpu()
-    return machine_of(cpu, measure(cpu, environment, only="f32"), isa or environment.level)
+    return machine_of(cpu, measure_core(cpu, environment, only="f32"), isa or environment.level)
 
 
 def _levels(cpu: CpuProfile, cap: str | None) -> list[str]:
@@ -58,7 +58,7 @@ class CpuDiagnostics:
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:
         """Figures of one core, from the cache, or measured (at most 5 s) if new or ``refresh``."""
-        return measure(profile_cpu(), environment, refresh=refresh)
+        return measure_core(profile_cpu(), environment, refresh=refresh)
 
 
 class CallTracing:

@@ -33,7 +33,13 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.extent_bytecode import FIRST_OPERATOR, NUMBER, OPERATORS, SYMBOL, postfix
+from tracea_graph.kernels.extent_bytecode import (
+    FIRST_OPERATOR,
+    NUMBER,
+    OPERATORS,
+    SYMBOL,
+    encode_extent,
+)
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
 from tracea_graph.kernels.schema import CallSchema, bits_float, float_bits
 
@@ -152,7 +158,7 @@ def _expressions(extents: Iterable[Extent], index: dict[str, int]) -> list[int]:
 
 
 def _expression(extent: Extent, index: dict[str, int]) -> list[int]:
-    code = postfix(extent, index)
+    code = encode_extent(extent, index)
     return [_counted("expression", code), *code]
 
 

@@ -9,7 +9,7 @@ from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["STANDALONE", "standalone"]
+__all__ = ["STANDALONE", "kernels_of_functions"]
 
 STANDALONE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -26,7 +26,7 @@ STANDALONE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ACTIVATED = ("gemm", "conv2d")
 
 
-def standalone(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
     """Return the kernels and chains that functions need.  Raises KeyError for an unknown one."""
     kernels = {kernel for op in ops for call in STANDALONE[op] for kernel in CALLS[call].needs}
     chains = tuple(ACTIVATIONS.values()) if {*ops} & {*_ACTIVATED} else ()

@@ -21,12 +21,12 @@ __all__ = [
     "Tiles",
     "conv_bf16_tile",
     "conv_tile",
-    "find",
+    "find_variant",
     "gemm_bf16_tile",
     "gemm_int8_tile",
     "gemm_nbits_tile",
     "gemm_tile",
-    "own_kernels",
+    "kernels_of_level",
 ]  # fmt: skip
 
 PANEL = 16
@@ -496,7 +496,7 @@ def _by_kernel(
 _KNOWN = _by_kernel(VARIANTS)
 
 
-def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
+def find_variant(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
     """The variant of a kernel for the level ``isa``, or for the nearest base that has one: of
     several tiles the one asked for, else the first that is listed.
 
@@ -510,11 +510,11 @@ def find(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
         listed = ", ".join(v.tile for v in known)
         raise KeyError(f"{kernel} has no tile {wanted} for {isa}, but {listed}")
     if base := isa_of(isa).base:
-        return find(kernel, base, tiles)
+        return find_variant(kernel, base, tiles)
     raise KeyError(f"there is no kernel {kernel} for {isa}")
 
 
-def own_kernels(isa: str) -> frozenset[str]:
+def kernels_of_level(isa: str) -> frozenset[str]:
     """The kernels that have a variant for exactly this level."""
     return frozenset(kernel for kernel, level in _KNOWN if level == isa)
 
@@ -550,5 +550,5 @@ def conv_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
 
 
 def _tile(kernel: str, isa: str, tiles: Tiles) -> tuple[int, int]:
-    rows, columns = find(kernel, isa, tiles).tile.split("x")
+    rows, columns = find_variant(kernel, isa, tiles).tile.split("x")
     return int(rows), int(columns) // PANEL

@@ -32,14 +32,14 @@ from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lowe
 from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, gpus, level_of, measured_machine
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
-from tracea_graph.kernels.gpu.standalone_functions import OPS, standalone
+from tracea_graph.kernels.gpu.standalone_functions import OPS, kernels_of_functions
 from tracea_graph.kernels.gpu.target_words import TARGETS
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.ops.chain import Chain
-from tracea_graph.passes import Request
+from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.toolchain import Counted, Library, LibraryPart, ignore_progress
@@ -111,12 +111,12 @@ class GpuBackend:
         model = found[0].name if found else "no GPU"
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
-    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+    def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
         """Return the rules for matrices of low rank or of few blocks, and for windows."""
         return structure_rules(request)
 
     def phases(
-        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+        self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         """Return the phases that run after the passes, in order."""
         return phases(request)
@@ -162,7 +162,7 @@ class GpuBackend:
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
         """Return the kernels and chains that some of :attr:`standalone_ops` need."""
-        return standalone(ops)
+        return kernels_of_functions(ops)
 
     def device_runtime(self) -> Mapping[str, str]:
         """Return streams, memory and copies for ``tsr.h``."""

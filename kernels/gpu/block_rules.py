@@ -20,12 +20,12 @@ from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_ti
 from tracea_graph.ops.maskable_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import ALIGNED, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
-    gemm,
+    gemm_pattern,
     matrix_of,
     replaceable_matrix,
-    why_kept,
+    why_not_replaceable,
 )
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.zero_maps import zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
@@ -46,13 +46,13 @@ class ColumnBlockGemm(PatternPass):
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = "column-block-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
         weight = replaceable_matrix(graph, region)
         if weight is None:
-            return why_kept(graph, region)
+            return why_not_replaceable(graph, region)
         zeros = self.scan.zeros.zeros([weight], weight, region.params)
         if not zeros.size:
             return Reason(f"{weight.name!r} has few zeros", Code.DENSE_WEIGHTS)
@@ -70,7 +70,7 @@ class TiledColumnBlockGemm(PatternPass):
     """Store and visit exactly the tiles that were set by hand for a matmul's matrix."""
 
     name: str = "tiled-column-block-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
@@ -125,5 +125,5 @@ def _skipping(
     at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
     params = dataclasses.replace(region.params, layout=COLUMN_BLOCKS)
     operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
-    new = fused(rule, params, operands, region.results, [region])
+    new = fused_region(rule, params, operands, region.results, [region])
     return Rewrite((new,), weights={w.name: w for w in (blocks, at)})

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.embedding import BYTES, EmbeddingParams
-from tracea_graph.passes.region_helpers import attribute, fused
+from tracea_graph.passes.region_helpers import attribute, fused_region
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rule
 from tracea_graph.ttg import Region
@@ -34,7 +34,7 @@ def _check(m: Match) -> str | None:
 
 def _embed(m: Match) -> Region:
     operands = (m.values["table"], m.values["ids"])
-    return fused("byte-embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
+    return fused_region("byte-embedding", EmbeddingParams(1), operands, m.root.results, [m.root])
 
 
 BYTE_EMBEDDING = Rule("byte-embedding", (_rows_of,), _embed, _check)

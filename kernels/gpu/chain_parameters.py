@@ -11,7 +11,14 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["ELEMENTS", "Tensor", "operands", "parameters", "results", "vector_length"]
+__all__ = [
+    "ELEMENTS",
+    "ChainTensor",
+    "chain_template_parameters",
+    "operands",
+    "results",
+    "vector_length",
+]
 
 ELEMENTS: Mapping[DType, str] = MappingProxyType(
     {
@@ -32,7 +39,7 @@ _BYTES = 16
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ChainTensor:
     """An operand or result of a chain: index, element type and broadcast kind.
 
     ``expression`` is the C expression of a result's value.
@@ -63,16 +70,16 @@ class Tensor:
         return self.kind in ("full", "col")
 
 
-def operands(chain: Chain) -> tuple[Tensor, ...]:
+def operands(chain: Chain) -> tuple[ChainTensor, ...]:
     """Return the chain's operands, in order."""
     pairs = zip(chain.operands, chain.operand_types, strict=True)
-    return tuple(Tensor(i, dtype, kind) for i, (kind, dtype) in enumerate(pairs))
+    return tuple(ChainTensor(i, dtype, kind) for i, (kind, dtype) in enumerate(pairs))
 
 
-def results(chain: Chain) -> tuple[Tensor, ...]:
+def results(chain: Chain) -> tuple[ChainTensor, ...]:
     """Return the chain's results, in order."""
-    listed = chain_source.results(chain)
-    return tuple(Tensor(i, r.dtype, expression=r.expression) for i, r in enumerate(listed))
+    listed = chain_source.chain_results(chain)
+    return tuple(ChainTensor(i, r.dtype, expression=r.expression) for i, r in enumerate(listed))
 
 
 def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
@@ -81,7 +88,7 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
     return int(width / min(floats, default=DType.F32.size))
 
 
-def parameters(chain: Chain) -> dict[str, Any]:
+def chain_template_parameters(chain: Chain) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
     Where all results have 16 bits, functions take the cheaper approximation: it errs by less than
@@ -93,5 +100,5 @@ def parameters(chain: Chain) -> dict[str, Any]:
         "text": chain.text,
         "operands": operands(chain),
         "results": results(chain),
-        "steps": chain_source.statements(chain),
+        "steps": chain_source.chain_statements(chain),
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import Architecture, Occupancy
 
-__all__ = ["KernelFacts", "opcodes", "read_cubin", "refusal"]
+__all__ = ["KernelFacts", "opcodes", "read_cubin", "why_not_launchable"]
 
 _MAGIC = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
@@ -54,7 +54,7 @@ class KernelFacts:
         return architecture.occupancy(self.registers, self.shared + dynamic, threads)
 
 
-def refusal(
+def why_not_launchable(
     facts: KernelFacts, architecture: Architecture, threads: int, dynamic: int = 0
 ) -> str | None:
     """Return why a kernel must not be launched with this configuration, or None if it may.

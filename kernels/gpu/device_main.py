@@ -6,8 +6,8 @@ prints JSON: ``rates`` (1e9 per second, by symbol), ``figures`` (name, value, un
 ``notes`` about what failed.
 
 ``device_main.py`` without a folder times kernels.  Each line of its input is a JSON request, each
-line of its output the answer; see :func:`compared`.  This file imports only the standard library
-and cuda-python.
+line of its output the answer; see :func:`compare_kernels`.  This file imports only the standard
+library and cuda-python.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class DeviceDriver:
         return time.perf_counter() - start
 
 
-def rate(gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: float) -> float:
+def measure_rate(
+    gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: float
+) -> float:
     """Return 1e9 of a probe's work per second; ``work`` is that of the grid in one round."""
     blocks = gpu.sms * job["blocks"]
 
@@ -123,26 +125,26 @@ def rate(gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: flo
     return rounds * work / median(run(rounds) for _ in range(_REPEATS)) * 1e-9
 
 
-def read(gpu: DeviceDriver, job: dict[str, Any], size: int) -> float:
+def measure_bandwidth(gpu: DeviceDriver, job: dict[str, Any], size: int) -> float:
     """Return the GB/s of reading ``size`` bytes again and again."""
     count = size // 16
     place = gpu.do("cuMemAlloc", size)
     gpu.do("cuMemsetD32", place, 0x3C003C00, size // 4)
     try:
         words = ctypes.c_uint64(int(place)), ctypes.c_int64(count)
-        return rate(gpu, job, words, count * 16)
+        return measure_rate(gpu, job, words, count * 16)
     finally:
         gpu.do("cuMemFree", place)
 
 
-def clock(gpu: DeviceDriver) -> float:
+def measure_clock(gpu: DeviceDriver) -> float:
     """Return the GHz at which the last probe of instructions ran."""
     held = (ctypes.c_uint64 * 2)()
     gpu.do("cuMemcpyDtoH", ctypes.addressof(held), gpu.out, 16)
     return held[0] / held[1] if held[1] else 0.0
 
 
-def steps(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
+def measure_launch_costs(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
     """Measure what it costs that one kernel follows another, and to run a graph and wait."""
     half = 512 << 10
     addresses = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
@@ -188,7 +190,7 @@ def steps(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]
     return found
 
 
-def measured(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
+def run_all_probes(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
     """Run all probes of a folder."""
     rates, notes, ghz = dict[str, float](), list[str](), 0.0
     figures: list[Any] = [("multiprocessors", gpu.sms, "")]
@@ -198,14 +200,14 @@ def measured(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
             module = gpu.do("cuModuleLoadData", (folder / job["file"]).read_bytes())
             job["function"] = gpu.do("cuModuleGetFunction", module, symbol.encode())
             if job["kind"] == "step":
-                figures += steps(gpu, job)
+                figures += measure_launch_costs(gpu, job)
             elif job["kind"] == "read" and not job["work"]:
                 for name, size in (("l2", gpu.l2 // 4), ("dram", max(8 * gpu.l2, 256 << 20))):
                     if 0 < size < gpu.free // 4:
-                        rates[name] = read(gpu, job, size)
+                        rates[name] = measure_bandwidth(gpu, job, size)
             else:
-                rates[symbol] = rate(gpu, job, (), gpu.sms * job["blocks"] * job["work"])
-                ghz = clock(gpu) if job["kind"] == "multiply" and not ghz else ghz
+                rates[symbol] = measure_rate(gpu, job, (), gpu.sms * job["blocks"] * job["work"])
+                ghz = measure_clock(gpu) if job["kind"] == "multiply" and not ghz else ghz
         except RuntimeError as error:
             notes.append(f"{symbol} was not measured: {error}")
     return {"rates": rates, "figures": figures, "ghz": ghz, "notes": notes}
@@ -319,7 +321,7 @@ class Comparison:
         return found
 
 
-def compared(gpu: DeviceDriver, request: dict[str, Any]) -> dict[str, Any]:
+def compare_kernels(gpu: DeviceDriver, request: dict[str, Any]) -> dict[str, Any]:
     """Time two kernels in turn; return milliseconds of a launch, ``a`` and ``b``, or ``error``.
 
     A request has ``kernels`` (file, symbol, grid, threads, shared, arguments), the bytes of their
@@ -346,10 +348,10 @@ def main(arguments: list[str]) -> int:
 
         gpu = DeviceDriver(driver)
         if arguments:
-            sys.stdout.write(json.dumps(measured(gpu, Path(arguments[0]))))
+            sys.stdout.write(json.dumps(run_all_probes(gpu, Path(arguments[0]))))
             return 0
         for line in sys.stdin:
-            sys.stdout.write(f"{json.dumps(compared(gpu, json.loads(line)))}\n")
+            sys.stdout.write(f"{json.dumps(compare_kernels(gpu, json.loads(line)))}\n")
             sys.stdout.flush()
     except (ImportError, RuntimeError) as error:
         sys.stderr.write(f"{error}\n")

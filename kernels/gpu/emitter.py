@@ -49,7 +49,7 @@ from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["emit", "launch_of", "render", "symbol_of", "vocabulary"]
+__all__ = ["emit_kernel", "kernel_preamble", "launch_of", "render", "symbol_of"]
 
 
 class Family(Protocol):
@@ -120,7 +120,7 @@ def symbol_of(call: Call, variant: Variant, target: Target) -> str:
     return f"tracea_{call.dtype}_{name}_{variant.tile}__{target.architecture.name}"
 
 
-def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
+def emit_kernel(call: Call, variant: Variant, target: Target) -> KernelSource:
     """Generate the kernel of a call.
 
     The text depends on types, chain and attributes, not on sizes.
@@ -132,7 +132,7 @@ def emit(call: Call, variant: Variant, target: Target) -> KernelSource:
         **variant.params, **family.parameters(call, variant),
     )  # fmt: skip
     head = f"// {symbol}\n// From {variant.template}.  Generated, do not edit.\n"
-    text = head + vocabulary(target) + body
+    text = head + kernel_preamble(target) + body
     return KernelSource(symbol, text, variant.threads, family.shared(call, variant))
 
 
@@ -141,7 +141,7 @@ def render(template: str, **parameters: Any) -> str:
     return _environment().get_template(template).render(**parameters)
 
 
-def vocabulary(target: Target) -> str:
+def kernel_preamble(target: Target) -> str:
     """Return the preamble of every kernel: the dialect's primitives and those built on them."""
     names = (target.dialect.words, "values.h", "words.h")
     templates = map(_environment().get_template, names)

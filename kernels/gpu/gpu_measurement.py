@@ -29,7 +29,7 @@ from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import run_command
 
 __all__ = [
-    "EARLY", "HOST_NODE", "PLAIN", "SMS", "figures_for", "measure", "nominal", "peak_level",
+    "EARLY", "HOST_NODE", "PLAIN", "SMS", "figures_for", "measure_gpu", "nominal", "peak_level",
 ]  # fmt: skip
 
 EARLY = "kernel after kernel in a graph, started early"
@@ -108,7 +108,7 @@ def figures_for(name: str, figures: Measurements | None) -> Measurements:
     return figures if figures is not None and own else nominal(name)
 
 
-def measure(
+def measure_gpu(
     gpu: Gpu, level: str, environment: Environment, *, refresh: bool = False
 ) -> Measurements:
     """Return a GPU's figures, from the cache, or measured if they are not there or ``refresh``.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import render, vocabulary
+from tracea_graph.kernels.gpu.emitter import kernel_preamble, render
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import MatrixOperand
 
@@ -109,5 +109,5 @@ def probe_source(probe: GpuProbe, architecture: Architecture) -> KernelSource:
         f"probe_{probe.kind}.cu.in", symbol=symbol, threads=probe.threads, blocks=probe.blocks,
         shared=probe.shared, **probe.parameters,
     )  # fmt: skip
-    text = vocabulary(Target(CUDA, architecture)) + body
+    text = kernel_preamble(Target(CUDA, architecture)) + body
     return KernelSource(symbol, text, probe.threads, probe.shared)

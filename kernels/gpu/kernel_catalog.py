@@ -22,7 +22,7 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
-from tracea_graph.kernels.gpu.kernel_selection import permutes, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import is_transposing_copy, variants_of
 from tracea_graph.kernels.gpu.tile_choice import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, View
@@ -91,7 +91,7 @@ class GpuCatalog(KernelCatalog):
             return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
         if schema.op == "depthwise":
             return Channelwise()
-        if schema.op == "copy" and permutes(sizes.call):
+        if schema.op == "copy" and is_transposing_copy(sizes.call):
             return Permuted()
         return super().kind(schema, sizes)
 

@@ -16,7 +16,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_catalog import variant_id
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -99,7 +99,7 @@ def _source(variant: Variant, architecture: Architecture) -> KernelSource | None
     if call is None:
         return None
     try:
-        return emit(call, variant, Target(CUDA, architecture))
+        return emit_kernel(call, variant, Target(CUDA, architecture))
     except (GraphError, LackingError):
         return None
 

@@ -30,7 +30,7 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_convolution,
     warpgroup_matmul,
 )
-from tracea_graph.kernels.gpu.families.strided_copies import lies
+from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
@@ -63,12 +63,12 @@ __all__ = [
     "Choice",
     "Kernel",
     "for_variant",
+    "is_transposing_copy",
     "kernel_of",
     "kernels_of",
     "key_of",
     "launches_for",
     "launches_of",
-    "permutes",
     "refusal_of",
     "tile_numbers",
     "variant_of",
@@ -360,13 +360,13 @@ def _tile(call: Call) -> str:
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
     tiled = ("gemm", "conv", "integer_gemm", "integer_conv")
     rows = _rows(call) if call.op in tiled else 0
-    permuted = call.op == "copy" and permutes(call)
+    permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
 
 
-def permutes(call: Call) -> bool:
+def is_transposing_copy(call: Call) -> bool:
     """Return whether a copy transposes: x and y are contiguous along different, long axes."""
-    axis, y = lies(call), call.views[1]
+    axis, y = contiguous_axis(call), call.views[1]
     if axis is None or y is None:
         return False
     sides = y.dims[axis - max(2 - len(y.dims), 0)], y.dims[-1]
@@ -407,7 +407,7 @@ def key_of(symbol: str) -> int:
     return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
 
 
-def named(name: str, chains: Mapping[int, Chain]) -> Kernel:
+def kernel_from_name(name: str, chains: Mapping[int, Chain]) -> Kernel:
     """Reconstruct a kernel from its name.  Raises GraphError if ``chains`` lacks its chain."""
     symbol, _, text = name.partition(" ")
     made = json.loads(text)

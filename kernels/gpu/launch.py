@@ -20,10 +20,10 @@ __all__ = [
     "Launch",
     "TensorMap",
     "Window",
+    "constant_buffer_flag",
     "divisor",
     "divisor_words",
     "f32",
-    "fixed",
     "i32",
     "pixel_map",
     "pointer",
@@ -167,7 +167,7 @@ def f32(value: float) -> Argument:
     return Argument("f32", value)
 
 
-def fixed(view: View) -> Argument:
+def constant_buffer_flag(view: View) -> Argument:
     """Pass 1 if the view's buffer is a constant, which no kernel of a run writes, else 0."""
     return Argument("fixed", view)
 

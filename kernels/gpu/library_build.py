@@ -17,10 +17,10 @@ from pathlib import Path
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.cubin import refusal
+from tracea_graph.kernels.gpu.cubin import why_not_launchable
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
-from tracea_graph.kernels.gpu.emitter import emit
-from tracea_graph.kernels.gpu.kernel_selection import Kernel, key_of, named
+from tracea_graph.kernels.gpu.emitter import emit_kernel
+from tracea_graph.kernels.gpu.kernel_selection import Kernel, kernel_from_name, key_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.standalone_functions import DeviceFunction, functions_of
@@ -69,7 +69,9 @@ def sources_of(
     targets = [Target(dialect, ARCHITECTURES[level]) for level in levels]
     return {
         t.architecture.name: [
-            emit(k.call, k.variant, t) for k in found if not k.variant.refusal(t.architecture)
+            emit_kernel(k.call, k.variant, t)
+            for k in found
+            if not k.variant.refusal(t.architecture)
         ]
         for t in targets
     }
@@ -78,7 +80,7 @@ def sources_of(
 def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
     """Return each kernel once, sorted by symbol."""
     by_key = {chain.key: chain for chain in chains}
-    found = {k.symbol: k for k in (named(name, by_key) for name in sorted(kernels))}
+    found = {k.symbol: k for k in (kernel_from_name(name, by_key) for name in sorted(kernels))}
     return [kernel for _, kernel in sorted(found.items())]
 
 
@@ -92,7 +94,7 @@ def cubins(sources: Sequence[KernelSource], target: str, environment: Environmen
         if one.refused and one.facts:
             known = replace(one.facts, stack=0)
             source, architecture = one.source, ARCHITECTURES[target]
-            if why := refusal(known, architecture, source.threads, source.shared):
+            if why := why_not_launchable(known, architecture, source.threads, source.shared):
                 raise BuildError(why)
     return [Image(one.source.symbol, one.data) for one in built]
 
@@ -176,7 +178,7 @@ def _text(
     architecture = ARCHITECTURES[level]
     found = [k for k in _kernels(kernels, chains)
              if not k.variant.exact and not k.variant.refusal(architecture)]  # fmt: skip
-    sources = [emit(k.call, k.variant, Target(CUDA, architecture)) for k in found]
+    sources = [emit_kernel(k.call, k.variant, Target(CUDA, architecture)) for k in found]
     return cubins(sources, f"compute_{architecture.capability}", environment) if sources else []
 
 

@@ -9,7 +9,13 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import Measurements
 from tracea_graph.hardware.gpu import Gpu, find_nvidia_gpus
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.gpu_measurement import EARLY, HOST_NODE, PLAIN, measure, peak_level
+from tracea_graph.kernels.gpu.gpu_measurement import (
+    EARLY,
+    HOST_NODE,
+    PLAIN,
+    measure_gpu,
+    peak_level,
+)
 from tracea_graph.policy import Machine
 
 __all__ = ["GpuDiagnostics", "gpus", "level_of", "machine_of", "measured_machine"]
@@ -63,7 +69,7 @@ def measured_machine(levels: Sequence[str], environment: Environment | None) -> 
     if environment is None or not found or level_of(found[0].capability) not in levels:
         return _NOMINAL
     level = level_of(found[0].capability)
-    return machine_of(found[0], measure(found[0], level, environment), level)
+    return machine_of(found[0], measure_gpu(found[0], level, environment), level)
 
 
 class GpuDiagnostics:
@@ -80,4 +86,4 @@ class GpuDiagnostics:
         found = gpus()
         if not found or not (level := level_of(found[0].capability)):
             return None
-        return measure(found[0], level, environment, refresh=refresh)
+        return measure_gpu(found[0], level, environment, refresh=refresh)

@@ -19,7 +19,7 @@ from tracea_graph.config import Environment, usable_processors
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
+from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, why_not_launchable
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, run_command
@@ -105,7 +105,7 @@ def _built(source: KernelSource, target: str, stored: bytes) -> Built:
     if target not in ARCHITECTURES:
         return Built(source, target, data, log, None, None)
     (facts,) = read_cubin(data)
-    reason = refusal(facts, ARCHITECTURES[target], source.threads, source.shared)
+    reason = why_not_launchable(facts, ARCHITECTURES[target], source.threads, source.shared)
     return Built(source, target, data, log, facts, reason)
 
 

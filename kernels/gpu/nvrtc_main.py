@@ -22,10 +22,10 @@ depend on how the compiler schedules one tile shape.
 """
 
 
-def identity(nvrtc: Any) -> dict[str, Any]:
+def nvrtc_identity(nvrtc: Any) -> dict[str, Any]:
     """Return NVRTC's version and targets.  Raises RuntimeError if NVRTC does not respond."""
-    version = checked(nvrtc, nvrtc.nvrtcVersion())
-    (targets,) = checked(nvrtc, nvrtc.nvrtcGetSupportedArchs())
+    version = check_result(nvrtc, nvrtc.nvrtcVersion())
+    (targets,) = check_result(nvrtc, nvrtc.nvrtcGetSupportedArchs())
     exact = [
         f"{name} {one.version}"
         for name in ("nvidia-cuda-nvrtc", "cuda-bindings")
@@ -37,27 +37,29 @@ def identity(nvrtc: Any) -> dict[str, Any]:
 def compile_one(nvrtc: Any, source: Path, target: str) -> tuple[bytes | None, str]:
     """Return the object, or None if the source does not compile, and the compiler's log."""
     text = source.read_bytes()
-    (program,) = checked(nvrtc, nvrtc.nvrtcCreateProgram(text, source.name.encode(), 0, [], []))
+    (program,) = check_result(
+        nvrtc, nvrtc.nvrtcCreateProgram(text, source.name.encode(), 0, [], [])
+    )
     options = [option.encode() for option in (*OPTIONS, f"--gpu-architecture={target}")]
     result = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-    log = taken(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+    log = fetch_buffer(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         return None, log or f"NVRTC answered {result.name}"
     kind = "CUBIN" if target.startswith("sm_") else "PTX"
-    made = taken(nvrtc, program, kind)
-    checked(nvrtc, nvrtc.nvrtcDestroyProgram(program))
+    made = fetch_buffer(nvrtc, program, kind)
+    check_result(nvrtc, nvrtc.nvrtcDestroyProgram(program))
     return (made if kind == "CUBIN" else made.rstrip(b"\0")), log
 
 
-def taken(nvrtc: Any, program: Any, what: str) -> bytes:
+def fetch_buffer(nvrtc: Any, program: Any, what: str) -> bytes:
     """Fetch a buffer from NVRTC: first its size, then its content."""
-    (size,) = checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+    (size,) = check_result(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
     buffer: bytes = b" " * size
-    checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    check_result(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
     return buffer
 
 
-def checked(nvrtc: Any, answer: Any) -> Any:
+def check_result(nvrtc: Any, answer: Any) -> Any:
     """Return the values of an NVRTC result.  Raises RuntimeError if the call failed."""
     if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC answered {answer[0].name}")
@@ -70,7 +72,7 @@ def main(arguments: list[str]) -> int:
         from cuda.bindings import nvrtc
 
         if not arguments:
-            sys.stdout.write(json.dumps(identity(nvrtc)))
+            sys.stdout.write(json.dumps(nvrtc_identity(nvrtc)))
             return 0
         folder = Path(arguments[0])
         for number, target in json.loads((folder / "jobs.json").read_text()):

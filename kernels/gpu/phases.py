@@ -20,10 +20,10 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, Request, cluster_programs
+from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.layout.iota import Iota
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
@@ -82,7 +82,7 @@ class MixedPrecision:
         lower = RegionParams.of(
             region.params, len(region.operands), len(region.results), self.dtype
         )
-        new = fused(self.name, lower, region.operands, region.results, [region])
+        new = fused_region(self.name, lower, region.operands, region.results, [region])
         error = _ERRORS[self.dtype] if isinstance(region.params, _PRODUCTS) else 0.0
         yield Proposal(self.name, (region,), (new,), error=error, step=True)
 
@@ -109,7 +109,7 @@ def _multiplies(params: object) -> bool:
     return any(isinstance(p, _PRODUCTS) for p in own)
 
 
-def structure_rules(request: Request) -> tuple[Pass, ...]:
+def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
     """Return the rules that compute a matmul by other means than its dense matrix, and attention
     over a window."""
     exact = (
@@ -124,7 +124,7 @@ def structure_rules(request: Request) -> tuple[Pass, ...]:
     )
 
 
-def phases(request: Request) -> tuple[Phase, ...]:
+def phases(request: PlanRequest) -> tuple[Phase, ...]:
     """Return the phases that follow those of :func:`tracea_graph.passes.phases`."""
     dtype = TYPES.get(request.precision)
     mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None

@@ -36,7 +36,7 @@ from itertools import accumulate
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
-from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode, symbol_of
+from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode, symbol_index
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
@@ -69,7 +69,7 @@ class _Sizes:
         if isinstance(extent, int):
             row = (NUMBER, extent, 0)
         elif isinstance(extent, str):
-            row = (SYMBOL, symbol_of(extent, self.symbols), 0)
+            row = (SYMBOL, symbol_index(extent, self.symbols), 0)
         else:
             a, b = extent.args
             row = (operator_opcode(extent.op), self.of(a), self.of(b))

@@ -20,7 +20,7 @@ from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Attributes, Buffer, Call, Program, Temp, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["OPS", "DeviceFunction", "functions", "functions_of", "standalone"]
+__all__ = ["OPS", "DeviceFunction", "functions", "functions_of", "kernels_of_functions"]
 
 OPS = ("gemm", "conv2d")
 """Functions of ``tracea.h`` that compute on a GPU, in the order of their numbers in the table."""
@@ -71,7 +71,7 @@ class DeviceFunction:
         return OPS.index(self.op), int(self.dtype.onnx), self.form, self.activation
 
 
-def standalone(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
     """Return the kernels and chains that functions need."""
     found = [f for f in functions() if f.op in ops]
     kernels = sorted({kernel for f in found for kernel in f.kernels})

@@ -16,8 +16,8 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, ViewMove
-from tracea_graph.passes.pointwise.bound_expressions import inline
-from tracea_graph.passes.region_helpers import fused, gemm_producer, only_read_by
+from tracea_graph.passes.pointwise.bound_expressions import inline_producer
+from tracea_graph.passes.region_helpers import fused_region, gemm_producer, only_read_by
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -84,7 +84,9 @@ class TransposedEpilogue:
         before = inner.epilogue or IDENTITY
         extras = product.operands[len(product.operands) - inner.epilogue_inputs :]
         plain = replace(outer.chain, operands=(FULL,) * len(names))
-        joined = inline((plain, tuple(names)), product.results, (before, (value, *extras)))
+        joined = inline_producer(
+            (plain, tuple(names)), product.results, (before, (value, *extras))
+        )
         if joined is None:
             why = Reason("the epilogue would have too many operands", Code.TOO_MANY_OPERANDS)
             return Miss(self.name, region.id, why)
@@ -93,11 +95,11 @@ class TransposedEpilogue:
         params = replace(inner, epilogue=chain)
         operands = (*product.operands[:count], *read[1:])
         if not first:
-            new = fused(self.name, params, operands, region.results, (product, region))
+            new = fused_region(self.name, params, operands, region.results, (product, region))
             return Proposal(self.name, (product, region), (*moved, new), specs, step=True)
         made = f"{result}_last"
         specs[made] = TensorSpec(graph.spec(result).dtype, spec.shape)
-        new = fused(self.name, params, operands, (made,), (product, region))
+        new = fused_region(self.name, params, operands, (made,), (product, region))
         back = self._transpose(made, result, _FIRST, region)
         return Proposal(self.name, (product, region), (*moved, new, back), specs, step=True)
 
@@ -105,7 +107,7 @@ class TransposedEpilogue:
         self, value: str, result: str, perm: tuple[int, ...], covered: Region
     ) -> Region:
         params = ElementwiseParams(IDENTITY, (IndexMap((ViewMove("transpose", perm),)),))
-        return fused(self.name, params, (value,), (result,), (covered,))
+        return fused_region(self.name, params, (value,), (result,), (covered,))
 
 
 def _perm(view: IndexMap) -> tuple[int, ...] | None:

@@ -29,8 +29,13 @@ from tracea_graph.passes.attention.softmax_consumers import (
     match_value_matmul,
     skip_nan_guard,
 )
-from tracea_graph.passes.prove_extents import where_equal
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32, with_feeders
+from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused_region,
+    is_f32,
+    with_private_producers,
+)
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph, TilePattern
@@ -138,8 +143,8 @@ def attention_params(
         raise NoMatch("q, k and v have different heads")
     if not is_f32(graph, *(o.value for o in qkv if o.value not in written)):
         raise NoMatch(Reason("q, k and v are not float32", Code.UNSUPPORTED_DTYPE))
-    agree = where_equal(k.length, v.length) and where_equal(k.batch, v.batch)
-    if not agree or not where_equal(q.batch, k.batch):
+    agree = equal_as_polynomials(k.length, v.length) and equal_as_polynomials(k.batch, v.batch)
+    if not agree or not equal_as_polynomials(q.batch, k.batch):
         raise NoMatch(
             Reason("q, k and v do not provably agree in batch and keys", Code.UNKNOWN_SHAPE)
         )
@@ -179,12 +184,12 @@ def attention_proposal(
     weights = masks.weights if active is None else {**masks.weights, active.name: active}
     external = (*(o.value for o in qkv), *([masking.value] if masking.value else []))
     kept = {*external, *(v for r in (*masks.regions, *masks.shared) for v in r.reads)}
-    covered = with_feeders(graph, [*matcher.covered, *tail.covered], tuple(kept))
+    covered = with_private_producers(graph, [*matcher.covered, *tail.covered], tuple(kept))
     check_interior(graph, covered, (tail.result, *others))
     known = {v: masks.specs.get(v) or graph.spec(v) for v in external}
     specs = {**masks.specs, tail.result: params.infer([known[v] for v in external])[0]}
     operands = external if active is None else (*external, active.name)
-    new = fused(rule, params, operands, (tail.result,), covered)
+    new = fused_region(rule, params, operands, (tail.result,), covered)
     return Proposal(
         rule, tuple(covered), (new, *masks.regions), specs, weights, step=True,
         shared=tuple(masks.shared),

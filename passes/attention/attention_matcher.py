@@ -16,10 +16,10 @@ __all__ = [
     "NoMatch",
     "check_interior",
     "dims",
-    "number",
+    "numeric_attribute",
     "reader",
     "readers",
-    "unscale",
+    "strip_scale",
 ]
 
 
@@ -52,7 +52,7 @@ class Matcher:
         return shape
 
 
-def unscale(graph: TileGraph, value: str) -> tuple[str, float]:
+def strip_scale(graph: TileGraph, value: str) -> tuple[str, float]:
     """Return the value before multiplications and divisions by constants, and their product."""
     scale = 1.0
     while (region := graph.producer(value)) is not None and region.op in ("Mul", "Div"):
@@ -102,7 +102,7 @@ def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequenc
                 )
 
 
-def number(region: Region, name: str, default: float = 0.0) -> float:
+def numeric_attribute(region: Region, name: str, default: float = 0.0) -> float:
     """Return a numeric attribute of an original operator."""
     value = attribute(region, name, default)
     return float(value) if isinstance(value, (int, float)) else default

@@ -19,7 +19,7 @@ from math import inf, sqrt
 from tracea_graph.ir import DType
 from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
-from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, number
+from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, numeric_attribute
 from tracea_graph.passes.attention.group_query import GROUP_QUERY, convert_group_query
 from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
 from tracea_graph.passes.attention.qkv_operands import (
@@ -27,9 +27,9 @@ from tracea_graph.passes.attention.qkv_operands import (
     rows_operand,
     split_heads_operand,
 )
-from tracea_graph.passes.attention.score_masks import Masks, Term
+from tracea_graph.passes.attention.score_masks import Masks, MaskTerm
 from tracea_graph.passes.attention.softmax_consumers import AttentionOutput, attention_outputs
-from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -75,7 +75,7 @@ class AttentionOp:
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
             raise NoMatch("its attention scores are read too")
         flat = graph.spec(inputs[0]).rank == 3
-        counts = [int(number(node, f"{x}_num_heads")) for x in ("q", "kv")]
+        counts = [int(numeric_attribute(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:
             raise NoMatch("the number of heads is not given")
         if any(past) and (lengths or not all(past)):
@@ -90,12 +90,14 @@ class AttentionOp:
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
         causal = bool(attribute(node, "is_causal", 0))
         if lengths:
-            masks.take(Term(valid_key_mask(masks, lengths, inputs[0], inputs[1], causal), -inf))
+            masks.take(
+                MaskTerm(valid_key_mask(masks, lengths, inputs[0], inputs[1], causal), -inf)
+            )
         elif causal:
             masks.order("bottom" if past[0] else "top")
         if inputs[3]:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
-            masks.take(Term(inputs[3], -inf) if boolean else Term(inputs[3]))
+            masks.take(MaskTerm(inputs[3], -inf) if boolean else MaskTerm(inputs[3]))
         ends = (
             [AttentionOutput("rows", results[0], ())]
             if flat
@@ -115,7 +117,7 @@ class AttentionOp:
         ranks = [graph.spec(v).rank for v in inputs[:3] if v]
         if ranks not in ([3, 3, 3], [3, 4, 4]):
             raise NoMatch("q, k and v are packed in one tensor")
-        heads, past = int(number(node, "num_heads")), inputs[6:8]
+        heads, past = int(numeric_attribute(node, "num_heads")), inputs[6:8]
         if heads < 1:
             raise NoMatch("the number of heads is not given")
         if any(past) and (not all(past) or ranks[1] == 4):
@@ -126,15 +128,20 @@ class AttentionOp:
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
         ordered = bool(attribute(node, "unidirectional", 0))
         if ordered:
-            if not past[0] and not where_equal(q.length, k.length):
+            if not past[0] and not equal_as_polynomials(q.length, k.length):
                 raise NoMatch("it keeps an order between sequences of different lengths")
             masks.order("bottom", LOWEST)
         if inputs[4]:
             masks.take(
-                _padding(masks, inputs[4], number(node, "mask_filter_value", _FILTER), ordered)
+                _padding(
+                    masks,
+                    inputs[4],
+                    numeric_attribute(node, "mask_filter_value", _FILTER),
+                    ordered,
+                )
             )
         if inputs[5]:
-            masks.take(Term(inputs[5]))
+            masks.take(MaskTerm(inputs[5]))
         ends = [AttentionOutput("rows", node.results[0], ())]
         return self._proposal(Matcher(graph, [node]), (q, k, v), masks, ends)
 
@@ -153,8 +160,8 @@ class AttentionOp:
         if q.heads % kv[0].heads == 0:  # the operator repeats heads itself
             kv = [dataclasses.replace(o, shared=q.heads // o.heads) for o in kv]
         qkv = (q, kv[0], kv[1])
-        scale = (number(node, "scale") or 1 / sqrt(q.size)) * q.scale * kv[0].scale
-        masking, softcap = masks.done(), number(node, "softcap")
+        scale = (numeric_attribute(node, "scale") or 1 / sqrt(q.size)) * q.scale * kv[0].scale
+        masking, softcap = masks.done(), numeric_attribute(node, "softcap")
         presents = tuple(v for v in node.results[1:3] if v)
         for tail in ends:
             params = attention_params(
@@ -186,16 +193,16 @@ def _zero_rows(opset: int) -> str:
     return "masked" if opset < _AS_FUNCTION else "infinite"
 
 
-def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> Term:
+def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> MaskTerm:
     """Return the bias of padding: add ``lowered``, except to keys that causality masks.
 
     Those get ``LOWEST``, beside which larger biases vanish in float32.
     """
     if not ordered or lowered > LOWEST:
-        return Term(key_padding_bias(masks, mask, lowered))
+        return MaskTerm(key_padding_bias(masks, mask, lowered))
     if lowered != LOWEST:
         raise NoMatch("its mask of padding is weaker than that of causality")
-    return Term(key_padding_bias(masks, mask, None), LOWEST)
+    return MaskTerm(key_padding_bias(masks, mask, None), LOWEST)
 
 
 def _padded(values: tuple[str, ...], count: int) -> tuple[str, ...]:

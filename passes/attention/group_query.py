@@ -28,12 +28,12 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
-from tracea_graph.passes.attention.attention_matcher import NoMatch, number
+from tracea_graph.passes.attention.attention_matcher import NoMatch, numeric_attribute
 from tracea_graph.passes.attention.kv_cache_positions import Positions
 from tracea_graph.passes.attention.qkv_operands import columns_operand
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
-from tracea_graph.passes.prove_extents import where_equal
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -77,7 +77,7 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     def write(params: OpParams, reads: tuple[str, ...], result: str) -> str:
         known = [specs.get(v) or places.spec(v) for v in reads]
         specs[result] = params.infer(known)[0]
-        regions.append(fused(rule, params, reads, (result,), [node]))
+        regions.append(fused_region(rule, params, reads, (result,), [node]))
         return result
 
     if attribute(node, "do_rotary", 0):
@@ -96,11 +96,11 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
         reads = (part.value, *([past] if past else []), places.first(), places.slots())
         cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
     q = qkv[0]
-    window = int(number(node, "local_window_size", -1))
+    window = int(numeric_attribute(node, "local_window_size", -1))
     bias = operands[10]
-    softcap = number(node, "softcap")
+    softcap = numeric_attribute(node, "softcap")
     attend = AttentionParams(
-        q.count, size, size, number(node, "scale") or 1 / sqrt(size),
+        q.count, size, size, numeric_attribute(node, "scale") or 1 / sqrt(size),
         "add" if bias else "none",
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
@@ -151,7 +151,7 @@ def _heads(
     graph: TileGraph, node: Region, operands: tuple[str, ...]
 ) -> tuple[Extent, Extent, int, list[_Columns]]:
     """Return batch, sequence length, head size, and the columns of q, k and v."""
-    heads, shared = (int(number(node, name)) for name in ("num_heads", "kv_num_heads"))
+    heads, shared = (int(numeric_attribute(node, name)) for name in ("num_heads", "kv_num_heads"))
     shape = graph.spec(operands[0]).shape
     if heads < 1 or shared < 1 or heads % shared:
         raise NoMatch("its number of key heads does not divide that of query heads")
@@ -165,7 +165,7 @@ def _heads(
     found = []
     for value, count, start in zip(operands[:3], counts, starts, strict=True):
         own = graph.spec(value).shape if value else shape
-        if own is None or len(own) != 3 or not all(map(where_equal, own[:2], shape[:2])):
+        if own is None or len(own) != 3 or not all(map(equal_as_polynomials, own[:2], shape[:2])):
             raise NoMatch(
                 Reason(
                     "q, k and v do not provably agree in batch and sequence", Code.UNKNOWN_SHAPE

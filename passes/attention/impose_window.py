@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from tracea_graph.config import AttentionWindow
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.passes.prove_extents import where_equal
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -41,7 +41,7 @@ class ImposeWindow:
             return
         queries = params.extents(0, graph.spec(region.operands[0]))[1]
         keys = params.extents(1, graph.spec(region.operands[1]))[1]
-        if params.causal == "none" and not where_equal(queries, keys):
+        if params.causal == "none" and not equal_as_polynomials(queries, keys):
             reason = f"attention {layer} has {queries} queries and {keys} keys: not self-attention"
             yield Miss(self.name, region.id, reason)
             return
@@ -50,7 +50,7 @@ class ImposeWindow:
             params, window=window.keys, global_keys=window.global_keys,
             zero_rows="masked" if params.zero_rows == "none" else params.zero_rows,
         )  # fmt: skip
-        new = fused(self.name, near, region.operands, region.results, [region])
+        new = fused_region(self.name, near, region.operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.attention.attention_matcher import NoMatch
-from tracea_graph.passes.prove_extents import scalar_extent, where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials, scalar_extent
 from tracea_graph.passes.region_helpers import int_constant
 from tracea_graph.ttg import Region, TileGraph
 
@@ -87,7 +87,7 @@ class Positions:
         )
         full = (self.batch, shape[1], self.rows, room)
         padded = value
-        if not where_equal(shape[3], room):
+        if not equal_as_polynomials(shape[3], room):
             keys = self._size(shape[3], value, 3)
             more = self._write(f"more.{stem}.{value}", "Sub", size, keys, shape=(1,))
             pads = self._write(f"pads.{stem}.{value}", "Concat", self._numbers((0,) * 7), more,
@@ -151,7 +151,7 @@ class Positions:
         total = scalar_extent(self.graph, self.operands[6])
         if total is None:
             return f"{self._stem}.{held}"
-        if held == 0 or where_equal(total, combine("add", held, self.rows)):
+        if held == 0 or equal_as_polynomials(total, combine("add", held, self.rows)):
             return total
         return combine("max", total, held)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, unscale
-from tracea_graph.passes.attention.score_masks import Term
+from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, strip_scale
+from tracea_graph.passes.attention.score_masks import MaskTerm
 from tracea_graph.passes.prove_extents import tail_agrees
 from tracea_graph.passes.region_helpers import is_f32, operand_producer
 from tracea_graph.rewrite import constant_number
@@ -23,7 +23,7 @@ class Scores:
     head if there is one."""
 
     product: Region
-    terms: tuple[Term, ...]
+    terms: tuple[MaskTerm, ...]
     softcap: float = 0.0
     factor: str = ""
 
@@ -33,17 +33,17 @@ def match_scores(matcher: Matcher, value: str) -> Scores:
 
     Raises NoMatch for any other operator in between.
     """
-    graph, terms = matcher.graph, list[Term]()
+    graph, terms = matcher.graph, list[MaskTerm]()
     while _distance(graph, value) is not None:
         region = graph.producer(value)
         assert region is not None
         if region.op == "Add":
             value, mask = _sides(graph, region)
-            terms.append(Term(mask, flat=_over_matrices(graph, value, mask)))
+            terms.append(MaskTerm(mask, flat=_over_matrices(graph, value, mask)))
         elif region.op == "Sub":
             value, mask = region.operands
             flat = _over_matrices(graph, value, mask)
-            terms.append(Term(mask, flat=flat, factor=-1.0))
+            terms.append(MaskTerm(mask, flat=flat, factor=-1.0))
         elif region.op == "Where":
             value, term = _choice(graph, region)
             terms.append(replace(term, flat=_over_matrices(graph, value, term.value)))
@@ -55,7 +55,7 @@ def match_scores(matcher: Matcher, value: str) -> Scores:
     raise NoMatch("no product feeds the Softmax")
 
 
-def _scaled(matcher: Matcher, value: str, terms: tuple[Term, ...]) -> Scores:
+def _scaled(matcher: Matcher, value: str, terms: tuple[MaskTerm, ...]) -> Scores:
     """Match scale, softcap and scale again: cap · tanh(scale / cap · product)."""
     value, matcher.scale = _unscaled(matcher, value)
     region, softcap = matcher.graph.producer(value), 0.0
@@ -80,7 +80,7 @@ def _scaled(matcher: Matcher, value: str, terms: tuple[Term, ...]) -> Scores:
         if _distance(matcher.graph, value) is None:
             break
         flat = _over_matrices(matcher.graph, value, added)
-        terms = (*terms, Term(added, flat=flat, factor=matcher.scale))
+        terms = (*terms, MaskTerm(added, flat=flat, factor=matcher.scale))
         matcher.covered.append(region)
         value, more = _unscaled(matcher, value)
         matcher.scale *= more
@@ -114,7 +114,7 @@ def _by_head(graph: TileGraph, region: Region) -> tuple[str, str] | None:
 
 
 def _unscaled(matcher: Matcher, value: str) -> tuple[str, float]:
-    before, scale = unscale(matcher.graph, value)
+    before, scale = strip_scale(matcher.graph, value)
     while value != before:
         region = matcher.graph.producer(value)
         assert region is not None
@@ -126,7 +126,7 @@ def _unscaled(matcher: Matcher, value: str) -> tuple[str, float]:
 
 def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
     """Count the steps back to a product through masks, scales, softcap and reshapes; else None."""
-    value = unscale(graph, value)[0]
+    value = strip_scale(graph, value)[0]
     region = graph.producer(value)
     if region is None or region.fused or depth > _MAX_DEPTH:
         return None
@@ -149,14 +149,14 @@ def _sides(graph: TileGraph, region: Region) -> tuple[str, str]:
     return (a, b) if distances[0] <= distances[1] else (b, a)
 
 
-def _choice(graph: TileGraph, region: Region) -> tuple[str, Term]:
+def _choice(graph: TileGraph, region: Region) -> tuple[str, MaskTerm]:
     condition, a, b = region.operands
     inverted = _distance(graph, a) is None
     scores, fill = (b, a) if inverted else (a, b)
     number = constant_number(graph, fill)
     if number is None:
         raise NoMatch("a boolean mask does not replace scores by a constant")
-    return scores, Term(condition, number, inverted)
+    return scores, MaskTerm(condition, number, inverted)
 
 
 def _before_reshape(matcher: Matcher, region: Region) -> str:

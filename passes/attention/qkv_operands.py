@@ -16,8 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent
-from tracea_graph.passes.attention.attention_matcher import NoMatch, dims, number, unscale
-from tracea_graph.passes.prove_extents import constant_ints, tail_agrees, tuple_axes, where_equal
+from tracea_graph.passes.attention.attention_matcher import (
+    NoMatch,
+    dims,
+    numeric_attribute,
+    strip_scale,
+)
+from tracea_graph.passes.prove_extents import (
+    constant_ints,
+    equal_as_polynomials,
+    squeeze_axes,
+    tail_agrees,
+)
 from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph
 
@@ -62,17 +72,17 @@ def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOp
 
     Raises NoMatch if its heads are not known.
     """
-    value, scale = unscale(graph, value)
+    value, scale = strip_scale(graph, value)
     transposed = keys
     if keys and (swapped := _before_swap(graph, value)) is not None:
-        value, more = unscale(graph, swapped)
+        value, more = strip_scale(graph, swapped)
         scale, transposed = scale * more, False
-    value, more = unscale(graph, _before_flattening(graph, value))
+    value, more = strip_scale(graph, _before_flattening(graph, value))
     found = _repeated(graph, value) if not transposed else None
     shared = 1
     if found is not None:
         (value, shared), scale = found, scale * more
-        value, more = unscale(graph, value)
+        value, more = strip_scale(graph, value)
     operand = _split(graph, value, transposed) or _selected(graph, value, transposed)
     if operand is None:
         operand = head_major_operand(graph, value, transposed)
@@ -84,12 +94,12 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
 
     Raises NoMatch unless keys are stored by rows.
     """
-    value, scale = unscale(graph, value)
+    value, scale = strip_scale(graph, value)
     if keys:
         region = operand_producer(graph, value, "Transpose")
         if region is None or attribute(region, "perm", ()) != _SWAP_MATRICES:
             raise NoMatch("the keys of a matrix are not stored by rows")
-        value, more = unscale(graph, region.operands[0])
+        value, more = strip_scale(graph, region.operands[0])
         scale *= more
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
@@ -100,7 +110,7 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
 
 def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
     """Return a ``[B,S,H·D]`` value, or the columns it was sliced from.  Raises NoMatch."""
-    value, scale = unscale(graph, value)
+    value, scale = strip_scale(graph, value)
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
         raise NoMatch("heads are not split from a rank-3 tensor")
@@ -131,7 +141,7 @@ def _split(graph: TileGraph, value: str, transposed: bool) -> AttentionOperand |
     region = operand_producer(graph, value, "Transpose")
     if region is None or attribute(region, "perm", ()) != (_SPLIT_KEYS if transposed else _SPLIT):
         return None
-    source, scale = unscale(graph, region.operands[0])
+    source, scale = strip_scale(graph, region.operands[0])
     shape = graph.spec(source).shape
     if shape is None or len(shape) != 4:
         return None
@@ -215,11 +225,11 @@ def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
         index = constant_ints(graph, region.operands[1])
         if index is None or len(index) != 1 or graph.spec(region.operands[1]).rank != 0:
             return None
-        axis = int(number(region, "axis"))
+        axis = int(numeric_attribute(region, "axis"))
         return (region.operands[0], axis, index[0]) if index[0] >= 0 else None
     if region.op == "Squeeze":
         part = operand_producer(graph, region.operands[0], "Split")
-        axes = tuple_axes(graph, value)
+        axes = squeeze_axes(graph, value)
         if part is None or axes != (attribute(part, "axis", 0),):
             return None
         return part.operands[0], axes[0], part.results.index(region.operands[0])
@@ -305,6 +315,6 @@ def _repeated(graph: TileGraph, value: str) -> tuple[str, int] | None:
     same = (
         tail_agrees(source[:2], narrow[:2], 2) and tail_agrees(source, narrow, 2)
         and tail_agrees(narrow[:2], wide[:2], 2) and tail_agrees(narrow, wide, 2)
-        and tail_agrees(wide, after, 2) and where_equal(wide[0], after[0])
+        and tail_agrees(wide, after, 2) and equal_as_polynomials(wide[0], after[0])
     )  # fmt: skip
     return (lifted.operands[0], times) if same else None

@@ -17,7 +17,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -96,7 +96,7 @@ class RotaryEmbedding:
                 Reason("the shape of its result is not provably x's", Code.UNKNOWN_SHAPE),
             )
             return
-        new = fused(self.name, params, names, region.results, [region])
+        new = fused_region(self.name, params, names, region.results, [region])
         yield Proposal(self.name, (region,), (new, *extra), specs)
 
 

@@ -24,15 +24,15 @@ from tracea_graph.passes.attention.interval_arithmetic import interval
 from tracea_graph.passes.layout.affine_indices import (
     Band,
     conjunction_factors,
-    dropped_number,
-    drops,
+    masked_out_number,
+    masking_where,
 )
-from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import int_constant, operand_producer
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph, TilePattern
 
-__all__ = ["ABSORBING", "Masking", "Masks", "Term", "split_tiles"]
+__all__ = ["ABSORBING", "MaskTerm", "Masking", "Masks", "split_tiles"]
 
 ABSORBING = -1e30
 """Largest number x for which score + x = x in float32: adding x equals replacing the score."""
@@ -42,7 +42,7 @@ Shape = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
-class Term:
+class MaskTerm:
     """One masking step: add ``value``, or keep the score where ``value`` is true and fill
     elsewhere.
 
@@ -97,7 +97,7 @@ class Masks:
     weights: dict[str, Weight] = field(default_factory=dict)
     shared: list[Region] = field(default_factory=list)
 
-    def take(self, term: Term) -> None:
+    def take(self, term: MaskTerm) -> None:
         """Add a term.  Raises NoMatch for a boolean mask that fills with NaN or +inf."""
         if term.fill is not None:
             if isnan(term.fill) or term.fill == inf:
@@ -112,11 +112,11 @@ class Masks:
             self.steps.append(replace(drop, whole=_unexpanded(self.graph, term.value)))
         elif (sides := self._causal_side(term.value)) is not None:
             for side in sides:
-                self.take(Term(side))
+                self.take(MaskTerm(side))
         else:
             self.steps.append(_unexpanded(self.graph, term.value))
 
-    def over_heads(self, term: Term) -> Term:
+    def over_heads(self, term: MaskTerm) -> MaskTerm:
         """Return a term over matrices ``[N,S,T]`` as one over items with one head each."""
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
@@ -143,11 +143,11 @@ class Masks:
 
     def _sum_as_drop(self, value: str) -> _Drop | None:
         """Return a mask of zeros and one absorbing number as its condition."""
-        fill = dropped_number(self.graph, value)
+        fill = masked_out_number(self.graph, value)
         if fill is None or not fill <= ABSORBING:
             return None
         choice = operand_producer(self.graph, _unexpanded(self.graph, value), "Where")
-        if choice is not None and (chosen := drops(self.graph, choice)) is not None:
+        if choice is not None and (chosen := masking_where(self.graph, choice)) is not None:
             return self._drop(choice.operands[0], fill, False, chosen[1])
         parts = conjunction_factors(self.graph, value)
         return None if parts is None else self._conditions(parts, fill, False)
@@ -185,9 +185,9 @@ class Masks:
 
     def _order(self, reach: Extent) -> str:
         rows, keys = self.full[2:]
-        if where_equal(combine("add", rows, reach), keys):
+        if equal_as_polynomials(combine("add", rows, reach), keys):
             return "bottom"
-        return "top" if where_equal(reach, 0) else ""
+        return "top" if equal_as_polynomials(reach, 0) else ""
 
     # ---- combine --------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Masks:
         if spec.dtype is not dtype or spec.shape is None or len(spec.shape) > 4:
             raise NoMatch(f"the mask is {spec}")
         for have, need in zip(spec.shape[::-1], self.full[::-1], strict=False):
-            if have != 1 and not where_equal(have, need) and not _is_cut(have, need):
+            if have != 1 and not equal_as_polynomials(have, need) and not _is_cut(have, need):
                 raise NoMatch(
                     Reason(
                         f"the mask {spec} does not provably broadcast to {dims(self.full)}",
@@ -320,8 +320,8 @@ class Masks:
 
 
 def split_tiles(
-    graph: TileGraph, terms: Sequence[Term]
-) -> tuple[tuple[Term, ...], TilePattern | None]:
+    graph: TileGraph, terms: Sequence[MaskTerm]
+) -> tuple[tuple[MaskTerm, ...], TilePattern | None]:
     """Separate the mask of tiles that were set by hand, which comes last, from other masks."""
     if not graph.patterns or not terms:
         return tuple(terms), None
@@ -347,7 +347,7 @@ def _is_cut(have: Extent, need: Extent) -> bool:
     """
     if not isinstance(have, Expr) or have.op != "min":
         return False
-    return any(where_equal(a, need) for a in have.args)
+    return any(equal_as_polynomials(a, need) for a in have.args)
 
 
 def _unexpanded(graph: TileGraph, value: str) -> str:

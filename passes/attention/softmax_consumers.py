@@ -11,7 +11,7 @@ from tracea_graph.passes.attention.qkv_operands import (
     matrices_operand,
     split_heads_operand,
 )
-from tracea_graph.passes.prove_extents import tail_agrees, where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials, tail_agrees
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -101,7 +101,7 @@ def attention_outputs(graph: TileGraph, result: str) -> list[AttentionOutput]:
     if (
         merged == after[2]
         and isinstance(merged, int)
-        and all(map(where_equal, before[:2], after[:2]))
+        and all(map(equal_as_polynomials, before[:2], after[:2]))
     ):
         ends.insert(0, AttentionOutput("rows", last.results[0], (turn, last)))
     return ends

@@ -15,8 +15,13 @@ from dataclasses import dataclass, field
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, Weight, combine
 from tracea_graph.passes.attention.attention_matcher import NoMatch
 from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
-from tracea_graph.passes.prove_extents import tail_agrees, where_equal
-from tracea_graph.passes.region_helpers import attribute, int_constant, read_outside, with_feeders
+from tracea_graph.passes.prove_extents import equal_as_polynomials, tail_agrees
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    int_constant,
+    read_outside,
+    with_private_producers,
+)
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -47,7 +52,9 @@ class UnflattenHeads:
         if root is None or not isinstance(batched[1], int) or not tail_agrees(flat, batched, 2):
             yield Miss(self.name, region.id, unsuited_reason("it splits no batch of heads"))
             return
-        if _model(graph, root) is None or not where_equal(flat[0], combine("mul", *batched[:2])):
+        if _model(graph, root) is None or not equal_as_polynomials(
+            flat[0], combine("mul", *batched[:2])
+        ):
             yield Miss(
                 self.name, region.id, unsuited_reason("nothing before it works head by head")
             )
@@ -63,7 +70,9 @@ class UnflattenHeads:
                 yield Miss(self.name, region.id, str(why))
                 return
             if new.products and len(new.specs[made].shape or ()) == 4:
-                covered = with_feeders(graph, [*new.covered.values(), region], tuple(new.kept))
+                covered = with_private_producers(
+                    graph, [*new.covered.values(), region], tuple(new.kept)
+                )
                 gone = (old.results[0] for old in new.covered.values())
                 others = read_outside(graph, gone, covered)
                 if not others:
@@ -147,7 +156,7 @@ class _UnflattenedHeads:
         if len(shape) < 3 or shape[0] == 1:
             self.kept.add(value)
             return value
-        if not where_equal(shape[0], combine("mul", *self.lead)):
+        if not equal_as_polynomials(shape[0], combine("mul", *self.lead)):
             raise NoMatch(
                 Reason(
                     f"{value!r} does not provably have {self.lead[1]} matrices of each item",
@@ -174,7 +183,7 @@ class _UnflattenedHeads:
             return ""
         if region.op == "Reshape":
             lead = before[:-2]
-            fits = len(lead) == 2 and all(map(where_equal, lead, self.lead))
+            fits = len(lead) == 2 and all(map(equal_as_polynomials, lead, self.lead))
         elif region.op == "Tile":
             fits = before[:-2] == (self.lead[1],)
         else:

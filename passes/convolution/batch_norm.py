@@ -23,10 +23,10 @@ from tracea_graph.passes.convolution.derived_filters import (
     fold_affine_before,
     must_stay_plain,
 )
-from tracea_graph.passes.pointwise.bound_expressions import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     is_f32,
     only_read_by,
     operand_producer,
@@ -35,10 +35,10 @@ from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["BATCH_NORM", "ConvBatchNorm", "read_affine"]
+__all__ = ["BATCH_NORM", "ConvBatchNorm", "batch_norm_affine"]
 
 
-def read_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
+def batch_norm_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
     """Return the affine map of a BatchNormalization with constant statistics, or why it has
     none."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
@@ -76,7 +76,7 @@ class ConvBatchNorm:
         self, graph: TileGraph, conv: Region, norm: Region, between: str, after: bool
     ) -> Proposal | Miss:
         last = norm if after else conv
-        affine = read_affine(graph, norm)
+        affine = batch_norm_affine(graph, norm)
         if isinstance(affine, str):
             return Miss(self.name, norm.id, affine)
         if not only_read_by(graph, between, last):
@@ -96,7 +96,7 @@ class ConvBatchNorm:
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
         operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *epilogue_inputs)
         params = dataclasses.replace(params, bias=True)
-        new = fused(self.name, params, operands, last.results[:1], (conv, norm))
+        new = fused_region(self.name, params, operands, last.results[:1], (conv, norm))
         weights = {w.name: w for w in (new_w, new_bias)}
         return Proposal(self.name, (conv, norm), (new,), weights=weights)
 
@@ -108,7 +108,7 @@ def _norm(op: Any, x: Any) -> Any:
 def _convert(m: Match) -> Rewrite | str:
     """Convert a batch normalisation that no convolution absorbed to a product and a sum."""
     graph, region = m.graph, m.root
-    affine, spec = read_affine(graph, region), m.spec("x")
+    affine, spec = batch_norm_affine(graph, region), m.spec("x")
     if isinstance(affine, str):
         return affine
     if spec.rank is None or not 2 <= spec.rank <= 6:
@@ -120,9 +120,9 @@ def _convert(m: Match) -> Rewrite | str:
         spec = graph.spec(value)
         scale, shift = (_over_rows(w, spec.shape or ()) for w in (scale, shift))
     names = (value, scale.name, shift.name)
-    kinds = tuple(kind_of(s, spec) for s in (spec, scale.spec, shift.spec))
+    kinds = tuple(matrix_broadcast_kind(s, spec) for s in (spec, scale.spec, shift.spec))
     chain = Chain(kinds, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
-    new = fused("batch-norm", ElementwiseParams(chain), names, (result,), covered)
+    new = fused_region("batch-norm", ElementwiseParams(chain), names, (result,), covered)
     weights = {scale.name: scale, shift.name: shift}
     return Rewrite((new,), covered, weights=weights, step=True)
 

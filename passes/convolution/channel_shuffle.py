@@ -13,12 +13,12 @@ from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     is_f32,
     only_read_by,
     operand_producer,
     same_shape,
-    with_feeders,
+    with_private_producers,
 )
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
@@ -59,8 +59,8 @@ def _shuffle(m: Match) -> Rewrite:
     groups, channels = parts[1], before[1]
     assert isinstance(groups, int) and isinstance(channels, int)
     params = LayoutParams("shuffle", (groups, channels))
-    covered = with_feeders(m.graph, (split, transpose, m.root), (value,))
-    new = fused("channel-shuffle", params, (value,), m.root.results, covered)
+    covered = with_private_producers(m.graph, (split, transpose, m.root), (value,))
+    new = fused_region("channel-shuffle", params, (value,), m.root.results, covered)
     return Rewrite((new,), tuple(covered), step=True)
 
 
@@ -121,7 +121,7 @@ class DeinterleaveChannels:
                 Reason("what lies between its steps is read by others", Code.OTHER_READERS),
             )
             return
-        covered = with_feeders(graph, (split, transpose, stack, *readers), (value,))
+        covered = with_private_producers(graph, (split, transpose, stack, *readers), (value,))
         yield self._proposal(value, piles, before, each, covered, readers, chosen)
 
     def _proposal(
@@ -132,11 +132,11 @@ class DeinterleaveChannels:
         channels = before[1]
         assert isinstance(channels, int)
         params = LayoutParams("shuffle", (each, channels))
-        new = [fused(self.name, params, (value,), (whole,), covered)]
+        new = [fused_region(self.name, params, (value,), (whole,), covered)]
         for reader, at in zip(readers, chosen, strict=True):
             assert at is not None
             part = LayoutParams("channels", (at * each, (at + 1) * each))
-            new.append(fused(self.name, part, (whole,), reader.results, (reader,)))
+            new.append(fused_region(self.name, part, (whole,), reader.results, (reader,)))
         specs = {whole: TensorSpec(DType.F32, tuple(before))}
         return Proposal(self.name, tuple(covered), tuple(new), specs, step=True)
 

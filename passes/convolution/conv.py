@@ -16,11 +16,11 @@ from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.derived_filters import must_stay_plain, select_taps
 from tracea_graph.passes.convolution.read_window import live_taps, read_window
-from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline_producer
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     is_f32,
     only_read_by,
     operand_producer,
@@ -73,7 +73,7 @@ def _convert(m: Match) -> Rewrite | str:
     params = ConvParams(channels, weight.shape[0], window, groups, bias=bool(bias))
     w = weight.name
     operands = (x, w, *([bias] if bias else []))
-    new = fused("conv", params, operands, region.results, [region])
+    new = fused_region("conv", params, operands, region.results, [region])
     return Rewrite((new,), weights=weights, step=True)
 
 
@@ -98,7 +98,7 @@ def _pad(m: Match) -> Region:
     total = tuple(a + b for a, b in zip(window.pads, pads, strict=True))
     params = dataclasses.replace(m.root.params, window=dataclasses.replace(window, pads=total))
     operands = (m.values["x"], *m.root.operands[1:])
-    return fused("conv-pad", params, operands, m.root.results, (pad, m.root))
+    return fused_region("conv-pad", params, operands, m.root.results, (pad, m.root))
 
 
 def zero_padding(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
@@ -172,7 +172,7 @@ class ConvEpilogue:
         if not same_shape(graph.spec(value), result):
             return Miss(self.name, region.id, f"the convolution's {value!r} is broadcast")
         x, w, bias, epilogue_inputs = conv.params.split(conv.operands)
-        joined = inline(
+        joined = inline_producer(
             bound_chain, value, (conv.params.epilogue or IDENTITY, (value, *epilogue_inputs))
         )
         if joined is None:
@@ -192,7 +192,7 @@ class ConvEpilogue:
         params = dataclasses.replace(conv.params, epilogue=chain)
         behind = conv.operands[2 + conv.params.bias + conv.params.epilogue_inputs :]
         operands = (x, w, *([bias] if bias else []), *names[1:], *behind)
-        new = fused(self.name, params, operands, region.results, (conv, region))
+        new = fused_region(self.name, params, operands, region.results, (conv, region))
         return Proposal(self.name, (conv, region), (new,))
 
 

@@ -30,7 +30,7 @@ from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -148,7 +148,7 @@ class ConvTranspose:
         params = ConvParams(plan.channels, plan.filters * math.prod(kernel), window)
         packed = _filters(weight, params, (), f"{w}_taps", plan)
         specs = {places: params.infer([graph.spec(x)])[0]}
-        steps = [fused(self.name, params, (x, packed.name), (places,), [region])]
+        steps = [fused_region(self.name, params, (x, packed.name), (places,), [region])]
         bias = [v for v in rest if v]
         for i, phases in enumerate(itertools.product(*plan.axes)):
             maps = [_shifted_by_tap(plan, phases, taps, kernel, before) for taps in _taps(phases)]
@@ -160,10 +160,10 @@ class ConvTranspose:
             specs[part] = total.infer(
                 [*(specs[places] for _ in _taps(phases)), *map(graph.spec, bias)]
             )[0]
-            steps.append(fused(self.name, total, reads, (part,), []))
+            steps.append(fused_region(self.name, total, reads, (part,), []))
         parts = tuple(f"{result}_phase{i}" for i in range(plan.count))
         spread = LayoutParams("spread", plan.strides, plan.count)
-        steps.append(fused(self.name, spread, parts, (result,), []))
+        steps.append(fused_region(self.name, spread, parts, (result,), []))
         weights = {packed.name: packed}
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
 
@@ -183,11 +183,13 @@ class ConvTranspose:
             packed = _filters(weight, params, phases, f"{w}_phase{i}", plan)
             weights[packed.name] = packed
             specs[part] = params.infer([graph.spec(x)])[0]
-            steps.append(fused(self.name, params, (x, packed.name, *bias), (part,), [region]))
+            steps.append(
+                fused_region(self.name, params, (x, packed.name, *bias), (part,), [region])
+            )
             parts.append(part)
         if plan.count > 1:
             spread = LayoutParams("spread", plan.strides, len(parts))
-            steps.append(fused(self.name, spread, tuple(parts), (result,), []))
+            steps.append(fused_region(self.name, spread, tuple(parts), (result,), []))
         specs.pop(result, None)
         return Proposal(self.name, (region,), tuple(steps), specs, weights, step=True)
 

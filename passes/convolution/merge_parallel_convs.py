@@ -21,9 +21,9 @@ import numpy.typing as npt
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.passes.convolution.batch_norm import read_affine
+from tracea_graph.passes.convolution.batch_norm import batch_norm_affine
 from tracea_graph.passes.convolution.derived_filters import ChannelAffine, must_stay_plain
-from tracea_graph.passes.region_helpers import fused, only_read_by
+from tracea_graph.passes.region_helpers import fused_region, only_read_by
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -111,7 +111,7 @@ def _sum(
         f"{result}_bias", DType.F32, (params.filters,), lambda: _offsets(params, branches)
     )
     covered = (*terms, *sums)
-    new = fused(
+    new = fused_region(
         MergeParallelConvs.name, replace(params, bias=True), (x, filters.name, offsets.name),
         (result,), covered,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def _sum(
 
 def _branch(graph: TileGraph, term: Region) -> _Branch | str:
     if not isinstance(term.params, ConvParams):
-        affine = read_affine(graph, term)
+        affine = batch_norm_affine(graph, term)
         return affine if isinstance(affine, str) else _Branch(term, affine=affine)
     _, w, bias, _ = term.params.split(term.operands)
     weight, offsets = graph.weight(w), graph.weight(bias) if bias else None

@@ -15,7 +15,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.layout_op import BORDERS, LayoutParams
 from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.shape_values import ShapeValues
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -82,7 +82,7 @@ def _step(
     spec = params.infer([graph.spec(v) for v in values])[0]
     known = graph.spec(region.results[0])
     specs = {} if known.shape and isinstance(known.shape[1], int) else {region.results[0]: spec}
-    new = fused("pad", params, values, region.results, [region])
+    new = fused_region("pad", params, values, region.results, [region])
     return Rewrite((new,), specs=specs, step=True)
 
 

@@ -11,7 +11,7 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.passes.convolution.read_window import read_window
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -35,7 +35,7 @@ def _pool(m: Match) -> Rewrite | str:
     found = _read(m.graph, m.root)
     if isinstance(found, str):
         return found
-    new = fused("pool", found, m.root.operands[:1], m.root.results[:1], [m.root])
+    new = fused_region("pool", found, m.root.operands[:1], m.root.results[:1], [m.root])
     return Rewrite((new,), step=True)
 
 
@@ -147,7 +147,7 @@ def _flatten(m: Match) -> Region:
     """Write ``[N, C, 1, 1]`` as ``[N, C]`` directly."""
     pool = m.labels["pool"]
     params = dataclasses.replace(pool.params, flat=True)
-    return fused("pool-flatten", params, pool.operands, m.root.results, (pool, m.root))
+    return fused_region("pool-flatten", params, pool.operands, m.root.results, (pool, m.root))
 
 
 def _line(op: Any, x: Any) -> Any:
@@ -170,7 +170,7 @@ def _pool_line(m: Match) -> Region:
     write adaptive 1-D pooling."""
     lift, pool = m.labels["lift"], m.labels["pool"]
     covered = (lift, pool, m.root)
-    return fused("pool-unsqueeze", pool.params, lift.operands[:1], m.root.results, covered)
+    return fused_region("pool-unsqueeze", pool.params, lift.operands[:1], m.root.results, covered)
 
 
 POOL = Rule("pool", (_pooled,), _pool)

@@ -10,7 +10,7 @@ import numpy as np
 from tracea_graph.ir import Extent
 from tracea_graph.ops.resize import COORDINATES, NEAREST, WAYS, ResizeParams
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -36,7 +36,7 @@ def _resize(m: Match) -> Rewrite | str:
     if isinstance(found, str):
         return found
     params, operands = found
-    new = fused("resize", params, operands, m.root.results, [m.root])
+    new = fused_region("resize", params, operands, m.root.results, [m.root])
     return Rewrite((new,), step=True)
 
 

@@ -13,7 +13,7 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise_steps import UNARY
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.convolution.read_window import live_taps, read_window
-from tracea_graph.passes.region_helpers import attribute, fused, int_constant
+from tracea_graph.passes.region_helpers import attribute, fused_region, int_constant
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["DepthUnfolder", "unfold_region"]
@@ -123,7 +123,7 @@ def _conv(t: DepthUnfolder, region: Region) -> bool:
         move = LayoutParams("frames", ints)
         count, wide, *space = move.infer([t.specs[source]])[0].shape or ()
         framed = t.value(f"{region.results[0]}_frames", (count, wide, *space))
-        t.regions.append(fused("conv3d-to-conv2d", move, (source,), (framed,), [region]))
+        t.regions.append(fused_region("conv3d-to-conv2d", move, (source,), (framed,), [region]))
         source = framed
 
     def load() -> Array:

@@ -16,14 +16,14 @@ import numpy as np
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
-__all__ = ["attention", "multi_head", "plain_attention", "why_no_mask"]
+__all__ = ["decompose_attention", "decompose_multi_head", "plain_attention", "why_no_mask"]
 
 _MULTI_HEAD = "com.microsoft::MultiHeadAttention"
 _KEPT = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 """Attributes that both operators have."""
 
 
-def multi_head(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_multi_head(s: OnnxBuilder) -> OnnxBuilder:
     """Move the bias of a MultiHeadAttention before it."""
     *qkv, bias = s.operands[:4]
     if not bias:
@@ -34,7 +34,7 @@ def multi_head(s: OnnxBuilder) -> OnnxBuilder:
     return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
 
 
-def attention(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
     """Write the projections of an Attention as separate products."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):

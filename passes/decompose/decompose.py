@@ -25,12 +25,15 @@ import numpy as np
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
-from tracea_graph.passes.decompose.contrib_attention import attention, multi_head
-from tracea_graph.passes.decompose.einsum import einsum
+from tracea_graph.passes.decompose.contrib_attention import (
+    decompose_attention,
+    decompose_multi_head,
+)
+from tracea_graph.passes.decompose.einsum import decompose_einsum
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
-from tracea_graph.passes.decompose.pad_any_axes import padded
-from tracea_graph.passes.decompose.patch_conv3d import stacked
+from tracea_graph.passes.decompose.pad_any_axes import decompose_pad
+from tracea_graph.passes.decompose.patch_conv3d import decompose_patch_conv3d
 from tracea_graph.passes.decompose.qlinear_ops import (
     dynamic_quantize_matmul,
     matmul_integer_to_float,
@@ -45,7 +48,7 @@ from tracea_graph.passes.decompose.qlinear_ops import (
     qlinear_softmax,
     qlinear_where,
 )
-from tracea_graph.passes.decompose.quantized_attention import qattention
+from tracea_graph.passes.decompose.quantized_attention import decompose_qattention
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -224,11 +227,11 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::BiasGelu": _gelu,
         "com.microsoft::FastGelu": _fast_gelu,
         "com.microsoft::QuickGelu": _quick_gelu,
-        "com.microsoft::Attention": attention,
-        "com.microsoft::MultiHeadAttention": multi_head,
+        "com.microsoft::Attention": decompose_attention,
+        "com.microsoft::MultiHeadAttention": decompose_multi_head,
         "com.microsoft::DynamicQuantizeMatMul": dynamic_quantize_matmul,
         "com.microsoft::MatMulIntegerToFloat": matmul_integer_to_float,
-        "com.microsoft::QAttention": qattention,
+        "com.microsoft::QAttention": decompose_qattention,
         "com.microsoft::QGemm": qgemm,
         "com.microsoft::QLinearAdd": qlinear_binary,
         "com.microsoft::QLinearAveragePool": qlinear_average_pool,
@@ -239,10 +242,10 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::QLinearSigmoid": qlinear_activation,
         "com.microsoft::QLinearSoftmax": qlinear_softmax,
         "com.microsoft::QLinearWhere": qlinear_where,
-        "Conv": stacked,
+        "Conv": decompose_patch_conv3d,
         "DequantizeLinear": _dequantise,
-        "Einsum": einsum,
-        "Pad": padded,
+        "Einsum": decompose_einsum,
+        "Pad": decompose_pad,
         "QLinearConv": qlinear_conv,
         "QLinearMatMul": qlinear_matmul,
     }

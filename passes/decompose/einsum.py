@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
-__all__ = ["einsum"]
+__all__ = ["decompose_einsum"]
 
 Groups = Sequence[str]
 """Axes of a value, each a string of labels that form one axis; "" is an axis of size 1."""
@@ -73,7 +73,7 @@ class _Sum:
         return self.grouped(self.transposed(value, labels, order), order, groups)
 
 
-def einsum(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_einsum(s: OnnxBuilder) -> OnnxBuilder:
     """Write an Einsum of one or two operands as matrix products, reshapes and transposes.
 
     Raises CannotDecompose if an axis is repeated, broadcast, or summed over in one operand only.

@@ -14,7 +14,7 @@ from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuil
 from tracea_graph.passes.prove_extents import constant_ints, reshape_target
 from tracea_graph.rewrite import constant_number
 
-__all__ = ["padded"]
+__all__ = ["decompose_pad"]
 
 _OPSET = 11
 """Opset from which Pad takes its amounts as an operand."""
@@ -26,7 +26,7 @@ _TAKE_PADDING = frozenset((
 Shape = tuple[Extent, ...]
 
 
-def padded(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_pad(s: OnnxBuilder) -> OnnxBuilder:
     shape, amounts = _zeros(s)
     places = [i for i, (before, after) in enumerate(amounts) if before or after]
     rank = len(shape)

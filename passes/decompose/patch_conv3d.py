@@ -14,10 +14,10 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
-__all__ = ["stacked"]
+__all__ = ["decompose_patch_conv3d"]
 
 
-def stacked(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_patch_conv3d(s: OnnxBuilder) -> OnnxBuilder:
     x, w, *rest = s.region.operands
     weight, shape = s.graph.weight(w), s.graph.spec(x).shape
     result = s.graph.spec(s.region.results[0]).shape

@@ -14,10 +14,10 @@ from tracea_graph.ir import Array, DType, TensorSpec, Weight
 from tracea_graph.passes.decompose.contrib_attention import plain_attention, why_no_mask
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
-__all__ = ["qattention"]
+__all__ = ["decompose_qattention"]
 
 
-def qattention(s: OnnxBuilder) -> OnnxBuilder:
+def decompose_qattention(s: OnnxBuilder) -> OnnxBuilder:
     """Write the projections of a QAttention as products of integers, each rescaled."""
     x, weight, bias, scale, scales, mask, zero, zeros, past = s.operands[:9]
     if s.attribute("do_rotary", 0):

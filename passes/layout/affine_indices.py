@@ -19,15 +19,22 @@ import numpy as np
 from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.passes.prove_extents import (
     constant_ints,
+    equal_as_polynomials,
     scalar_extent,
     tail_agrees,
-    where_equal,
 )
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Affine", "Band", "affine", "conjunction_factors", "dropped_number", "drops"]
+__all__ = [
+    "AffineTensor",
+    "Band",
+    "affine_form",
+    "conjunction_factors",
+    "masked_out_number",
+    "masking_where",
+]
 
 _MAX_DEPTH = 16
 _MAX_TRIANGLE = 1 << 24
@@ -44,7 +51,7 @@ _NEGATED = {"LessOrEqual": "Greater", "Less": "GreaterOrEqual", "GreaterOrEqual"
 
 
 @dataclass(frozen=True)
-class Affine:
+class AffineTensor:
     """An integer tensor ``const + Σ steps[a] · index[a]``."""
 
     const: Extent
@@ -61,14 +68,14 @@ class Band:
 # ---- integers ----------------------------------------------------------------------------
 
 
-def affine(graph: TileGraph, value: str, depth: int = 0) -> Affine | None:
+def affine_form(graph: TileGraph, value: str, depth: int = 0) -> AffineTensor | None:
     """Return the affine form of an integer tensor, or None if its structure proves none."""
     shape = graph.spec(value).shape
     if shape is None or depth > _MAX_DEPTH:
         return None
     if all(d == 1 for d in shape):
         number = scalar_extent(graph, value)
-        return None if number is None else Affine(number, (0,) * len(shape))
+        return None if number is None else AffineTensor(number, (0,) * len(shape))
     if graph.weight(value) is not None:
         return _constant_line(graph, value)
     region = graph.producer(value)
@@ -76,19 +83,21 @@ def affine(graph: TileGraph, value: str, depth: int = 0) -> Affine | None:
         return None
     if region.op == "Range":
         start, step = (scalar_extent(graph, region.operands[i]) for i in (0, 2))
-        return Affine(start, (step,)) if start is not None and isinstance(step, int) else None
+        return (
+            AffineTensor(start, (step,)) if start is not None and isinstance(step, int) else None
+        )
     if region.op in ("Identity", "Cast") and graph.spec(value).dtype in (DType.I64, DType.I32):
-        return affine(graph, region.operands[0], depth + 1)
+        return affine_form(graph, region.operands[0], depth + 1)
     if region.op in ("Unsqueeze", "Squeeze", "Reshape", "Expand"):
-        inner = affine(graph, region.operands[0], depth + 1)
+        inner = affine_form(graph, region.operands[0], depth + 1)
         return None if inner is None else _reshaped(graph, region, inner)
     if region.op in ("Add", "Sub"):
-        a, b = (affine(graph, v, depth + 1) for v in region.operands)
+        a, b = (affine_form(graph, v, depth + 1) for v in region.operands)
         return _sum(a, b, 1 if region.op == "Add" else -1, len(shape)) if a and b else None
     return None
 
 
-def _constant_line(graph: TileGraph, value: str) -> Affine | None:
+def _constant_line(graph: TileGraph, value: str) -> AffineTensor | None:
     """Return the affine form of a constant that counts along its last axis."""
     weight = graph.weights[value]
     if weight.dtype not in (DType.I64, DType.I32) or weight.count > _MAX_TRIANGLE:
@@ -100,36 +109,36 @@ def _constant_line(graph: TileGraph, value: str) -> Affine | None:
     step = int(row[1] - row[0])
     if not np.array_equal(row, row[0] + step * np.arange(len(row))):
         return None
-    return Affine(int(row[0]), (*(0,) * (array.ndim - 1), step))
+    return AffineTensor(int(row[0]), (*(0,) * (array.ndim - 1), step))
 
 
-def _reshaped(graph: TileGraph, region: Region, inner: Affine) -> Affine | None:
+def _reshaped(graph: TileGraph, region: Region, inner: AffineTensor) -> AffineTensor | None:
     """Follow a Reshape that adds, removes or moves axes of size 1."""
     before = graph.spec(region.operands[0]).shape or ()
     after = graph.spec(region.results[0]).shape or ()
     if region.op == "Expand":
         lead = len(after) - len(before)
         grown = zip(before, after[lead:], inner.steps, strict=True)
-        if lead < 0 or any(d != 1 and not where_equal(d, full) for d, full, _ in grown):
+        if lead < 0 or any(d != 1 and not equal_as_polynomials(d, full) for d, full, _ in grown):
             return None
-        return Affine(inner.const, (*(0,) * lead, *(s if d != 1 else 0
+        return AffineTensor(inner.const, (*(0,) * lead, *(s if d != 1 else 0
                       for d, s in zip(before, inner.steps, strict=True))))  # fmt: skip
     moving = [(d, s) for d, s in zip(before, inner.steps, strict=True) if d != 1]
     steps = []
     for size in after:
         if size == 1:
             steps.append(0)
-        elif moving and where_equal(moving[0][0], size):
+        elif moving and equal_as_polynomials(moving[0][0], size):
             steps.append(moving.pop(0)[1])
         else:
             return None
-    return None if moving else Affine(inner.const, tuple(steps))
+    return None if moving else AffineTensor(inner.const, tuple(steps))
 
 
-def _sum(a: Affine, b: Affine, sign: int, rank: int) -> Affine:
+def _sum(a: AffineTensor, b: AffineTensor, sign: int, rank: int) -> AffineTensor:
     left, right = ((0,) * (rank - len(x.steps)) + x.steps for x in (a, b))
     steps = tuple(x + sign * y for x, y in zip(left, right, strict=True))
-    return Affine(combine("add" if sign > 0 else "sub", a.const, b.const), steps)
+    return AffineTensor(combine("add" if sign > 0 else "sub", a.const, b.const), steps)
 
 
 # ---- booleans ----------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def conjunction_factors(
     """Return factors whose conjunction is ``value`` (its negation if ``negated``); None: unknown.
 
     A factor is a band or a boolean value; the empty list is true everywhere.  A float32 mask
-    counts as true where it is 0, see :func:`drops`.
+    counts as true where it is 0, see :func:`masking_where`.
     """
     weight, region = graph.weight(value), graph.producer(value)
     if weight is not None:
@@ -164,22 +173,26 @@ def conjunction_factors(
         parts = conjunction_factors(graph, region.operands[0], negated)
     elif region.op == "Trilu" and not negated:
         parts = _triangle(graph, region)
-    elif region.op == "Where" and not negated and (chosen := drops(graph, region)) is not None:
+    elif (
+        region.op == "Where"
+        and not negated
+        and (chosen := masking_where(graph, region)) is not None
+    ):
         parts = conjunction_factors(graph, region.operands[0], chosen[1])
     if parts is None and not negated and graph.spec(value).dtype is DType.BOOL:
         return [value]
     return parts
 
 
-def drops(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
+def masking_where(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
     """Return the number ``Where(keep, 0, number)`` adds, and whether its branches are swapped."""
-    a, b = (filled_number(graph, v) for v in region.operands[1:])
+    a, b = (constant_fill(graph, v) for v in region.operands[1:])
     if a is None or b is None or {a == 0.0, b == 0.0} != {True, False}:
         return None
     return (b, False) if a == 0.0 else (a, True)
 
 
-def filled_number(graph: TileGraph, value: str) -> float | None:
+def constant_fill(graph: TileGraph, value: str) -> float | None:
     """Return the number that every element of a value equals, or None."""
     if (number := constant_number(graph, value)) is not None:
         return number
@@ -187,29 +200,29 @@ def filled_number(graph: TileGraph, value: str) -> float | None:
     if region is None or region.fused:
         return None
     if region.op == "Expand":
-        return filled_number(graph, region.operands[0])
+        return constant_fill(graph, region.operands[0])
     if region.op == "ConstantOfShape":
         held = attribute(region, "value", None)
         return 0.0 if held is None else float(np.asarray(held).reshape(()))
     return None
 
 
-def dropped_number(graph: TileGraph, value: str) -> float | None:
+def masked_out_number(graph: TileGraph, value: str) -> float | None:
     """Return the non-zero number of a mask of 0 and one number, or None for other values."""
     region = graph.producer(value)
     if region is None or region.fused:
         return None
     if region.op in _MOVERS:
-        return dropped_number(graph, region.operands[0])
+        return masked_out_number(graph, region.operands[0])
     if region.op == "Trilu":
-        return filled_number(graph, region.operands[0])
-    chosen = drops(graph, region) if region.op == "Where" else None
+        return constant_fill(graph, region.operands[0])
+    chosen = masking_where(graph, region) if region.op == "Where" else None
     return chosen[0] if chosen else None
 
 
 def _triangle(graph: TileGraph, region: Region) -> list[Band | str] | None:
     """Match a constant that is zero up to a diagonal and one number above it."""
-    if not attribute(region, "upper", 1) or not filled_number(graph, region.operands[0]):
+    if not attribute(region, "upper", 1) or not constant_fill(graph, region.operands[0]):
         return None
     shift: Extent | None = 0
     if len(region.operands) > 1 and region.operands[1]:
@@ -226,7 +239,7 @@ def _all_of(
 
 def _comparison(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
     """Match a − b compared with 0, where a − b is ± (key − query) + c."""
-    a, b = (affine(graph, v) for v in region.operands)
+    a, b = (affine_form(graph, v) for v in region.operands)
     rank = graph.spec(region.results[0]).rank
     if a is None or b is None or rank is None or rank < 2:
         return None

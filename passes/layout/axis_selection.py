@@ -14,7 +14,7 @@ from tracea_graph.ir import Extent, TensorSpec
 from tracea_graph.ops.elementwise_steps import OPERATORS
 from tracea_graph.ops.index_map import HUGE
 from tracea_graph.ops.iteration_space_parts import constant_ints, reshape_groups
-from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.ttg import Region, TileGraph
 
@@ -134,7 +134,7 @@ def _broadcast(shape: Shape, whole: Shape, axis: int) -> tuple[bool, int | None]
     own = axis - (len(whole) - len(shape))
     if own < 0 or (shape[own] == 1 and whole[axis] != 1):
         return True, None
-    return where_equal(shape[own], whole[axis]), own
+    return equal_as_polynomials(shape[own], whole[axis]), own
 
 
 def _all(found: Sequence[tuple[bool, int | None]]) -> OperandAxes | None:

@@ -30,7 +30,7 @@ from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL
 from tracea_graph.passes.convolution.pool import windowed_pool
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
+from tracea_graph.passes.region_helpers import attribute, fused_region, only_read_by
 from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -459,7 +459,7 @@ def _max_pool(sunk: _Sunk) -> tuple[Region, ...] | None:
     if isinstance(params, str) or params.window is None or back is None:
         return None
     last = dataclasses.replace(params, channels_last=True)
-    return (fused("sink-transposes", last, (source,), (back[0],), [region]), back[1])
+    return (fused_region("sink-transposes", last, (source,), (back[0],), [region]), back[1])
 
 
 _BYTES_SINCE = 12

@@ -14,16 +14,21 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.concat import MAX_PARTS, ConcatParams, ConcatPart
 from tracea_graph.ops.elementwise import ElementwiseParams, identity
 from tracea_graph.ops.index_map import HUGE, IndexMap
-from tracea_graph.passes.layout.fuse_views import CHEAP, obstacle
+from tracea_graph.passes.layout.fuse_views import CHEAP, why_not_fused
 from tracea_graph.passes.layout.read_views import RESHAPES
 from tracea_graph.passes.pointwise.compose_elementwise import (
-    Operation,
-    fits,
+    ElementwiseOperation,
     fuse_producer,
     read_operation,
+    results_fit,
     slice_operation,
 )
-from tracea_graph.passes.region_helpers import attribute, fused, only_read_by, with_feeders
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused_region,
+    only_read_by,
+    with_private_producers,
+)
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -76,15 +81,15 @@ class Concat:
         axis = int(attribute(region, "axis", 0)) % spec.rank  # type: ignore[call-overload]
         pieces, expands = _plain_pieces(graph, region, axis)
         params, names = _assembled(axis, pieces)
-        if not fits(graph, params, names, [spec]):
+        if not results_fit(graph, params, names, [spec]):
             yield Miss(
                 self.name,
                 region.id,
                 Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE),
             )
             return
-        covered = with_feeders(graph, [region, *expands], names)
-        new = fused(self.name, params, names, region.results, covered)
+        covered = with_private_producers(graph, [region, *expands], names)
+        new = fused_region(self.name, params, names, region.results, covered)
         yield Proposal(self.name, tuple(covered), (new,))
 
 
@@ -144,11 +149,11 @@ class FuseIntoConcat:
                 continue
             if made == whole:
                 continue
-            if not fits(graph, made.params, made.names, wanted):
+            if not results_fit(graph, made.params, made.names, wanted):
                 yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
                 continue
             covered = (first, region) if alone else (region,)
-            new = fused(self.name, made.params, made.names, region.results, covered)
+            new = fused_region(self.name, made.params, made.names, region.results, covered)
             yield Proposal(self.name, covered, (new,))
 
     def _absorbed(
@@ -178,8 +183,8 @@ class FuseIntoConcat:
         inner = read_operation(graph, first, value)
         if inner is None:
             return piece
-        outer = Operation(piece.params, piece.names)
-        if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
+        outer = ElementwiseOperation(piece.params, piece.names)
+        if (reason := why_not_fused(graph, outer, value, inner, alone)) is not None:
             return reason
         joined = fuse_producer(graph, outer, value, inner)
         if joined is None:
@@ -206,7 +211,12 @@ class SinkConcat:
             yield Miss(self.name, region.id, item) if isinstance(item, str) else item
 
     def _pushed(
-        self, graph: TileGraph, region: Region, outer: Operation, value: str, first: Region
+        self,
+        graph: TileGraph,
+        region: Region,
+        outer: ElementwiseOperation,
+        value: str,
+        first: Region,
     ) -> Proposal | str:
         inner: ConcatParams = first.params
         alone = only_read_by(graph, value, region)
@@ -232,14 +242,14 @@ class SinkConcat:
             pieces.append(replace(part, like=piece.like))
             start = end
         params, names = _assembled(inner.axis, pieces)
-        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+        if not results_fit(graph, params, names, [graph.spec(region.results[0])]):
             return Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE)
         covered = (first, region) if alone else (region,)
-        new = fused(self.name, params, names, region.results, covered)
+        new = fused_region(self.name, params, names, region.results, covered)
         return Proposal(self.name, covered, (new,))
 
     def _part(
-        self, graph: TileGraph, outer: Operation, value: str, piece: _Piece, axis: int,
+        self, graph: TileGraph, outer: ElementwiseOperation, value: str, piece: _Piece, axis: int,
         start: int, end: int,
     ) -> _Piece | None:  # fmt: skip
         """Return the outer op over one range, with ``value`` computed by the part's own op."""
@@ -249,6 +259,6 @@ class SinkConcat:
             return None
         whole = [IndexMap() if n == value else m
                  for n, m in zip(cut.names, cut.params.views, strict=True)]  # fmt: skip
-        cut = Operation(replace(cut.params, maps=tuple(whole)), cut.names)
-        joined = fuse_producer(graph, cut, value, Operation(piece.params, piece.names))
+        cut = ElementwiseOperation(replace(cut.params, maps=tuple(whole)), cut.names)
+        joined = fuse_producer(graph, cut, value, ElementwiseOperation(piece.params, piece.names))
         return None if joined is None else _Piece(joined.params, joined.names)

@@ -15,18 +15,18 @@ from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.passes.layout.read_views import RESHAPES
 from tracea_graph.passes.pointwise.compose_elementwise import (
-    Operation,
-    fits,
+    ElementwiseOperation,
     fuse_producer,
     read_operation,
+    results_fit,
 )
 from tracea_graph.passes.prove_extents import reshape_target
-from tracea_graph.passes.region_helpers import attribute, fused, only_read_by
+from tracea_graph.passes.region_helpers import attribute, fused_region, only_read_by
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CHEAP", "FuseReshape", "FuseView", "StridedCopy", "obstacle"]
+__all__ = ["CHEAP", "FuseReshape", "FuseView", "StridedCopy", "why_not_fused"]
 
 CHEAP = 4
 """Cost in vector instructions up to which recomputing a value is cheap."""
@@ -34,8 +34,12 @@ _CHEAP_REPEATED = 8
 """Cost up to which recomputing a broadcast value is cheap."""
 
 
-def obstacle(
-    graph: TileGraph, outer: Operation, value: str, inner: Operation, alone: bool
+def why_not_fused(
+    graph: TileGraph,
+    outer: ElementwiseOperation,
+    value: str,
+    inner: ElementwiseOperation,
+    alone: bool,
 ) -> str | None:
     """Return why ``inner`` should not be recomputed where ``outer`` reads its result, or None."""
     flops = inner.params.flops
@@ -46,14 +50,14 @@ def obstacle(
     return None
 
 
-def _joins(graph: TileGraph, inner: Operation) -> bool:
+def _joins(graph: TileGraph, inner: ElementwiseOperation) -> bool:
     """Return whether an op reads several tensors as large as its result, which is read faster."""
     common = inner.common(graph)
     maps = zip(inner.names, inner.params.views, strict=True)
     return sum(m.shape(graph.spec(name).shape or ()) == common for name, m in maps) > 1
 
 
-def _same_size(graph: TileGraph, outer: Operation, value: str) -> bool:
+def _same_size(graph: TileGraph, outer: ElementwiseOperation, value: str) -> bool:
     """Return whether every element of ``value`` is read once."""
     maps = [m for n, m in zip(outer.names, outer.params.views, strict=True) if n == value]
     seen = maps[0].shape(graph.spec(value).shape or ())
@@ -110,7 +114,7 @@ class FuseView:
             alone = len(first.results) == 1 and only_read_by(graph, value, region)
             if region.op in RESHAPES and (first.op in RESHAPES or not alone):
                 continue
-            if (reason := obstacle(graph, outer, value, inner, alone)) is not None:
+            if (reason := why_not_fused(graph, outer, value, inner, alone)) is not None:
                 yield Miss(self.name, region.id, reason)
                 continue
             joined = fuse_producer(graph, outer, value, inner)
@@ -121,11 +125,11 @@ class FuseView:
                     Reason("the chain would have too many operands", Code.TOO_MANY_OPERANDS),
                 )
                 continue
-            if not fits(graph, joined.params, joined.names, wanted):
+            if not results_fit(graph, joined.params, joined.names, wanted):
                 yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
                 continue
             covered = (first, region) if alone else (region,)
-            new = fused(self.name, joined.params, joined.names, region.results, covered)
+            new = fused_region(self.name, joined.params, joined.names, region.results, covered)
             yield Proposal(self.name, covered, (new,))
 
 
@@ -170,14 +174,14 @@ class FuseReshape:
             )
             return
         params = replace(params, target=target)
-        if not fits(graph, params, names, [graph.spec(region.results[0])]):
+        if not results_fit(graph, params, names, [graph.spec(region.results[0])]):
             yield Miss(
                 self.name,
                 region.id,
                 Reason(f"the shape of {value!r} is not determined", Code.UNKNOWN_SHAPE),
             )
             return
-        new = fused(self.name, params, names, region.results, (first, region))
+        new = fused_region(self.name, params, names, region.results, (first, region))
         yield Proposal(self.name, (first, region), (new,))
 
 
@@ -195,13 +199,13 @@ class StridedCopy:
         if _left_to_products(graph, region):
             yield Miss(self.name, region.id, _PRODUCT_READS_IT)
             return
-        if not fits(graph, op.params, op.names, [graph.spec(region.results[0])]):
+        if not results_fit(graph, op.params, op.names, [graph.spec(region.results[0])]):
             yield Miss(
                 self.name,
                 region.id,
                 Reason("the shape of its result is not determined", Code.UNKNOWN_SHAPE),
             )
             return
-        new = fused(self.name, op.params, op.names, region.results, [region])
+        new = fused_region(self.name, op.params, op.names, region.results, [region])
         # a step: the kernel may gain nothing alone but joins its neighbours in a program
         yield Proposal(self.name, (region,), (new,), step=True)

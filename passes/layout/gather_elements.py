@@ -12,10 +12,10 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     is_f32,
     operand_producer,
-    with_feeders,
+    with_private_producers,
 )
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
@@ -60,8 +60,8 @@ def _take(m: Match) -> Rewrite | str:
                 f"the shape of {region.results[0]!r} is not proven", Code.UNKNOWN_SHAPE
             )
             continue
-        covered = with_feeders(graph, [region], (x, value))
-        new = fused("gather-elements", params, (x, value), region.results, covered)
+        covered = with_private_producers(graph, [region], (x, value))
+        new = fused_region("gather-elements", params, (x, value), region.results, covered)
         return Rewrite((new,), tuple(covered))
     return reason
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import Node, TensorSpec, Weight, combine
 from tracea_graph.passes.layout.axis_selection import BY_ROW, NORMS, operand_axes
-from tracea_graph.passes.prove_extents import where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -94,7 +94,9 @@ def _read_pick(graph: TileGraph, region: Region) -> _Pick | None:
         return None
     if places[1:] != ((2,) if region.op == "GatherND" else ()):
         return None
-    return _Pick(region.op, value, index, regions) if where_equal(places[0], x[0]) else None
+    return (
+        _Pick(region.op, value, index, regions) if equal_as_polynomials(places[0], x[0]) else None
+    )
 
 
 def _row_operands(graph: TileGraph, source: Region) -> tuple[bool, ...] | None:

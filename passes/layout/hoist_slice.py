@@ -25,7 +25,7 @@ from tracea_graph.passes.layout.axis_selection import (
     read_selection,
 )
 from tracea_graph.passes.layout.read_views import read_view
-from tracea_graph.passes.prove_extents import reshape_target, where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials, reshape_target
 from tracea_graph.passes.region_helpers import attribute, int_constant, only_read_by
 from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -260,7 +260,7 @@ def _flat_product(graph: TileGraph, outer: Region) -> _FlatProduct | None:
         return None
     vectors = (graph.spec(v).shape for v in product.operands[2:] if v)
     whole = all(s is not None and (len(s) < 2 or s[0] == 1) for s in vectors)
-    same = all(where_equal(a, b) for a, b in zip(before[:-1], after[:-1], strict=True))
+    same = all(equal_as_polynomials(a, b) for a, b in zip(before[:-1], after[:-1], strict=True))
     return _FlatProduct(flat.operands[0], width, after, flat, product) if whole and same else None
 
 

@@ -19,8 +19,8 @@ from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.shape_values import ShapeValues
-from tracea_graph.passes.prove_extents import tuple_axes, where_equal
-from tracea_graph.passes.region_helpers import attribute, fused, with_feeders
+from tracea_graph.passes.prove_extents import equal_as_polynomials, squeeze_axes
+from tracea_graph.passes.region_helpers import attribute, fused_region, with_private_producers
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -158,7 +158,7 @@ def _expand(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     sizes, steps = list(target), [0.0] * lead
     for axis, (size, step) in enumerate(zip(grid.sizes, grid.steps, strict=True), lead):
         if size != 1:
-            if target[axis] != 1 and not where_equal(size, target[axis]):
+            if target[axis] != 1 and not equal_as_polynomials(size, target[axis]):
                 return None
             sizes[axis] = size
         steps.append(0.0 if size == 1 else step)
@@ -182,7 +182,7 @@ def _reshape(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 def _unsqueeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     grid, after = r.read(region.operands[0], depth), r.graph.spec(region.results[0]).rank
-    axes = tuple_axes(r.graph, region.results[0])
+    axes = squeeze_axes(r.graph, region.results[0])
     if grid is None or axes is None or after is None:
         return None
     ones = {a % after for a in axes}
@@ -191,7 +191,7 @@ def _unsqueeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _squeeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
-    grid, axes = r.read(region.operands[0], depth), tuple_axes(r.graph, region.results[0])
+    grid, axes = r.read(region.operands[0], depth), squeeze_axes(r.graph, region.results[0])
     if grid is None or axes is None:
         return None
     gone = {a % len(grid.sizes) for a in axes}
@@ -206,7 +206,9 @@ def _with_ones(grid: _Affine, sizes: Sequence[Extent]) -> _Affine | None:
         return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
     moving = [(d, s) for d, s in zip(grid.sizes, grid.steps, strict=True) if d != 1]
     wanted = [d for d in sizes if d != 1]
-    if len(moving) != len(wanted) or not all(map(where_equal, (d for d, _ in moving), wanted)):
+    if len(moving) != len(wanted) or not all(
+        map(equal_as_polynomials, (d for d, _ in moving), wanted)
+    ):
         return None
     left = iter(moving)
     return replace(
@@ -280,13 +282,13 @@ class Iota:
         dtype = spec.dtype or DType.F32
         params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
         known = params.infer([graph.spec(v) for v in values])[0].shape or ()
-        if len(known) != spec.rank or not all(map(where_equal, known, spec.shape or ())):
+        if len(known) != spec.rank or not all(map(equal_as_polynomials, known, spec.shape or ())):
             yield Miss(
                 self.name,
                 region.id,
                 Reason(f"the shape of {value!r} is not proven", Code.UNKNOWN_SHAPE),
             )
             return
-        covered = with_feeders(graph, [region], values)
-        new = fused(self.name, params, values, region.results, covered)
+        covered = with_private_producers(graph, [region], values)
+        new = fused_region(self.name, params, values, region.results, covered)
         yield Proposal(self.name, tuple(covered), (new,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tracea_graph.passes.prove_extents import tuple_axes, where_equal
+from tracea_graph.passes.prove_extents import equal_as_polynomials, squeeze_axes
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -56,10 +56,12 @@ def _counting_axis(graph: TileGraph, value: str, depth: int = 0) -> int | None:
     if axis is None or before is None:
         return None
     if region.op == "Unsqueeze":
-        given = tuple_axes(graph, value)
+        given = squeeze_axes(graph, value)
         if given is None:
             return None
         kept = [a for a in range(len(shape)) if a not in {g % len(shape) for g in given}]
         return kept[axis]
     place = axis + len(shape) - len(before)
-    return place if before[axis] != 1 and where_equal(before[axis], shape[place]) else None
+    return (
+        place if before[axis] != 1 and equal_as_polynomials(before[axis], shape[place]) else None
+    )

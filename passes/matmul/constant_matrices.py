@@ -18,7 +18,7 @@ from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.ttg import Region, TileGraph, ValueUse
 
 __all__ = [
-    "gemm",
+    "gemm_pattern",
     "is_shared",
     "lazy_matrix",
     "matrix_of",
@@ -27,7 +27,7 @@ __all__ = [
     "replaceable_matrix",
     "smaller_source",
     "stored_matrix",
-    "why_kept",
+    "why_not_replaceable",
 ]  # fmt: skip
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
@@ -36,7 +36,7 @@ _SMALL = 1 << 16
 """Size in bytes below which storing a matrix twice is acceptable."""
 
 
-def gemm(op: Any, x: Any, w: Any) -> Any:
+def gemm_pattern(op: Any, x: Any, w: Any) -> Any:
     """Pattern of a product with a stored matrix."""
     return op.FusedGemm(x, w, ...)
 
@@ -67,7 +67,7 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
     return weight
 
 
-def why_kept(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
+def why_not_replaceable(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
     """Return why :func:`replaceable_matrix` finds no matrix in a product."""
     params, value = region.params, region.operands[1]
     if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):

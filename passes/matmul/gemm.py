@@ -25,10 +25,10 @@ from tracea_graph.passes.matmul.constant_matrices import (
     smaller_source,
     stored_matrix,
 )
-from tracea_graph.passes.pointwise.bound_expressions import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     gemm_producer,
     is_f32,
     only_read_by,
@@ -95,7 +95,7 @@ class Gemm:
         chain, epilogue_inputs = gemm_epilogue(graph, region, bias, scale)
         params = GemmParams(k, n, layout, bool(bias), chain)
         operands = [region.operands[0], matrix, *([bias] if bias else []), *epilogue_inputs]
-        new = fused(self.name, params, operands, region.results, [region])
+        new = fused_region(self.name, params, operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,), weights=weights)
 
     def _check(self, graph: TileGraph, region: Region, shape: tuple[int, int]) -> str | None:
@@ -175,7 +175,11 @@ def gemm_epilogue(
         acc = count + len(steps) - 1
     if not steps:
         return None, ()
-    kinds = (FULL, kind_of(graph.spec(c), graph.spec(region.results[0]))) if c else (FULL,)
+    kinds = (
+        (FULL, matrix_broadcast_kind(graph.spec(c), graph.spec(region.results[0])))
+        if c
+        else (FULL,)
+    )
     return Chain(kinds, tuple(steps), (acc,)), (c,) if c else ()
 
 
@@ -206,7 +210,7 @@ def _take_bias(m: Match) -> Region:
     gemm = m.labels["gemm"]
     params = dataclasses.replace(gemm.params, bias=True)
     operands = (*gemm.operands[: gemm.params.first], m.values["bias"])
-    return fused("gemm-bias", params, operands, m.root.results, (gemm, m.root))
+    return fused_region("gemm-bias", params, operands, m.root.results, (gemm, m.root))
 
 
 GEMM_BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
@@ -260,7 +264,7 @@ class GemmReshape:
             )
             return
         operands = (rows.results[0] if rows else x, *gemm.operands[1:])
-        new = fused(self.name, gemm.params, operands, region.results, (gemm, region))
+        new = fused_region(self.name, gemm.params, operands, region.results, (gemm, region))
         if rows is None:
             yield Proposal(self.name, (gemm, region), (new,))
             return
@@ -282,7 +286,7 @@ def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | Non
     if made.params.heads * made.params.head_v != gemm.params.k:
         return None
     params = dataclasses.replace(made.params, layouts=(*made.params.layouts[:3], "rows"))
-    return fused(made.rule, params, made.operands, (f"{made.results[0]}_rows",), [made])
+    return fused_region(made.rule, params, made.operands, (f"{made.results[0]}_rows",), [made])
 
 
 def _normalised(op: Any, x: Any) -> Any:
@@ -305,7 +309,7 @@ def _norm(m: Match) -> Region:
     params = dataclasses.replace(gemm.params, norm=m.root.params.norm, keep_sum=keep)
     operands = (*gemm.operands, *m.root.operands[1:])
     results = (m.root.results[0], *([value] if keep else []))
-    return fused("gemm-norm", params, operands, results, (gemm, m.root))
+    return fused_region("gemm-norm", params, operands, results, (gemm, m.root))
 
 
 GEMM_NORM = Rule("gemm-norm", (_normalised,), _norm, _norm_check, keeps=True)

@@ -16,8 +16,8 @@ from tracea_graph.ir import combine
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
-from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32, operand_producer
+from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline_producer
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32, operand_producer
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -71,7 +71,9 @@ def _build(m: Match) -> Rewrite | str:
     chain, epilogue_inputs = gemm_epilogue(graph, region)
     if (factor := left.factor * right.factor) != 1.0:
         scaled = Chain((FULL,), (Step("mul", (0, factor)),), (1,))
-        joined = inline((chain or IDENTITY, ("y", *epilogue_inputs)), "y", (scaled, ("acc",)))
+        joined = inline_producer(
+            (chain or IDENTITY, ("y", *epilogue_inputs)), "y", (scaled, ("acc",))
+        )
         assert joined is not None  # the operand count does not grow
         chain = joined[0]
     params = MatMulParams(left.perm, right.perm, chain, (left.heads, right.heads))
@@ -84,7 +86,7 @@ def _build(m: Match) -> Rewrite | str:
     if inferred != graph.spec(region.results[0]).shape:
         return Reason(f"the shape of {region.results[0]!r} is not proven", Code.UNKNOWN_SHAPE)
     covered = (*left.covered, *right.covered, region)
-    new = fused("matmul", params, operands, region.results, covered)
+    new = fused_region("matmul", params, operands, region.results, covered)
     return Rewrite((new,), tuple({r.id: r for r in covered}.values()), step=True)
 
 

@@ -16,7 +16,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import MAX_SPLITS, GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.matmul.constant_matrices import lazy_matrix, matrix_of, replaceable_matrix
-from tracea_graph.passes.region_helpers import fused, operand_producer
+from tracea_graph.passes.region_helpers import fused_region, operand_producer
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -68,10 +68,10 @@ class MergeQkv:
     def _build(self, graph: TileGraph, region: Region, parts: tuple[Region, ...]) -> Proposal:
         merged = f"{parts[0].results[0]}_qkv"
         params, operands, weights = _side_by_side(graph, parts, merged)
-        gemm = fused(self.name, params, operands, (merged,), parts)
+        gemm = fused_region(self.name, params, operands, (merged,), parts)
         spec = params.infer([graph.spec(operands[0])])[0]
         offsets = (0, parts[0].params.n, parts[0].params.n + parts[1].params.n)
-        attention = fused(
+        attention = fused_region(
             f"{self.name}-read",
             dataclasses.replace(region.params, offsets=offsets, widths=(params.n,) * 3),
             (merged, merged, merged, *region.operands[3:]),
@@ -104,7 +104,7 @@ class MergeGemms:
         params, operands, weights = _side_by_side(graph, parts, merged)
         params = dataclasses.replace(params, splits=widths)
         results = [r.results[0] for r in parts]
-        new = fused(self.name, params, operands, results, parts)
+        new = fused_region(self.name, params, operands, results, parts)
         yield Proposal(self.name, parts, (new,), weights=weights)
 
 

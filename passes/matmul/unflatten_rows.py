@@ -18,8 +18,8 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.attention.attention_matcher import NoMatch
 from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.layout.read_views import RESHAPES
-from tracea_graph.passes.prove_extents import where_equal
-from tracea_graph.passes.region_helpers import read_outside, with_feeders
+from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.region_helpers import read_outside, with_private_producers
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -55,7 +55,7 @@ class UnflattenRows:
         except NoMatch as why:
             yield Miss(self.name, region.id, str(why))
             return
-        covered = with_feeders(graph, [*new.covered, region], tuple(new.kept))
+        covered = with_private_producers(graph, [*new.covered, region], tuple(new.kept))
         if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
             yield Miss(self.name, region.id, other_readers_reason(others))
             return
@@ -116,7 +116,7 @@ class _UnflattenedRows:
         by_rows = _by_rows(self.graph, region) if region else None
         if region is None or by_rows is None or depth > _MAX_DEPTH:
             raise NoMatch(f"{value!r} is not computed row by row")
-        if not where_equal(shape[0], self.rows):
+        if not equal_as_polynomials(shape[0], self.rows):
             raise NoMatch(
                 Reason(
                     f"{value!r} does not provably have the rows of {self.result!r}",
@@ -140,8 +140,12 @@ class _UnflattenedRows:
             return ""
         before = self.graph.spec(region.operands[0]).shape or ()
         fits = len(before) == len(self.lead) + 1 and before[-1] == shape[1]
-        same = fits and all(map(where_equal, before[:-1], self.lead))
-        return region.operands[0] if same and where_equal(shape[0], product(before[:-1])) else ""
+        same = fits and all(map(equal_as_polynomials, before[:-1], self.lead))
+        return (
+            region.operands[0]
+            if same and equal_as_polynomials(shape[0], product(before[:-1]))
+            else ""
+        )
 
     def _write(self, region: Region, operands: tuple[str, ...], result: str) -> None:
         self.covered.append(region)

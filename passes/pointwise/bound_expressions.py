@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.chain import COL, FULL, MAX_OPERANDS, ROW, SCALAR, Chain, Ref, Step
-from tracea_graph.passes.pointwise.requantize import shortened
+from tracea_graph.passes.pointwise.requantize import shorten_requantization
 
-__all__ = ["IDENTITY", "BoundChain", "inline", "kind_of"]
+__all__ = ["IDENTITY", "BoundChain", "inline_producer", "matrix_broadcast_kind"]
 
 BoundChain = tuple[Chain, tuple[str, ...]]
 """A chain and the values bound to its operands."""
@@ -16,7 +16,7 @@ BoundChain = tuple[Chain, tuple[str, ...]]
 IDENTITY = Chain((FULL,), (), (0,))
 
 
-def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
+def matrix_broadcast_kind(spec: TensorSpec, result: TensorSpec) -> str:
     """Return how an operand broadcasts over the innermost rows and columns of a result."""
     shape, full = spec.shape or (), result.shape or ()
     if shape == full:
@@ -28,7 +28,7 @@ def kind_of(spec: TensorSpec, result: TensorSpec) -> str:
     return COL
 
 
-def inline(
+def inline_producer(
     outer: BoundChain, results: str | Sequence[str], inner: BoundChain, kept: Sequence[int] = ()
 ) -> BoundChain | None:
     """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
@@ -63,7 +63,9 @@ def inline(
     steps = (*_moved(before.steps, place), *_moved(after.steps, move))
     chosen = (*map(move, after.results), *(place(before.results[i]) for i in kept))
     stores = (*after.result_types, *(before.result_types[i] for i in kept))
-    return shortened(Chain(tuple(kinds), steps, chosen, tuple(dtypes), stores)), tuple(names)
+    return shorten_requantization(
+        Chain(tuple(kinds), steps, chosen, tuple(dtypes), stores)
+    ), tuple(names)
 
 
 def _moved(steps: Sequence[Step], place: Callable[[int], int]) -> Iterator[Step]:

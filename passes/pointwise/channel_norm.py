@@ -15,8 +15,8 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.passes.pointwise.decomposed_activations import LAYER_NORMS
-from tracea_graph.passes.pointwise.image_norms import is_over_channels, over_channels
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.pointwise.image_norms import is_over_channels, why_not_over_channels
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.rewrite import Match, Miss, Proposal, constant_number, match
 from tracea_graph.ttg import Region, TileGraph
 
@@ -41,7 +41,7 @@ class ChannelNorm:
                 return
 
     def _check(self, m: Match) -> str | None:
-        if (reason := over_channels(m)) is not None:
+        if (reason := why_not_over_channels(m)) is not None:
             return reason
         varying = [
             n for n in ("gamma", "beta") if n in m.values and not m.graph.weight(m.values[n])
@@ -60,7 +60,7 @@ class ChannelNorm:
         operands = (before, *(w.name for w in affine))
         new = (
             _transpose(m.values["x"], before, _LAST),
-            fused(self.name, params, operands, (after,), m.covered),
+            fused_region(self.name, params, operands, (after,), m.covered),
             _transpose(after, result, _FIRST),
         )
         specs = {before: turned, after: turned}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tracea_graph.ir import DType, Extent, TensorSpec
-from tracea_graph.kernels.region_signature import clipped, localise
+from tracea_graph.kernels.region_signature import localise_symbols, replace_clipped_sizes
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, identity
@@ -18,11 +18,11 @@ from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Operation",
-    "fits",
+    "ElementwiseOperation",
     "fuse_producer",
     "fuse_siblings",
     "read_operation",
+    "results_fit",
     "slice_operation",
 ]
 
@@ -35,7 +35,7 @@ _MOVED = (DType.F32, DType.U8, DType.I8)
 
 
 @dataclass(frozen=True)
-class Operation:
+class ElementwiseOperation:
     """An elementwise op and the names of the values it reads."""
 
     params: ElementwiseParams
@@ -46,20 +46,26 @@ class Operation:
         return self.params.common([graph.spec(n).shape or () for n in self.names])
 
 
-def read_operation(graph: TileGraph, region: Region, value: str) -> Operation | None:
+def read_operation(graph: TileGraph, region: Region, value: str) -> ElementwiseOperation | None:
     """Return the op that computes ``value`` from stored values: a chain, data movement, or
     both."""
     if isinstance(region.params, ElementwiseParams):
-        return Operation(region.params, region.operands) if len(region.results) == 1 else None
+        return (
+            ElementwiseOperation(region.params, region.operands)
+            if len(region.results) == 1
+            else None
+        )
     if (bound_chain := read_chain(graph, region)) is not None:
-        return Operation(ElementwiseParams(bound_chain[0]), bound_chain[1])
+        return ElementwiseOperation(ElementwiseParams(bound_chain[0]), bound_chain[1])
     if (dtype := graph.spec(value).dtype) not in _MOVED:
         return None
     if (index_map := read_view(graph, region, value)) is not None:
-        return Operation(ElementwiseParams(identity(dtype), (index_map,)), region.operands[:1])
+        return ElementwiseOperation(
+            ElementwiseParams(identity(dtype), (index_map,)), region.operands[:1]
+        )
     if (found := read_rearrangement(graph, region)) is not None:
         index_map, target = found
-        return Operation(
+        return ElementwiseOperation(
             ElementwiseParams(identity(dtype), (index_map,), target), region.operands[:1]
         )
     return None
@@ -114,8 +120,8 @@ class _Builder:
 
 
 def fuse_producer(
-    graph: TileGraph, outer: Operation, value: str, inner: Operation
-) -> Operation | None:
+    graph: TileGraph, outer: ElementwiseOperation, value: str, inner: ElementwiseOperation
+) -> ElementwiseOperation | None:
     """Return ``outer`` with operand ``value`` computed by ``inner`` in the same loop.
 
     None if the result would have too many operands, or a map cannot pass a broadcast.  Raises
@@ -128,7 +134,7 @@ def fuse_producer(
         outer.params, tuple(number[v] for v in outer.names), number.get(value, -1),
         inner.params, tuple(number[v] for v in inner.names), shapes,
     )  # fmt: skip
-    return made and Operation(made[0], tuple(values[i] for i in made[1]))
+    return made and ElementwiseOperation(made[0], tuple(values[i] for i in made[1]))
 
 
 @lru_cache(_MANY)
@@ -158,7 +164,7 @@ def _merged(
     return builder.operation(results, outer.result_types, outer.target)
 
 
-def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation | None:
+def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> ElementwiseOperation | None:
     """Return one op with both regions' results; the second may read the first's result.
 
     None if that would have too many operands.
@@ -177,7 +183,7 @@ def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> Operation 
         results.append(made)
         types += params.result_types
     both = builder.operation(results, types, ())
-    return both and Operation(both[0], tuple(names[i] for i in both[1]))
+    return both and ElementwiseOperation(both[0], tuple(names[i] for i in both[1]))
 
 
 def _operands(
@@ -187,8 +193,8 @@ def _operands(
 
 
 def slice_operation(
-    graph: TileGraph, op: Operation, axis: int, start: int, end: int
-) -> Operation | None:
+    graph: TileGraph, op: ElementwiseOperation, axis: int, start: int, end: int
+) -> ElementwiseOperation | None:
     """Return the op over a range of one axis of its loop shape."""
     around = op.common(graph)
     cut = IndexMap((ViewMove("slice", (axis, start, end, 1)),))
@@ -199,10 +205,12 @@ def slice_operation(
         if rest is None:
             return None
         maps.append(index_map.then(*rest.moves))
-    return Operation(ElementwiseParams(op.params.chain, tuple(maps), op.params.target), op.names)
+    return ElementwiseOperation(
+        ElementwiseParams(op.params.chain, tuple(maps), op.params.target), op.names
+    )
 
 
-def fits(
+def results_fit(
     graph: TileGraph,
     params: ElementwiseParams | ConcatParams,
     names: Sequence[str],
@@ -223,7 +231,7 @@ def _given(
     """Return types and shapes of an op's results, None for what a kernel cannot infer."""
     try:
         found = params.infer(specs)
-        params.infer(localise(clipped(specs))[0])
+        params.infer(localise_symbols(replace_clipped_sizes(specs))[0])
         rank = len(params.common([s.shape or () for s in specs]))
     except ValueError:
         return None

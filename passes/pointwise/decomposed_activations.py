@@ -19,7 +19,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -139,7 +139,9 @@ def _activation(rule: str, step: str) -> Callable[[Match], Region]:
 
 def _one_step(rule: str, step: str, m: Match) -> Region:
     chain = Chain((FULL,), (Step(step, (0,)),), (1,))
-    return fused(rule, ElementwiseParams(chain), (m.values["x"],), m.root.results, m.covered)
+    return fused_region(
+        rule, ElementwiseParams(chain), (m.values["x"],), m.root.results, m.covered
+    )
 
 
 def _gelu_op(op: Any, x: Any) -> Any:
@@ -259,7 +261,7 @@ def _norm(rule: str, kind: str) -> Callable[[Match], Region]:
         affine = [m.values[n] for n in ("gamma", "beta") if n in m.values]
         params = NormParams(Norm(kind, epsilon, "gamma" in m.values, "beta" in m.values))
         results = m.root.results[:1]
-        return fused(rule, params, (m.values["x"], *affine), results, m.covered)
+        return fused_region(rule, params, (m.values["x"], *affine), results, m.covered)
 
     return rewrite
 

@@ -12,7 +12,7 @@ from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import broadcasts_over_matrix, fused
+from tracea_graph.passes.region_helpers import broadcasts_over_matrix, fused_region
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -29,7 +29,7 @@ class ElementwiseOp:
         if region.fused or (bound_chain := read_chain(graph, region)) is None:
             return
         chain, names = bound_chain
-        new = fused(self.name, ElementwiseParams(chain), names, region.results, [region])
+        new = fused_region(self.name, ElementwiseParams(chain), names, region.results, [region])
         yield Proposal(self.name, (region,), (new,))
 
 
@@ -59,5 +59,5 @@ class NormPrologue:
         params = NormParams(region.params.norm, chain, keep)
         results = (region.results[0], *([value] if keep else []))
         operands = (*names, *region.operands[1:])
-        new = fused(self.name, params, operands, results, (first, region))
+        new = fused_region(self.name, params, operands, results, (first, region))
         yield Proposal(self.name, (first, region), (new,))

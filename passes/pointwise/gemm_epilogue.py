@@ -15,11 +15,16 @@ from collections.abc import Iterator
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import MAX_RESULTS
 from tracea_graph.ops.matmul import MatMulParams, broadcast_kind
-from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import (
+    IDENTITY,
+    BoundChain,
+    inline_producer,
+    matrix_broadcast_kind,
+)
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.region_helpers import (
     broadcasts_over_matrix,
-    fused,
+    fused_region,
     only_read_by,
     product_producer,
     same_shape,
@@ -67,7 +72,7 @@ class GemmEpilogue:
         before, epilogue_inputs = product.params.epilogue or IDENTITY, _extras(product)
         count = len(product.operands) - len(epilogue_inputs)
         inner = (before, (value, *epilogue_inputs))
-        joined = inline(bound_chain, product.results, inner, kept)
+        joined = inline_producer(bound_chain, product.results, inner, kept)
         if joined is None:
             return Miss(
                 self.name,
@@ -80,7 +85,7 @@ class GemmEpilogue:
         params = dataclasses.replace(product.params, epilogue=chain)
         operands = (*product.operands[:count], *names[1:])
         results = (*region.results, *(product.results[i] for i in kept))
-        new = fused(self.name, params, operands, results, (product, region))
+        new = fused_region(self.name, params, operands, results, (product, region))
         return Proposal(self.name, (product, region), (new,))
 
 
@@ -113,4 +118,4 @@ def _uneven(
 def _kind(product: Region, spec: TensorSpec, result: TensorSpec) -> str:
     if isinstance(product.params, MatMulParams):
         return broadcast_kind(spec.shape or (), result.shape or ())
-    return kind_of(spec, result)
+    return matrix_broadcast_kind(spec, result)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap
-from tracea_graph.passes.pointwise.compose_elementwise import fits, fuse_siblings
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.pointwise.compose_elementwise import fuse_siblings, results_fit
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
@@ -36,9 +36,11 @@ class HorizontalFusion:
             if joined is None:
                 continue
             results = (*pair[0].results, *pair[1].results)
-            if not fits(graph, joined.params, joined.names, [graph.spec(v) for v in results]):
+            if not results_fit(
+                graph, joined.params, joined.names, [graph.spec(v) for v in results]
+            ):
                 continue
-            new = fused(self.name, joined.params, joined.names, results, pair)
+            new = fused_region(self.name, joined.params, joined.names, results, pair)
             yield Proposal(self.name, pair, (new,))
 
 

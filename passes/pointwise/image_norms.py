@@ -14,12 +14,12 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.norm import Norm
 from tracea_graph.passes.pointwise.decomposed_activations import LAYER_NORMS, RMS_NORMS
 from tracea_graph.passes.pointwise.reductions import axes_of
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RULES", "is_over_channels", "over_channels"]
+__all__ = ["RULES", "is_over_channels", "why_not_over_channels"]
 
 
 def _image(m: Match, *vectors: str) -> str | None:
@@ -52,7 +52,7 @@ def _region(rule: str, m: Match, kind: str, epsilon: float, groups: int) -> Regi
     norm = Norm(kind, epsilon, "gamma" in affine, "beta" in affine)
     params = ChannelNormParams(norm, groups, m.spec("x").rank or 0)
     operands = (m.values["x"], *(m.values[n] for n in affine))
-    return fused(rule, params, operands, m.root.results[:1], m.covered)
+    return fused_region(rule, params, operands, m.root.results[:1], m.covered)
 
 
 def _affine(m: Match) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def is_over_channels(m: Match) -> bool:
     return all(axes_of(m.graph, r) == (axis,) and attribute(r, "keepdims", 1) == 1 for r in means)
 
 
-def over_channels(m: Match) -> str | None:
+def why_not_over_channels(m: Match) -> str | None:
     """Return why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is no norm over channels, or None."""
     affine = _affine(m)
     if (reason := _image(m, *affine)) is not None:
@@ -204,9 +204,11 @@ def _transposed_layer_norm(m: Match) -> Region:
 CHANNEL_NORM_OP = Rule("channel-norm-op", (_norm_op,), _op, _op_check)
 GROUP_NORM = Rule("group-norm", (_group_norm, _group_norm_bare), _group, _group_check)
 LAYER_NORM_OVER_CHANNELS = Rule(
-    "layer-norm-over-channels", LAYER_NORMS, _channels("layer"), over_channels
+    "layer-norm-over-channels", LAYER_NORMS, _channels("layer"), why_not_over_channels
 )
-RMS_NORM_OVER_CHANNELS = Rule("rms-norm-over-channels", RMS_NORMS, _channels("rms"), over_channels)
+RMS_NORM_OVER_CHANNELS = Rule(
+    "rms-norm-over-channels", RMS_NORMS, _channels("rms"), why_not_over_channels
+)
 TRANSPOSED_LAYER_NORM = Rule(
     "transposed-layer-norm", (_transposed_norm,), _transposed_layer_norm, _transposed_norm_check
 )

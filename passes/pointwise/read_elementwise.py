@@ -17,7 +17,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.ops.elementwise_steps import OPERATORS
-from tracea_graph.passes.pointwise.bound_expressions import BoundChain, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import BoundChain, matrix_broadcast_kind
 from tracea_graph.passes.quantized.scale_checks import is_ordinary
 from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
@@ -119,7 +119,7 @@ def _assemble(
     if not _regular(specs, result):
         return None
     steps = tuple(make(args, len(names)))
-    kinds = tuple(kind_of(s, result) for s in specs)
+    kinds = tuple(matrix_broadcast_kind(s, result) for s in specs)
     dtypes = tuple(s.dtype or DType.F32 for s in specs)
     chain = Chain(kinds, steps, (len(names) + len(steps) - 1,), dtypes)
     return (chain, tuple(names)) if chain.result_types == (result.dtype,) else None

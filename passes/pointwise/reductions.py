@@ -23,9 +23,13 @@ from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
-from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import (
+    IDENTITY,
+    inline_producer,
+    matrix_broadcast_kind,
+)
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32, same_shape
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32, same_shape
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -92,7 +96,7 @@ def _reduce(m: Match) -> Region | str:
         return "it reduces no axis"
     epilogue = Chain((FULL,), (Step(after, (0,)),), (1,)) if after else None
     params = ReduceParams(kind, axes, keepdims, None, epilogue)
-    return fused("reduce", params, region.operands[:1], region.results, [region])
+    return fused_region("reduce", params, region.operands[:1], region.results, [region])
 
 
 def _normalised(op: Any, x: Any) -> Any:
@@ -112,7 +116,7 @@ def _convert_softmax(m: Match) -> Rewrite | str:
     if m.graph.opset < 13 and axis != -1:
         return "it normalises over several axes at once"
     params = SoftmaxParams(axis, m.root.op == "LogSoftmax")
-    new = fused("softmax", params, (value,), m.root.results, [m.root])
+    new = fused_region("softmax", params, (value,), m.root.results, [m.root])
     return Rewrite((new,), step=True)
 
 
@@ -139,7 +143,7 @@ def _arg(m: Match) -> Region | str:
     )
     (kind,) = (kind for kind, op in ARGS.items() if op == region.op)
     params = ArgParams(kind, axis, keepdims, latest)
-    return fused("arg-reduce", params, (value,), region.results, [region])
+    return fused_region("arg-reduce", params, (value,), region.results, [region])
 
 
 def _largest(op: Any, x: Any) -> Any:
@@ -150,7 +154,7 @@ def _top_k(m: Match) -> Region | str:
     found = _top_k_params(m.graph, m.root)
     if isinstance(found, str):
         return found
-    return fused("top-k", found, m.root.operands[:1], m.root.results, [m.root])
+    return fused_region("top-k", found, m.root.operands[:1], m.root.results, [m.root])
 
 
 def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
@@ -214,7 +218,7 @@ class ReducePrologue:
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
                 continue
             outer = (params.prologue or IDENTITY, names)
-            if (joined := inline(outer, value, inner)) is None:
+            if (joined := inline_producer(outer, value, inner)) is None:
                 yield Miss(
                     self.name,
                     region.id,
@@ -222,9 +226,11 @@ class ReducePrologue:
                 )
                 continue
             chain, operands = joined
-            kinds = tuple(kind_of(graph.spec(n), graph.spec(value)) for n in operands)
+            kinds = tuple(
+                matrix_broadcast_kind(graph.spec(n), graph.spec(value)) for n in operands
+            )
             new_params = replace(params, prologue=replace(chain, operands=kinds))
-            new = fused(
+            new = fused_region(
                 self.name,
                 new_params,
                 (*operands, *epilogue_inputs),
@@ -262,7 +268,7 @@ class ReduceEpilogue:
                 continue
             data = first.operands[: params.data_operands]
             inner = (params.epilogue or IDENTITY, (value, *first.operands[len(data) :]))
-            if (joined := inline(bound_chain, value, inner)) is None:
+            if (joined := inline_producer(bound_chain, value, inner)) is None:
                 yield Miss(
                     self.name,
                     region.id,
@@ -270,10 +276,10 @@ class ReduceEpilogue:
                 )
                 continue
             chain, names = joined
-            kinds = (FULL, *(kind_of(graph.spec(n), result) for n in names[1:]))
+            kinds = (FULL, *(matrix_broadcast_kind(graph.spec(n), result) for n in names[1:]))
             new_params = replace(params, epilogue=replace(chain, operands=kinds))
             operands = (*data, *names[1:])
-            new = fused(self.name, new_params, operands, region.results, (first, region))
+            new = fused_region(self.name, new_params, operands, region.results, (first, region))
             yield Proposal(self.name, (first, region), (new,))
             return
 
@@ -320,7 +326,7 @@ def _rule(name: str, pattern: Any, log: bool) -> Rule:
         axis = _axis(m)
         assert isinstance(axis, int)
         params = SoftmaxParams(axis, log)
-        return fused(name, params, (m.values["x"],), m.root.results, m.covered)
+        return fused_region(name, params, (m.values["x"],), m.root.results, m.covered)
 
     return Rule(name, (pattern,), rewrite, _check)
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from tracea_graph.ops.chain import Chain, Ref, Step
 
-__all__ = ["shortened"]
+__all__ = ["shorten_requantization"]
 
 _LARGEST = 1024.0
 """Zero points and bounds up to which sums of rounded numbers are exact."""
 
 
-def shortened(chain: Chain) -> Chain:
+def shorten_requantization(chain: Chain) -> Chain:
     """Return an equal chain with fewer steps; itself if there are none to save."""
     while (step := next(_shorter(chain), None)) is not None:
         chain = _without_unread(step)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.passes.pointwise.bound_expressions import inline, kind_of
+from tracea_graph.passes.pointwise.bound_expressions import inline_producer, matrix_broadcast_kind
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import fused, same_shape
+from tracea_graph.passes.region_helpers import fused_region, same_shape
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -66,7 +66,7 @@ class VerticalFusion:
             if _belongs_to_conv(graph, first):
                 yield Miss(self.name, region.id, f"a convolution can store {value!r} in 8 bits")
                 continue
-            if (joined := inline(bound_chain, value, inner)) is None:
+            if (joined := inline_producer(bound_chain, value, inner)) is None:
                 yield Miss(
                     self.name,
                     region.id,
@@ -74,8 +74,8 @@ class VerticalFusion:
                 )
                 continue
             chain, names = joined
-            kinds = tuple(kind_of(graph.spec(n), result) for n in names)
+            kinds = tuple(matrix_broadcast_kind(graph.spec(n), result) for n in names)
             params = ElementwiseParams(dataclasses.replace(chain, operands=kinds))
-            new = fused(self.name, params, names, region.results, (first, region))
+            new = fused_region(self.name, params, names, region.results, (first, region))
             yield Proposal(self.name, (first, region), (new,))
             return

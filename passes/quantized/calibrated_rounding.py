@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["UNCALIBRATED", "Calibrated"]
+__all__ = ["UNCALIBRATED", "CalibratedRounding"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class CalibratedRounding:
     """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``, or for one value.
 
     ``factors`` ``[K]`` multiply x, and divide the rows of the matrix, before both are rounded.
@@ -39,5 +39,5 @@ class Calibrated:
     block: int = 0
 
 
-UNCALIBRATED: Mapping[str, Calibrated] = MappingProxyType({})
+UNCALIBRATED: Mapping[str, CalibratedRounding] = MappingProxyType({})
 """No choices; others are by the name of a stored matrix, or of a value."""

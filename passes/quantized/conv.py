@@ -33,21 +33,21 @@ from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
     BYTES,
     column_zeros,
-    constant,
     left_zero,
     signed_matrix,
+    weight_of_array,
 )
 from tracea_graph.passes.quantized.rescale import (
-    Factor,
+    RescaleFactor,
     covered_with,
     dequantized_row,
     dequantized_sides,
     one_scale_each,
-    rescaled,
+    rescale_chain,
     rescaling,
 )
 from tracea_graph.passes.quantized.scale_checks import ordinary
-from tracea_graph.passes.region_helpers import attribute, fused
+from tracea_graph.passes.region_helpers import attribute, fused_region
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -97,7 +97,7 @@ class QuantizedConv:
         bias = _bias(graph, region, made)
         if isinstance(bias, str):
             return bias
-        params = dataclasses.replace(made.params, epilogue=rescaled(factors, bias))
+        params = dataclasses.replace(made.params, epilogue=rescale_chain(factors, bias))
         beside = (*factors, *([bias] if bias else []))
         return IntegerConv(params, (*made.operands, *(f.name for f in beside)), made.weights)
 
@@ -215,7 +215,7 @@ def _integer_conv(
         operands.append(named[0])
     if own is not None and added:
         name = f"{signed.name}_zeros_{named[1] or 128}"
-        weights[name] = Weight(name, DType.I8, (filters,), constant(own))
+        weights[name] = Weight(name, DType.I8, (filters,), weight_of_array(own))
         operands.append(name)
         integers = dataclasses.replace(integers, own_zeros=True)
     params = ConvIntegerParams(depth * groups, filters, window, integers, groups)
@@ -227,14 +227,14 @@ def _channels_last(filters: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(filters, 1, -1)).reshape(len(filters), -1)
 
 
-def _bias(graph: TileGraph, region: Region, made: IntegerConv) -> Factor | str | None:
+def _bias(graph: TileGraph, region: Region, made: IntegerConv) -> RescaleFactor | str | None:
     name = region.operands[2] if len(region.operands) > 2 else ""
     if not name:
         return None
     spec = graph.spec(name)
     if spec.dtype is not DType.F32 or spec.shape != (made.params.filters,):
         return "its bias is not one float32 number for each filter"
-    return dequantized_row(graph, name, made.weights) or Factor(name, ROW)
+    return dequantized_row(graph, name, made.weights) or RescaleFactor(name, ROW)
 
 
 def between_transposes(
@@ -254,7 +254,7 @@ def between_transposes(
         spec = graph.spec(value)
         shape = spec.shape or ()
         specs[name] = TensorSpec(spec.dtype, tuple(shape[a] for a in last))
-    conv = fused(rule, made.params, (image, *made.operands), (output,), covered)
+    conv = fused_region(rule, made.params, (image, *made.operands), (output,), covered)
     back = _transpose(root, output, result, first)
     return Proposal(
         rule, tuple(covered), (conv, back), specs, made.weights, step=True,

@@ -24,7 +24,7 @@ from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.read_window import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.region_helpers import attribute, is_f32, operand_producer
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
@@ -36,9 +36,9 @@ __all__ = [
     "READ_ROUNDED",
     "ConvInt8",
     "RoundedValue",
+    "constant_conv_window",
     "unpadded",
     "why_no_integers",
-    "window_of",
 ]
 
 CONV_INT8 = "conv-int8"
@@ -70,7 +70,7 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
         return "the number of input channels is not known, or not that of the filters"
     if prod(weight.shape[1:]) > MAX_DEPTH:
         return "its sums may not fit 32 bits"
-    if isinstance(window := window_of(graph, region), str):
+    if isinstance(window := constant_conv_window(graph, region), str):
         return window
     if graph.opset < _AXIS_SINCE:
         return "its opset has no scale for each filter"
@@ -90,7 +90,7 @@ def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]
     return (x, attrs) if padded is None else (pad.operands[0], padded)
 
 
-def window_of(graph: TileGraph, region: Region) -> ConvWindow | str:
+def constant_conv_window(graph: TileGraph, region: Region) -> ConvWindow | str:
     """Return the window of a convolution with constant filters over :func:`unpadded`, or why
     there is none."""
     x, attrs = unpadded(graph, region)
@@ -103,7 +103,7 @@ def window_of(graph: TileGraph, region: Region) -> ConvWindow | str:
 class ConvInt8:
     """Write convolutions with constant filters in integers, as ``calibrated`` says."""
 
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = CONV_INT8
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -113,7 +113,9 @@ class ConvInt8:
             yield Miss(self.name, region.id, why)
             return
         s, (x, attrs) = OnnxBuilder(graph, region, "_int8"), unpadded(graph, region)
-        chosen, own = (self.calibrated.get(v, Calibrated(0.0)) for v in (x, region.results[0]))
+        chosen, own = (
+            self.calibrated.get(v, CalibratedRounding(0.0)) for v in (x, region.results[0])
+        )
         rounding = RoundedValue(x, graph.spec(x))
         shared = rounding.fixed(chosen) if chosen.scale else rounding.dynamic()
         (_fixed if chosen.scale else _dynamic)(s, rounding, own, attrs)
@@ -175,7 +177,7 @@ class RoundedValue:
     def zero(self) -> str:
         return f"{self.value}_bytes_zero"
 
-    def fixed(self, chosen: Calibrated) -> tuple[Region, ...]:
+    def fixed(self, chosen: CalibratedRounding) -> tuple[Region, ...]:
         """Return what rounds with one scale, and dequantizes."""
         scale, zero = np.asarray(chosen.scale, np.float32), np.asarray(chosen.zero, np.uint8)
         self.weights[self.scale] = Weight(self.scale, DType.F32, (), lambda: scale)
@@ -218,7 +220,7 @@ def _filters(s: OnnxBuilder) -> tuple[str, str]:
     )
 
 
-def _bias(s: OnnxBuilder, own: Calibrated) -> Weight | None:
+def _bias(s: OnnxBuilder, own: CalibratedRounding) -> Weight | None:
     """Return the bias and what the rounding loses on average; None without both."""
     name = s.operands[2]
     given, lost = s.graph.weight(name) if name else None, own.correction
@@ -233,7 +235,9 @@ def _bias(s: OnnxBuilder, own: Calibrated) -> Weight | None:
     return Weight("", DType.F32, (count,), load)
 
 
-def _fixed(s: OnnxBuilder, x: RoundedValue, own: Calibrated, attrs: Mapping[str, Any]) -> None:
+def _fixed(
+    s: OnnxBuilder, x: RoundedValue, own: CalibratedRounding, attrs: Mapping[str, Any]
+) -> None:
     matrix, scales = _filters(s)
     shape = s.spec(matrix).shape
     w = s("DequantizeLinear", matrix, scales, spec=TensorSpec(DType.F32, shape), axis=0)
@@ -243,7 +247,9 @@ def _fixed(s: OnnxBuilder, x: RoundedValue, own: Calibrated, attrs: Mapping[str,
     s("Conv", x.rounded, w, *added, spec=spec, **attrs)
 
 
-def _dynamic(s: OnnxBuilder, x: RoundedValue, own: Calibrated, attrs: Mapping[str, Any]) -> None:
+def _dynamic(
+    s: OnnxBuilder, x: RoundedValue, own: CalibratedRounding, attrs: Mapping[str, Any]
+) -> None:
     matrix, scales = _filters(s)
     (count, _, *kernel), spec = s.weights[matrix].shape, s.graph.spec(s.region.results[0])
     wide = (1, count, *(1,) * len(kernel))

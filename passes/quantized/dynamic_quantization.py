@@ -11,7 +11,7 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.passes.quantized.integer_matrix import integer_gemm
-from tracea_graph.passes.region_helpers import attribute, fused, is_f32
+from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
@@ -31,7 +31,7 @@ def _dynamic_check(m: Match) -> str | None:
 
 def _dynamic_rewrite(m: Match) -> Region:
     params = DynamicQuantizeParams()
-    return fused("dynamic-quantize", params, (m.values["x"],), m.root.results, m.covered)
+    return fused_region("dynamic-quantize", params, (m.values["x"],), m.root.results, m.covered)
 
 
 DYNAMIC_QUANTIZE = Rule("dynamic-quantize", (_dynamic,), _dynamic_rewrite, _dynamic_check)
@@ -51,7 +51,7 @@ def _product_rewrite(m: Match) -> Rewrite | str:
     made = integer_gemm(m.graph, x, w, zero, zeros)
     if isinstance(made, str):
         return made
-    new = fused("matmul-integer", made.params, made.operands, m.root.results, m.covered)
+    new = fused_region("matmul-integer", made.params, made.operands, m.root.results, m.covered)
     return Rewrite((new,), weights=made.weights)
 
 

@@ -14,18 +14,18 @@ from collections.abc import Iterator
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import ROW
-from tracea_graph.passes.pointwise.bound_expressions import kind_of
+from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
 from tracea_graph.passes.quantized.integer_matrix import IntegerGemm, integer_gemm
 from tracea_graph.passes.quantized.rescale import (
-    Factor,
+    RescaleFactor,
     covered_with,
     dequantized_row,
     dequantized_sides,
     one_scale_each,
-    rescaled,
+    rescale_chain,
     rescaling,
 )
-from tracea_graph.passes.region_helpers import attribute, fused
+from tracea_graph.passes.region_helpers import attribute, fused_region
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -52,7 +52,7 @@ class QuantizedGemm:
             yield Miss(self.name, region.id, made)
             return
         covered = covered_with(graph, region, sides)
-        new = fused(self.name, made.params, made.operands, region.results, covered)
+        new = fused_region(self.name, made.params, made.operands, region.results, covered)
         yield Proposal(self.name, covered, (new,), weights=made.weights)
 
     def _made(self, graph: TileGraph, region: Region, x: Region, w: Region) -> IntegerGemm | str:
@@ -78,7 +78,7 @@ def _factors(region: Region) -> tuple[float, float]:
     return float(attribute(region, "alpha", 1.0)), float(attribute(region, "beta", 1.0))  # type: ignore[arg-type]
 
 
-def _bias(graph: TileGraph, region: Region, made: IntegerGemm) -> Factor | str | None:
+def _bias(graph: TileGraph, region: Region, made: IntegerGemm) -> RescaleFactor | str | None:
     """Return what Gemm adds, or why it cannot; a dequantized constant becomes a weight."""
     name = region.operands[2] if len(region.operands) > 2 else ""
     if not name:
@@ -86,13 +86,15 @@ def _bias(graph: TileGraph, region: Region, made: IntegerGemm) -> Factor | str |
     spec = graph.spec(name)
     if spec.dtype is not DType.F32 or spec.shape is None:
         return "its bias is not float32 of known rank"
-    kind = kind_of(spec, graph.spec(region.results[0]))
+    kind = matrix_broadcast_kind(spec, graph.spec(region.results[0]))
     row = dequantized_row(graph, name, made.weights) if kind == ROW else None
-    return Factor(name, kind) if row is None else row
+    return RescaleFactor(name, kind) if row is None else row
 
 
-def _finished(made: IntegerGemm, factors: tuple[Factor, ...], bias: Factor | None) -> IntegerGemm:
+def _finished(
+    made: IntegerGemm, factors: tuple[RescaleFactor, ...], bias: RescaleFactor | None
+) -> IntegerGemm:
     """Return the product with the chain that rescales its sums and adds the bias."""
-    params = dataclasses.replace(made.params, epilogue=rescaled(factors, bias))
+    params = dataclasses.replace(made.params, epilogue=rescale_chain(factors, bias))
     beside = (*factors, *([bias] if bias else []))
     return IntegerGemm(params, (*made.operands, *(f.name for f in beside)), made.weights)

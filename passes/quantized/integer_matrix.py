@@ -15,8 +15,13 @@ from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.ttg import TileGraph
 
 __all__ = [
-    "BYTES", "IntegerGemm", "column_zeros", "constant", "integer_gemm", "left_zero",
+    "BYTES",
+    "IntegerGemm",
+    "column_zeros",
+    "integer_gemm",
+    "left_zero",
     "signed_matrix",
+    "weight_of_array",
 ]  # fmt: skip
 
 BYTES = (DType.U8, DType.I8)
@@ -63,7 +68,7 @@ def integer_gemm(
     if added:
         assert own is not None
         name = f"{signed.name}_zeros_{zeros or 128}"
-        made[name] = Weight(name, DType.I8, (n,), constant(own))
+        made[name] = Weight(name, DType.I8, (n,), weight_of_array(own))
         operands.append(name)
     return IntegerGemm(params, tuple(operands), made)
 
@@ -105,5 +110,5 @@ def signed_matrix(weight: Weight) -> Weight:
     )  # fmt: skip
 
 
-def constant(array: Array) -> Callable[[], Array]:
+def weight_of_array(array: Array) -> Callable[[], Array]:
     return lambda: array

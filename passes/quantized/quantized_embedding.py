@@ -16,7 +16,7 @@ from tracea_graph.passes.quantized.weight_only import (
     constants_of,
     unsupported_blocks,
 )
-from tracea_graph.passes.region_helpers import attribute, fused
+from tracea_graph.passes.region_helpers import attribute, fused_region
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -40,7 +40,7 @@ class QuantizedEmbedding:
             return
         params = QuantizedEmbeddingParams(made.k, made.n, made.layout)
         operands = (made.codes, made.scales, region.operands[1])
-        new = fused(self.name, params, operands, region.results, [region])
+        new = fused_region(self.name, params, operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,), weights=made.weights)
 
 

@@ -15,13 +15,14 @@ from tracea_graph.reason_codes import not_constant_reason
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
-    "Factor", "covered_with", "dequantized_row", "dequantized_sides", "one_scale_each", "rescaled",
+    "RescaleFactor", "covered_with", "dequantized_row", "dequantized_sides", "one_scale_each",
+    "rescale_chain",
     "rescaling",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Factor:
+class RescaleFactor:
     """A factor or summand: the name of a value, and its kind as a chain operand."""
 
     name: str
@@ -63,7 +64,7 @@ def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) 
 
 def rescaling(
     graph: TileGraph, scale: str, scales: str, weights: dict[str, Weight]
-) -> tuple[Factor, ...] | str:
+) -> tuple[RescaleFactor, ...] | str:
     """Return the factors that rescale the sums, or why there are none; adds their weights."""
     left, right = graph.weight(scale), graph.weights[scales]
     if left is None:
@@ -73,7 +74,7 @@ def rescaling(
         if not ordinary(right):
             return "a scale of its matrix is zero, negative or out of range"
         kind = SCALAR if right.count == 1 else ROW
-        return Factor(scale, SCALAR), Factor(scales, kind)
+        return RescaleFactor(scale, SCALAR), RescaleFactor(scales, kind)
     if left.count != 1 or left.dtype is not DType.F32:
         return "the scale of x is not one float32 number"
     if not (ordinary(left) and ordinary(right)):
@@ -82,7 +83,7 @@ def rescaling(
     name = f"{scale}_times_{scales}"
     shape = (count,) if count > 1 else ()
     weights[name] = Weight(name, DType.F32, shape, _product(left, right, shape))
-    return (Factor(name, ROW if count > 1 else SCALAR),)
+    return (RescaleFactor(name, ROW if count > 1 else SCALAR),)
 
 
 def _product(left: Weight, right: Weight, shape: tuple[int, ...]) -> Callable[[], Array]:
@@ -95,7 +96,7 @@ def _product(left: Weight, right: Weight, shape: tuple[int, ...]) -> Callable[[]
 
 def dequantized_row(
     graph: TileGraph, name: str, weights: dict[str, Weight]
-) -> Factor | str | None:
+) -> RescaleFactor | str | None:
     """Return a dequantized constant vector as a weight, which is added, or why it cannot be one;
     None if the value is no such vector."""
     source = operand_producer(graph, name, "DequantizeLinear")
@@ -114,10 +115,10 @@ def dequantized_row(
 
     weight = Weight(f"{name}_dequantized", DType.F32, stored.shape, load)
     weights[weight.name] = weight
-    return Factor(weight.name, ROW)
+    return RescaleFactor(weight.name, ROW)
 
 
-def rescaled(factors: Sequence[Factor], bias: Factor | None) -> Chain:
+def rescale_chain(factors: Sequence[RescaleFactor], bias: RescaleFactor | None) -> Chain:
     """Return the chain that multiplies the sums by the factors and adds the bias."""
     operands, steps, value = [FULL], list[Step](), 0
     beside = [*factors, *([bias] if bias else [])]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.quantized.conv_int8 import RoundedValue, why_no_integers
 from tracea_graph.passes.region_helpers import is_f32, operand_producer
 from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
@@ -74,14 +74,14 @@ def _reaches(graph: TileGraph, region: Region) -> bool:
 class RoundResults:
     """Round a calibrated value that integers were used to compute, for all its readers."""
 
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "round-results"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op not in (*_COMPUTED, *_CLAMPS) or region.fused or len(region.results) != 1:
             return
         value, first = region.results[0], _clamped(graph, region)
-        chosen = self.calibrated.get(value, Calibrated(0.0))
+        chosen = self.calibrated.get(value, CalibratedRounding(0.0))
         rounded = any(operand_producer(graph, v, "DequantizeLinear") for v in first.operands if v)
         if not chosen.scale or not rounded:
             yield Miss(self.name, region.id, unsuited_reason("no integers are used to compute it"))

@@ -20,7 +20,7 @@ from tracea_graph.ops.weight_layouts import Floats
 from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue
 from tracea_graph.passes.region_helpers import (
     attribute,
-    fused,
+    fused_region,
     is_f32,
     only_read_by,
     operand_producer,
@@ -80,7 +80,7 @@ class MatmulNbits:
             return
         params = GemmParams(made.k, made.n, made.layout, bool(bias))
         operands = [region.operands[0], made.codes, made.scales, *([bias] if bias else [])]
-        new = fused(self.name, params, operands, region.results, [region])
+        new = fused_region(self.name, params, operands, region.results, [region])
         yield Proposal(self.name, (region,), (new,), weights=made.weights)
 
 
@@ -115,7 +115,7 @@ class DequantizedGemm:
         operands = [*left, *([bias] if bias else []), *beside]
         alone = [source] if only_read_by(graph, source.results[0], region) else []
         covered = (*alone, region)
-        new = fused(self.name, params, operands, region.results, covered)
+        new = fused_region(self.name, params, operands, region.results, covered)
         yield Proposal(self.name, covered, (new,), weights=made.weights)
 
 

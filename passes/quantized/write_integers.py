@@ -19,7 +19,7 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.region_helpers import attribute, is_f32
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -45,7 +45,7 @@ class WriteIntegers:
     """Write products with constant matrices in integers, as ``calibrated`` says."""
 
     precision: str
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "write-integers"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -55,7 +55,7 @@ class WriteIntegers:
             yield Miss(self.name, region.id, why)
             return
         name = region.operands[1]
-        chosen, s = self.calibrated.get(name, Calibrated(0.0)), OnnxBuilder(graph, region)
+        chosen, s = self.calibrated.get(name, CalibratedRounding(0.0)), OnnxBuilder(graph, region)
         spec = graph.spec(region.results[0])
         x = _scaled(s, region.operands[0], chosen)
         if self.precision == "int4-weights":
@@ -95,7 +95,7 @@ def _sizes(region: Region, weight: Weight) -> tuple[int, int]:
     return (n, k) if attribute(region, "transB", 0) else (k, n)
 
 
-def _matrix(s: OnnxBuilder, chosen: Calibrated) -> Array:
+def _matrix(s: OnnxBuilder, chosen: CalibratedRounding) -> Array:
     """Return the product's matrix ``[K, N]``, over the factors of x."""
     found = np.asarray(s.graph.weights[s.region.operands[1]].load(), np.float32)
     found = found.T if s.attribute("transB", 0) else found
@@ -114,13 +114,13 @@ def _entered(s: OnnxBuilder, dtype: DType, load: Callable[[], Array], *shape: in
     return name
 
 
-def _scaled(s: OnnxBuilder, x: str, chosen: Calibrated) -> str:
+def _scaled(s: OnnxBuilder, x: str, chosen: CalibratedRounding) -> str:
     if chosen.factors is None:
         return x
     return s("Mul", x, _entered(s, DType.F32, _array(chosen.factors)), spec=s.graph.spec(x))
 
 
-def _int8(s: OnnxBuilder, chosen: Calibrated) -> tuple[str, str]:
+def _int8(s: OnnxBuilder, chosen: CalibratedRounding) -> tuple[str, str]:
     """Enter the matrix in int8 and the scales of its columns."""
     k, n = _sizes(s.region, s.graph.weights[s.region.operands[1]])
     return (
@@ -129,7 +129,7 @@ def _int8(s: OnnxBuilder, chosen: Calibrated) -> tuple[str, str]:
     )
 
 
-def _fixed(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
+def _fixed(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec) -> str:
     shape = s.graph.spec(s.region.operands[0]).shape
     scale = s.constant(chosen.scale)
     zero = _entered(s, DType.U8, lambda: np.asarray(chosen.zero, np.uint8), *())
@@ -141,7 +141,7 @@ def _fixed(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
     return s("MatMul", again, w, spec=spec)
 
 
-def _dynamic(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
+def _dynamic(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec) -> str:
     shape, stem = s.graph.spec(s.region.operands[0]).shape, s.region.results[0]
     names = tuple(f"{stem}_{part}" for part in ("quantized", "scale", "zero"))
     s.nodes.append(Node("DynamicQuantizeLinear", (x,), names, {}, "", s.region.node.name))
@@ -153,7 +153,7 @@ def _dynamic(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> st
     return s("Mul", y, s("Mul", names[1], scales, spec=s.spec(scales)), spec=spec)
 
 
-def _codes(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
+def _codes(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec) -> str:
     k, n = _sizes(s.region, s.graph.weights[s.region.operands[1]])
     block = chosen.block or _BLOCK
     blocks, layout = -(-k // block), BlockQuantized(_BITS, block, "integer")
@@ -161,7 +161,7 @@ def _codes(s: OnnxBuilder, x: str, chosen: Calibrated, spec: TensorSpec) -> str:
     def fitted() -> tuple[Array, Array, Array]:
         if chosen.codes is not None and chosen.scales is not None and chosen.zeros is not None:
             return chosen.codes, chosen.scales, chosen.zeros
-        return quantize_blocks(_matrix(s, Calibrated(0.0)), _BITS, block)
+        return quantize_blocks(_matrix(s, CalibratedRounding(0.0)), _BITS, block)
 
     def codes() -> Array:
         return layout.packed(np.pad(fitted()[0], ((0, -k % block), (0, 0))).T)

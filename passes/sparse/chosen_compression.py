@@ -18,7 +18,7 @@ from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "Compressed", "chosen_for", "not_chosen", "pruned_for"]
+__all__ = ["PRUNED", "CompressedMatrix", "chosen_for", "not_chosen", "pruned_for"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
@@ -26,7 +26,7 @@ PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
 
 
 @dataclass(frozen=True)
-class Compressed:
+class CompressedMatrix:
     """Replacement of a matrix ``[K, N]``: two factors ``[K, R]`` and ``[R, N]``, or a pruned copy;
     and the predicted error of the model's outputs."""
 
@@ -35,8 +35,8 @@ class Compressed:
 
 
 def pruned_for(
-    chosen: Mapping[str, Compressed], graph: TileGraph, region: Region
-) -> Compressed | None:
+    chosen: Mapping[str, CompressedMatrix], graph: TileGraph, region: Region
+) -> CompressedMatrix | None:
     """Return the pruned matrix chosen for a product, if there is one and it may be replaced."""
     found = chosen_for(chosen, region, 1)
     return found if found is None or replaceable_matrix(graph, region) is not None else None
@@ -47,7 +47,9 @@ def not_chosen(value: str) -> Reason:
     return Reason(f"the search did not choose {value!r} for this", Code.NOT_APPLICABLE)
 
 
-def chosen_for(chosen: Mapping[str, Compressed], region: Region, count: int) -> Compressed | None:
+def chosen_for(
+    chosen: Mapping[str, CompressedMatrix], region: Region, count: int
+) -> CompressedMatrix | None:
     """Return the replacement chosen for a product if it has ``count`` matrices."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):

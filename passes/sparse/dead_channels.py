@@ -30,8 +30,8 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.convolution.derived_filters import must_stay_plain
-from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix, why_kept
-from tracea_graph.passes.region_helpers import fused, only_read_by
+from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix, why_not_replaceable
+from tracea_graph.passes.region_helpers import fused_region, only_read_by
 from tracea_graph.passes.sparse.pruned_weights import (
     in_channels,
     is_depthwise,
@@ -153,7 +153,7 @@ def remove_channels(
         middle = f"{maker.results[0]}_alive"
         params, own = _narrowed(graph, maker, kept, middle)
         operands = (x, *(w.name for w in own))
-        new.append(fused(rule, params, operands, (middle,), [maker]))
+        new.append(fused_region(rule, params, operands, (middle,), [maker]))
         stored |= {w.name: w for w in own}
         specs[middle] = _shape(graph.spec(maker.results[0]), maker.params, n)
         x = middle
@@ -166,7 +166,7 @@ def remove_channels(
     old = graph.weights[shift] if shift else None
     moved = shifted_bias(f"{x}_b_bias", whole, old, params, values)
     rest = last.operands[2 + last.params.bias :]
-    new.append(fused(rule, b, (x, other.name, moved.name, *rest), last.results, [last]))
+    new.append(fused_region(rule, b, (x, other.name, moved.name, *rest), last.results, [last]))
     stored |= {w.name: w for w in (other, moved)}
     return Proposal(rule, (*makers, last), tuple(new), specs, stored, error)
 
@@ -217,7 +217,7 @@ def _why_fixed(graph: TileGraph, region: Region) -> str | None:
         grouped = params.groups > 1 and not is_depthwise(params)
         said = f"the convolution that makes {region.results[0]!r} has groups"
         return Reason(said, Code.NOT_APPLICABLE) if grouped else None
-    return None if replaceable_matrix(graph, region) else why_kept(graph, region)
+    return None if replaceable_matrix(graph, region) else why_not_replaceable(graph, region)
 
 
 def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | None:

@@ -21,9 +21,9 @@ from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.matmul.constant_matrices import gemm
-from tracea_graph.passes.region_helpers import attribute, fused
-from tracea_graph.passes.sparse.chosen_compression import Compressed, chosen_for, not_chosen
+from tracea_graph.passes.matmul.constant_matrices import gemm_pattern
+from tracea_graph.passes.region_helpers import attribute, fused_region
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, chosen_for, not_chosen
 from tracea_graph.passes.sparse.low_rank_exact import two_products
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -64,9 +64,9 @@ def _look_up(op: Any, table: Any, ids: Any) -> Any:
 class LowRankGemm(PatternPass):
     """Replace a product's matrix by the two factors chosen for it."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     name: str = "low-rank-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Rewrite | str:
         if m.root.rule == self.name:
@@ -84,7 +84,7 @@ class LowRankGemm(PatternPass):
 class LowRankConv(PatternPass):
     """Replace the filters of an ungrouped convolution before they are transformed."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     name: str = "low-rank-conv"
     patterns = (_conv,)
 
@@ -115,8 +115,8 @@ class LowRankConv(PatternPass):
         other = _held(f"{middle}_b", b.T.reshape(last.shape))
         operands = (middle, other.name, *region.operands[2:])
         new = (
-            fused(self.name, first, (region.operands[0], own.name), (middle,), [region]),
-            fused(self.name, last, operands, region.results, [region]),
+            fused_region(self.name, first, (region.operands[0], own.name), (middle,), [region]),
+            fused_region(self.name, last, operands, region.results, [region]),
         )
         shape = (spec.shape[0], rank, *spec.shape[2:])
         specs, weights = {middle: TensorSpec(DType.F32, shape)}, {w.name: w for w in (own, other)}
@@ -127,7 +127,7 @@ class LowRankConv(PatternPass):
 class LowRankEmbedding(PatternPass):
     """Replace the table of a lookup before lookups are merged."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     name: str = "low-rank-embedding"
     patterns = (_look_up,)
 
@@ -148,8 +148,8 @@ class LowRankEmbedding(PatternPass):
         own, other = _held(f"{stem}_a", a), _held(f"{stem}_b", b)
         params = GemmParams(rank, b.shape[1])
         new = (
-            fused(self.name, EmbeddingParams(1), (own.name, ids), (middle,), [region]),
-            fused(self.name, params, (middle, other.name), region.results, [region]),
+            fused_region(self.name, EmbeddingParams(1), (own.name, ids), (middle,), [region]),
+            fused_region(self.name, params, (middle, other.name), region.results, [region]),
         )
         specs = {middle: TensorSpec(DType.F32, (*spec.shape[:-1], rank))}
         weights = {w.name: w for w in (own, other)}

@@ -18,12 +18,12 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import KN, round_up_aligned
 from tracea_graph.passes.matmul.constant_matrices import (
-    gemm,
+    gemm_pattern,
     lazy_matrix,
     replaceable_matrix,
-    why_kept,
+    why_not_replaceable,
 )
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.exact_low_rank import EPSILON, Floats
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason
@@ -44,14 +44,16 @@ class LowRankExact(PatternPass):
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = LOW_RANK_EXACT
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def check(self, m: Match) -> str | None:
         if m.root.rule == self.name:
             return Reason("it is a factor already", Code.OTHER_FORM)
         if m.root.params.splits:
             return Reason("its result is split, which one factor cannot be", Code.OTHER_FORM)
-        return None if replaceable_matrix(m.graph, m.root) else why_kept(m.graph, m.root)
+        return (
+            None if replaceable_matrix(m.graph, m.root) else why_not_replaceable(m.graph, m.root)
+        )
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region = m.graph, m.root
@@ -108,8 +110,8 @@ def two_products(
     second: GemmParams = dataclasses.replace(region.params, k=rank, layout=KN)
     operands = (middle, name_b, *region.operands[2:])
     new = (
-        fused(rule, first, (region.operands[0], name_a), (middle,), [region]),
-        fused(rule, second, operands, region.results, [region]),
+        fused_region(rule, first, (region.operands[0], name_a), (middle,), [region]),
+        fused_region(rule, second, operands, region.results, [region]),
     )
     specs = {middle: TensorSpec(DType.F32, (*rows, rank))}
     return Rewrite(new, specs=specs, weights=weights, error=error)

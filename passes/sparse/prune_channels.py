@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
 from tracea_graph.passes.sparse.dead_channels import (
     channel_producers,
     remove_channels,
@@ -28,7 +28,7 @@ __all__ = ["PruneChannels"]
 class PruneChannels:
     """Match a product whose chosen matrix has rows of zeros, and the producers of its channels."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     name: str = "prune-channels"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:

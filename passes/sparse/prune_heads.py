@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
-from tracea_graph.passes.region_helpers import fused, only_read_by
-from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.region_helpers import fused_region, only_read_by
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
 from tracea_graph.passes.sparse.pruned_weights import (
     pruned_bias,
     pruned_weight,
@@ -63,7 +63,7 @@ def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | 
 class PruneHeads:
     """Remove attention heads whose rows in the output projection's pruned matrix are all zero."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     name: str = "prune-heads"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -90,7 +90,7 @@ class PruneHeads:
         graph: TileGraph,
         regions: tuple[Region, Region, Region],
         kept: Mask,
-        found: Compressed,
+        found: CompressedMatrix,
     ) -> Proposal:
         qkv, attention, last = regions
         p: AttentionParams = attention.params
@@ -117,9 +117,15 @@ class PruneHeads:
         rows = np.repeat(kept, p.head_v)
         matrix = pruned_weight(f"{stem}_b", whole, old, other, rows, 1)
         new = (
-            fused(self.name, first, (qkv.operands[0], *(w.name for w in own)), (merged,), [qkv]),
-            fused(self.name, near, (merged,) * 3 + attention.operands[3:], (read,), [attention]),
-            fused(self.name, other, (read, matrix.name, *last.operands[2:]), last.results, [last]),
+            fused_region(
+                self.name, first, (qkv.operands[0], *(w.name for w in own)), (merged,), [qkv]
+            ),
+            fused_region(
+                self.name, near, (merged,) * 3 + attention.operands[3:], (read,), [attention]
+            ),
+            fused_region(
+                self.name, other, (read, matrix.name, *last.operands[2:]), last.results, [last]
+            ),
         )
         specs = {merged: first.infer([graph.spec(qkv.operands[0])])[0]}
         specs[read] = near.infer([specs[merged]] * 3)[0]

@@ -22,7 +22,7 @@ from tracea_graph.ttg import TileSet, TTGBuilder
 __all__ = [
     "LEAST_ZEROS",
     "Mask",
-    "ZeroScan",
+    "ZeroMaps",
     "nonzero_tiles",
     "sampled_zeros",
     "zero_map",
@@ -70,7 +70,7 @@ def nonzero_tiles(zeros: Mask, block: int) -> TileSet:
 
 
 @dataclass
-class ZeroScan:
+class ZeroMaps:
     """Zero maps of constant matrices, each computed once, whatever the matrix is called.
 
     ``looked`` counts the matrices that were read as a whole.

@@ -17,10 +17,16 @@ import numpy.typing as npt
 from tracea_graph.ir import Weight
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.sparse.exact_low_rank import RankScan
-from tracea_graph.passes.sparse.zero_maps import LEAST_ZEROS, ZeroScan, sampled_zeros
+from tracea_graph.passes.sparse.zero_maps import LEAST_ZEROS, ZeroMaps, sampled_zeros
 
 __all__ = [
-    "DENSE", "GROUPS", "Structure", "WeightScan", "as_matrix", "may_have_zeros", "structure_of",
+    "DENSE",
+    "GROUPS",
+    "WeightScan",
+    "ZeroStructure",
+    "as_matrix",
+    "may_have_zeros",
+    "zero_structure",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -32,7 +38,7 @@ _STRIP = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class ZeroStructure:
     """Zeros of a matrix ``[rows, columns]``.
 
     ``zeros`` is the share of zero elements, ``blocks`` that of zero 16 x 16 blocks.  ``rows`` and
@@ -47,7 +53,7 @@ class Structure:
     pattern: tuple[int, int, int] | None = None
 
 
-DENSE = Structure()
+DENSE = ZeroStructure()
 
 
 def may_have_zeros(matrix: Array) -> bool:
@@ -59,14 +65,14 @@ def may_have_zeros(matrix: Array) -> bool:
     return lines or sampled_zeros(matrix) >= LEAST_ZEROS
 
 
-def structure_of(matrix: Array) -> Structure:
+def zero_structure(matrix: Array) -> ZeroStructure:
     """Return where a matrix ``[rows, columns]`` is zero: whole rows and columns, and blocks."""
     rows, columns = _zero_lines(matrix), _zero_lines(matrix.T)
     if sampled_zeros(matrix) < LEAST_ZEROS:
-        return Structure(rows=rows, columns=columns) if rows.size or columns.size else DENSE
+        return ZeroStructure(rows=rows, columns=columns) if rows.size or columns.size else DENSE
     kept = matrix != 0
     zeros = 1.0 - np.count_nonzero(kept) / kept.size
-    return Structure(zeros, _zero_blocks(kept), rows, columns, _pattern(kept, zeros))
+    return ZeroStructure(zeros, _zero_blocks(kept), rows, columns, _pattern(kept, zeros))
 
 
 def _zero_lines(matrix: Array) -> Mask:
@@ -101,11 +107,11 @@ class WeightScan:
     """Weight analysis: what is known of constant matrices, shared by all passes and plans."""
 
     ranks: RankScan = field(default_factory=RankScan)
-    zeros: ZeroScan = field(default_factory=ZeroScan)
-    _seen: WeakKeyDictionary[Weight, Structure] = field(default_factory=WeakKeyDictionary)
-    _found: dict[str, Structure] = field(default_factory=dict)
+    zeros: ZeroMaps = field(default_factory=ZeroMaps)
+    _seen: WeakKeyDictionary[Weight, ZeroStructure] = field(default_factory=WeakKeyDictionary)
+    _found: dict[str, ZeroStructure] = field(default_factory=dict)
 
-    def structure(self, weight: Weight) -> Structure:
+    def structure(self, weight: Weight) -> ZeroStructure:
         """Return the zeros of a stored matrix.
 
         Leading axes of size 1 are dropped, filters ``[O, I, …]`` become ``[O, I·…]``.  A weight
@@ -118,9 +124,9 @@ class WeightScan:
             self._seen[weight] = self._whole(weight, matrix) if may_have_zeros(matrix) else DENSE
         return self._seen[weight]
 
-    def _whole(self, weight: Weight, matrix: Array) -> Structure:
+    def _whole(self, weight: Weight, matrix: Array) -> ZeroStructure:
         if weight.digest not in self._found:
-            self._found[weight.digest] = structure_of(matrix)
+            self._found[weight.digest] = zero_structure(matrix)
         return self._found[weight.digest]
 
 

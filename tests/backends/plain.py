@@ -17,12 +17,16 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels import chain_source
-from tracea_graph.kernels.extent_bytecode import postfix
+from tracea_graph.kernels.extent_bytecode import encode_extent
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Attributes, Call, LaunchedCall, OpType, Program, View
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value
-from tracea_graph.kernels.region_signature import clipped, localise, loose_axes
+from tracea_graph.kernels.region_signature import (
+    localise_symbols,
+    loose_axes,
+    replace_clipped_sizes,
+)
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.kernels.schema import float_bits
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -32,7 +36,7 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.weight_layouts import KN, NK
-from tracea_graph.passes import LAYOUT, Request
+from tracea_graph.passes import LAYOUT, PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.temporary_files import ScratchFolder
@@ -148,18 +152,18 @@ _LOWERINGS: Mapping[type, Any] = MappingProxyType({
 def _chain_source(chain: Chain) -> str:
     """Generate a function that evaluates a chain over elements at constant strides."""
     lines, count = list[str](), len(chain.operands)
-    for i, operand in enumerate(chain_source.operands(chain)):
+    for i, operand in enumerate(chain_source.chain_operands(chain)):
         place = f"*({operand.element}*)(at[{i}] + i * steps[{i}])"
         lines.append(f"const {operand.vector} x{i} = {place};")
-    lines += chain_source.statements(chain)
-    for i, result in enumerate(chain_source.results(chain), count):
+    lines += chain_source.chain_statements(chain)
+    for i, result in enumerate(chain_source.chain_results(chain), count):
         lines.append(f"*({result.element}*)(at[{i}] + i * steps[{i}]) = {result.expression};")
     head = f"static void chain_{chain.key}(int64_t count, char** at, const int64_t* steps) {{"
     return "\n  ".join((head, "for (int64_t i = 0; i < count; ++i) {", *lines, "}\n}"))
 
 
 def _words(extent: Extent, index: Mapping[str, int]) -> list[int]:
-    code = postfix(extent, index)
+    code = encode_extent(extent, index)
     if len(code) > 64:
         raise GraphError("plain has no room for so long a size")
     return [len(code), *code]
@@ -221,11 +225,11 @@ class PlainBackend:
     def fingerprint(self) -> dict[str, Any]:
         return {"model": platform.processor()}
 
-    def structure_rules(self, request: Request) -> tuple[Pass, ...]:
+    def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
         return ()
 
     def phases(
-        self, request: Request, machine: Machine, sizes: Mapping[str, int]
+        self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         return LAYOUT
 
@@ -237,12 +241,12 @@ class PlainBackend:
         return ""
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
-        specs = clipped([graph.spec(v) for v in region.operands])
+        specs = replace_clipped_sizes([graph.spec(v) for v in region.operands])
         if (lower := _LOWERINGS.get(type(region.params))) is None:
             raise LackingError(f"plain has no {region.op}")
         if loose_axes(graph, region):
             raise LackingError("plain repeats no input where it may turn out to be of size 1")
-        local, where = localise(specs)
+        local, where = localise_symbols(specs)
         w = _Writer(local, tuple(region.params.infer(local)))
         lower(w, region.params, w.slots("input"), w.slots("output"))
         return w.program(where)

@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.standalone_functions import (
     SYMBOLS,
     DeviceFunction,
     functions,
-    standalone,
+    kernels_of_functions,
 )
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain
@@ -188,7 +188,7 @@ def test_programs_use_this_machines_gpu(tmp_path: Path) -> None:
 def test_every_function_has_a_plan_and_kernels() -> None:
     made = functions()
     assert len({f.key for f in made}) == len(made) == 2 * 2 * 3 * 7
-    kernels, chains = standalone(OPS)
+    kernels, chains = kernels_of_functions(OPS)
     assert {k for f in made for k in f.kernels} == {*kernels}
     assert len(chains) == 18
     assert {len(names) for names in SYMBOLS.values()} == {14, 32}

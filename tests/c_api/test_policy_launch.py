@@ -15,7 +15,7 @@ from tests.graphs import normal
 from tracea_graph.commands.kernels import KernelLibrary
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
-from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures
 from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.native_library import Conv2dParams, NativeLibrary, view
 
@@ -69,7 +69,7 @@ def test_the_kernel_that_the_policy_names_is_built_and_launched(
     op: str, shape: tuple[int, ...], launch: Launch, built: KernelLibrary,
     kernels: NativeLibrary, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    figures = assumed(profile_cpu())
+    figures = assumed_figures(profile_cpu())
     monkeypatch.setattr(CpuDiagnostics, "measure", lambda *args, **more: figures)
     context = tg.Context("host", Environment(cache=Path("unused")))
     plan = context.plan_kernel(op, shape)

@@ -13,7 +13,7 @@ import pytest
 
 from tracea_graph.kernels.cpu import emitter, library_table
 from tracea_graph.kernels.cpu.host_loop_units import units_for
-from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, standalone
+from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, kernels_of_functions
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = Path(__file__).with_name("hosts")
@@ -38,13 +38,13 @@ def compiled(sources: Sequence[Path], sanitizer: str, folder: Path) -> list[str]
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_hosts_run_clean(sanitizer: str, tmp_path: Path) -> None:
-    kernels, chains = standalone(tuple(STANDALONE))
+    kernels, chains = kernels_of_functions(tuple(STANDALONE))
     units = ("runtime", *(f"{unit}_loops" for unit in units_for(kernels)))
     runtime = ROOT / "kernels" / "cpu" / "runtime"
     sources = [*(runtime / f"{unit}.cpp" for unit in units), tmp_path / "table.cpp"]
     text = library_table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"])
     sources[-1].write_text(text)
-    for unit in emitter.units(kernels, chains, ["scalar"]):
+    for unit in emitter.compilation_units(kernels, chains, ["scalar"]):
         sources.append(tmp_path / f"{unit.symbol}.cpp")
         sources[-1].write_text(unit.text)
     objects = compiled(sources, sanitizer, tmp_path)

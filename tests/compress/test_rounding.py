@@ -13,7 +13,7 @@ from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.errors import UsageError
 from tracea_graph.ops.int8_matmul import round_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 
 X, W = normal(512, 96, seed=1), normal(96, 48, seed=2)
@@ -49,7 +49,7 @@ def test_what_is_lost_on_average_is_added() -> None:
     assert chosen.correction is not None and chosen.correction.shape == (48,)
 
 
-def planned(calibrated: dict[str, Calibrated]) -> tuple[float, set[str]]:
+def planned(calibrated: dict[str, CalibratedRounding]) -> tuple[float, set[str]]:
     """The error of a net of two products in int8, and its ops."""
     net = Net()
     hidden = net("Relu", net("MatMul", net.input("x", 40, 96), net.const(W)))
@@ -72,15 +72,15 @@ def test_a_plan_follows_the_choice() -> None:
     x = outliers()
     chosen = {"w0": choose_int8(x, W), "w1": choose_int8(np.maximum(x @ W, 0), normal(48, 32))}
     assert 1e-3 < planned(chosen)[0] < 0.9 * plain
-    assert planned({"w0": Calibrated(0.0, None, 0.0, 0, normal(48))})[0] - plain > 1e-3
+    assert planned({"w0": CalibratedRounding(0.0, None, 0.0, 0, normal(48))})[0] - plain > 1e-3
     # fixed scales: what computes x rounds it
-    fixed = {"w1": Calibrated(0.0, None, float((x @ W).max()) / 255, 0)}
+    fixed = {"w1": CalibratedRounding(0.0, None, float((x @ W).max()) / 255, 0)}
     error, ops = planned(fixed)
     assert 1e-3 < error < 1.5 * plain and ops == {"FusedGemm", "FusedQuantizeRows"}
     factors = chosen["w0"].factors
     assert factors is not None
     step = float(abs(x * factors).max()) / 127
-    error, ops = planned({**fixed, "w0": Calibrated(0.0, factors, step, 128)})
+    error, ops = planned({**fixed, "w0": CalibratedRounding(0.0, factors, step, 128)})
     assert 1e-3 < error < plain and ops == {"FusedGemm", "FusedElementwise"}
 
 

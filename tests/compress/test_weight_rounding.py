@@ -8,7 +8,7 @@ import pytest
 from tests.graphs import Net, evaluate, every_phase, normal
 from tracea_graph.compress.int4_rounding import choose_int4, dequantize, gptq
 from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
 
 W = normal(100, 24, seed=2)
@@ -68,7 +68,7 @@ def test_a_plan_stores_codes(calibrated: bool) -> None:
     net, x = Net(), correlated()
     graph = net.graph(net("Relu", net("MatMul", net.input("x", 600, 100), net.const(W))))
     (exact,) = evaluate(graph, {"x": x})
-    chosen: dict[str, Calibrated] = {"w0": choose_int4(x, W)} if calibrated else {}
+    chosen: dict[str, CalibratedRounding] = {"w0": choose_int4(x, W)} if calibrated else {}
     limits = SchedulerLimits(min_gain_us=float("-inf"))
     phases = every_phase(precision="int4-weights", calibrated=chosen)
     schedule_rewrites(graph, phases, lambda g, r: 1.0, limits)

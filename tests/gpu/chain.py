@@ -30,7 +30,7 @@ from models.score import replace_table
 from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, buffer_bytes, launches, retiled
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, FEW_ROWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
@@ -60,7 +60,7 @@ class Chain:
         target = Target(CUDA, architecture)
         new = {run.symbol: run for run in runs if run.symbol not in self.kernels}
         texts = [
-            replace(emit(run.call, run.variant, target), shared=run.launch.shared)
+            replace(emit_kernel(run.call, run.variant, target), shared=run.launch.shared)
             for run in new.values()
         ]
         built = compile_sources(texts, [architecture.name])

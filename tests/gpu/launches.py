@@ -21,7 +21,7 @@ from tracea_graph.ir import evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import (
     few_pixel_convolution,
     few_row_matmul,
@@ -217,7 +217,7 @@ def timed(name: str, precision: str, folder: Path, batch: int = 1) -> str:
     architecture = device.architecture
     calls = {run.symbol: run for run in found}
     target = Target(CUDA, architecture)
-    texts = [emit(run.call, run.variant, target) for run in calls.values()]
+    texts = [emit_kernel(run.call, run.variant, target) for run in calls.values()]
     built = compile_sources(texts, [architecture.name])
     kernels = {symbol: Loaded(one) for symbol, one in zip(calls, built, strict=True)}
     times = dict[tuple[str, str], float]()

@@ -13,7 +13,7 @@ from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import Case, check
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import find
@@ -40,7 +40,7 @@ def kernels() -> dict[str, Loaded]:
         for tile in case.tiles:
             call, _ = case.make(Memory(), np.random.default_rng(0))
             variant = find(call, target().architecture, tile)
-            source = emit(call, variant, target())
+            source = emit_kernel(call, variant, target())
             sources[source.symbol] = source
     name = target().architecture.name
     built = compile_sources(list(sources.values()), [name])
@@ -87,6 +87,6 @@ def test_ptx_is_compiled_by_the_driver() -> None:
     call, expected = case.make(memory, np.random.default_rng(0))
     variant = find(call, target().architecture, case.tiles[0])
     level = "compute_90" if device().capability >= 90 else "compute_80"
-    (built,) = compile_sources([emit(call, variant, target())], [level])
+    (built,) = compile_sources([emit_kernel(call, variant, target())], [level])
     device().run(Loaded(built), launch_of(call, variant, target()), memory)
     check(memory, expected())

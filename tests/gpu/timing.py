@@ -35,7 +35,7 @@ from tests.kernels.gpu.cases import (
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
 from tracea_graph.kernels.gpu.variants import find
@@ -295,7 +295,7 @@ def built(device: Device, rows: Sequence[Row]) -> dict[tuple[str, str], Built]:
         call, _ = row.make(Memory(), np.random.default_rng(0))
         for tile in row.tiles:
             variant = find(call, target.architecture, tile)
-            found[row.name, tile] = emit(call, variant, target)
+            found[row.name, tile] = emit_kernel(call, variant, target)
     made = compile_sources(list(found.values()), [target.architecture.name])
     return dict(zip(found, made, strict=True))
 

@@ -24,7 +24,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, WINDOWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
@@ -133,7 +133,7 @@ class Whole:
         self.device, self.plan = device, plan
         target = Target(CUDA, device.architecture)
         first = {run.symbol: run for run in plan.runs}
-        texts = [emit(run.call, run.variant, target) for run in first.values()]
+        texts = [emit_kernel(run.call, run.variant, target) for run in first.values()]
         built = compile_sources(texts, [device.architecture.name])
         self._kernels = {s: Loaded(one) for s, one in zip(first, built, strict=True)}
         self._arena = int(checked(driver.cuMemAlloc(max(plan.arena, 1))))
@@ -199,7 +199,7 @@ class Whole:
         }  # fmt: skip
         target = Target(CUDA, self.device.architecture)
         new = {r.symbol: r for some in tried.values() for r in some}
-        texts = [emit(r.call, r.variant, target) for r in new.values()]
+        texts = [emit_kernel(r.call, r.variant, target) for r in new.values()]
         built = compile_sources(texts, [self.device.architecture.name])
         self._kernels |= {s: Loaded(one) for s, one in zip(new, built, strict=True)}
         return [

@@ -22,7 +22,7 @@ from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.cpu import core_measurement as measuring
 from tracea_graph.kernels.cpu import peak_probes as probes
-from tracea_graph.kernels.cpu.core_measurement import assumed, measure
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures, measure_core
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.isa_levels import families_of, family_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "_RUN_SECONDS", 120.0)
         patch.setattr(measuring, "_free_bytes", lambda: 1 << 40)
-        measure(HERE, Environment(cache=folder), seconds=600.0)
+        measure_core(HERE, Environment(cache=folder), seconds=600.0)
     return folder
 
 
@@ -62,25 +62,25 @@ def text_of(what: object) -> str:
 
 
 def test_this_machine_is_measured(cache: Path) -> None:
-    found = measure(HERE, Environment(cache=cache))
+    found = measure_core(HERE, Environment(cache=cache))
     assert found.measured and found.compiler and not found.notes
     assert {(p.dtype, p.level) for p in found.peaks} >= {("f32", isa) for isa in levels_of(HERE)}
     assert all(p.gops > 0 for p in found.peaks) and found.ghz > 0
     band = found.bandwidth
     assert min(band.l1, band.l2, band.dram, band.l3 or band.dram) > 0
-    assert found != assumed(HERE)
+    assert found != assumed_figures(HERE)
 
 
 def test_a_hit_is_equal_and_runs_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Environment(cache=cache)
-    first = measure(HERE, environment)
+    first = measure_core(HERE, environment)
 
     def never(*args: object, **options: object) -> None:
         raise AssertionError("what is known is not measured, and no compiler is asked")
 
     for module, name in ((measuring, "_measure"), (subprocess, "run"), (subprocess, "Popen")):
         monkeypatch.setattr(module, name, never)
-    assert measure(HERE, environment) == first
+    assert measure_core(HERE, environment) == first
 
 
 def test_all_of_it_as_table_and_json(cache: Path) -> None:
@@ -152,10 +152,10 @@ def kept(folder: Path) -> Path:
 
 def test_equal_machines_are_measured_once(counted: list[int], tmp_path: Path) -> None:
     environment = Environment(cache=tmp_path)
-    assert measure(PLAIN, environment) == measure(PLAIN, environment) == FIGURES
+    assert measure_core(PLAIN, environment) == measure_core(PLAIN, environment) == FIGURES
     assert len(counted) == 1
-    measure(PLAIN, environment, refresh=True)
-    measure(replace(PLAIN, l2=1), environment)
+    measure_core(PLAIN, environment, refresh=True)
+    measure_core(replace(PLAIN, l2=1), environment)
     assert len(counted) == 3
 
 
@@ -164,11 +164,11 @@ def test_planning_measures_one_type_unless_all_are_known(
 ) -> None:
     environment = Environment(cache=tmp_path)
     for _ in range(2):
-        measure(PLAIN, environment, only="f32")
+        measure_core(PLAIN, environment, only="f32")
     assert len(counted) == 1
     for _ in range(2):
-        measure(PLAIN, environment)
-    measure(replace(PLAIN), environment, only="f32")
+        measure_core(PLAIN, environment)
+    measure_core(replace(PLAIN), environment, only="f32")
     assert len(counted) == 2
 
 
@@ -177,13 +177,13 @@ def test_another_program_text_is_another_key(
     name: str, counted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = Environment(cache=tmp_path / "cache")
-    measure(PLAIN, environment)
+    measure_core(PLAIN, environment)
     (tmp_path / "micro").mkdir()
     for file in probes.template_names():
         (tmp_path / file).write_text((measuring._TEMPLATES / file).read_text())
     (tmp_path / name).write_text("// changed")
     monkeypatch.setattr(measuring, "_TEMPLATES", tmp_path)
-    measure(PLAIN, environment)
+    measure_core(PLAIN, environment)
     assert len(counted) == 2
 
 
@@ -191,9 +191,9 @@ def test_another_compiler_is_another_key(counted: list[int], tmp_path: Path) -> 
     compiler = tmp_path / "cxx"
     write_atomically(compiler, b"1", mode=0o755)
     environment = Environment(cache=tmp_path / "cache", compiler=str(compiler))
-    measure(PLAIN, environment)
+    measure_core(PLAIN, environment)
     write_atomically(compiler, b"22", mode=0o755)
-    measure(PLAIN, environment)
+    measure_core(PLAIN, environment)
     assert len(counted) == 2
 
 
@@ -213,25 +213,25 @@ def test_a_spoilt_file_is_measured_anew(
     spoil: Callable[[str], str], counted: list[int], tmp_path: Path
 ) -> None:
     environment = Environment(cache=tmp_path)
-    measure(PLAIN, environment)
+    measure_core(PLAIN, environment)
     file = kept(tmp_path)
     before = file.read_text()
     file.write_text(spoil(before))
-    assert measure(PLAIN, environment) == FIGURES
+    assert measure_core(PLAIN, environment) == FIGURES
     assert len(counted) == 2
     assert kept(tmp_path).read_text() == before
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(counted: list[int], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert measure(PLAIN, Environment(cache=tmp_path / "file")) == FIGURES
+    assert measure_core(PLAIN, Environment(cache=tmp_path / "file")) == FIGURES
 
 
 # ---- what goes wrong -------------------------------------------------------------------
 
 
 def test_without_a_compiler_figures_are_derived_and_not_kept(tmp_path: Path) -> None:
-    found = measure(HERE, Environment(cache=tmp_path, compiler="/nonexistent/cxx"))
+    found = measure_core(HERE, Environment(cache=tmp_path, compiler="/nonexistent/cxx"))
     assert not found.measured
     assert "nothing was measured" in found.notes[0]
     assert {p.level for p in found.peaks} == set(levels_of(HERE))
@@ -247,10 +247,10 @@ def test_memory_that_files_occupy_may_be_used(tmp_path: Path) -> None:
 def test_derived_figures_follow_lanes_and_clock(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\ncpu MHz\t: 3000.0\n")
     cpu = replace(PLAIN, flags=flags_of("avx512"))
-    found = assumed(cpu, tmp_path / "cpuinfo")
+    found = assumed_figures(cpu, tmp_path / "cpuinfo")
     assert [p.gops for p in found.peaks] == [12.0, 96.0, 192.0]  # 2 units · 2 · lanes · 3 GHz
     assert found.bandwidth.l2 == 96.0
-    assert assumed(cpu, tmp_path / "none").ghz == 2.5
+    assert assumed_figures(cpu, tmp_path / "none").ghz == 2.5
 
 
 @pytest.fixture
@@ -298,14 +298,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bad_program_loses_its_own_figure_only(
     body: str, why: str, broken: Callable[[str], CpuProfile], tmp_path: Path
 ) -> None:
-    found = measure(broken(body), Environment(cache=tmp_path), seconds=600.0)
+    found = measure_core(broken(body), Environment(cache=tmp_path), seconds=600.0)
     assert found.measured and [p.level for p in found.peaks] == ["scalar"]
     assert len(found.notes) == 1 and why in found.notes[0]
 
 
 @pytest.mark.compiler
 def test_no_time_means_derived_figures(tmp_path: Path) -> None:
-    found = measure(PLAIN, Environment(cache=tmp_path), seconds=0.0)
+    found = measure_core(PLAIN, Environment(cache=tmp_path), seconds=0.0)
     assert not found.measured and found.notes
     assert not (tmp_path / "doctor").exists()
 
@@ -316,7 +316,7 @@ def test_what_ran_out_of_time_says_how_to_try_again(
 ) -> None:
     cpu, named = broken("for (volatile int i = 0;;) i = 1;"), find_compiler()
     monkeypatch.setattr(measuring, "find_compiler", lambda environment, seconds: named)
-    found = measure(cpu, Environment(cache=tmp_path), seconds=2.0)
+    found = measure_core(cpu, Environment(cache=tmp_path), seconds=2.0)
     assert found.notes[0].endswith("tracea doctor --refresh tries again")
 
 

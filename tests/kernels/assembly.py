@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 
 from tests.kernels.conformance import compile_unit
-from tracea_graph.kernels.cpu.emitter import emit
+from tracea_graph.kernels.cpu.emitter import emit_unit
 
 __all__ = ["count", "inner_loop", "instructions", "loops", "spills"]
 
@@ -46,7 +46,7 @@ def instructions(kernel: str, isa: str, function: str) -> list[list[str]]:
 @cache
 def disassembled(kernel: str, isa: str) -> list[tuple[str, str]]:
     """Demangled name and code of every function of a kernel's unit."""
-    library = compile_unit(emit(kernel, isa))
+    library = compile_unit(emit_unit(kernel, isa))
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)*)", text, re.MULTILINE)

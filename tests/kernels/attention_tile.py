@@ -15,7 +15,7 @@ from tests.kernels.conformance import (
     kernel,
     scratch_size,
 )
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.ops.attention import ZERO_ROWS
 
 __all__ = ["attend", "attention_inputs", "attention_reference"]
@@ -33,7 +33,7 @@ def attend(
 ) -> Array:
     """One head; the mask is ``[S|1, T|1]``, float32 or boolean; ``turned`` stores k as ``[D,T]``;
     ``more`` are fields of the tile."""
-    unit, (name, size_name, _) = emit("attention", isa), symbols("attention", isa)
+    unit, (name, size_name, _) = emit_unit("attention", isa), symbols("attention", isa)
     (queries, head), (keys, head_v) = q.shape, v.shape
     size = scratch_size(unit, size_name, keys, head, head_v)
     assert size % 64 == 0

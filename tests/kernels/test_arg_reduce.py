@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import ArgTile, Array, Output, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 ORDERS = list(product((0, 1), repeat=2))
 """``least`` and ``latest``."""
@@ -18,7 +18,7 @@ def _arg(
     isa: str, x: Array, down: bool, least: int, latest: int, cuts: tuple[int, ...] = ()
 ) -> Array:
     """Along the columns, or ``down`` the rows; ``cuts`` say where one tile ends."""
-    run = kernel(emit("arg_reduce", isa), symbols("arg_reduce", isa)[down])
+    run = kernel(emit_unit("arg_reduce", isa), symbols("arg_reduce", isa)[down])
     rows, cols = x.shape
     results = cols if down else rows
     out = Output(*((1, results, 0) if down else (results, 1)), dtype=np.int64)

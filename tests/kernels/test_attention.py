@@ -25,7 +25,7 @@ from tests.kernels.conformance import (
     guarded,
     scores_around,
 )
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 
 
@@ -139,7 +139,7 @@ def test_rows_do_not_depend_on_how_queries_are_split(isa: str) -> None:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("attention_avx512.cpp", emit("attention", "avx512").text)
+    golden("attention_avx512.cpp", emit_unit("attention", "avx512").text)
 
 
 @pytest.mark.parametrize("zero_rows", ZERO_ROWS)
@@ -399,7 +399,7 @@ def test_ranges_found_before_are_those_each_head_finds(isa: str, order: dict[str
     q, k, v = attention_inputs(101, 700, 16, 16)
     i, j = np.ogrid[:101, :700]
     mask = np.where(abs(4 * i - j) < 60, 0, LOWEST).astype(np.float32)
-    unit, name = emit("attention", isa), symbols("attention", isa)[2]
+    unit, name = emit_unit("attention", isa), symbols("attention", isa)[2]
     held = guarded(mask)
     tile = AttentionTile(
         queries=101, keys=700, mask=address(held), mask_kind=1, mask_row=700, mask_col=1,

@@ -19,7 +19,7 @@ from tests.kernels.conformance import (
     scores_around,
     scratch_size,
 )
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.ops.attention import ZERO_ROWS
 from tracea_graph.ops.bf16 import round_bf16
 
@@ -39,7 +39,7 @@ def attend(
 ) -> Array:
     """One head of float32 numbers that are bf16."""
     unit, (name, size_name, _) = (
-        emit("attention_bf16", level),
+        emit_unit("attention_bf16", level),
         symbols("attention_bf16", level),
     )
     (queries, head), (keys, head_v) = q.shape, v.shape

@@ -14,7 +14,7 @@ import pytest
 from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
 from tests.steps import one_step, typed
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.ops.chain import ELEMENTARY, INTEGERS, Chain, Step
 
 TABLES = (Path(__file__).parents[2] / "docs" / "verification.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "sca
 
 
 def evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: int) -> list[Array]:
-    unit, (name,) = emit("chain", isa, chain), symbols("chain", isa, chain)
+    unit, (name,) = emit_unit("chain", isa, chain), symbols("chain", isa, chain)
     tile = ChainTile(rows=rows, cols=cols)
     inputs = [guarded(x) for x in operands]
     for i, (x, kind) in enumerate(zip(inputs, chain.operands, strict=True)):
@@ -299,7 +299,7 @@ def test_in_place(isa: str) -> None:
     tile.inputs[:2] = [x.ctypes.data, y.ctypes.data]
     tile.in_stride[:2] = [21, 21]
     tile.out[0], tile.out_stride[0] = x.ctypes.data, 21
-    kernel(emit("chain", isa, chain), symbols("chain", isa, chain)[0])(tile)
+    kernel(emit_unit("chain", isa, chain), symbols("chain", isa, chain)[0])(tile)
     np.testing.assert_array_equal(x, want)
 
 
@@ -318,4 +318,4 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
         (Step("add", (0, 1)), Step("gelu", (3,)), Step("add", (4, 2))),
         (5,),
     )
-    golden("chain_avx512.cpp", emit("chain", "avx512", chain).text)
+    golden("chain_avx512.cpp", emit_unit("chain", "avx512", chain).text)

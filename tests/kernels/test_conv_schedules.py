@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv_problem import ConvProblem
-from tracea_graph.kernels.cpu.schedules.conv_space import TaskGrid, divide
+from tracea_graph.kernels.cpu.schedules.conv_space import TaskGrid, divide_into_tasks
 from tracea_graph.kernels.cpu.variants import conv_tile
 from tracea_graph.kernels.program import Buffer, Program, Schedule
 from tracea_graph.ops.chain import Chain
@@ -133,7 +133,7 @@ def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level:
     case = Case(problem, 2)
     schedules = list(legal_schedules(case, SCHEDULE_SPACE, level))
     assert schedules[0] == default_schedule(case) == ConvSchedule()
-    cuts = [divide(case, d, level) for d in schedules]  # type: ignore[arg-type]
+    cuts = [divide_into_tasks(case, d, level) for d in schedules]  # type: ignore[arg-type]
     assert len(set(cuts)) == len(cuts) > 1
     assert all(1 <= cut.h_tasks <= cut.tiles for cut in cuts)
     tiled = not (problem.winograd or problem.depthwise)
@@ -145,7 +145,9 @@ def test_cuts_are_distinct_and_the_default_is_first(problem: ConvProblem, level:
 
 def test_more_processors_get_more_tasks() -> None:
     case = Case(posed(conv(256, 256, (14, 14), (3, 3), pad=PAD).program), 1)
-    one, many = (divide(case, ConvSchedule(), "avx512", processors) for processors in (1, 16))
+    one, many = (
+        divide_into_tasks(case, ConvSchedule(), "avx512", processors) for processors in (1, 16)
+    )
     assert many.h_tasks * many.chunks > one.h_tasks * one.chunks
 
 
@@ -155,7 +157,7 @@ def test_more_processors_get_more_tasks() -> None:
 )
 def test_two_processors_get_as_many_tasks_each(channels: int, filters: int, side: int) -> None:
     case = Case(posed(conv(channels, filters, (side, side), (1, 1)).program), 1)
-    cut = divide(case, ConvSchedule(), "avx512", 2)
+    cut = divide_into_tasks(case, ConvSchedule(), "avx512", 2)
     assert cut.h_tasks * cut.chunks % 2 == 0
 
 
@@ -206,7 +208,7 @@ def test_every_family_has_seeds_that_are_measured_first(problem: ConvProblem, fa
 
     def cut(schedule: Schedule) -> TaskGrid:
         assert isinstance(schedule, ConvSchedule)
-        return divide(case, schedule, "avx512")
+        return divide_into_tasks(case, schedule, "avx512")
 
     first = [cut(SCHEDULE_SPACE.schedule(case, config)) for config in seeds]
     wanted = [grid for grid in first if grid != cut(default_schedule(case))]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, CopyTile, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 LAYOUTS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "rows": (lambda x: x[:, :-1], lambda y: y[:, :-1]),
@@ -40,7 +40,7 @@ def _dense(view: Callable[[Array], Array], rows: int, cols: int) -> tuple[int, i
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
 def test_every_layout(isa: str, dtype: Any, layout: str) -> None:
-    run = kernel(emit("copy", isa), symbols("copy", isa)[0])
+    run = kernel(emit_unit("copy", isa), symbols("copy", isa)[0])
     read, write = LAYOUTS[layout]
     for rows, cols in ((1, 1), (3, 7), (8, 8), (16, 16), (17, 31), (5, 64), (64, 5), (33, 48)):
         size = np.dtype(dtype).itemsize
@@ -58,10 +58,10 @@ def test_every_layout(isa: str, dtype: Any, layout: str) -> None:
 
 
 def test_nothing(isa: str) -> None:
-    run = kernel(emit("copy", isa), symbols("copy", isa)[0])
+    run = kernel(emit_unit("copy", isa), symbols("copy", isa)[0])
     for rows, cols in ((0, 5), (5, 0)):
         run(CopyTile(rows=rows, cols=cols, size=4, x_col=1, y_col=1))
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("copy_avx2.cpp", emit("copy", "avx2").text)
+    golden("copy_avx2.cpp", emit_unit("copy", "avx2").text)

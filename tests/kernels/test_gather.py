@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import GatherTile, Output, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 
 @pytest.mark.parametrize("tables", [1, 2, 3, 4])
 @pytest.mark.parametrize("cols", [1, 7, 8, 15, 16, 17, 33, 97])
 def test_equals_reference(isa: str, cols: int, tables: int) -> None:
-    run = kernel(emit("gather", isa), symbols("gather", isa)[0])
+    run = kernel(emit_unit("gather", isa), symbols("gather", isa)[0])
     rng = np.random.default_rng(cols)
     for rows in (0, 1, 5, 6, 7, 23):
         data = [guarded(rng.standard_normal((9, cols), np.float32)) for _ in range(tables)]
@@ -33,4 +33,4 @@ def test_equals_reference(isa: str, cols: int, tables: int) -> None:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("gather_scalar.cpp", emit("gather", "scalar").text)
+    golden("gather_scalar.cpp", emit_unit("gather", "scalar").text)

@@ -19,7 +19,7 @@ from tests.kernels.conformance import (
     kernel,
     unaligned,
 )
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.variants import gemm_tile
 
 PANEL = 16
@@ -37,7 +37,7 @@ def _multiply(
     isa: str, a: Array, b: Array, bias: Array | None, plain: bool, mr: int, nv: int
 ) -> Array:
     """The whole product by tiles of at most ``mr`` rows and ``nv`` panels."""
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[0])
     (m, k), n = a.shape, b.shape[1]
     weights = guarded(b if plain else _pack(b))
     a, out = guarded(a), Output(m, n)
@@ -96,7 +96,7 @@ def test_results_past_the_caches_are_the_same(isa: str) -> None:
         guarded(rng.standard_normal((mr, 19), np.float32)),
         guarded(_pack(rng.standard_normal((19, 16 * nv - 3), np.float32))),
     )
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[0])
     room = np.full(mr * 96 + 16, np.nan, np.float32)
     first = -room.ctypes.data // 4 % 16
     found = []
@@ -121,7 +121,7 @@ def test_sums_go_on_where_they_were_left(isa: str) -> None:
         rng.standard_normal((37, 16 * nv), np.float32),
     )
     whole = _multiply(isa, a, b, None, False, mr, nv)
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[0])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[0])
     turned, panels, out = guarded(a.T.copy()), _pack(b), Output(mr, 16 * nv)
     for first, last in ((0, 20), (20, 37)):
         run(GemmTile(
@@ -136,7 +136,7 @@ def test_sums_go_on_where_they_were_left(isa: str) -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 7, 8])
 def test_few_rows_by_a_matrix_stored_by_columns(isa: str, m: int) -> None:
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[1])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[1])
     rng = np.random.default_rng(m)
     for n in (1, 3, 4, 5, 19, 64):
         for k in (0, 1, 15, 16, 33, 130):
@@ -154,7 +154,7 @@ def test_few_rows_by_a_matrix_stored_by_columns(isa: str, m: int) -> None:
 
 
 def test_a_dot_product_does_not_depend_on_its_neighbours(isa: str) -> None:
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[1])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[1])
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((7, 77), np.float32), rng.standard_normal((23, 77), np.float32)
 
@@ -174,7 +174,7 @@ def test_a_dot_product_does_not_depend_on_its_neighbours(isa: str) -> None:
 @pytest.mark.parametrize("order", ["rows", "columns", "neither"])
 @pytest.mark.parametrize("n", [1, 15, 16, 40])
 def test_packing(isa: str, n: int, order: str) -> None:
-    run = kernel(emit("gemm", isa), symbols("gemm", isa)[2])
+    run = kernel(emit_unit("gemm", isa), symbols("gemm", isa)[2])
     for k in (1, 7, 16, 35):
         b = np.random.default_rng(k).standard_normal((k, n), np.float32)
         wide = np.repeat(b, 2, axis=1)
@@ -197,4 +197,4 @@ def test_nan_and_infinity_meet_zero_weights(isa: str) -> None:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("gemm_avx512.cpp", emit("gemm", "avx512").text)
+    golden("gemm_avx512.cpp", emit_unit("gemm", "avx512").text)

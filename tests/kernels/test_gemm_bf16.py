@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.panels import pack_vnni2
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile, gemm_tile
 
@@ -44,7 +44,7 @@ def tile_of(isa: str, mixed: bool) -> tuple[int, int]:
 
 def multiply(isa: str, a: Array, b: Array, bias: Array | None, mixed: bool, mr: int) -> Array:
     """The whole product by tiles of at most ``mr`` rows."""
-    source, names = emit("gemm_bf16", isa), symbols("gemm_bf16", isa)
+    source, names = emit_unit("gemm_bf16", isa), symbols("gemm_bf16", isa)
     run, end = kernel(source, names[2 if mixed else 0]), kernel(source, names[1])
     (m, k), n = a.shape, b.shape[1]
     weights = guarded(pack_vnni2(b).view(np.uint32))
@@ -81,7 +81,7 @@ def test_the_result_does_not_depend_on_the_tile(level: str, mixed: bool) -> None
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("cols", [1, 2, 15, 16, 33])
 def test_rounding_is_to_nearest_even(level: str, cols: int) -> None:
-    run = kernel(emit("gemm_bf16", level), symbols("gemm_bf16", level)[3])
+    run = kernel(emit_unit("gemm_bf16", level), symbols("gemm_bf16", level)[3])
     rng = np.random.default_rng(cols)
     x = rng.standard_normal((5, cols)).astype(np.float32)
     special = [0.0, -0.0, np.inf, -np.inf, 3.39e38, 1e-40, 1 + 2**-8, 1 + 3 * 2**-8, np.nan]

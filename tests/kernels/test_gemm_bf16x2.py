@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernels.conformance import Array, by_tiles, close, guarded, kernel, levels
 from tests.kernels.test_gemm_bf16 import RoundTile
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.panels import SPLIT_STEPS, pack_bf16x2, unpack_bf16x2
 from tracea_graph.kernels.cpu.variants import gemm_bf16_tile
 from tracea_graph.ops.bf16 import round_bf16, split_bf16
@@ -18,7 +18,7 @@ LEVELS = levels("bf16x2")
 
 def halves(level: str, x: Array) -> Array:
     """What the kernel makes of rows, ``[M, K filled up, 2]`` by turns, as ``uint16``."""
-    run = kernel(emit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)[2])
+    run = kernel(emit_unit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)[2])
     rows, cols = x.shape
     wide = 2 * (cols + -cols % SPLIT_STEPS)
     y, source = np.full((rows, wide + 6), 0x1234, np.uint16), guarded(x)
@@ -29,7 +29,7 @@ def halves(level: str, x: Array) -> Array:
 
 def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Array:
     """The whole product by tiles of at most ``mr`` rows."""
-    source, names = emit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)
+    source, names = emit_unit("gemm_bf16x2", level), symbols("gemm_bf16x2", level)
     run, end = kernel(source, names[0]), kernel(source, names[1])
     weights = guarded(pack_bf16x2(b).view(np.uint32))
     rows = guarded(halves(level, a).view(np.uint32))

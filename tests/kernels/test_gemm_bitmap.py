@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.conformance import Array, Output, address, close, function, guarded
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.bitmap_sparse_format import pack_bitmap
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 KERNELS = {"gemm_bitmap": np.float32, "gemm_bitmap_bf16": ml_dtypes.bfloat16}
 
@@ -33,7 +33,7 @@ def multiply(
 ) -> tuple[Array, int | None]:  # fmt: skip
     """``[rows, K]`` times ``panel [K, 16]``, of which ``cut`` numbers may not be read; and how
     many numbers the kernel took."""
-    run = function(emit(name, isa), symbols(name, isa)[0], c_void_p, c_void_p)
+    run = function(emit_unit(name, isa), symbols(name, isa)[0], c_void_p, c_void_p)
     numbers, words = pack_bitmap(panel[None])
     size = numbers.dtype.itemsize
     # the last number lies before a page that cannot be read

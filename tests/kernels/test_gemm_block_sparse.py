@@ -18,7 +18,7 @@ from tests.kernels.conformance import (
     guarded,
     kernel,
 )
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_block_sparse_vnni2
 from tracea_graph.ops.bf16 import round_bf16
@@ -41,7 +41,7 @@ def multiply(
     isa: str, a: Array, blocks: Array, places: list[int], last: int, init: Array | None, first: int
 ) -> Array:
     """``[rows, K]`` times one panel, of which only some blocks are given."""
-    run = kernel(emit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
+    run = kernel(emit_unit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
     packed = np.zeros((a.shape[1], ROWS), np.float32)
     packed[:, : len(a)] = a.T
     packed, out = guarded(packed), Output(len(a), last)
@@ -86,7 +86,7 @@ def test_result_does_not_depend_on_the_rows_beside_it(isa: str) -> None:
 
 def test_one_row_is_read_where_it_lies(isa: str) -> None:
     rng = np.random.default_rng(1)
-    run = kernel(emit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
+    run = kernel(emit_unit("gemm_block_sparse", isa), symbols("gemm_block_sparse", isa)[0])
     a, blocks = guarded(rng.standard_normal(64, np.float32)), rng.standard_normal((1, 16, 16))
     stored, at, out = guarded(blocks.astype(np.float32)), np.array([2], np.int32), Output(1, 16)
     run(BlocksTile(
@@ -101,7 +101,7 @@ def test_one_row_is_read_where_it_lies(isa: str) -> None:
 def test_pairs_of_bf16(level: str, block: int) -> None:
     rng = np.random.default_rng(block)
     run = kernel(
-        emit("gemm_block_sparse_bf16", level), symbols("gemm_block_sparse_bf16", level)[0]
+        emit_unit("gemm_block_sparse_bf16", level), symbols("gemm_block_sparse_bf16", level)[0]
     )
     for rows in (1, 3, 16):
         a = rng.standard_normal((rows, 7 * block), np.float32)
@@ -125,7 +125,9 @@ def test_pairs_of_bf16(level: str, block: int) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
     symbol = symbols("gemm_block_sparse_bf16", level)[1]
-    found = function(emit("gemm_block_sparse_bf16", level), symbol, c_int32, c_void_p, c_int64)
+    found = function(
+        emit_unit("gemm_block_sparse_bf16", level), symbol, c_int32, c_void_p, c_int64
+    )
     x = guarded(np.full(130, 3e38, ml_dtypes.bfloat16).view(np.uint32))
     assert found(x.ctypes.data, 65) == 1
     for at in (0, 1, 63, 64, 65 * 2 - 1):
@@ -137,7 +139,7 @@ def test_finite_pairs_are_told_from_others(level: str, odd: float) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_finite_numbers_are_told_from_others(isa: str, odd: float) -> None:
     symbol = symbols("gemm_block_sparse", isa)[1]
-    found = function(emit("gemm_block_sparse", isa), symbol, c_int32, c_void_p, c_int64)
+    found = function(emit_unit("gemm_block_sparse", isa), symbol, c_int32, c_void_p, c_int64)
     for count in (0, 1, 15, 64, 65, 200):
         x = guarded(np.full(count, np.finfo(np.float32).max, np.float32))
         assert found(x.ctypes.data, count) == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, by_tiles, close, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int16, pack_scales, unpack_vnni2
 from tracea_graph.kernels.cpu.variants import gemm_tile
@@ -29,7 +29,7 @@ class RoundTile(ctypes.Structure):
 
 def rounded(level: str, x: Array) -> tuple[Array, Array]:
     """What the kernel makes of rows: integers, and their scales."""
-    run = kernel(emit("gemm_int16", level), symbols("gemm_int16", level)[1])
+    run = kernel(emit_unit("gemm_int16", level), symbols("gemm_int16", level)[1])
     rows, cols = x.shape
     even = cols + cols % 2
     y, scale, source = np.full((rows, even + 3), 0x1234, np.int16), Output(1, rows), guarded(x)
@@ -43,7 +43,7 @@ def rounded(level: str, x: Array) -> tuple[Array, Array]:
 
 def multiply(level: str, a: Array, b: Array, bias: Array | None, mr: int) -> Array:
     """The whole product by tiles of at most ``mr`` rows."""
-    run = kernel(emit("gemm_int16", level), symbols("gemm_int16", level)[0])
+    run = kernel(emit_unit("gemm_int16", level), symbols("gemm_int16", level)[0])
     weights, columns = (guarded(part) for part in pack_int16(b))
     whole, scale = (guarded(part) for part in rounded(level, a))
     twos = whole.view(np.uint32)

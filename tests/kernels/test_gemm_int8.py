@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import PANEL, Array, GemmTile, Output, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.panels import pack_int8, unpack_int8
 from tracea_graph.kernels.cpu.variants import gemm_int8_tile
@@ -38,7 +38,7 @@ class RoundTile(ctypes.Structure):
 
 def sums_of_rows(level: str, x: Array, flip: int) -> Array:
     """The sums of rows as the kernel computes them."""
-    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[1])
+    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[1])
     made, rows = Output(1, len(x), dtype=np.int32), guarded(x)
     run(SumRowsTile(*x.shape, rows.ctypes.data, x.shape[1], flip, made.address))
     made.check_canaries()
@@ -47,7 +47,7 @@ def sums_of_rows(level: str, x: Array, flip: int) -> Array:
 
 def multiply(level: str, x: Array, zero: int, w: Array, own: Array | None, mr: int) -> Array:
     """``(x - zero) (w - own)`` by tiles of at most ``mr`` rows."""
-    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[0])
+    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[0])
     (m, k), n, nv = x.shape, w.shape[1], gemm_int8_tile(level)[1]
     weights, signed = guarded(pack_int8(w, own)), x.dtype == np.int8
     flip = np.int32(np.uint32(0x80808080).view(np.int32)) if signed else np.int32(0)
@@ -108,7 +108,7 @@ def test_the_largest_terms_do_not_saturate(level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("cols", [1, 15, 16, 33])
 def test_rows_are_rounded_to_bytes(level: str, cols: int) -> None:
-    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[3])
+    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[3])
     rng = np.random.default_rng(cols)
     x, factors = rng.standard_normal((7, cols), np.float32), rng.random(cols, np.float32) + 0.5
     x[1], x[2], x[3] = 0, 1e-38, 3e37

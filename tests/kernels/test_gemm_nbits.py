@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import PANEL, Array, Output, close, function, guarded, kernel
 from tests.runtime.nbits_cases import drawn_matrix
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
 from tracea_graph.kernels.cpu.variants import gemm_nbits_tile
@@ -55,7 +55,7 @@ class RoundTile(ctypes.Structure):
 def rounded(level: str, x: Array, block: int, terms: int) -> tuple[Array, Array, Array, bool]:
     """One row as the kernel rounds it: bytes, scales and sums by term; whether it is finite."""
     name = symbols("gemm_nbits", level)[2]
-    run = function(emit("gemm_nbits", level), name, c_int32, c_void_p)
+    run = function(emit_unit("gemm_nbits", level), name, c_int32, c_void_p)
     blocks, row = -(-len(x) // block), guarded(x)
     y, scale = np.full((terms, blocks * block), 99, np.int8), np.zeros((terms, blocks), np.float32)
     total = np.zeros((terms, blocks), np.int32)
@@ -69,7 +69,7 @@ def rounded(level: str, x: Array, block: int, terms: int) -> tuple[Array, Array,
 def multiply(level: str, x: Array, stored: tuple[Array, Array], layout: NBitsPanels,
              k: int, n: int, terms: int) -> Array:  # fmt: skip
     """``x · W`` by the largest tiles."""
-    run = kernel(emit("gemm_nbits", level), symbols("gemm_nbits", level)[0])
+    run = kernel(emit_unit("gemm_nbits", level), symbols("gemm_nbits", level)[0])
     mr, nv = gemm_nbits_tile(level)
     mr, nv = max(1, mr // terms), 2 * nv if len(x) == 1 else nv
     parts = [rounded(level, row, layout.block, terms)[:3] for row in x]
@@ -133,7 +133,7 @@ def test_the_largest_terms_do_not_saturate(level: str) -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", ZEROS)
 def test_unpacks_exactly(level: str, bits: int, zeros: str) -> None:
-    run = kernel(emit("gemm_nbits", level), symbols("gemm_nbits", level)[1])
+    run = kernel(emit_unit("gemm_nbits", level), symbols("gemm_nbits", level)[1])
     layout, k, n = NBitsPanels(bits, 32, zeros), 150, 40
     stored = drawn_matrix(layout, k, n)
     codes, scales = map(guarded, stored)

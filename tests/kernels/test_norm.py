@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, NormTile, Output, address, close, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 EPS = 1e-5
 
 
 def _normalise(isa: str, x: Array, gamma: Array | None, beta: Array | None, rms: bool) -> Array:
-    run = kernel(emit("norm", isa), symbols("norm", isa)[rms])
+    run = kernel(emit_unit("norm", isa), symbols("norm", isa)[rms])
     x, out = guarded(x), Output(*x.shape)
     gamma = None if gamma is None else guarded(gamma)
     beta = None if beta is None else guarded(beta)
@@ -57,7 +57,7 @@ def test_a_row_does_not_depend_on_its_neighbours(isa: str, rms: bool) -> None:
 
 
 def test_in_place(isa: str) -> None:
-    run = kernel(emit("norm", isa), symbols("norm", isa)[0])
+    run = kernel(emit_unit("norm", isa), symbols("norm", isa)[0])
     x = np.random.default_rng(2).standard_normal((6, 50), np.float32)
     want = _reference(x, None, None, False)
     run(NormTile(rows=6, cols=50, x=address(x), x_stride=50, eps=EPS, y=address(x), y_stride=50))
@@ -65,14 +65,14 @@ def test_in_place(isa: str) -> None:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("norm_avx2.cpp", emit("norm", "avx2").text)
+    golden("norm_avx2.cpp", emit_unit("norm", "avx2").text)
 
 
 @pytest.mark.parametrize("level", host_levels("bf16"))
 @pytest.mark.parametrize("alone", [False, True], ids=["beside float32", "alone"])
 @pytest.mark.parametrize("cols", [1, 17, 96])
 def test_the_result_in_bf16(level: str, cols: int, alone: bool) -> None:
-    run = kernel(emit("norm", level), symbols("norm", level)[0])
+    run = kernel(emit_unit("norm", level), symbols("norm", level)[0])
     x = guarded(np.random.default_rng(cols).standard_normal((5, cols), np.float32))
     out, half = Output(5, cols), np.full((5, cols + 3), 0x1234, np.uint16)
     run(NormTile(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, ReduceTile, close, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 NUMPY = {
     "sum": np.sum,
@@ -25,7 +25,7 @@ def _reduce(
     isa: str, kind: int, x: Array, down: bool, cuts: tuple[int, ...] = (), divisor: float = 1.0
 ) -> Array:
     """Over the columns, or ``down`` the rows; ``cuts`` say where one tile ends."""
-    run = kernel(emit("reduce", isa), symbols("reduce", isa)[down])
+    run = kernel(emit_unit("reduce", isa), symbols("reduce", isa)[down])
     rows, cols = x.shape
     results = cols if down else rows
     out = Output(1, results, 0) if down else Output(results, 1)

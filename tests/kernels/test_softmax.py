@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.kernels.conformance import Array, Output, SoftmaxTile, close, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 
 FORMS = [(down, log) for down in (False, True) for log in (False, True)]
 
 
 def _softmax(isa: str, x: Array, down: bool, log: bool) -> Array:
-    run = kernel(emit("softmax", isa), symbols("softmax", isa)[down])
+    run = kernel(emit_unit("softmax", isa), symbols("softmax", isa)[down])
     x, out = guarded(x), Output(*x.shape)
     run(SoftmaxTile(
         rows=x.shape[0], cols=x.shape[1], x=x.ctypes.data, x_stride=x.shape[1],
@@ -66,7 +66,7 @@ def test_masked_and_lost_entries(isa: str, down: bool, log: bool) -> None:
 
 @pytest.mark.parametrize(("down", "log"), FORMS)
 def test_in_place(isa: str, down: bool, log: bool) -> None:
-    run = kernel(emit("softmax", isa), symbols("softmax", isa)[down])
+    run = kernel(emit_unit("softmax", isa), symbols("softmax", isa)[down])
     x = np.random.default_rng(2).standard_normal((9, 50), np.float32)
     want, at = _reference(x, down, log), x.ctypes.data
     run(SoftmaxTile(rows=9, cols=50, x=at, x_stride=50, y=at, y_stride=50, log=log))

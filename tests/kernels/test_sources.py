@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.conformance import HEADERS
 from tracea_graph.kernels.cpu.combined_compilation_units import _one
-from tracea_graph.kernels.cpu.emitter import CompilationUnit, emit, units
+from tracea_graph.kernels.cpu.emitter import CompilationUnit, compilation_units, emit_unit
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS
 from tracea_graph.toolchain.compilers import find_compiler
@@ -27,7 +27,7 @@ def compile_text(text: str, flags: tuple[str, ...], folder: Path) -> None:
 
 @pytest.mark.parametrize(("kernel", "level"), [("conv", "avx512"), ("depthwise", "avx2")])
 def test_golden(kernel: str, level: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{kernel}_{level}.cpp", emit(kernel, level).text)
+    golden(f"{kernel}_{level}.cpp", emit_unit(kernel, level).text)
 
 
 @pytest.mark.compiler
@@ -45,7 +45,7 @@ def test_all_kernels_compile_without_a_warning(level: str, tmp_path: Path) -> No
     def flags(unit: CompilationUnit) -> tuple[str, ...]:
         return unit.flags
 
-    every = sorted(units(KERNELS, (), (level,)), key=flags)
+    every = sorted(compilation_units(KERNELS, (), (level,)), key=flags)
     for own, alike in groupby(every, flags):
         compile_text(_one(list(alike)).text, (*own, f"-I{HEADERS}"), tmp_path)
 

@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.schedule import TaskSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.task_bench import task_program
 from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem
-from tracea_graph.kernels.cpu.schedules.task_space import cut
+from tracea_graph.kernels.cpu.schedules.task_space import cut_into_tasks
 from tracea_graph.kernels.program import Program, View
 from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.tuning import Case, problems_of, with_schedules
@@ -112,7 +112,7 @@ def test_cuts_are_distinct_and_the_default_is_first(name: str, level: str) -> No
         == default_schedule(case)
         == TaskSchedule(512 if case.rows <= 512 else 2**31 - 1)
     )
-    cuts = [cut(case, s, level) for s in schedules if isinstance(s, TaskSchedule)]
+    cuts = [cut_into_tasks(case, s, level) for s in schedules if isinstance(s, TaskSchedule)]
     assert len(set(cuts)) == len(cuts) > 1
     found = candidates_to_measure(case, SCHEDULE_SPACE, level, (1, 2))
     assert {*found} <= {*schedules} and default_schedule(case) not in found
@@ -125,7 +125,7 @@ def test_sixteen_rows_of_a_small_sparse_product_beat_more_at_a_time() -> None:
     few, many = (replace(default, rows=rows) for rows in (16, case.rows))
     us = [SCHEDULE_SPACE.modelled_us(case, s, "avx512", 1) for s in (few, many)]
     assert us[0] < us[1]
-    assert cut(case, default, "avx512", 1) == cut(case, few, "avx512", 1)
+    assert cut_into_tasks(case, default, "avx512", 1) == cut_into_tasks(case, few, "avx512", 1)
 
 
 def test_five_heads_on_two_cores_promise_a_gain_by_cutting_queries() -> None:

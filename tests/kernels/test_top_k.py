@@ -8,14 +8,14 @@ import pytest
 
 from tests.graphs import session
 from tests.kernels.conformance import Array, Output, TopKTile, guarded, kernel
-from tracea_graph.kernels.cpu.emitter import emit, symbols
+from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
 from tracea_graph.ops.top_k import TopKParams
 
 RNG = np.random.default_rng(1)
 
 
 def _check(isa: str, x: Array, k: int, least: bool) -> None:
-    run = kernel(emit("top_k", isa), symbols("top_k", isa)[0])
+    run = kernel(emit_unit("top_k", isa), symbols("top_k", isa)[0])
     rows, cols = x.shape
     values, places = Output(rows, k, 0), Output(rows, k, 0, dtype=np.int64)
     source = guarded(x)

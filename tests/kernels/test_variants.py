@@ -8,7 +8,7 @@ import pytest
 from tests.kernels.conformance import GemmTile, Output, address, close, guarded, kernel
 from tracea_graph.kernels.cpu import emitter, library_table, variants
 from tracea_graph.kernels.cpu.isa_levels import LEVELS
-from tracea_graph.kernels.cpu.variants import NO_TILES, VARIANTS, find
+from tracea_graph.kernels.cpu.variants import NO_TILES, VARIANTS, find_variant
 
 OTHER = {("gemm", "scalar"): "2x16"}
 
@@ -23,7 +23,7 @@ def two_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_two_variants_have_one_key() -> None:
     assert len({v.key for v in VARIANTS}) == len(VARIANTS)
     with pytest.raises(ValueError, match="two variants are gemm f32 scalar 4x16"):
-        variants._by_kernel((*VARIANTS, find("gemm", "scalar")))
+        variants._by_kernel((*VARIANTS, find_variant("gemm", "scalar")))
 
 
 @pytest.mark.parametrize("level", [isa.name for isa in LEVELS])
@@ -39,15 +39,15 @@ def test_no_two_variants_have_one_key() -> None:
 def test_kernels_whose_sides_the_library_tells_once_have_one_tile(
     kernel: str, other: str, level: str
 ) -> None:
-    assert find(kernel, level).tile == find(other, level).tile
+    assert find_variant(kernel, level).tile == find_variant(other, level).tile
 
 
 @pytest.mark.usefixtures("two_tiles")
 def test_the_first_that_is_listed_is_taken_unless_another_is_asked_for() -> None:
-    assert find("gemm", "scalar").tile == "4x16"
-    assert find("gemm", "scalar", OTHER).tile == "2x16"
-    assert find("gemm", "avx2", OTHER).tile == "6x16"
-    source = emitter.emit("gemm", "scalar", tiles=OTHER)
+    assert find_variant("gemm", "scalar").tile == "4x16"
+    assert find_variant("gemm", "scalar", OTHER).tile == "2x16"
+    assert find_variant("gemm", "avx2", OTHER).tile == "6x16"
+    source = emitter.emit_unit("gemm", "scalar", tiles=OTHER)
     assert source.symbol == "tracea_f32_gemm_2x16__scalar"
     held = ("tracea.0123456789", (), ("gemm",), (), ("scalar",))
     assert "tracea_f32_gemm_4x16__scalar" in library_table.table_source(*held)
@@ -59,7 +59,7 @@ def test_the_first_that_is_listed_is_taken_unless_another_is_asked_for() -> None
 @pytest.mark.usefixtures("two_tiles")
 @pytest.mark.parametrize("tiles", [NO_TILES, OTHER], ids=["first", "other"])
 def test_either_multiplies(tiles: variants.Tiles) -> None:
-    unit = emitter.emit("gemm", "scalar", tiles=tiles)
+    unit = emitter.emit_unit("gemm", "scalar", tiles=tiles)
     run = kernel(unit, emitter.symbols("gemm", "scalar", tiles=tiles)[0])
     rng = np.random.default_rng(0)
     a, b = (guarded(rng.standard_normal(s).astype(np.float32)) for s in ((2, 5), (5, 16)))
@@ -75,6 +75,6 @@ def test_either_multiplies(tiles: variants.Tiles) -> None:
 @pytest.mark.usefixtures("two_tiles")
 def test_what_does_not_exist_is_an_error() -> None:
     with pytest.raises(KeyError, match="there is no kernel fft for avx512"):
-        find("fft", "avx512")
+        find_variant("fft", "avx512")
     with pytest.raises(KeyError, match="no tile 3x16 for scalar, but 4x16, 2x16"):
-        find("gemm", "scalar", {("gemm", "scalar"): "3x16"})
+        find_variant("gemm", "scalar", {("gemm", "scalar"): "3x16"})

@@ -22,12 +22,12 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emitter, kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.library_table import table_source
 from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
-from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant, find
+from tracea_graph.kernels.cpu.variants import VARIANTS, KernelVariant, find_variant
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of, variant_of, variants_of
 from tracea_graph.kernels.operations import KernelOperation
 from tracea_graph.kernels.schema import CallSchema
@@ -73,7 +73,7 @@ ROWS = (1, 4, 5, 32, 33, 128, 512, 513, 100_000)
 
 @pytest.fixture(autouse=True)
 def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = assumed(profile_cpu())
+    figures = assumed_figures(profile_cpu())
     monkeypatch.setattr(CpuDiagnostics, "measure", lambda *args, **more: figures)
     monkeypatch.delenv("TRACEA_ISA", raising=False)
 
@@ -171,7 +171,9 @@ def test_a_cap_is_followed_by_all(probe: Path) -> None:
     for cap in levels:
         level, _ = chosen(probe, levels, cap)
         plan = tg.Context("host", Environment(level=cap)).plan_kernel("gemm")
-        assert level == cap and plan.variant_id == kernel_catalog.variant_id(find("gemm", cap))
+        assert level == cap and plan.variant_id == kernel_catalog.variant_id(
+            find_variant("gemm", cap)
+        )
 
 
 @pytest.mark.compiler
@@ -192,7 +194,7 @@ def test_calls_of_every_kind_agree(probe: Path) -> None:
 
 def _run(schema: CallSchema, level: str) -> list[KernelVariant]:
     """The variants that the library calls for a schema's kernels on a level."""
-    return [find(kernel, level) for kernel in schema.needs or ("chain",)]
+    return [find_variant(kernel, level) for kernel in schema.needs or ("chain",)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

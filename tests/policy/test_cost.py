@@ -13,7 +13,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import CpuProfile, Measurements
 from tracea_graph.hardware.machine_measurements import Bandwidth, Peak
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.kernels.cpu.core_measurement import assumed
+from tracea_graph.kernels.cpu.core_measurement import assumed_figures
 from tracea_graph.kernels.cpu.filters import LAYOUTS
 from tracea_graph.kernels.cpu.machine_model import machine_of, measured_machine
 from tracea_graph.kernels.cpu.panels import INT16, PANELS, VNNI2
@@ -219,8 +219,8 @@ def test_a_level_that_was_not_measured_counts_as_the_next_slower() -> None:
 def test_nothing_measured_still_makes_a_machine() -> None:
     nothing = replace(FIGURES, peaks=(), bandwidth=Bandwidth())
     found = machine_of(CPU, nothing)
-    assert found.gflops == assumed(CPU).peak("f32", "avx512")
-    assert found.dram_gbytes == assumed(CPU).bandwidth.dram
+    assert found.gflops == assumed_figures(CPU).peak("f32", "avx512")
+    assert found.dram_gbytes == assumed_figures(CPU).bandwidth.dram
 
 
 def test_farther_levels_serve_larger_tensors() -> None:

@@ -17,7 +17,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.combined_compilation_units import combined_units
-from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import public_header
@@ -200,7 +200,7 @@ def test_quick_libraries_hold_the_same_kernels_in_fewer_files(
 ) -> None:
     chains = [RELU, ADD, *(one_step(op) for op in ("exp", "tanh", "erf", "sqrt", "neg", "abs"))]
     levels = ("scalar", "avx2")
-    slow = units(KERNELS, chains, levels)
+    slow = compilation_units(KERNELS, chains, levels)
     quick = combined_units(slow)
     assert len(quick) < len(slow) / 3
     for source in slow:
@@ -218,6 +218,6 @@ def test_quick_libraries_hold_the_same_kernels_in_fewer_files(
 def test_a_chain_more_compiles_little_anew() -> None:
     steps = [(Step("relu", (0,)), Step("mul", (1, float(i)))) for i in range(70)]
     chains = [Chain(("full",), two, (2,)) for two in steps]
-    before = {source.text for source in combined_units(units((), chains[:-1], SCALAR))}
-    after = [source.text for source in combined_units(units((), chains, SCALAR))]
+    before = {source.text for source in combined_units(compilation_units((), chains[:-1], SCALAR))}
+    after = [source.text for source in combined_units(compilation_units((), chains, SCALAR))]
     assert 4 <= len(after) < 10 and len(set(after) - before) == 1

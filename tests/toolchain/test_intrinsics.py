@@ -18,7 +18,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.cpu import library_build
-from tracea_graph.kernels.cpu.emitter import units
+from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, X86, isa_of
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.precompiled_intrinsics import USES, header_flags, precompiled
@@ -31,7 +31,7 @@ TYPES = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
 LEVEL = "avx2"
 PATIENT = 600.0
 """Seconds a compiler may take: a busy machine is no failure."""
-UNITS = units((), CHAINS, (LEVEL,))
+UNITS = compilation_units((), CHAINS, (LEVEL,))
 FLAGS = (*library_build._FLAGS, *header_flags(UNITS[0].flags))
 pytestmark = [
     pytest.mark.compiler,

@@ -27,7 +27,7 @@ from tracea_graph.ops.filter_layouts import PLAIN
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import matrix_of
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.dead_channels import channel_producers
 from tracea_graph.passes.sparse.low_rank import LowRankGemm, conv_of, conv_output, table_key
 from tracea_graph.passes.sparse.prune_heads import prunable_heads
@@ -262,7 +262,7 @@ def _square_us(
     """Return the predicted µs of a product by ``[n, n]`` for the rows of a region."""
     x, y = (TensorSpec(DType.F32, (*rows, n)) for _ in range(2))
     matrix = Weight("priced", DType.F32, (n, n), lambda: np.zeros(0))
-    new = fused(
+    new = fused_region(
         LowRankGemm.name, GemmParams(n, n), ("priced_x", matrix.name), ("priced_y",), [region]
     )
     specs, weights = {"priced_x": x, "priced_y": y}, {matrix.name: matrix}

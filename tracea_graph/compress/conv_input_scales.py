@@ -29,7 +29,7 @@ from tracea_graph.compress.int8_rounding import (
 from tracea_graph.errors import UsageError, WorkerError
 from tracea_graph.ops.conv_windows import ConvWindow, sliding_windows
 from tracea_graph.ops.int8_matmul import round_columns
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 
 __all__ = [
     "ConvLayer",
@@ -133,13 +133,13 @@ def sample_convolutions(
 
 def choose_conv_int8(
     layers: Sequence[ConvLayer], samples: ConvSamples, progress: Callable[[str], None]
-) -> dict[str, Calibrated]:
+) -> dict[str, CalibratedRounding]:
     """Return by value the scale that convolutions read it with, and by result what is added.
 
     The error of a result is that of its convolution, relative to its norm.  Values that no
     convolution reads have the scale of least error of their own.
     """
-    readers, found = defaultdict(list), dict[str, Calibrated]()
+    readers, found = defaultdict(list), dict[str, CalibratedRounding]()
     for layer in layers:
         if samples.patches.get(layer.result):
             readers[layer.x].append(layer)
@@ -152,15 +152,15 @@ def choose_conv_int8(
             return float(sum(each.error(scale, zero) ** 2 for each in lost) ** 0.5)
 
         scale, zero = _best_grid(elements, distance)
-        found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
+        found[value] = replace(found.get(value, CalibratedRounding(0.0)), scale=scale, zero=zero)
         for layer, each in zip(own, lost, strict=True):
             error, correction = each.corrected(scale, zero)
-            before = found.get(layer.result, Calibrated(0.0))
+            before = found.get(layer.result, CalibratedRounding(0.0))
             found[layer.result] = replace(before, error=error, correction=correction)
     for value in samples.elements.keys() - readers.keys():
         elements = np.concatenate(samples.elements[value])
         scale, zero = _best_grid(elements, partial(_distance, elements))
-        found[value] = replace(found.get(value, Calibrated(0.0)), scale=scale, zero=zero)
+        found[value] = replace(found.get(value, CalibratedRounding(0.0)), scale=scale, zero=zero)
     return found
 
 
@@ -211,7 +211,9 @@ class _Lost:
         return (less, mean.reshape(-1).astype(np.float32)) if less < plain else (plain, None)
 
 
-def conv_rounding_summary(found: Mapping[str, Calibrated], layers: Sequence[ConvLayer]) -> str:
+def conv_rounding_summary(
+    found: Mapping[str, CalibratedRounding], layers: Sequence[ConvLayer]
+) -> str:
     """Return a sentence about the errors of calibrated convolutions."""
     errors = [found[layer.result].error for layer in layers if layer.result in found]
     return (

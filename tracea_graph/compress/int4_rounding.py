@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ops.block_quantized import block_ranges, quantize_blocks
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 
 __all__ = ["choose_int4", "gptq"]
 
@@ -29,19 +29,19 @@ _STEPS = 128
 """Rows whose corrections are applied to all later rows at once."""
 
 
-def choose_int4(x: Floats, w: Floats, _: bool = False) -> Calibrated:
+def choose_int4(x: Floats, w: Floats, _: bool = False) -> CalibratedRounding:
     """Return codes for a matrix ``[K, N]`` that rows ``[R, K]`` are multiplied by."""
     x = x.astype(np.float64)
     moments = x.T @ x
     norm = float(np.sqrt(np.sum(w * (moments @ w)))) or 1.0
-    found = list[Calibrated]()
+    found = list[CalibratedRounding]()
     for block in _BLOCKS:
         tries = (quantize_blocks(w, _BITS, block), gptq(w, moments, block))
         for codes, scales, zeros in tries:
             lost = dequantize(codes, scales, zeros, block) - w
             error = float(np.sqrt(max(np.sum(lost * (moments @ lost)), 0.0))) / norm
             found.append(
-                Calibrated(error, codes=codes, scales=scales, zeros=zeros, block=block)
+                CalibratedRounding(error, codes=codes, scales=scales, zeros=zeros, block=block)
             )  # fmt: skip
     large, small = (min(found[i : i + 2], key=lambda c: c.error) for i in (0, 2))
     return large if large.error <= _LARGER_MARGIN * small.error else small

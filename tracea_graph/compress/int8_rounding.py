@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracea_graph.ops.int8_matmul import round_columns
 from tracea_graph.ops.quantize_rows import quantize_rows
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 
 __all__ = [
     "channel_smoothing_factors",
@@ -40,7 +40,7 @@ _SMALLEST = 1e-5
 _MOST = 255
 
 
-def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
+def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> CalibratedRounding:
     """Return the choice of least error for rows ``[R, K]`` and a matrix ``[K, N]``.
 
     With ``fixed_scale`` all rows share one.
@@ -49,34 +49,34 @@ def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> Calibrated:
     x, w = x[: max(rows, 1)].astype(np.float32), w.astype(np.float32)
     exact = x @ w
     norm = float(np.linalg.norm(exact)) or 1.0
-    best, off = Calibrated(np.inf), exact
+    best, off = CalibratedRounding(np.inf), exact
     for factors in (None, *(channel_smoothing_factors(x, w, power) for power in _STRENGTHS)):
         whole, scale = quantize_rows(x if factors is None else x * factors)
         lost = exact - (whole * scale) @ _rounded(w, factors)
         error = float(np.linalg.norm(lost)) / norm
         if error < best.error:
-            best, off = Calibrated(error, factors), lost
+            best, off = CalibratedRounding(error, factors), lost
     moved = x if best.factors is None else x * best.factors
     matrix = _rounded(w, best.factors)
-    fixed, fixed_off = Calibrated(np.inf), exact
+    fixed, fixed_off = CalibratedRounding(np.inf), exact
     for low, high in range_candidates(moved):
         step, zero = uint8_scale_zero_point(low, high)
         lost = exact - round_static(moved, step, zero) @ matrix
         error = float(np.linalg.norm(lost)) / norm
         if error < fixed.error:
-            fixed, fixed_off = Calibrated(error, best.factors, step, zero), lost
+            fixed, fixed_off = CalibratedRounding(error, best.factors, step, zero), lost
     if fixed_scale or fixed.error <= _STATIC_MARGIN * best.error:
         best, off = fixed, fixed_off
     return _corrected(best, off, norm)
 
 
-def _corrected(best: Calibrated, lost: Floats, norm: float) -> Calibrated:
+def _corrected(best: CalibratedRounding, lost: Floats, norm: float) -> CalibratedRounding:
     """Add the mean of what is lost, where that makes the error smaller."""
     mean = lost.mean(0)
     error = float(np.linalg.norm(lost - mean)) / norm
     if not error < best.error:
         return best
-    return Calibrated(
+    return CalibratedRounding(
         error, best.factors, best.scale, best.zero, mean.astype(np.float32)
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
-from tracea_graph.passes import Request
+from tracea_graph.passes import PlanRequest
 from tracea_graph.pipeline.result_assembly import FALLBACK_DOMAIN, Assembly, assemble_result
 from tracea_graph.policy import CostModel, PolicyEngine
 from tracea_graph.rewrite import SchedulerLimits, schedule_rewrites
@@ -70,7 +70,7 @@ class FallbackPlanner:
         backend, options = self.target.backend, self.options
         plain, steps = _separated(Subgraph(graph, region))
         steps.bindings = {**graph.bindings, **self.cost.bindings}
-        request = Request(prepack=options.prepack, pack_at_load=True, windows=options.windows)
+        request = PlanRequest(prepack=options.prepack, pack_at_load=True, windows=options.windows)
         tiling = backend.rules.row_tiling[:1]  # only pays if it is measured
         phases = [
             phase

@@ -44,7 +44,7 @@ from tracea_graph.config import TOLERANCE
 from tracea_graph.errors import UsageError, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.passes.sparse.chosen_compression import Compressed
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder, LibraryBuilder
 from tracea_graph.pipeline.inputs import ModelInputs
@@ -120,7 +120,7 @@ class CompressionContext:
 class CompressionResult:
     """The replaced matrices, a report row per layer, and a summary sentence."""
 
-    compressed: Mapping[str, Compressed]
+    compressed: Mapping[str, CompressedMatrix]
     rows: tuple[CompressionRow, ...]
     note: str
 
@@ -261,10 +261,10 @@ class CompressionSearch:
 
     def _compressed(
         self, layers: Sequence[Layer], chosen: Mapping[str, LayerOption]
-    ) -> dict[str, Compressed]:
+    ) -> dict[str, CompressedMatrix]:
         share = _SHARE * self.options.tolerance / max(total_error([*chosen.values()]), 1e-30)
         return {
-            layer.name: Compressed(
+            layer.name: CompressedMatrix(
                 self.layer_options.replacement(layer, chosen[layer.name]),
                 chosen[layer.name].error * share,
             )
@@ -272,7 +272,7 @@ class CompressionSearch:
             if layer.name in chosen
         }
 
-    def planner_of(self, compressed: Mapping[str, Compressed]) -> Planner:
+    def planner_of(self, compressed: Mapping[str, CompressedMatrix]) -> Planner:
         """Return a planner that uses the compressed matrices."""
         context, symbols = self.context, self.inputs.timed[0].symbols
         return Planner(

@@ -20,8 +20,8 @@ from tracea_graph.compress.conv_input_scales import (
 from tracea_graph.compress.int4_rounding import choose_int4
 from tracea_graph.compress.int8_rounding import choose_int8
 from tracea_graph.onnx_io import Model
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
-from tracea_graph.passes.quantized.conv_int8 import unpadded, why_no_integers, window_of
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
+from tracea_graph.passes.quantized.conv_int8 import constant_conv_window, unpadded, why_no_integers
 from tracea_graph.passes.quantized.round_results import values_between
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.pipeline.compression_search import CompressionContext, observable_layers
@@ -33,7 +33,7 @@ __all__ = ["RoundingChoices", "calibrate_rounding"]
 class RoundingChoices:
     """The choices by stored matrix or value, and sentences for the report."""
 
-    choices: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    choices: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     notes: tuple[str, ...] = ()
 
 
@@ -67,7 +67,7 @@ def _products(context: CompressionContext, samples: Samples) -> RoundingChoices:
     if not layers:
         return RoundingChoices()
     values = list({seen.key: seen for layer in layers for seen in layer.observed}.values())
-    found = dict[str, Calibrated]()
+    found = dict[str, CalibratedRounding]()
     rows = sample_rows(context.model.in_float32, values, samples, context.progress, threads)
     for i, layer in enumerate(layers):
         context.progress(f"choosing scales of matmul {i + 1} of {len(layers)}")
@@ -102,7 +102,7 @@ def _conv_layers(model: Model, named: Container[str]) -> Iterator[ConvLayer]:
         if region.op != "Conv" or region.fused or why_no_integers(graph, region) is not None:
             continue
         x, weight = unpadded(graph, region)[0], graph.weights[region.operands[1]]
-        window = window_of(graph, region)
+        window = constant_conv_window(graph, region)
         if x in named and not isinstance(window, str):
             groups = int(str(attribute(region, "group", 1)))
             yield ConvLayer(x, region.results[0], window, groups, weight.load)
@@ -112,7 +112,7 @@ CALIBRATED = MappingProxyType({"int8": choose_int8, "int4-weights": choose_int4}
 """How real inputs choose the rounding of a product, by precision."""
 
 
-def _note(found: Mapping[str, Calibrated]) -> str:
+def _note(found: Mapping[str, CalibratedRounding]) -> str:
     first = f"{len(found)} matmuls were calibrated, their own errors are"
     mean = float(np.mean([c.error for c in found.values()]))
     errors = f"{mean:.2g} on average and up to {max(c.error for c in found.values()):.2g}"

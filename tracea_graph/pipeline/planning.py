@@ -30,16 +30,16 @@ from tracea_graph.passes import (
     NOT_COMPRESSED,
     PARTITION,
     UNMEASURED,
-    Request,
+    PlanRequest,
     phases,
     write_convolutions,
 )
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8
 from tracea_graph.passes.quantized.dequantize_past_views import QUANTIZE_FIRST
 from tracea_graph.passes.quantized.round_results import RoundResults
 from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, WriteIntegers
-from tracea_graph.passes.sparse.chosen_compression import Compressed
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.backend_fallback import FallbackPlanner
 from tracea_graph.pipeline.inputs import ModelInputs
@@ -137,11 +137,11 @@ class Planner:
         bindings: Mapping[str, int],
         target: Target | None = None,
         cost: CostModel | None = None,
-        compressed: Mapping[str, Compressed] = NOT_COMPRESSED,
+        compressed: Mapping[str, CompressedMatrix] = NOT_COMPRESSED,
         scan: WeightScan | None = None,
         deadline: Deadline | None = None,
         ranges: Mapping[str, float] = UNMEASURED,
-        calibrated: Mapping[str, Calibrated] = UNCALIBRATED,
+        calibrated: Mapping[str, CalibratedRounding] = UNCALIBRATED,
     ) -> None:
         self.deadline = deadline or Deadline()
         named = target or target_of(options.target, options.precision)
@@ -159,7 +159,7 @@ class Planner:
         )
         self.scan = scan or WeightScan()
         self.calibrated = calibrated
-        request = Request(
+        request = PlanRequest(
             options.precision, options.prepack, options.windows, compressed, self.scan, ranges,
             calibrated=calibrated,
         )  # fmt: skip
@@ -184,7 +184,7 @@ class Planner:
         self._memo = PassResultCache()
         self._rounded = values_rounded_later(graph) if options.precision == "fp32" else {}
 
-    def _every(self, request: Request) -> tuple[Phase, ...]:
+    def _every(self, request: PlanRequest) -> tuple[Phase, ...]:
         """All phases, in order."""
         return (
             *phases(request, self.backend.structure_rules(request)),
@@ -337,7 +337,7 @@ def _most_error(options: Options) -> float:
     return inf if options.metric and not options.compresses else options.tolerance
 
 
-def _standard_phases(request: Request) -> tuple[Phase, ...]:
+def _standard_phases(request: PlanRequest) -> tuple[Phase, ...]:
     """Phases of a model that gets no custom ops."""
     if request.precision not in INTEGER_PRECISIONS:
         return ()

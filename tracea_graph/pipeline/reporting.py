@@ -19,7 +19,7 @@ from tracea_graph.ops.weight_layouts import ALIGNED, round_up_aligned
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.passes.sparse.zero_structure import DENSE, Structure, WeightScan, as_matrix
+from tracea_graph.passes.sparse.zero_structure import DENSE, WeightScan, ZeroStructure, as_matrix
 from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.compression_search import ChosenCompression
 from tracea_graph.pipeline.decision_cache import DecisionCache
@@ -485,7 +485,7 @@ def _of_matrix(weight: Weight, nodes: list[Node], scan: WeightScan) -> Iterator[
 
 
 def _structures_of(
-    structure: Structure, results_first: bool
+    structure: ZeroStructure, results_first: bool
 ) -> Iterator[tuple[str, float, tuple[str, ...]]]:
     """Return each structure found in a matrix, the share of the matrix it leaves to store, and the
     rules that can exploit it."""

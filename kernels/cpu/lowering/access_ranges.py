@@ -15,13 +15,13 @@ __all__ = [
     "RowsRead",
     "access_ranges",
     "as_rows",
+    "call_inside_loop",
     "granularity_of",
     "halo_of_result",
-    "in_loop",
-    "read",
-    "results",
+    "result_indices",
+    "result_views",
     "row_tiled",
-    "written",
+    "views_read",
 ]  # fmt: skip
 
 
@@ -78,18 +78,18 @@ def halo_of_result(call: Call) -> tuple[int, int, int, int]:
     return sides
 
 
-def written(call: Call) -> range:
+def result_indices(call: Call) -> range:
     """Indices of a call's results among its views."""
     return CALLS.of(call).written(call)
 
 
-def results(call: Call) -> tuple[View, ...]:
-    return tuple(v for i in written(call) if (v := call.views[i]) is not None)
+def result_views(call: Call) -> tuple[View, ...]:
+    return tuple(v for i in result_indices(call) if (v := call.views[i]) is not None)
 
 
-def read(call: Call) -> Iterator[tuple[View, RowsRead | None]]:
+def views_read(call: Call) -> Iterator[tuple[View, RowsRead | None]]:
     """The views a call reads, each with its access range; None where all rows are needed."""
-    own = written(call)
+    own = result_indices(call)
     for i, (view, access) in enumerate(zip(call.views, access_ranges(call), strict=True)):
         if view is not None and i not in own:
             yield view, access
@@ -104,7 +104,7 @@ def granularity_of(call: Call) -> int:
     return call.attributes[granularity] if granularity else 1
 
 
-def in_loop(call: Call) -> Call:
+def call_inside_loop(call: Call) -> Call:
     """The call inside a loop, without ``zeros``: rows around a tile are not known to be zero."""
     return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
 

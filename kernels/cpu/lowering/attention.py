@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
-from tracea_graph.kernels.cpu.lowering.gemm import rounded
+from tracea_graph.kernels.cpu.lowering.gemm import as_bf16_matrix
 from tracea_graph.kernels.cpu.lowering.region_writer import (
     RegionWriter,
     Shape,
     Slot,
-    broadcast,
-    matrix,
+    as_matrix,
+    broadcast_view,
 )
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.attention import AttentionParams
@@ -34,7 +34,7 @@ def lower_attention(
     )
     y = _heads(results[0], p.layouts[3], queries, p.heads, p.head_v, p.heads * p.head_v)
     full: Shape = (batch, p.heads, queries, keys)
-    mask = broadcast(operands[3], full) if p.mask != "none" else None
+    mask = broadcast_view(operands[3], full) if p.mask != "none" else None
     if p.causal == "placed":
         mask = operands[3].view
     left, right = p.reach
@@ -54,7 +54,7 @@ def lower_attention(
     if results[0].rounded:
         half = results[0].in_bf16
         assert half is not None
-        w.call("round", "bf16", x=matrix(results[0]), y=matrix(half))
+        w.call("round", "bf16", x=as_matrix(results[0]), y=as_matrix(half))
 
 
 def lower_append(
@@ -72,7 +72,7 @@ def _in_pairs(w: RegionWriter, operands: Sequence[Slot]) -> list[Slot]:
     made: dict[Buffer, Slot] = {}
     for slot in operands:
         if slot.buffer not in made:
-            view = rounded(w, slot, slot.shape[-1])
+            view = as_bf16_matrix(w, slot, slot.shape[-1])
             made[slot.buffer] = Slot(view.buffer, TensorSpec(DType.BF16, slot.shape))
     return [made[slot.buffer] for slot in operands]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.kernels.cpu.lowering.region_values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import RegionValues
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.conv_windows import add_constant
 from tracea_graph.ops.layout_op import LayoutParams
@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 2, 3
 """Axes of blocked and of plain values."""
 
 
-def lower_border(v: Values, p: LayoutParams, source: int, result: int) -> None:
+def lower_border(v: RegionValues, p: LayoutParams, source: int, result: int) -> None:
     """Write the border of ``result`` around ``source``."""
     top, left, bottom, right = p.ints
     if result in v.layout.around:
@@ -67,7 +67,7 @@ def _with(extents: Sequence[Extent], axis: int, value: Extent) -> tuple[Extent, 
 
 
 def _sides(
-    v: Values, kind: str, whole: View, axis: int, size: Extent, pads: tuple[int, int]
+    v: RegionValues, kind: str, whole: View, axis: int, size: Extent, pads: tuple[int, int]
 ) -> None:
     """Pad both sides of an axis whose ``size`` positions from ``pads[0]`` on are written.
 

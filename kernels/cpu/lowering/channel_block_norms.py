@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked_values import BlockedValue, per_channel
-from tracea_graph.kernels.cpu.lowering.region_values import Shifted, Values
+from tracea_graph.kernels.cpu.lowering.region_values import DeferredChain, RegionValues
 from tracea_graph.kernels.cpu.lowering.region_writer import Slot
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import FULL, ROW, Chain, Step
@@ -26,7 +26,7 @@ _DIFFERENCE = Chain((FULL, ROW), (Step("sub", (0, 1)),), (2,))
 
 
 def lower_norm_in_blocks(
-    v: Values, p: ChannelNormParams, operands: Sequence[int], result: int
+    v: RegionValues, p: ChannelNormParams, operands: Sequence[int], result: int
 ) -> None:
     """Emit the statistics, and defer ``(x − mean) · factor + β`` to the reader.
 
@@ -44,7 +44,7 @@ def lower_norm_in_blocks(
     if p.norm.beta:
         rows.append(v.by_channel(operands[-1], result))
     chain = _chain(means is not None, p.norm.beta)
-    v.shifted[result] = Shifted(operands[0], chain, tuple(rows))
+    v.shifted[result] = DeferredChain(operands[0], chain, tuple(rows))
 
 
 def _chain(centred: bool, added: bool) -> Chain:
@@ -57,7 +57,7 @@ def _chain(centred: bool, added: bool) -> Chain:
     return Chain((FULL, *(ROW,) * (count - 1)), tuple(steps), (count + len(steps) - 1,))
 
 
-def _mean(v: Values, source: BlockedValue, kind: str, centre: Slot | None) -> Slot:
+def _mean(v: RegionValues, source: BlockedValue, kind: str, centre: Slot | None) -> Slot:
     """For each image and channel the mean over its positions: ``[N, Cb·16]``."""
     view = source.view()
     n, count = view.dims[:2]
@@ -72,7 +72,7 @@ def _mean(v: Values, source: BlockedValue, kind: str, centre: Slot | None) -> Sl
     return made
 
 
-def _over_groups(v: Values, lanes: Slot, each: int) -> Slot:
+def _over_groups(v: RegionValues, lanes: Slot, each: int) -> Slot:
     """Average every ``each`` consecutive lanes, and repeat the mean for each of them.
 
     Groups are parts of a block or whole blocks.
@@ -96,7 +96,7 @@ def _over_groups(v: Values, lanes: Slot, each: int) -> Slot:
     return spread
 
 
-def _factor(v: Values, squares: Slot, gamma: Slot | None, epsilon: float) -> Slot:
+def _factor(v: RegionValues, squares: Slot, gamma: Slot | None, epsilon: float) -> Slot:
     made = v.w.temp(squares.spec)
     shape = squares.shape
     operands = [View(gamma.buffer, shape, (0, 1))] if gamma else []

@@ -20,8 +20,8 @@ from tracea_graph.kernels.cpu.filters import (
 )
 from tracea_graph.kernels.cpu.lowering.blocked_values import NCHW32C, BlockedValue, channel_tail
 from tracea_graph.kernels.cpu.lowering.choose_layouts import halo_of, stored_halo
-from tracea_graph.kernels.cpu.lowering.fold_channel_scales import Scaled, scale_filters
-from tracea_graph.kernels.cpu.lowering.region_values import Values, four
+from tracea_graph.kernels.cpu.lowering.fold_channel_scales import DeferredScale, scale_filters
+from tracea_graph.kernels.cpu.lowering.region_values import RegionValues, with_four_axes
 from tracea_graph.kernels.cpu.lowering.region_writer import Shape, Slot
 from tracea_graph.kernels.cpu.lowering.stored_types import accepts_nchw32c
 from tracea_graph.kernels.program import View
@@ -38,7 +38,11 @@ __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
 
 def lower_conv(
-    v: Values, p: ConvParams, operands: Sequence[int], result: int, scaled: Scaled | None = None
+    v: RegionValues,
+    p: ConvParams,
+    operands: Sequence[int],
+    result: int,
+    scaled: DeferredScale | None = None,
 ) -> None:
     """Emit the call of one convolution, by its filter layout.
 
@@ -59,8 +63,8 @@ def lower_conv(
 
 
 def _blocked(
-    v: Values, p: ConvParams, layout: Filters, operands: Sequence[int], result: int,
-    scaled: Scaled | None,
+    v: RegionValues, p: ConvParams, layout: Filters, operands: Sequence[int], result: int,
+    scaled: DeferredScale | None,
 ) -> None:  # fmt: skip
     """Emit ``conv``, ``conv_first_layer`` or ``depthwise`` with its add, clamp and chain."""
     x, w, bias, epilogue_inputs = p.split(operands)
@@ -81,7 +85,7 @@ def _blocked(
         chain = replace(chain, stores=(dst.dtype,))
     named: dict[str, object] = {}
     if isinstance(layout, FirstLayerFilters):
-        op, read = "conv_first_layer", four(v.view(x))
+        op, read = "conv_first_layer", with_four_axes(v.view(x))
         named |= {"pads": halo_of(window)}
     else:
         block, each = _read(v, layout, scaled.source if scaled else x)
@@ -119,7 +123,7 @@ def _blocked(
     v.blocks[result] = dst
 
 
-def _read(v: Values, layout: Filters, value: int) -> tuple[BlockedValue, Slot | None]:
+def _read(v: RegionValues, layout: Filters, value: int) -> tuple[BlockedValue, Slot | None]:
     """The input as the kernel reads it, and the per-image scales of an int16 one."""
     if layout == INT16:
         return v.block_in_int16(value)
@@ -135,7 +139,7 @@ def _read(v: Values, layout: Filters, value: int) -> tuple[BlockedValue, Slot | 
 
 
 def _added(
-    v: Values, p: ConvParams, epilogue_inputs: Sequence[int], index: int | None, result: int
+    v: RegionValues, p: ConvParams, epilogue_inputs: Sequence[int], index: int | None, result: int
 ) -> View | None:
     """The operand that is added to the sum in registers."""
     if index is None:
@@ -160,7 +164,7 @@ def _two(window: ConvWindow) -> ConvWindow:
 # ---- plain -------------------------------------------------------------------------------
 
 
-def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+def _panels(v: RegionValues, p: ConvParams, operands: Sequence[int], result: int) -> None:
     """Emit a convolution over a single position as a product ``[N, C] x [C, O]``."""
     x, w, bias, epilogue_inputs = p.split(operands)
     rows = v.shape(result)[0]
@@ -182,7 +186,7 @@ def _panels(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> N
     )  # fmt: skip
 
 
-def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> None:
+def _plain(v: RegionValues, p: ConvParams, operands: Sequence[int], result: int) -> None:
     """Emit a convolution on plain values; the chain's rows are channels, columns the last axis."""
     x, w, bias, epilogue_inputs = p.split(operands)
     y = v.out(result)
@@ -201,7 +205,7 @@ def _plain(v: Values, p: ConvParams, operands: Sequence[int], result: int) -> No
     )  # fmt: skip
 
 
-def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
+def _spread(v: RegionValues, value: int, y: Slot) -> tuple[View, str]:
     """View an epilogue operand over a plain result; also return its kind along the last axis."""
     shape, full = v.shape(value), y.shape
     slot = v.slot(value)
@@ -216,7 +220,7 @@ def _spread(v: Values, value: int, y: Slot) -> tuple[View, str]:
 # ---- pools -------------------------------------------------------------------------------
 
 
-def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -> None:
+def lower_pool(v: RegionValues, p: PoolParams, operands: Sequence[int], result: int) -> None:
     """Emit ``pool`` between blocked values, or ``global_pool`` to a plain ``[N, C]``; with
     channels last ``pool_nhwc``."""
     if p.channels_last:
@@ -241,7 +245,7 @@ def lower_pool(v: Values, p: PoolParams, operands: Sequence[int], result: int) -
     v.blocks[result] = dst
 
 
-def _pool_bytes(v: Values, p: PoolParams, value: int, result: int) -> None:
+def _pool_bytes(v: RegionValues, p: PoolParams, value: int, result: int) -> None:
     assert p.window is not None
     window, images = _two(p.window), []
     for slot in (v.slot(value), v.out(result)):
@@ -256,7 +260,7 @@ def _pool_bytes(v: Values, p: PoolParams, value: int, result: int) -> None:
 # ---- resizing ----------------------------------------------------------------------------
 
 
-def lower_resize(v: Values, p: ResizeParams, operands: Sequence[int], result: int) -> None:
+def lower_resize(v: RegionValues, p: ResizeParams, operands: Sequence[int], result: int) -> None:
     """Emit ``resize`` between blocked values; scales of 0 are derived from the sizes."""
     dst = v.dst(result)
     v.w.call(

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import Extent, product
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix, over_rows
-from tracea_graph.kernels.cpu.lowering.row_ops import stored
+from tracea_graph.kernels.cpu.lowering.region_writer import (
+    RegionWriter,
+    Slot,
+    as_matrix,
+    over_rows,
+)
+from tracea_graph.kernels.cpu.lowering.row_ops import with_bf16_stores
 from tracea_graph.kernels.cpu.panels import FOUR, Int8Panels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.conv_integer import ConvIntegerParams
@@ -28,14 +33,14 @@ def lower_conv_integer(
         over_rows(slot, kind, rows, p.n)
         for slot, kind in zip(operands[p.first :], kinds, strict=True)
     ]
-    chain, slots = stored(p.epilogue, results)
+    chain, slots = with_bf16_stores(p.epilogue, results)
     shared = {
-        "w": weight, "x_zero": zero, "inputs": views, "y": [matrix(slot) for slot in slots],
+        "w": weight, "x_zero": zero, "inputs": views, "y": [as_matrix(slot) for slot in slots],
         "zero": p.integers.zero or 0, "chain": chain,
     }  # fmt: skip
     lanes = p.k % FOUR == 0 and not p.layout.own_zeros
     if p.window.pointwise and p.groups == 1 and lanes:
-        w.call("gemm", "int8", x=matrix(operands[0]), bias=None, row_sums=None, layout="int8",
+        w.call("gemm", "int8", x=as_matrix(operands[0]), bias=None, row_sums=None, layout="int8",
                **shared)  # fmt: skip
         return
     window = p.window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec, product
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, as_matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.dynamic_quantize import (
     HIGH,
@@ -37,7 +37,7 @@ def lower_dynamic_quantize(
 def lower_quantize_rows(
     w: RegionWriter, p: QuantizeRowsParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    x, (y, scales) = matrix(operands[0]), results
+    x, (y, scales) = as_matrix(operands[0]), results
     factors = View(operands[1].buffer, x.dims[1:], (1,)) if p.scaled else None
     of_rows = View(scales.buffer, x.dims[:1], (1,))
-    w.call("round", "int8", x=x, factors=factors, y=matrix(y), scales=of_rows)
+    w.call("round", "int8", x=x, factors=factors, y=as_matrix(y), scales=of_rows)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot
-from tracea_graph.kernels.cpu.lowering.row_ops import stored
+from tracea_graph.kernels.cpu.lowering.row_ops import with_bf16_stores
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, Chain
 from tracea_graph.ops.concat import ConcatParams, ConcatPart
@@ -21,7 +21,7 @@ __all__ = [
     "columns_of",
     "lower_elementwise",
     "lower_grid",
-    "places",
+    "part_views",
     "write_part",
 ]
 
@@ -30,12 +30,12 @@ def lower_elementwise(
     w: RegionWriter, p: ElementwiseParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     full = p.common([s.shape for s in operands])
-    chain, slots = stored(p.chain, results)
+    chain, slots = with_bf16_stores(p.chain, results)
     p = replace(p, chain=chain or p.chain)
     _write_chain(w, p, operands, [View.dense(slot.buffer, full) for slot in slots])
 
 
-def places(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
+def part_views(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
     """The view of each part within ``result``; ``shapes`` are those of the operands."""
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracea_graph.ir import TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, BLOCKED, blocks
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
-from tracea_graph.kernels.cpu.lowering.region_values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import RegionValues
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 from tracea_graph.ops.conv import ConvParams
@@ -20,13 +20,13 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.index_map import dense_strides
 
-__all__ = ["Scaled", "scale_filters", "scaled_values"]
+__all__ = ["DeferredScale", "scale_filters", "scaled_values"]
 
 _PRODUCT = Chain((FULL, COL), (Step("mul", (0, 1)),), (2,))
 
 
 @dataclass(frozen=True)
-class Scaled:
+class DeferredScale:
     """A product that is not computed: ``source`` times ``scale``, one number per channel."""
 
     source: int
@@ -35,7 +35,7 @@ class Scaled:
 
 def scaled_values(
     p: RegionParams, specs: Sequence[TensorSpec], layout: RegionLayout
-) -> Mapping[int, Scaled]:
+) -> Mapping[int, DeferredScale]:
     """The results of a region's steps that can be folded into the filters of their reader.
 
     Steps in row tiles are excluded.
@@ -43,7 +43,7 @@ def scaled_values(
     reads = [v for step in p.steps for v in step.operands]
     readers = {s.operands[0]: (i, s) for i, s in enumerate(p.steps) if s.operands}
     row_tiled = {i for row_tile in p.row_tiles for i in range(row_tile.first, row_tile.last + 1)}
-    found, value = dict[int, Scaled](), p.inputs
+    found, value = dict[int, DeferredScale](), p.inputs
     for i, step in enumerate(p.steps):
         at, reader = readers.get(value, (i, step))
         once = reads.count(value) == 1 and value not in p.results
@@ -68,7 +68,7 @@ def _scales_less(step: RegionStep, spec: TensorSpec) -> bool:
     return params.groups == 1 and params.window.pointwise and params.filters < count
 
 
-def _as_scaled(step: RegionStep, value: int, layout: RegionLayout) -> Scaled | None:
+def _as_scaled(step: RegionStep, value: int, layout: RegionLayout) -> DeferredScale | None:
     params = step.params
     if not isinstance(params, ElementwiseParams) or value not in layout.blocked:
         return None
@@ -78,11 +78,11 @@ def _as_scaled(step: RegionStep, value: int, layout: RegionLayout) -> Scaled | N
     for source, scale in (step.operands, step.operands[::-1]):
         kinds = (layout.lies_over(source, value), layout.lies_over(scale, value))
         if kinds == (FULL, ROW) and source in layout.blocked:
-            return Scaled(source, scale)
+            return DeferredScale(source, scale)
     return None
 
 
-def scale_filters(v: Values, p: ConvParams, filters: int, value: int, scale: int) -> View:
+def scale_filters(v: RegionValues, p: ConvParams, filters: int, value: int, scale: int) -> View:
     """Multiply the blocked filters of a pointwise convolution that reads ``value`` by ``scale``.
 
     ``[Ob, Ib, 1, 1, 16, 16]`` becomes ``[N·Ob, Ib, 1, 1, 16, 16]``: filters per image, with N = 1

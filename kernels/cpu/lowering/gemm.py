@@ -7,14 +7,19 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix, over_rows
-from tracea_graph.kernels.cpu.lowering.row_ops import norm_call, stored, sum_destination
+from tracea_graph.kernels.cpu.lowering.region_writer import (
+    RegionWriter,
+    Slot,
+    as_matrix,
+    over_rows,
+)
+from tracea_graph.kernels.cpu.lowering.row_ops import norm_call, sum_destination, with_bf16_stores
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import BF16X2, FOUR, INT16, SPLIT_STEPS, Int8Panels
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.gemm import GemmParams
 
-__all__ = ["lower_gemm", "rounded"]
+__all__ = ["as_bf16_matrix", "lower_gemm"]
 
 _BY_MAP = {
     "block_sparse": ("gemm_block_sparse", "f32"), "block_sparse_vnni2": ("gemm_block_sparse",
@@ -35,14 +40,15 @@ def lower_gemm(
         over_rows(slot, kind, rows, p.n) for slot, kind in zip(epilogue_inputs, kinds, strict=True)
     ]
     total = sum_destination(w, results) if p.norm else None
-    chain, slots = (p.epilogue, []) if total else stored(p.epilogue, results)
-    into = [total] if total else [matrix(slot) for slot in slots]
+    chain, slots = (p.epilogue, []) if total else with_bf16_stores(p.epilogue, results)
+    into = [total] if total else [as_matrix(slot) for slot in slots]
     if p.integers:
         _integer_call(w, p, operands, weight, inputs=views, y=into, chain=chain)
     elif isinstance(p.layout, NBitsPanels):
         beside = View.dense(operands[2].buffer, p.layout.scales_shape(p.k, p.n))
         w.call(
-            "gemm_nbits", x=matrix(operands[0]), w=weight, bias=bias, scales=beside, inputs=views,
+            "gemm_nbits", x=as_matrix(operands[0]), w=weight, bias=bias, scales=beside,
+            inputs=views,
             y=into, parts=len(p.splits) or 1, bits=p.layout.bits, block=p.layout.block,
             zeros=p.layout.zeros, int8_rows=p.layout.int8_rows, chain=chain,
         )  # fmt: skip
@@ -71,7 +77,7 @@ def _integer_call(
     """Emit a product of 8-bit integers, after row sums and padding of x where they are needed."""
     assert p.integers is not None and isinstance(p.layout, Int8Panels)
     x, given = operands[0], p.integers.zero is None
-    left, sums, rows = matrix(x), None, product(x.shape[:-1])
+    left, sums, rows = as_matrix(x), None, product(x.shape[:-1])
     if p.k % FOUR or p.layout.own_zeros:
         if p.layout.own_zeros:
             sums = w.temp(TensorSpec(DType.I32, (rows,))).view
@@ -94,7 +100,7 @@ def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None
         return _whole(w, slot, p.k + p.k % 2)
     if p.layout == BF16X2:
         return _halves(w, slot, p.k), None
-    return (rounded(w, slot, p.k + p.k % 2) if p.layout.rounds else matrix(slot)), None
+    return (as_bf16_matrix(w, slot, p.k + p.k % 2) if p.layout.rounds else as_matrix(slot)), None
 
 
 def _whole(w: RegionWriter, slot: Slot, columns: Extent) -> tuple[View, View]:
@@ -102,7 +108,7 @@ def _whole(w: RegionWriter, slot: Slot, columns: Extent) -> tuple[View, View]:
 
     The last column may be padding.
     """
-    x = matrix(slot)
+    x = as_matrix(slot)
     numbers = w.temp(TensorSpec(DType.I16, (x.dims[0], columns)))
     scale = w.temp(TensorSpec(DType.F32, (x.dims[0],)))
     w.call("round", "int16", x=x, y=numbers.view, scales=scale.view)
@@ -115,18 +121,18 @@ def _halves(w: RegionWriter, slot: Slot, columns: int) -> View:
     The row pitch is an odd number of cache lines, because AMX tiles read sixteen rows at once,
     which would otherwise compete for a few sets of the L1 cache.
     """
-    x, width = matrix(slot), 2 * (columns + -columns % SPLIT_STEPS)
+    x, width = as_matrix(slot), 2 * (columns + -columns % SPLIT_STEPS)
     pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], width + SPLIT_STEPS)))
     halves = replace(pairs.view, dims=(x.dims[0], width))
     w.call("round", "bf16x2", x=x, y=halves)
     return halves
 
 
-def rounded(w: RegionWriter, slot: Slot, columns: Extent) -> View:
+def as_bf16_matrix(w: RegionWriter, slot: Slot, columns: Extent) -> View:
     """A region's value as a bf16 matrix; an odd number of columns gets one more, as padding."""
     if slot.in_bf16:
-        return matrix(slot.in_bf16)
-    x = matrix(slot)
+        return as_matrix(slot.in_bf16)
+    x = as_matrix(slot)
     pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], columns)))
     w.call("round", "bf16", x=x, y=pairs.view)
     return pairs.view

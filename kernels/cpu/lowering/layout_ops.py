@@ -10,7 +10,7 @@ from tracea_graph.kernels.cpu.filters import BLOCK
 from tracea_graph.kernels.cpu.lowering.blocked_values import BlockedValue
 from tracea_graph.kernels.cpu.lowering.borders import lower_border
 from tracea_graph.kernels.cpu.lowering.choose_layouts import CHANNELS_FIRST, RegionLayout
-from tracea_graph.kernels.cpu.lowering.region_values import ChannelShuffle, Values, copy
+from tracea_graph.kernels.cpu.lowering.region_values import ChannelShuffle, RegionValues, copy
 from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.fused_region import RegionParams
@@ -41,7 +41,7 @@ def written_by_pad(
     return frozenset(found & layout.blocked - set(p.results))
 
 
-def lower_layout(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
+def lower_layout(v: RegionValues, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     if p.kind == "transpose":
         _transpose(v, p.ints, operands[0], result)
     elif p.kind == "repeat":
@@ -62,7 +62,7 @@ def lower_layout(v: Values, p: LayoutParams, operands: Sequence[int], result: in
         _concat(v, p.ints[0], operands, result)
 
 
-def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None:
+def _transpose(v: RegionValues, perm: Sequence[int], source: int, result: int) -> None:
     """Reorder a blocked value to channels-last directly; any other permutation is a view."""
     if tuple(perm) == _CHANNELS_LAST and v.is_blocked(source) and result not in v.targets:
         v.block(source)
@@ -78,7 +78,7 @@ def _transpose(v: Values, perm: Sequence[int], source: int, result: int) -> None
     copy(v.w, transposed, v.out(result).view)
 
 
-def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None:
+def _repeat(v: RegionValues, factors: Sequence[int], source: int, result: int) -> None:
     """Emit one copy per row of a factor; columns repeat along an axis of stride 0."""
     if result not in v.layout.blocked:
         _repeat_plain(v, factors, source, result)
@@ -99,7 +99,7 @@ def _repeat(v: Values, factors: Sequence[int], source: int, result: int) -> None
     v.finish(result, dst)
 
 
-def _repeat_plain(v: Values, factors: Sequence[int], source: int, result: int) -> None:
+def _repeat_plain(v: RegionValues, factors: Sequence[int], source: int, result: int) -> None:
     """``[N, C, D…]`` as ``[N·C, D, factor…]``: one copy per position within the outer factors.
 
     Three factors are those of ``[N, H, W, C]``.
@@ -123,7 +123,7 @@ def _grid(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return points
 
 
-def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
+def _spread(v: RegionValues, sides: Sequence[int], operands: Sequence[int], result: int) -> None:
     if result in v.written_by_pad:
         v.spread[result] = LayoutParams("spread", tuple(sides), len(operands)), tuple(operands)
         return
@@ -136,7 +136,7 @@ def _spread(v: Values, sides: Sequence[int], operands: Sequence[int], result: in
 
 
 def _spread_into(
-    v: Values, sides: Sequence[int], operands: Sequence[int], channels: int, big: View,
+    v: RegionValues, sides: Sequence[int], operands: Sequence[int], channels: int, big: View,
     before: Sequence[Extent] = (0, 0),
 ) -> None:  # fmt: skip
     """Copy each group of channels to every ``sides``-th row and column of ``big``.
@@ -176,7 +176,7 @@ def _seen(count: Extent, room: Extent, start: Extent, side: int) -> tuple[Extent
     return cut, combine("max", combine("sub", end, cut), 0)
 
 
-def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -> View:
+def _channels_of(v: RegionValues, value: int, first: int, count: int, blocked: bool) -> View:
     """A range of channels of a value: whole blocks, or plain channels."""
     if blocked:
         return v.block(value).part(first, count).view()
@@ -186,7 +186,7 @@ def _channels_of(v: Values, value: int, first: int, count: int, blocked: bool) -
     return View(slot.buffer, dims, strides, _times(strides[1], first))
 
 
-def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> None:
+def _pad(v: RegionValues, p: LayoutParams, operands: Sequence[int], result: int) -> None:
     """Copy the value, cropped where padding is negative, and write zeros around it."""
     top, left, bottom, right = (resolve_extent(s, [v.shape(i) for i in operands]) for s in p.sizes)
     source, blocked = operands[0], result in v.layout.blocked
@@ -213,7 +213,7 @@ def _pad(v: Values, p: LayoutParams, operands: Sequence[int], result: int) -> No
         v.finish(result, dst)
 
 
-def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> None:
+def _clear(v: RegionValues, big: View, axis: int, before: Extent, behind: Extent) -> None:
     """Write ``before`` and ``behind`` zeros at the ends of an axis; negative counts write none.
 
     If one end is cropped, the zeros of the other are limited to the axis's size.
@@ -234,7 +234,7 @@ def _clear(v: Values, big: View, axis: int, before: Extent, behind: Extent) -> N
         v.w.call("elementwise", x=(), y=edge, chain=chain)
 
 
-def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
+def _shuffle(v: RegionValues, groups: int, source: int, result: int) -> None:
     """Defer a blocked shuffle until it is read; copy a plain value with swapped group axes."""
     if result in v.layout.blocked:
         shuffle = v.shuffled.get(source, ChannelShuffle((source,)))
@@ -253,7 +253,7 @@ def _shuffle(v: Values, groups: int, source: int, result: int) -> None:
     copy(v.w, transposed, View(out.buffer, dims, dense_strides(dims)))
 
 
-def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> None:
+def _channels(v: RegionValues, bounds: Sequence[int], source: int, result: int) -> None:
     """Alias a range of whole blocks; copy any other range of channels."""
     if result in v.layout.within:
         v.blocks[result] = v.block(source).part(bounds[0], bounds[1] - bounds[0])
@@ -268,7 +268,7 @@ def _channels(v: Values, bounds: Sequence[int], source: int, result: int) -> Non
     copy(v.w, part, out.view)
 
 
-def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
+def _concat(v: RegionValues, axis: int, operands: Sequence[int], result: int) -> None:
     """Copy the operands that were not already written into the result's buffer."""
     if result not in v.layout.blocked:
         _concat_plain(v, axis, operands, result)
@@ -288,7 +288,7 @@ def _concat(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
     v.blocks[result] = dst
 
 
-def _copy_part(v: Values, value: int, whole: int, place: BlockedValue) -> None:
+def _copy_part(v: RegionValues, value: int, whole: int, place: BlockedValue) -> None:
     if not v.is_blocked(value) and v.layout.fits(value, whole):
         v.block_into(value, place)
         return
@@ -298,7 +298,7 @@ def _copy_part(v: Values, value: int, whole: int, place: BlockedValue) -> None:
         v.w.call("zero_pad", y=place.padded, halo=place.halo)
 
 
-def _concat_plain(v: Values, axis: int, operands: Sequence[int], result: int) -> None:
+def _concat_plain(v: RegionValues, axis: int, operands: Sequence[int], result: int) -> None:
     out = v.out(result)
     strides = dense_strides(out.shape)
     offset = _times(strides[axis], 0)

@@ -29,7 +29,7 @@ from tracea_graph.kernels.cpu.lowering.reduce import (
     lower_softmax,
     lower_top_k,
 )
-from tracea_graph.kernels.cpu.lowering.region_steps import alone, lower_region
+from tracea_graph.kernels.cpu.lowering.region_steps import lower_region, single_step_region
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot
 from tracea_graph.kernels.cpu.lowering.row_ops import (
     lower_embedding,
@@ -38,7 +38,12 @@ from tracea_graph.kernels.cpu.lowering.row_ops import (
     lower_take,
 )
 from tracea_graph.kernels.program import Call, Program
-from tracea_graph.kernels.region_signature import bound_strictly, clipped, localise, loose_axes
+from tracea_graph.kernels.region_signature import (
+    bound_strictly,
+    localise_symbols,
+    loose_axes,
+    replace_clipped_sizes,
+)
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
@@ -93,8 +98,8 @@ def lower(graph: TileGraph, region: Region) -> Program:
         raise TypeError(f"{region.op} is not a fused region")
     params: OpParams = region.params
     specs = [graph.spec(v) for v in region.operands]
-    wide = clipped(specs) if _broadcasts(params) else specs
-    local, where = localise(wide)
+    wide = replace_clipped_sizes(specs) if _broadcasts(params) else specs
+    local, where = localise_symbols(wide)
     loose = loose_axes(graph, region)
     local, where = _as_made(params, wide, local, bound_strictly(local, where, loose))
     writer = RegionWriter(local, params.infer(local), where)
@@ -185,7 +190,7 @@ def _lower_alone(
     results: Sequence[Slot],
 ) -> None:
     """Lower an op that only exists inside regions as a region of one step."""
-    lower_region(w, alone(p), operands, results, _lower)
+    lower_region(w, single_step_region(p), operands, results, _lower)
 
 
 Lowering = Callable[[RegionWriter, Any, Sequence[Slot], Sequence[Slot]], None]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import combine, product
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot, broadcast
+from tracea_graph.kernels.cpu.lowering.region_writer import (
+    RegionWriter,
+    Shape,
+    Slot,
+    broadcast_view,
+)
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import IndexMap, StridedLayout, ViewMove, dense_strides
 from tracea_graph.ops.matmul import MatMulParams
@@ -20,7 +25,7 @@ def lower_matmul(
     _, _, full = p.shapes([s.spec for s in operands])
     left = _seen(a, _as_read(p, 0, a), full[:-2], column=False)
     right = _seen(b, _as_read(p, 1, b), full[:-2], column=True)
-    views = [broadcast(slot, full) for slot in epilogue_inputs]
+    views = [broadcast_view(slot, full) for slot in epilogue_inputs]
     into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
     x, weight, *rest = flat

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.gate_layouts import GatePanels
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, matrix
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot, as_matrix
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.recurrent import RecurrentParams
@@ -27,7 +27,7 @@ def lower_recurrent(
     ahead = w.temp(TensorSpec(DType.F32, (p.directions, steps, batch, columns)))
     for d in range(p.directions):
         w.call(
-            "gemm", x=matrix(x), w=_at(weight, d), bias=_at(bias, d),
+            "gemm", x=as_matrix(x), w=_at(weight, d), bias=_at(bias, d),
             y=View(ahead.buffer, (rows, columns), (columns, 1), product((d, rows, columns))),
             layout="panels",
         )  # fmt: skip

@@ -11,8 +11,8 @@ from tracea_graph.kernels.cpu.lowering.region_writer import (
     RegionWriter,
     Shape,
     Slot,
-    broadcast,
-    matrix,
+    as_matrix,
+    broadcast_view,
 )
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg_max import ArgParams
@@ -77,7 +77,7 @@ def _reduce_call(
 ) -> None:
     gone = {len(full) + a for a in p.axes}
     view = _without(y, full, gone)
-    views = [broadcast(slot, full) for slot in data]
+    views = [broadcast_view(slot, full) for slot in data]
     chain = chain and columns_of(chain, views, full)
     w.call(
         "reduce", x=views, y=view, kind=FOLDS[kind], mean=kind == "mean",
@@ -97,7 +97,7 @@ def lower_arg(
 ) -> None:
     full = p.full([s.shape for s in operands])
     place = len(full) + p.axis
-    views = [broadcast(slot, full) for slot in operands]
+    views = [broadcast_view(slot, full) for slot in operands]
     chain = p.prologue and columns_of(p.prologue, views, full)
     w.call(
         "arg_reduce", x=views, y=_without(results[0], full, {place}), axis=place,
@@ -108,7 +108,7 @@ def lower_arg(
 def lower_top_k(
     w: RegionWriter, p: TopKParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    x, y, index = (matrix(slot) for slot in (*operands, *results))
+    x, y, index = (as_matrix(slot) for slot in (*operands, *results))
     w.call("top_k", x=x, y=y, index=index, smallest=not p.largest)
 
 
@@ -116,6 +116,6 @@ def lower_softmax(
     w: RegionWriter, p: SoftmaxParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
     full = results[0].shape
-    views = [broadcast(slot, full) for slot in operands]
+    views = [broadcast_view(slot, full) for slot in operands]
     chain = p.prologue and columns_of(p.prologue, views, full)
     w.call("softmax", x=views, y=results[0].view, axis=len(full) + p.axis, log=p.log, chain=chain)

@@ -10,12 +10,12 @@ from tracea_graph.kernels.cpu.lowering.blocked_values import per_channel
 from tracea_graph.kernels.cpu.lowering.channel_block_norms import lower_norm_in_blocks
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
-from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, places, write_part
-from tracea_graph.kernels.cpu.lowering.fold_channel_scales import Scaled, scaled_values
+from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, part_views, write_part
+from tracea_graph.kernels.cpu.lowering.fold_channel_scales import DeferredScale, scaled_values
 from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_by_pad
-from tracea_graph.kernels.cpu.lowering.region_values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import RegionValues
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot
-from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over
+from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over_row_tiles
 from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL
@@ -28,15 +28,15 @@ from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.resize import ResizeParams
-from tracea_graph.passes.pointwise.bound_expressions import inline
+from tracea_graph.passes.pointwise.bound_expressions import inline_producer
 
-__all__ = ["Lower", "alone", "lower_region"]
+__all__ = ["Lower", "lower_region", "single_step_region"]
 
 Lower = Callable[[RegionWriter, OpParams, Sequence[Slot], Sequence[Slot]], None]
 """Function that emits the calls of one op on contiguous slots."""
 
 
-def alone(
+def single_step_region(
     params: ConvParams | PoolParams | LayoutParams | ResizeParams | ConcatParams | IotaParams,
 ) -> RegionParams:
     """Make a region of one step."""
@@ -61,7 +61,7 @@ def lower_region(
     rounding = StoredTypes.plan(p, specs, layout)
     layout = RegionLayout.plan(specs, p.steps, p.inputs, rounding.apart)
     reads = Counter(i for step in p.steps for i in step.operands)
-    v = Values(
+    v = RegionValues(
         w,
         layout,
         specs,
@@ -83,7 +83,9 @@ def lower_region(
     for result in p.results:
         v.slot(result)
     for row_tile in reversed(p.row_tiles):
-        loop_over(w, begins[row_tile.first], begins[row_tile.last + 1] - 1, row_tile.rows)
+        loop_over_row_tiles(
+            w, begins[row_tile.first], begins[row_tile.last + 1] - 1, row_tile.rows
+        )
 
 
 def _needed(p: RegionParams) -> set[int]:
@@ -105,7 +107,11 @@ def _read(step: RegionStep) -> Sequence[int]:
 
 
 def _lower_step(
-    v: Values, step: RegionStep, value: int, lower: Lower, scaled: Mapping[int, Scaled]
+    v: RegionValues,
+    step: RegionStep,
+    value: int,
+    lower: Lower,
+    scaled: Mapping[int, DeferredScale],
 ) -> None:
     params = step.params
     if value in v.rounding.views:
@@ -131,9 +137,9 @@ def _lower_step(
         lower(v.w, params, [v.slot(i) for i in step.operands], made)
 
 
-def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: int) -> None:
+def _lower_concat(v: RegionValues, p: ConcatParams, operands: Sequence[int], result: int) -> None:
     """Lower a concat; blocked operands are reordered straight into the result."""
-    stretches = places(p, [v.shape(i) for i in operands], v.out(result))
+    stretches = part_views(p, [v.shape(i) for i in operands], v.out(result))
     for part, place in zip(p.parts, stretches, strict=True):
         own, params = [operands[i] for i in part.operands], part.params
         whole = part.like < 0 and is_pure_reshape(params)
@@ -141,7 +147,9 @@ def _lower_concat(v: Values, p: ConcatParams, operands: Sequence[int], result: i
             write_part(v.w, part, [v.slot(i) for i in own], place)
 
 
-def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], result: int) -> None:
+def _lower_chain(
+    v: RegionValues, p: ElementwiseParams, operands: Sequence[int], result: int
+) -> None:
     """Lower a chain over a blocked value without its halo; absorb the deferred norms it reads."""
     dst, inner = v.dst(result), v.interior(result)
     kinds = tuple(v.layout.lies_over(i, result) for i in operands)
@@ -152,7 +160,9 @@ def _lower_chain(v: Values, p: ElementwiseParams, operands: Sequence[int], resul
         if shifted is None or value in v.blocks or v.layout.lies_over(value, result) != FULL:
             continue
         own = {f"{value}.{i}": row for i, row in enumerate(shifted.rows)}
-        joined = inline((chain, names), str(value), (shifted.chain, (str(shifted.source), *own)))
+        joined = inline_producer(
+            (chain, names), str(value), (shifted.chain, (str(shifted.source), *own))
+        )
         if joined is not None:
             (chain, names), rows = joined, {**rows, **own}
     views = [

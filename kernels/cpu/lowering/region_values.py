@@ -31,7 +31,7 @@ from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY
 
-__all__ = ["ChannelShuffle", "Shifted", "Values", "copy", "four"]
+__all__ = ["ChannelShuffle", "DeferredChain", "RegionValues", "copy", "with_four_axes"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ChannelShuffle:
 
 
 @dataclass(frozen=True)
-class Shifted:
+class DeferredChain:
     """A deferred elementwise ``chain`` of a blocked value and per-channel vectors.
 
     Each of ``rows`` is a vector and whether it differs per image.
@@ -56,7 +56,7 @@ class Shifted:
 
 
 @dataclass
-class Values:
+class RegionValues:
     """The values of a region during lowering, each in one or more layouts.
 
     ``dense``: plain contiguous slots; ``views``: other strided views ``[N, C, …]``; ``targets``:
@@ -81,7 +81,7 @@ class Values:
     bf16x2: dict[int, BlockedValue] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
     shuffled: dict[int, ChannelShuffle] = field(default_factory=dict)
-    shifted: dict[int, Shifted] = field(default_factory=dict)
+    shifted: dict[int, DeferredChain] = field(default_factory=dict)
     written_by_pad: frozenset[int] = frozenset()
     reads: Mapping[int, int] = field(default_factory=dict)
     spread: dict[int, tuple[LayoutParams, tuple[int, ...]]] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Values:
     def _unblock(self, value: int, target: View) -> None:
         source = self.blocks[value]
         tail = channel_tail(source.channels)
-        self.w.call("reorder_to_nchw", x=source.view(), y=four(target), tail=tail)
+        self.w.call("reorder_to_nchw", x=source.view(), y=with_four_axes(target), tail=tail)
 
     def block(self, value: int) -> BlockedValue:
         """The value blocked, in the element type it is stored in."""
@@ -248,7 +248,7 @@ class Values:
         tail = channel_tail(place.channels)
         self.w.call(
             "reorder_to_nchw16c",
-            x=four(self.view(value)),
+            x=with_four_axes(self.view(value)),
             y=place.padded,
             tail=tail,
             halo=place.halo,
@@ -363,7 +363,7 @@ def copy(w: RegionWriter, source: View, target: View) -> None:
         w.call("elementwise", x=source, y=target, chain=IDENTITY)
 
 
-def four(view: View) -> View:
+def with_four_axes(view: View) -> View:
     """View ``[N, C, W]`` as ``[N, C, 1, W]``; four axes stay as they are."""
     if len(view.dims) != 3:
         return view

@@ -14,8 +14,8 @@ __all__ = [
     "RegionWriter",
     "Shape",
     "Slot",
-    "broadcast",
-    "matrix",
+    "as_matrix",
+    "broadcast_view",
     "over_rows",
     "touches",
 ]  # fmt: skip
@@ -131,7 +131,7 @@ def touches(call: Call, buffer: Buffer) -> bool:
 # ---- views -----------------------------------------------------------------------------
 
 
-def matrix(slot: Slot) -> View:
+def as_matrix(slot: Slot) -> View:
     """A dense tensor as ``[rows, columns]``."""
     rows, columns = product(slot.shape[:-1]), slot.shape[-1]
     return View(slot.buffer, (rows, columns), (columns, 1))
@@ -143,6 +143,6 @@ def over_rows(slot: Slot, kind: str, rows: Extent, columns: Extent) -> View:
     return View(slot.buffer, (rows, columns), strides.get(kind, (0, 0)))
 
 
-def broadcast(slot: Slot, full: Shape) -> View:
+def broadcast_view(slot: Slot, full: Shape) -> View:
     """A tensor seen through a larger shape: stride 0 along repeated axes."""
     return slot.view.stretched(full)

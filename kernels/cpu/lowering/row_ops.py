@@ -9,8 +9,8 @@ from tracea_graph.ir import DType, TensorSpec, product
 from tracea_graph.kernels.cpu.lowering.region_writer import (
     RegionWriter,
     Slot,
-    broadcast,
-    matrix,
+    as_matrix,
+    broadcast_view,
     over_rows,
 )
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
@@ -23,8 +23,13 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY
 
 __all__ = [
-    "lower_embedding", "lower_norm", "lower_quantized_embedding", "lower_take", "norm_call",
-    "stored", "sum_destination",
+    "lower_embedding",
+    "lower_norm",
+    "lower_quantized_embedding",
+    "lower_take",
+    "norm_call",
+    "sum_destination",
+    "with_bf16_stores",
 ]  # fmt: skip
 
 
@@ -33,18 +38,20 @@ def norm_call(w: RegionWriter, norm: Norm, x: View, affine: Sequence[Slot], y: S
     gamma = affine[0].view if norm.gamma else None
     beta = affine[norm.gamma].view if norm.beta else None
     w.call(
-        "norm", x=x, gamma=gamma, beta=beta, y=matrix(y.in_f32) if y.in_f32 else None,
-        y_bf16=matrix(y.in_bf16) if y.in_bf16 else None, kind=norm.kind, epsilon=norm.epsilon,
+        "norm", x=x, gamma=gamma, beta=beta, y=as_matrix(y.in_f32) if y.in_f32 else None,
+        y_bf16=as_matrix(y.in_bf16) if y.in_bf16 else None, kind=norm.kind, epsilon=norm.epsilon,
     )  # fmt: skip
 
 
 def sum_destination(w: RegionWriter, results: Sequence[Slot]) -> View:
     """The destination of the sum that is normalised: a result of the op, or scratch."""
     last = results[-1]
-    return matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
+    return as_matrix(last.in_f32 or w.temp(TensorSpec(DType.F32, last.spec.shape)))
 
 
-def stored(chain: Chain | None, results: Sequence[Slot]) -> tuple[Chain | None, list[Slot]]:
+def with_bf16_stores(
+    chain: Chain | None, results: Sequence[Slot]
+) -> tuple[Chain | None, list[Slot]]:
     """Let a chain also, or only, store its result in bf16 if a slot asks for it.
 
     Returns the chain and the slots that it stores to.
@@ -62,7 +69,7 @@ def lower_norm(
 ) -> None:
     data, affine = operands[: p.data_operands], operands[p.data_operands :]
     if p.prologue is None:
-        total = matrix(data[0])
+        total = as_matrix(data[0])
     else:
         total = sum_destination(w, results)
         rows, columns = total.dims
@@ -79,7 +86,7 @@ def lower_embedding(
 ) -> None:
     shape = results[0].shape
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
-    ids = [broadcast(slot, shape[:-1]) for slot in numbers]
+    ids = [broadcast_view(slot, shape[:-1]) for slot in numbers]
     kind = numbers[0].spec.dtype or DType.I64
     total = sum_destination(w, results)
     target = View.dense(total.buffer, shape)
@@ -104,7 +111,7 @@ def lower_quantized_embedding(
     w.call(
         "gather_nbits", w=View.dense(codes.buffer, layout.shape(p.k, p.n)),
         scales=View.dense(scales.buffer, layout.scales_shape(p.k, p.n)),
-        ids=View(ids.buffer, (rows,), (1,)), y=matrix(results[0]), columns=p.n,
+        ids=View(ids.buffer, (rows,), (1,)), y=as_matrix(results[0]), columns=p.n,
         bits=layout.bits, block=layout.block, zeros=layout.zeros,
     )  # fmt: skip
 
@@ -114,5 +121,5 @@ def lower_take(
 ) -> None:
     x, places = operands
     kind = places.spec.dtype or DType.I64
-    index = broadcast(places, results[0].shape)
+    index = broadcast_view(places, results[0].shape)
     w.call("gather_elements", x=x.view, index=index, y=results[0].view, index_type=kind.short)

@@ -26,13 +26,13 @@ from tracea_graph.kernels.cpu.lowering.access_ranges import (
     RowsRead,
     access_ranges,
     as_rows,
+    call_inside_loop,
     granularity_of,
     halo_of_result,
-    in_loop,
-    read,
-    results,
+    result_indices,
+    result_views,
     row_tiled,
-    written,
+    views_read,
 )  # fmt: skip
 from tracea_graph.kernels.cpu.lowering.loop_values import (
     LINES,
@@ -55,7 +55,7 @@ from tracea_graph.kernels.cpu.lowering.loop_values import (
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, touches
 from tracea_graph.kernels.program import Buffer, Call, Loop, View
 
-__all__ = ["NotTileable", "loop_over"]
+__all__ = ["NotTileable", "loop_over_row_tiles"]
 
 _MAX_ITERATIONS = 4096
 _STEP_MULTIPLE = 16
@@ -64,14 +64,14 @@ _RECOMPUTED = 1 / 8
 """Largest share of rows that are recomputed rather than carried over."""
 
 
-def loop_over(w: RegionWriter, first: int, last: int, rows: int) -> None:
+def loop_over_row_tiles(w: RegionWriter, first: int, last: int, rows: int) -> None:
     """Turn calls ``first`` to ``last`` of a program into a loop of ``rows`` rows an iteration.
 
     Calls among them that do not depend on the others move in front of the loop.  Raises
     NotTileable, leaving the program unchanged, if a call cannot be tiled or would read a row that
     no iteration has computed.
     """
-    before, inside = _sorted([in_loop(call) for call in w.calls[first : last + 1]])
+    before, inside = _sorted([call_inside_loop(call) for call in w.calls[first : last + 1]])
     others = [*w.calls[:first], *before, *w.calls[last + 1 :]]
     builder = _LoopBuilder.of(inside, others, rows, len(w.loops))
     prologue, calls = builder.calls()
@@ -103,7 +103,7 @@ def _sorted(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
         needs = any(v is not None and v.buffer in made for v in call.views)
         if row_tiled(call):
             inside.append(call)
-            made |= {v.buffer for v in results(call)}
+            made |= {v.buffer for v in result_views(call)}
         elif needs:
             raise NotTileable(f"{call.name} does not work row by row")
         else:
@@ -142,13 +142,13 @@ class _LoopBuilder:
         inside = [as_rows(c) for c in calls if c.op != "zero_pad"]
         if len(inside) < 2:
             raise NotTileable("there is only one call")
-        if len({len(v.dims) for c in inside for v in results(c)}) > 1:
+        if len({len(v.dims) for c in inside for v in result_views(c)}) > 1:
             raise NotTileable("rows of matrices and lines of images cannot share a loop")
         builder = cls(inside, [], {}, step, (f"start{number}", f"end{number}"))
         builder._propagate(halos)
         for buffer, value in builder.values.items():
             outside = buffer.kind != "temp" or any(touches(c, buffer) for c in others)
-            last = buffer in {v.buffer for v in results(inside[-1])}
+            last = buffer in {v.buffer for v in result_views(inside[-1])}
             if not value.readers and not last:
                 raise NotTileable("a result is read only after the loop")
             if not outside and value.readers:
@@ -164,7 +164,7 @@ class _LoopBuilder:
 
         Returns False, with nothing changed, if they are too many or rows would be missing.
         """
-        made = results(self.inside[-1])[0].buffer
+        made = result_views(self.inside[-1])[0].buffer
         between = [v for buffer, v in self.values.items() if buffer != made]
         if not isinstance(self.extent, int) or not all(
             v.capacity == 0 and v.blocked for v in between
@@ -189,7 +189,7 @@ class _LoopBuilder:
         wanted: dict[Buffer, list[tuple[RowsNeeded, RowsRead, int]]] = {}
         needs: list[RowsNeeded] = []
         for call in reversed(self.inside):
-            made = results(call)
+            made = result_views(call)
             top, rows = _interior(call, halos.get(made[0].buffer))
             readers = [r for v in made for r in wanted.get(v.buffer, ())]
             begin = self.symbols[0]
@@ -212,12 +212,14 @@ class _LoopBuilder:
                     )  # fmt: skip
                 elif value.need != need or value.view != view:
                     raise NotTileable("two calls write different parts of one buffer")
-            for view, access in read(call):
+            for view, access in views_read(call):
                 if access is not None:
                     wanted.setdefault(view.buffer, []).append((need, access, row_of(view)))
         self.needs = needs[::-1]
         for call in self.inside:
-            if any(access is None and view.buffer in self.values for view, access in read(call)):
+            if any(
+                access is None and view.buffer in self.values for view, access in views_read(call)
+            ):
                 raise NotTileable("a call needs all of what another one makes")
         if any(n.rows != self.needs[-1].rows for n in self.needs) and not isinstance(
             self.extent, int
@@ -311,7 +313,7 @@ class _LoopBuilder:
             n0, n1 = need.begin(start, alone), need.end(end)
             sure = need.b == 0 and n0 in (start, need.end(start))
             count = minus(n1, n0) if sure else combine("max", 0, minus(n1, n0))
-            views, own = list[View | None](), written(call)
+            views, own = list[View | None](), result_indices(call)
             for i, access in enumerate(access_ranges(call)):
                 view = call.views[i]
                 if view is None or access is None:
@@ -390,7 +392,7 @@ def _zeros(view: View, above: int, below: int) -> Call:
 
 def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:
     """Rows of halo above a call's result, and rows of the result."""
-    view = results(call)[0]
+    view = result_views(call)[0]
     if len(view.dims) != 5:
         return 0, view.dims[ROWS]
     lines = view.dims[LINES]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.region_values import Values
+from tracea_graph.kernels.cpu.lowering.region_values import RegionValues
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import Chain, Step
 
@@ -21,7 +21,7 @@ ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 """A chain that writes zeros and reads no operand, since an empty image has no element to read."""
 
 
-def lower_unfold_depth(v: Values, ints: Sequence[int], source: int, result: int) -> None:
+def lower_unfold_depth(v: RegionValues, ints: Sequence[int], source: int, result: int) -> None:
     """Emit one copy per tap.  The number of images must be a constant."""
     taps, stride, dilation, before, _ = ints
     images, windows = v.shape(source)[0], v.shape(result)[0]

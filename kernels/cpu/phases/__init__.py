@@ -23,7 +23,7 @@ from tracea_graph.kernels.cpu.phases.pack_matrices import PackMatrices
 from tracea_graph.kernels.cpu.phases.pack_nbits import PACK_NBITS, PACK_NBITS_TABLE
 from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, UnstructuredSparseGemm
 from tracea_graph.ops.weight_layouts import BLOCKS
-from tracea_graph.passes import LAYOUT, PARTITION, Request, cluster_programs
+from tracea_graph.passes import LAYOUT, PARTITION, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
@@ -34,7 +34,7 @@ from tracea_graph.rewrite import Pass, Phase, RulePass
 __all__ = ["phases", "structure_rules"]
 
 
-def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Phase, ...]:
+def phases(request: PlanRequest, tiles: bool = False, bf16: bool = True) -> tuple[Phase, ...]:
     """The CPU phases that follow :func:`tracea_graph.passes.phases`, row tiling excluded.
 
     ``tiles``: the processor has matrix tiles for bf16 (AMX); ``bf16``: it multiplies bf16.
@@ -63,7 +63,7 @@ def phases(request: Request, tiles: bool = False, bf16: bool = True) -> tuple[Ph
     )
 
 
-def _integers(request: Request) -> tuple[Phase, ...]:
+def _integers(request: PlanRequest) -> tuple[Phase, ...]:
     """Phases that round products to bytes, and let what computes an operand round it; or matrices
     to 4 bits."""
     epilogues = Phase("int8-epilogues", (GemmEpilogue(), VerticalFusion()))
@@ -73,7 +73,7 @@ def _integers(request: Request) -> tuple[Phase, ...]:
     }.get(request.precision, ())
 
 
-def structure_rules(request: Request) -> tuple[Pass, ...]:
+def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
     """Return the rules that compute a product by other means than its dense matrix, and attention
     over a window."""
     chosen, precision, twice = request.compressed, request.precision, _twice(request)
@@ -94,7 +94,7 @@ def structure_rules(request: Request) -> tuple[Pass, ...]:
     )
 
 
-def _twice(request: Request) -> bool:
+def _twice(request: PlanRequest) -> bool:
     """Whether a matrix is stored again for other readers: at half the size that is affordable."""
     return request.precision == "bf16"
 

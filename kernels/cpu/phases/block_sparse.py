@@ -28,13 +28,13 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.maskable_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
-    gemm,
+    gemm_pattern,
     matrix_of,
     replaceable_matrix,
-    why_kept,
+    why_not_replaceable,
 )
-from tracea_graph.passes.region_helpers import fused
-from tracea_graph.passes.sparse.chosen_compression import Compressed, not_chosen, pruned_for
+from tracea_graph.passes.region_helpers import fused_region
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.zero_maps import nonzero_tiles, zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
@@ -63,7 +63,7 @@ class BlockSparseGemm(PatternPass):
     blocks: tuple[int, ...] = BLOCKS
     twice: bool = False
     name: str = "block-sparse-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
@@ -92,7 +92,7 @@ class TiledGemm(PatternPass):
 
     blocks: tuple[int, ...] = BLOCKS
     name: str = "tiled-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
@@ -125,10 +125,10 @@ class TiledGemm(PatternPass):
 class PruneBlocks(PatternPass):
     """Store only the remaining blocks of a pruned matrix, if that takes fewer bytes."""
 
-    chosen: Mapping[str, Compressed]
+    chosen: Mapping[str, CompressedMatrix]
     blocks: tuple[int, ...] = BLOCKS
     name: str = "prune-blocks"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         region = m.root
@@ -169,7 +169,7 @@ def _skipping(
     )
     at = Weight(f"{blocks.name}_map", DType.I32, places.shape, lambda: places)
     operands = (region.operands[0], blocks.name, *region.operands[2:], at.name)
-    new = fused(rule, params, operands, region.results, [region])
+    new = fused_region(rule, params, operands, region.results, [region])
     weights = {w.name: w for w in (blocks, at)}
     return Rewrite((new,), weights=weights, error=error)
 
@@ -187,7 +187,7 @@ def why_dense(graph: TileGraph, region: Region, twice: bool) -> Reason:
         return Reason("a factor of a matrix has no zeros of its own", Code.OTHER_FORM)
     if not sources_of(graph, region):
         return not_constant_reason(region.operands[1])
-    return why_kept(graph, region, twice)
+    return why_not_replaceable(graph, region, twice)
 
 
 def without_scatter(graph: TileGraph) -> str:

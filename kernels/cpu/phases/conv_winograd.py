@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.phases.pack_filters import (
     winograd_filters,
 )
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
@@ -55,7 +55,7 @@ class ConvWinograd(PatternPass):
             kept = region.operands[1:2] if layout.fallbacks else ()
             operands = (region.operands[0], filters.name, *region.operands[2:], *kept)
             other = dataclasses.replace(params, layout=layout)
-            new = fused(self.name, other, operands, region.results, [region])
+            new = fused_region(self.name, other, operands, region.results, [region])
             weights = {filters.name: filters}
             made.append(Rewrite((new,), weights=weights))
         return made or unsuited_reason(

@@ -18,13 +18,13 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.phases.lower_precision import INT4_ERROR
 from tracea_graph.ops.block_quantized import BlockQuantized, quantize_blocks
 from tracea_graph.passes.matmul.constant_matrices import (
-    gemm,
+    gemm_pattern,
     matrix_of,
     replaceable_matrix,
-    why_kept,
+    why_not_replaceable,
 )
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
-from tracea_graph.passes.region_helpers import fused, is_f32
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
+from tracea_graph.passes.region_helpers import fused_region, is_f32
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 
 __all__ = ["BITS", "BLOCK", "GemmInt4"]
@@ -37,20 +37,20 @@ BITS, BLOCK = 4, 32
 class GemmInt4(PatternPass):
     """Store the matrix of a product in codes of 4 bits, as ``calibrated`` says."""
 
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "gemm-int4"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def check(self, m: Match) -> str | None:
         if replaceable_matrix(m.graph, m.root) is None:
-            return why_kept(m.graph, m.root)
+            return why_not_replaceable(m.graph, m.root)
         if not is_f32(m.graph, *m.root.operands[:2]) or not m.spec("x").shape:
             return "x or its matrix is not float32 of known rank"
         return None
 
     def rewrite(self, m: Match) -> Rewrite | str:
         params, weight = m.root.params, m.graph.weights[m.root.operands[1]]
-        chosen = self.calibrated.get(weight.name, Calibrated(0.0))
+        chosen = self.calibrated.get(weight.name, CalibratedRounding(0.0))
         block = chosen.block or BLOCK
         layout = BlockQuantized(BITS, block, "integer", int8_rows=True)
 
@@ -75,5 +75,5 @@ class GemmInt4(PatternPass):
         )
         whole = dataclasses.replace(params, layout=layout)
         operands = (m.root.operands[0], *(w.name for w in made), *m.root.operands[2:])
-        new = fused(self.name, whole, operands, m.root.results, [m.root])
+        new = fused_region(self.name, whole, operands, m.root.results, [m.root])
         return Rewrite((new,), weights={w.name: w for w in made}, error=INT4_ERROR)

@@ -24,14 +24,18 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand, round_columns
 from tracea_graph.ops.quantize_rows import ZERO, QuantizeRowsParams
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, PlainMatrix
-from tracea_graph.passes.matmul.constant_matrices import matrix_of, replaceable_matrix, why_kept
-from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, Calibrated
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.matmul.constant_matrices import (
+    matrix_of,
+    replaceable_matrix,
+    why_not_replaceable,
+)
+from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["GEMM_INT8", "GemmInt8", "scaled"]
+__all__ = ["GEMM_INT8", "GemmInt8", "with_rescaling"]
 
 GEMM_INT8 = "gemm-int8"
 """The rule's name."""
@@ -41,7 +45,7 @@ GEMM_INT8 = "gemm-int8"
 class GemmInt8:
     """Multiply rows of x and a constant matrix in 8-bit integers, as ``calibrated`` says."""
 
-    calibrated: Mapping[str, Calibrated] = field(default_factory=lambda: UNCALIBRATED)
+    calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = GEMM_INT8
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -52,11 +56,15 @@ class GemmInt8:
             yield Miss(self.name, region.id, unsuited_reason("its matrix is not plain float32"))
             return
         weight = replaceable_matrix(graph, region, twice=True)
-        why = str(why_kept(graph, region, twice=True)) if weight is None else _unfit(graph, region)
+        why = (
+            str(why_not_replaceable(graph, region, twice=True))
+            if weight is None
+            else _unfit(graph, region)
+        )
         if weight is None or why:
             yield Miss(self.name, region.id, why or "its matrix stays")
             return
-        chosen = self.calibrated.get(region.operands[1], Calibrated(0.0))
+        chosen = self.calibrated.get(region.operands[1], CalibratedRounding(0.0))
         yield _proposal(self.name, graph, region, weight, chosen)
 
 
@@ -78,7 +86,7 @@ def _unfit(graph: TileGraph, region: Region) -> str:
 
 
 def _proposal(
-    rule: str, graph: TileGraph, region: Region, weight: Weight, chosen: Calibrated
+    rule: str, graph: TileGraph, region: Region, weight: Weight, chosen: CalibratedRounding
 ) -> Proposal:
     params = region.params
     x = _rounded(rule, graph, region, chosen)
@@ -94,11 +102,12 @@ def _proposal(
             beside.append(own[2].name)
         whole = dataclasses.replace(
             params, n=width, layout=KN, bias=False, splits=(),
-            integers=IntegerOperand(DType.U8, x.zero), epilogue=scaled(params.epilogue, kinds),
+            integers=IntegerOperand(DType.U8, x.zero),
+            epilogue=with_rescaling(params.epilogue, kinds),
         )  # fmt: skip
         operands = (x.numbers, own[0].name, *beside, *inputs, *affine)
         results = region.results[i : i + 1] if params.splits else region.results
-        new.append(fused(rule, whole, operands, results, [region]))
+        new.append(fused_region(rule, whole, operands, results, [region]))
         made |= {w.name: w for w in own}
     return Proposal(
         rule, (region,), tuple(new), x.specs, made, INT8_ERROR, shared=(x.region,)
@@ -118,7 +127,7 @@ class _Rounded:
     weights: Mapping[str, Weight]
 
 
-def _rounded(rule: str, graph: TileGraph, region: Region, chosen: Calibrated) -> _Rounded:
+def _rounded(rule: str, graph: TileGraph, region: Region, chosen: CalibratedRounding) -> _Rounded:
     x, (k, w) = region.operands[0], (region.params.k, region.operands[1])
     shape, fixed, factors = graph.spec(x).shape or (), chosen.scale > 0, chosen.factors
     alone = f"_for_{w}" if fixed or factors is not None else ""
@@ -139,16 +148,16 @@ def _rounded(rule: str, graph: TileGraph, region: Region, chosen: Calibrated) ->
             ),
             (5,), (), (DType.U8,),
         )  # fmt: skip
-        rounds = fused(rule, ElementwiseParams(chain), operands, (numbers,), [region])
+        rounds = fused_region(rule, ElementwiseParams(chain), operands, (numbers,), [region])
         return _Rounded(rounds, numbers, (), chosen.zero, corrected, specs, weights)
     specs[scales] = TensorSpec(DType.F32, (*shape[:-1], 1))
     params = QuantizeRowsParams(bool(alone))
-    rounds = fused(rule, params, operands, (numbers, scales), [region])
+    rounds = fused_region(rule, params, operands, (numbers, scales), [region])
     return _Rounded(rounds, numbers, (scales,), ZERO, corrected, specs, weights)
 
 
 def _weights(
-    params: GemmParams, weight: Weight, part: slice, chosen: Calibrated
+    params: GemmParams, weight: Weight, part: slice, chosen: CalibratedRounding
 ) -> tuple[Weight, ...]:
     """Return columns of a matrix in int8, as ``[K, columns]``, and what sums with them are
     multiplied by."""
@@ -174,7 +183,7 @@ def _weights(
 
 
 def _added(
-    graph: TileGraph, bias: str | None, part: slice, chosen: Calibrated, matrix: Weight
+    graph: TileGraph, bias: str | None, part: slice, chosen: CalibratedRounding, matrix: Weight
 ) -> Weight:
     """Return what columns of the result get added: a bias, and a correction of the rounding."""
     width, correction = part.stop - part.start, chosen.correction
@@ -197,7 +206,7 @@ def _row(weight: Weight) -> Floats:
     return made
 
 
-def scaled(epilogue: Chain | None, more: Sequence[str]) -> Chain:
+def with_rescaling(epilogue: Chain | None, more: Sequence[str]) -> Chain:
     """Return a chain that multiplies sums by one or two operands of kinds ``more``, adds a row if
     it ends with a second one, and goes on with ``epilogue``."""
     kinds = (FULL, *more)

@@ -49,8 +49,8 @@ from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, WeightLayout
-from tracea_graph.passes.matmul.constant_matrices import gemm
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.matmul.constant_matrices import gemm_pattern
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, PatternPass, Proposal, Rewrite
 from tracea_graph.ttg import Region, TileGraph
@@ -169,7 +169,7 @@ class AttentionBf16(PatternPass):
 def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Rewrite:
     """Rewrite a region to parameters with ``changes``; its kernel rounds operands on reading."""
     lower = dataclasses.replace(region.params, **changes)
-    new = fused(rule, lower, region.operands, region.results, [region])
+    new = fused_region(rule, lower, region.operands, region.results, [region])
     return Rewrite((new,), error=PRODUCT_ERROR, step=step)
 
 
@@ -182,7 +182,7 @@ def with_lowered_weights(
     """
     weight, *more = (w.name for w in made)
     operands = (region.operands[0], weight, *region.operands[2:], *more)
-    new = fused(rule, lower, operands, region.results, [region])
+    new = fused_region(rule, lower, operands, region.results, [region])
     return Rewrite((new,), weights={w.name: w for w in made}, error=error)
 
 
@@ -241,7 +241,7 @@ class GemmInt16(PatternPass):
     """Convert the packed float32 weights of a product to 16-bit integers with scales."""
 
     name: str = "gemm-int16"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def check(self, m: Match) -> str | None:
         panels = m.root.params.layout == PANELS
@@ -318,7 +318,7 @@ def _lowered(
         operands[at], made[found[1].name] = found[1].name, found[1]
     if made:
         whole = dataclasses.replace(params, steps=tuple(steps))
-        new = fused(rule, whole, operands, region.results, [region])
+        new = fused_region(rule, whole, operands, region.results, [region])
         yield Proposal(rule, (region,), (new,), weights=made, error=error * len(made) ** 0.5)
 
 

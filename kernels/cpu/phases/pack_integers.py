@@ -18,7 +18,7 @@ from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, PANEL, pack_int8
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.weight_layouts import PlainMatrix
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
@@ -64,7 +64,7 @@ def _rewrite(m: Match) -> Rewrite | str:
     if joined > 1:
         params = dataclasses.replace(params, groups=params.groups // joined)
     whole = dataclasses.replace(params, layout=packed, integers=integers)
-    new = fused("pack-integers", whole, operands, m.root.results, [m.root])
+    new = fused_region("pack-integers", whole, operands, m.root.results, [m.root])
     made = Weight(name, DType.I8, packed.shape(whole.k, n), load)
     return Rewrite((new,), weights={name: made}, step=True)  # kernels read panels only
 

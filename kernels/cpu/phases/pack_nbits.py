@@ -14,8 +14,8 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels, pack_codes, pack_nbits_scales
 from tracea_graph.ops.block_quantized import BlockQuantized
-from tracea_graph.passes.matmul.constant_matrices import gemm
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.matmul.constant_matrices import gemm_pattern
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 
@@ -56,7 +56,7 @@ def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
         Weight(names[1], DType.F32, packed.scales_shape(k, n), load_scales),
     )
     whole = dataclasses.replace(params, layout=packed)
-    new = fused(rule, whole, operands, m.root.results, [m.root])
+    new = fused_region(rule, whole, operands, m.root.results, [m.root])
     # kernels read panels only
     return Rewrite((new,), weights={w.name: w for w in made}, step=True)
 
@@ -73,5 +73,5 @@ def _rows(op: Any) -> Any:
     return op.FusedQuantizedEmbedding(...)
 
 
-PACK_NBITS = Rule("pack-nbits", (gemm,), _product, _check)
+PACK_NBITS = Rule("pack-nbits", (gemm_pattern,), _product, _check)
 PACK_NBITS_TABLE = Rule("pack-nbits-table", (_rows,), _table, _check)

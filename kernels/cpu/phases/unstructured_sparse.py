@@ -25,8 +25,8 @@ from tracea_graph.kernels.cpu.phases.block_sparse import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.passes.matmul.constant_matrices import gemm, matrix_of
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.matmul.constant_matrices import gemm_pattern, matrix_of
+from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -51,7 +51,7 @@ class UnstructuredSparseGemm(PatternPass):
     most_rows: int = FEW_ROWS
     twice: bool = False
     name: str = "unstructured-sparse-gemm"
-    patterns = (gemm,)
+    patterns = (gemm_pattern,)
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region = m.graph, m.root
@@ -86,5 +86,5 @@ def _reading(
     stored = Weight(f"{name}_numbers", DType.F32, (count,), lambda: packed()[0])
     at = Weight(f"{name}_bits", DType.I32, words, lambda: packed()[1])
     operands = (region.operands[0], stored.name, *region.operands[2:], at.name)
-    new = fused(rule, params, operands, region.results, [region])
+    new = fused_region(rule, params, operands, region.results, [region])
     return Rewrite((new,), weights={w.name: w for w in (stored, at)})

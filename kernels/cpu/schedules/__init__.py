@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.schedules.bench_program import bench_program
 from tracea_graph.kernels.cpu.schedules.conv_problem import ConvProblem
 from tracea_graph.kernels.cpu.schedules.core_constants import DRAM_GBS
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
-from tracea_graph.kernels.cpu.schedules.source_digest import text_of
+from tracea_graph.kernels.cpu.schedules.source_digest import measured_source_digest
 from tracea_graph.kernels.cpu.schedules.task_bench import contents_of, task_program
 from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem, tasks_of_call
 from tracea_graph.kernels.program import Call, Program, Schedule
@@ -166,7 +166,7 @@ class CpuScheduleSpace(HostTimed):
 
     def text_of(self, problem: Problem, level: str) -> str:
         """Digest of all source text of the measured code."""
-        return text_of(_own(problem), level)
+        return measured_source_digest(_own(problem), level)
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:
         """Contents of the bench's inputs that cannot be arbitrary, by index."""

@@ -13,7 +13,7 @@ from typing import Any
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import PANEL, SPLIT_STEPS
-from tracea_graph.kernels.cpu.schedules.conv_problem import BLOCK, Box, ConvProblem
+from tracea_graph.kernels.cpu.schedules.conv_problem import BLOCK, BlockedOperand, ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm_problem import BYTES, IN_PAIRS, SPLIT, GemmProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 
@@ -163,7 +163,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     last = len(rounds)  # the convolution's index
     scales = dict[str, View]()
 
-    def operand(box: Box | None) -> View | None:
+    def operand(box: BlockedOperand | None) -> View | None:
         if box is None:
             return None
         dims = ("m", *box.dims)

@@ -14,7 +14,7 @@ from tracea_graph.kernels.cpu.schedule import ConvSchedule
 from tracea_graph.kernels.program import Attributes, Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["BLOCK", "TILE", "Box", "ConvProblem", "convolution_of"]
+__all__ = ["BLOCK", "TILE", "BlockedOperand", "ConvProblem", "convolution_of"]
 
 BLOCK = 16
 """Channels of a block."""
@@ -25,7 +25,7 @@ TILE: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Box:
+class BlockedOperand:
     """A blocked operand ``[images, blocks, rows, columns, lanes]``.
 
     ``dims`` are those of one image; ``strides``, in elements, begin with the stride of images.
@@ -53,13 +53,13 @@ class ConvProblem:
     op: str
     multiplies: str
     attributes: Attributes
-    x: Box
+    x: BlockedOperand
     weights: tuple[int, ...]
-    y: Box
+    y: BlockedOperand
     bias: bool = True
-    add: Box | None = None
+    add: BlockedOperand | None = None
     epilogue: Chain | None = None
-    epilogue_inputs: tuple[Box, ...] = ()
+    epilogue_inputs: tuple[BlockedOperand, ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -221,7 +221,7 @@ def convolution_of(program: Program, call: Call) -> ConvProblem | None:
     )  # fmt: skip
 
 
-def _box(program: Program, view: Any) -> Box | None:
+def _box(program: Program, view: Any) -> BlockedOperand | None:
     """The box of a blocked view; None if there is none, or if it has symbolic sizes."""
     if not isinstance(view, View):
         return None
@@ -230,7 +230,7 @@ def _box(program: Program, view: Any) -> Box | None:
         return None
     dtype = program.dtype_of(view.buffer)
     assert dtype is not None
-    return Box(
+    return BlockedOperand(
         (dims[0], dims[1], dims[2], dims[3]),
         (strides[0], strides[1], strides[2], strides[3], strides[4]),
         dtype.name,

@@ -31,7 +31,7 @@ from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, ProcessorFamily, SearchSpace
 from tracea_graph.tuning.tuning_problem import Case
 
-__all__ = ["TaskGrid", "divide", "modelled_us", "schedule_of", "space_of"]
+__all__ = ["TaskGrid", "divide_into_tasks", "modelled_us", "schedule_of", "space_of"]
 
 _H_TASKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _COLUMNS = (1, 2, 4, 8)
@@ -96,7 +96,7 @@ def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchS
     for seed in (*_known_good(problem, isa, on), *_SEEDS):
         if seed.keys() <= dict(space.axes).keys():
             space = space.seed(**seed)
-    return space.once(lambda config: divide(case, schedule_of(case, config), isa))
+    return space.once(lambda config: divide_into_tasks(case, schedule_of(case, config), isa))
 
 
 def _known_good(problem: ConvProblem, isa: str, on: ProcessorFamily | None) -> Iterator[Config]:
@@ -124,7 +124,7 @@ def schedule_of(case: Case, config: Config) -> ConvSchedule:
     return ConvSchedule(**config)
 
 
-def divide(
+def divide_into_tasks(
     case: Case, schedule: ConvSchedule, isa: str, processors: int = usable_processors()
 ) -> TaskGrid:
     """The tiles and tasks that the library chooses on ``processors`` processors.
@@ -291,7 +291,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     hide, plus rereading the filters for each further task and the input for each further column.
     """
     assert isinstance(schedule, ConvSchedule)
-    problem, work = _convolution(case), divide(case, schedule, isa)
+    problem, work = _convolution(case), divide_into_tasks(case, schedule, isa)
     if problem.winograd:
         return _winograd_us(case, problem, work, isa, threads)
     if problem.depthwise:

@@ -1,6 +1,6 @@
 """The search space of matrix-product schedules, and their cost model.
 
-Two schedules that lead to the same tiles and tasks (:class:`Division`) are one candidate.
+Two schedules that lead to the same tiles and tasks (:class:`TaskDivision`) are one candidate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracea_graph.kernels.program import Schedule
 from tracea_graph.policy import Config, ProcessorFamily, SearchSpace
 from tracea_graph.tuning.tuning_problem import Case, default_schedule, row_class
 
-__all__ = ["SEEDS", "Division", "divide", "modelled_us", "schedule_of", "space_of"]
+__all__ = ["SEEDS", "TaskDivision", "divide_into_tasks", "modelled_us", "schedule_of", "space_of"]
 
 MCS = (32, 64, 96, 128, 192, 256, 384, 512)
 """Rows per task to try besides the default, rounded to whole register tiles."""
@@ -49,7 +49,7 @@ below which work is not divided, floats that stay in cache."""
 
 
 @dataclass(frozen=True)
-class Division:
+class TaskDivision:
     """Tasks of a schedule: register-tile columns, columns per task, row chunks, prefetching."""
 
     columns: int
@@ -62,9 +62,9 @@ class Division:
         return -(-self.columns // self.per_group) * self.chunks
 
 
-def divide(
+def divide_into_tasks(
     case: Case, schedule: GemmSchedule, isa: str, processors: int = usable_processors()
-) -> Division:
+) -> TaskDivision:
     """The division of work that the library chooses for a case and a schedule.
 
     Mirrors ``divide_work`` in ``runtime/gemm.h`` on ``processors`` processors.
@@ -93,7 +93,7 @@ def divide(
     if small:
         group = columns
     prefetch = bool(schedule.prefetch) and not plain and columns > 1
-    return Division(columns, group, chunks, prefetch)
+    return TaskDivision(columns, group, chunks, prefetch)
 
 
 def _together(case: Case, columns: int, width: int) -> int:
@@ -127,7 +127,7 @@ def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchS
         .tile_m([c for c in chunks if c])
         .axis("columns", (0, *NCS))
         .stages((1 + default.prefetch, 2 - default.prefetch))
-        .once(lambda config: divide(case, schedule_of(case, config), isa))
+        .once(lambda config: divide_into_tasks(case, schedule_of(case, config), isa))
     )
     for seed in SEEDS[row_class(case.problem, case.rows)]:
         space = space.seed(**{**seed, **_whole_tiles(seed, mr)})
@@ -166,7 +166,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     does not hide, plus rereading the weights for each further row chunk.
     """
     assert isinstance(schedule, GemmSchedule)
-    work, problem = divide(case, schedule, isa), _product(case)
+    work, problem = divide_into_tasks(case, schedule, isa), _product(case)
     share = math.ceil(work.tasks / threads) / work.tasks
     compute = _compute_us(case, work, isa) * share
     memory = problem.weight_bytes / DRAM_GBS * 1e-3 * max(share, 0.5)
@@ -180,7 +180,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     return busy + again + TASK_US * work.tasks * share
 
 
-def _compute_us(case: Case, work: Division, isa: str) -> float:
+def _compute_us(case: Case, work: TaskDivision, isa: str) -> float:
     """One core's time for all register tiles, from the bottleneck of one step of k.
 
     That is the multiply-add units, two loads per cycle, or the latency of a multiply-add if the

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.schedules.conv_problem import Box, ConvProblem
+from tracea_graph.kernels.cpu.schedules.conv_problem import BlockedOperand, ConvProblem
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.kernels.cpu.schedules.task_problem import Strided, TaskProblem
 from tracea_graph.kernels.program import Attributes, Call
@@ -34,7 +34,9 @@ def problem_to_json(p: GemmProblem | ConvProblem | TaskProblem) -> dict[str, Any
     if isinstance(p, ConvProblem):
         held = {f.name: getattr(p, f.name) for f in fields(p)}
         del held["attributes"]
-        boxes = {name: asdict(box) for name, box in held.items() if isinstance(box, Box)}
+        boxes = {
+            name: asdict(box) for name, box in held.items() if isinstance(box, BlockedOperand)
+        }
         epilogue_inputs = [asdict(box) for box in p.epilogue_inputs]
         return {
             **held,
@@ -103,7 +105,9 @@ def _convolution(data: Mapping[str, Any], chain: Chain | None) -> ConvProblem:
     )  # fmt: skip
 
 
-def _box(data: Mapping[str, Any]) -> Box:
+def _box(data: Mapping[str, Any]) -> BlockedOperand:
     a, b, c, d = map(int, data["dims"])
     images, blocks, rows, columns, lanes = map(int, data["strides"])
-    return Box((a, b, c, d), (images, blocks, rows, columns, lanes), DType[data["dtype"]].name)
+    return BlockedOperand(
+        (a, b, c, d), (images, blocks, rows, columns, lanes), DType[data["dtype"]].name
+    )

@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.schedules.task_problem import TaskProblem
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.toolchain.object_cache import sha256_of_parts
 
-__all__ = ["text_of"]
+__all__ = ["measured_source_digest"]
 
 _RUNTIME = (
     "tracea_*.h",
@@ -45,9 +45,9 @@ _FILES: Mapping[type[Schedule] | None, tuple[str, ...]] = MappingProxyType(
 """Files other than kernels that a measurement depends on, as globs."""
 
 
-def text_of(problem: GemmProblem | ConvProblem | TaskProblem, level: str) -> str:
+def measured_source_digest(problem: GemmProblem | ConvProblem | TaskProblem, level: str) -> str:
     """Digest of all source text of the measured code."""
-    chain = emitter.emit("chain", level, problem.epilogue).text if problem.epilogue else ""
+    chain = emitter.emit_unit("chain", level, problem.epilogue).text if problem.epilogue else ""
     return sha256_of_parts(_sources(problem.kernel, level), chain)[:16]
 
 
@@ -57,6 +57,6 @@ def _sources(kernel: str, level: str) -> str:
     folder = Path(emitter.__file__).resolve().parent
     globs = (*_RUNTIME, *_FILES[CALLS[kernel].schedule])
     paths = sorted({path for glob in globs for path in folder.glob(glob)})
-    sources = [emitter.emit(name, level) for name in sorted(CALLS[kernel].needs)]
+    sources = [emitter.emit_unit(name, level) for name in sorted(CALLS[kernel].needs)]
     words = (word for source in sources for word in (source.text, *source.flags))
     return sha256_of_parts(*words, *(path.read_bytes() for path in paths))

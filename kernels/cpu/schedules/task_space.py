@@ -30,7 +30,7 @@ from tracea_graph.ops.elementwise_steps import ELEMENTARY
 from tracea_graph.policy import Config, SearchSpace
 from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
-__all__ = ["TaskCut", "cut", "modelled_us", "schedule_of", "space_of"]
+__all__ = ["TaskCut", "cut_into_tasks", "modelled_us", "schedule_of", "space_of"]
 
 _QUERIES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _HEADS = (1, 2, 4, 8)
@@ -80,7 +80,7 @@ def space_of(case: Case, isa: str) -> SearchSpace:
         space = SearchSpace().axis("rows", (0, *(r for r in _ROWS if r < rows), rows))
         columns = [PANEL * p for p in (*_PANELS, panels) if p <= panels]
         space = space.axis("columns", (0, *columns))
-    return space.once(lambda config: cut(case, schedule_of(case, config), isa))
+    return space.once(lambda config: cut_into_tasks(case, schedule_of(case, config), isa))
 
 
 def schedule_of(case: Case, config: Config) -> TaskSchedule:
@@ -88,7 +88,7 @@ def schedule_of(case: Case, config: Config) -> TaskSchedule:
     return TaskSchedule(default_schedule(case).limit, config["rows"], config.get("columns", 0))
 
 
-def cut(
+def cut_into_tasks(
     case: Case, schedule: TaskSchedule, isa: str, processors: int = usable_processors()
 ) -> TaskCut:
     """The tasks that the library makes of a call on ``processors`` processors."""
@@ -156,7 +156,7 @@ def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float
     reading weights), and a constant per task.
     """
     assert isinstance(schedule, TaskSchedule)
-    problem, work = _problem(case), cut(case, schedule, isa)
+    problem, work = _problem(case), cut_into_tasks(case, schedule, isa)
     rounds = math.ceil(work.tasks / threads)
     share = rounds / work.tasks
     busy = max(_arithmetic_us(case, isa) * share, _transfer_us(case, problem, share))

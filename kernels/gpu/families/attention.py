@@ -29,10 +29,10 @@ __all__ = [
     "heads_of",
     "launch",
     "name",
-    "named_of",
     "operands_of",
     "parameters",
     "shared",
+    "views_by_operand",
 ]
 
 LARGEST_HEAD = 128
@@ -105,7 +105,7 @@ def _proved(tile: Tile) -> Tile:
     return tile
 
 
-def named_of(call: Call) -> dict[str, Any]:
+def views_by_operand(call: Call) -> dict[str, Any]:
     return CALLS.of(call).named(call)
 
 
@@ -114,7 +114,7 @@ def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
 
     Raises GraphError if a head size is symbolic or larger than ``most``.
     """
-    named = named_of(call)
+    named = views_by_operand(call)
     sizes = named["q"].dims[-1], named["v"].dims[-1]
     if not all(isinstance(n, int) and 1 <= n <= most for n in sizes):
         raise GraphError(f"Attention takes heads of 1 to {most} columns, not {sizes}.")
@@ -175,7 +175,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 def operands_of(call: Call) -> list[Argument]:
     """Return the first arguments of attention kernels: q, k, v and mask with their strides."""
-    named, kind, made = named_of(call), str(call.attributes["mask_kind"]), list[Argument]()
+    named, kind, made = views_by_operand(call), str(call.attributes["mask_kind"]), list[Argument]()
     for view in (named["q"], named["k"], named["v"]):
         made += [pointer(view, TYPES[call.dtype]), *map(i32, view.strides)]
     if kind != "none":
@@ -184,7 +184,7 @@ def operands_of(call: Call) -> list[Argument]:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
+    named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
     q: View = named["q"]
     batch, heads, queries, _ = q.dims
     heads_k, keys = named["k"].dims[1:3]

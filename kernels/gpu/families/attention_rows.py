@@ -6,7 +6,12 @@ from typing import Any
 
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
-from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of, operands_of
+from tracea_graph.kernels.gpu.families.attention import (
+    MASKS,
+    heads_of,
+    operands_of,
+    views_by_operand,
+)
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
@@ -56,7 +61,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a = named_of(call), call.attributes
+    named, a = views_by_operand(call), call.attributes
     q: View = named["q"]
     batch, heads, queries, _ = q.dims
     heads_k, keys = named["k"].dims[1:3]

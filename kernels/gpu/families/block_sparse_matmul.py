@@ -11,7 +11,7 @@ from tracea_graph.ir import DType, combine
 from tracea_graph.kernels.gpu.block_layout import MOST_SLICES, SIDE
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.launch import Launch, fixed, pointer
+from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, pointer
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -47,5 +47,5 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     blocks, made = tensor_core_matmul.arguments(_product(call), variant.params["m"], SIDE)
     made += [pointer(named["map"], DType.I32), pointer(named["odd"], DType.F32)]
-    made += [fixed(named["map"]), fixed(named["w"])]
+    made += [constant_buffer_flag(named["map"]), constant_buffer_flag(named["w"])]
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

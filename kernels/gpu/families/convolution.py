@@ -12,17 +12,17 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
+from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["flat", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
+__all__ = ["as_pixel_rows", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
 
 _ROWS_APART = 16
 """Divisor of the distance between tile rows that one thread copies: such rows swizzle equally."""
 
 
-def flat(view: View) -> View:
+def as_pixel_rows(view: View) -> View:
     """View ``[N, H, W, C]`` as ``[pixels, C]``.  Raises GraphError if pixels lack one stride."""
     (n, h, w, c), (s_n, s_h, s_w, s_c) = view.dims, view.strides
     if (s_h, s_n) != (combine("mul", s_w, w), combine("mul", s_h, h)):
@@ -41,8 +41,8 @@ def product_of(call: Call) -> Call:
         "gemm", call.dtype, layout="nk", chain=call.chain, bias=named["bias"],
         x=View(x.buffer, (rows, depth), (0, 0), x.offset),
         w=View(w.buffer, (filters, depth), (depth, 1), w.offset),
-        inputs=[flat(view) for view in named["inputs"]],
-        y=[flat(view) for view in named["y"]],
+        inputs=[as_pixel_rows(view) for view in named["inputs"]],
+        y=[as_pixel_rows(view) for view in named["y"]],
         partial=named["partial"], arrivals=named["arrivals"],
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made = launch_over(call, variant, symbol, shared(call, variant))
-    weight = fixed(CALLS.of(call).named(call)["w"])  # type: ignore[arg-type]
+    weight = constant_buffer_flag(CALLS.of(call).named(call)["w"])  # type: ignore[arg-type]
     return replace(made, arguments=(*made.arguments, weight))
 
 

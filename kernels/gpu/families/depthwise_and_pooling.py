@@ -11,8 +11,8 @@ from typing import Any
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.families.convolution import flat
-from tracea_graph.kernels.gpu.launch import Launch, divisor, fixed, i32
+from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
+from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -50,11 +50,11 @@ def _product(call: Call) -> Call:
         w = named["w"]
         taps = product(w.dims[:2])
         w = View(w.buffer, (taps, channels), w.strides[1:], w.offset)
-        more = {"bias": named["bias"], "inputs": [flat(v) for v in named["inputs"]]}
-        ys = [flat(view) for view in named["y"]]
+        more = {"bias": named["bias"], "inputs": [as_pixel_rows(v) for v in named["inputs"]]}
+        ys = [as_pixel_rows(view) for view in named["y"]]
     else:
         taps = product(tuple(call.attributes["kernel"]))
-        w, more, ys = View(x.buffer, (taps, channels), (0, 0), x.offset), {}, [flat(y)]
+        w, more, ys = View(x.buffer, (taps, channels), (0, 0), x.offset), {}, [as_pixel_rows(y)]
     return CALLS.make(
         "gemm", call.dtype, layout="kn", chain=call.chain, w=w, y=ys, **more,
         x=View(x.buffer, (product(y.dims[:3]), taps), (0, 0), x.offset),
@@ -209,7 +209,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [i32(p), i32(q), divisor(combine("mul", down, across)), divisor(across)]
         made += map(i32, (tiles, *a["pads"]))
         if call.op == "depthwise" and variant.template == _TILES:
-            made.append(fixed(named["w"]))
+            made.append(constant_buffer_flag(named["w"]))
         threads = combine("mul", tiles, combine("ceildiv", y.dims[3], run))
     else:
         made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]

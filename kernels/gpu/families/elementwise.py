@@ -38,7 +38,7 @@ def name(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    made = chain_parameters.parameters(_chain(call))
+    made = chain_parameters.chain_template_parameters(_chain(call))
     rank = len(_views(call)[0].dims)
     names = [f"x{x.index}" for x in made["operands"]] + [f"y{y.index}" for y in made["results"]]
     wide = [x.wide for x in made["operands"]] + [True] * len(made["results"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from tracea_graph.ir import combine, product
 from tracea_graph.kernels.gpu.families import warpgroup_attention
-from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
+from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
@@ -41,7 +41,7 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if max(heads_of(call)) > _WIDE:
         return f"heads have more than {_WIDE} columns"
-    keys = named_of(call)["k"].dims[2]
+    keys = views_by_operand(call)["k"].dims[2]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
         return f"a block holds {variant.params['keys']} keys"
     return warpgroup_attention.refusal(call, variant)
@@ -72,7 +72,7 @@ def launch_of_tiles(
     A block holds all keys, and takes ``taken`` bytes of shared memory; the kernel reads the mask's
     first ``mask_axes`` strides.
     """
-    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
+    named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
     batch, heads, queries, _ = named["q"].dims
     heads_k, keys = named["k"].dims[1:3]
     made = [tensor_map(named["q"], own, (1, 1, rows, _WIDE))]

@@ -17,14 +17,14 @@ from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES, chain_of, named_of
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES, chain_of, views_by_operand
 from tracea_graph.kernels.gpu.families.warpgroup_matmul import Vector
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Argument,
     Launch,
+    constant_buffer_flag,
     divisor,
-    fixed,
     i32,
     pointer,
     tensor_map,
@@ -129,7 +129,7 @@ def _tile(call: Call, variant: Variant) -> Tile:
 
 
 def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
-    named, found = named_of(call), list[tuple[str, DType]]()
+    named, found = views_by_operand(call), list[tuple[str, DType]]()
     found += [(name, DType.F32) for name in ("bias", "column_sums") if named[name] is not None]
     listed = chain_parameters.operands(chain_of(call))[1:]
     found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
@@ -142,7 +142,7 @@ def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
 
 
 def _view_of(call: Call, vector: str) -> View:
-    named = named_of(call)
+    named = views_by_operand(call)
     if vector in ("bias", "column_sums"):
         return named[vector]  # type: ignore[no-any-return]
     return named["inputs"][int(vector[1:]) - 1]  # type: ignore[no-any-return]
@@ -161,7 +161,7 @@ def behind(call: Call, variant: Variant) -> int:
 
 def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
     """Return blocks of a chunk, chunks of a block's slice, and chunks held at a time."""
-    own = int(named_of(call)["x"].dims[-1]) // _DEPTH // variant.params["split"]
+    own = int(views_by_operand(call)["x"].dims[-1]) // _DEPTH // variant.params["split"]
     most = (HALF - behind(call, variant)) // ((_ROWS + variant.params["n"]) * _LINE)
     if own > most:
         return 1, own, max(1, min(most, _MOST_STAGES))
@@ -170,7 +170,7 @@ def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
 
 
 def name(call: Call) -> str:
-    word = f"few{named_of(call)['x'].dims[-1]}"
+    word = f"few{views_by_operand(call)['x'].dims[-1]}"
     return tensor_core_matmul.name(tensor_core_matmul.without_parts(call)).replace("gemm", word, 1)
 
 
@@ -178,13 +178,13 @@ def with_depth(skeleton: Call, call: Call) -> Call:
     """Return a call without sizes but that of a call's depth, which kernels are written for."""
     x = skeleton.views[0]
     assert x is not None
-    x = replace(x, dims=(x.dims[0], named_of(call)["x"].dims[-1]))
+    x = replace(x, dims=(x.dims[0], views_by_operand(call)["x"].dims[-1]))
     return replace(skeleton, views=(x, *skeleton.views[1:]))
 
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
-    named = named_of(call)
+    named = views_by_operand(call)
     x, w, depth = named["x"], named["w"], named["x"].dims[-1]
     if len(named["y"][0].dims) > 2 or len(x.dims) > 2 or len(w.dims) > 2:
         return "a tile belongs to one matrix, not to a batch"
@@ -206,7 +206,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 def refusal_of_epilogue(call: Call) -> str:
     """Return why no kernel can compute the chain behind a matmul, or "" if one can."""
-    named, chain = named_of(call), chain_of(call)
+    named, chain = views_by_operand(call), chain_of(call)
     taken = [v for v, kind in zip(named["inputs"], chain.operands[1:], strict=True)
              if kind in ("full", "row")]  # fmt: skip
     if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
@@ -230,7 +230,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
              "col": "ahead_x{0}[h]"}  # fmt: skip
     return {
         **epilogue,
-        **chain_parameters.parameters(replace(chain, fast_math=True) if narrow else chain),
+        **chain_parameters.chain_template_parameters(replace(chain,
+            fast_math=True) if narrow else chain),
         "strided": False,
         "conv": False,
         "read": [EpilogueMatrix(f"x{x.index}", x.element, x.held, int(x.dtype.size))
@@ -277,7 +278,7 @@ def _map(view: View, dtype: DType, deep: int, rows: int) -> Argument:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     call = tensor_core_matmul.without_parts(call)
-    named, own, tile = named_of(call), TYPES[call.dtype], _tile(call, variant)
+    named, own, tile = views_by_operand(call), TYPES[call.dtype], _tile(call, variant)
     deep, _, _ = _steps(call, variant)
     maps = [_map(named["x"], own, deep, _ROWS), _map(named["w"], own, deep, tile.n)]
     return launch_over(call, variant, symbol, maps, [], shared(call, variant))
@@ -295,7 +296,7 @@ def launch_over(
 
     A block takes ``taken`` bytes of shared memory.
     """
-    named, tile, chain = named_of(call), _tile(call, variant), chain_of(call)
+    named, tile, chain = views_by_operand(call), _tile(call, variant), chain_of(call)
     rows, cols, made = named["x"].dims[-2], named["y"][0].dims[-1], list(maps)
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
@@ -303,8 +304,8 @@ def launch_over(
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), i32(view.strides[-2])]
     made += tensor_core_matmul.norm_arguments(call)
-    made += [fixed(_view_of(call, v.name)) for v in _vectors(call, variant)]
+    made += [constant_buffer_flag(_view_of(call, v.name)) for v in _vectors(call, variant)]
     tiles_n = combine("ceildiv", cols, tile.n)
-    made += [i32(rows), i32(cols), divisor(tiles_n), *more, fixed(named["w"])]
+    made += [i32(rows), i32(cols), divisor(tiles_n), *more, constant_buffer_flag(named["w"])]
     blocks = product((combine("ceildiv", rows, _ROWS), tiles_n, tile.split))
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

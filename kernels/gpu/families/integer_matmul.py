@@ -14,9 +14,16 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.convolution import flat
-from tracea_graph.kernels.gpu.families.tensor_core_matmul import Side
-from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, fixed, i32, pointer
+from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import EpilogueTensor
+from tracea_graph.kernels.gpu.launch import (
+    Argument,
+    Launch,
+    constant_buffer_flag,
+    divisor,
+    i32,
+    pointer,
+)
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
 from tracea_graph.kernels.gpu.semantic.epilogue_strips import Strip
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
@@ -105,7 +112,7 @@ def _convolves(call: Call) -> bool:
 
 def _matrix(call: Call, view: View) -> View:
     """View a tensor of the epilogue as rows by columns."""
-    return flat(view) if _convolves(call) else view
+    return as_pixel_rows(view) if _convolves(call) else view
 
 
 def _shifted(call: Call) -> bool:
@@ -136,8 +143,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     ]
     listed += [(f"y{y.index}", y.element, False, True) for y in chain_parameters.results(chain)]
     made = {
-        **chain_parameters.parameters(chain),
-        "tensors": [Side(*one, "0") for one in listed],
+        **chain_parameters.chain_template_parameters(chain),
+        "tensors": [EpilogueTensor(*one, "0") for one in listed],
         "strided": True, "bias": False, "batch": 0, "run": _run(chain), "kind": call.dtype,
         "shifted": _shifted(call), "own_zeros": _named(call).get("w_zeros") is not None,
         "pool": call.op == "integer_pool",
@@ -190,5 +197,5 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += map(i32, (*x.strides, *x.dims[1:3]))
         made += map(divisor, (x.dims[3], a["kernel"][1], combine("mul", high, wide), wide))
         made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
-    made.append(fixed(x if w is None else w))
+    made.append(constant_buffer_flag(x if w is None else w))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -64,7 +64,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     run = chain_parameters.vector_length(*chain.operand_types, own)
     weights = _weights(call)
     reducer, term = _TERMS.get(str(call.attributes.get("kind")), ("", ""))
-    made = chain_parameters.parameters(chain)
+    made = chain_parameters.chain_template_parameters(chain)
     if also is None:
         made["results"] = made["results"][:1]
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.kernels.gpu.families import warpgroup_attention
-from tracea_graph.kernels.gpu.families.attention import heads_of, named_of
+from tracea_graph.kernels.gpu.families.attention import heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.few_key_attention import launch_of_tiles, tile_of
 from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
 from tracea_graph.kernels.gpu.launch import Launch
@@ -32,7 +32,7 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if max(heads_of(call)) > _WIDE:
         return f"heads have more than {_WIDE} columns"
-    keys, mask = named_of(call)["k"].dims[2], named_of(call)["mask"]
+    keys, mask = views_by_operand(call)["k"].dims[2], views_by_operand(call)["mask"]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
         return f"a block holds {variant.params['keys']} keys"
     if mask is not None and (mask.strides[-2] != 0 or mask.strides[-1] != 1):

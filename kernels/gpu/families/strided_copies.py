@@ -18,7 +18,7 @@ from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "lies", "name", "parameters", "shared"]
+__all__ = ["contiguous_axis", "launch", "name", "parameters", "shared"]
 
 _ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
              "b8": (8, "u64", DType.U64)}  # fmt: skip
@@ -39,7 +39,7 @@ def _views(call: Call) -> tuple[View, View]:
     return pair[0], pair[1]
 
 
-def lies(call: Call) -> int | None:
+def contiguous_axis(call: Call) -> int | None:
     """Return the axis along which x is contiguous if it is not the last, else None."""
     x, _ = _views(call)
     steps = zip(x.strides[:-1], x.dims[:-1], strict=True)
@@ -49,7 +49,7 @@ def lies(call: Call) -> int | None:
 
 def _along(call: Call) -> int:
     """Return the axis to transpose with the last.  Raises GraphError if there is none."""
-    if (axis := lies(call)) is None:
+    if (axis := contiguous_axis(call)) is None:
         raise GraphError("A copy turns nothing: x lies along no axis but y's last.")
     return axis
 
@@ -65,7 +65,7 @@ def _pitch(side: int, size: int) -> int:
 
 
 def name(call: Call) -> str:
-    axis = lies(call)
+    axis = contiguous_axis(call)
     return f"copy_rank{len(_views(call)[0].dims)}" + f"along{axis}" * (axis is not None)
 
 

@@ -13,7 +13,15 @@ from typing import Any
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, f32, fixed, i32, pointer
+from tracea_graph.kernels.gpu.launch import (
+    Argument,
+    Launch,
+    constant_buffer_flag,
+    divisor,
+    f32,
+    i32,
+    pointer,
+)
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
 from tracea_graph.kernels.gpu.semantic.epilogue_strips import Strip
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
@@ -31,7 +39,7 @@ TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32": DType.F
 
 
 @dataclass(frozen=True)
-class Side:
+class EpilogueTensor:
     """A tensor of the epilogue: an operand of the chain, or a result."""
 
     name: str
@@ -136,12 +144,12 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     return Tile(p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, layout, p["stages"])
 
 
-def named_of(call: Call) -> dict[str, Any]:
+def views_by_operand(call: Call) -> dict[str, Any]:
     """Return the views of a call by operand."""
     return CALLS.of(call).named(call)
 
 
-def without(call: Call, *names: str) -> Call:
+def without_operands(call: Call, *names: str) -> Call:
     """Return a matmul without some of its optional operands."""
     places, listed = CALLS.of(call).slices(call), list(call.views)
     for one in names:
@@ -152,7 +160,7 @@ def without(call: Call, *names: str) -> Call:
 
 def without_parts(call: Call) -> Call:
     """Return a matmul without the buffers of split-K."""
-    return without(call, "partial", "arrivals")
+    return without_operands(call, "partial", "arrivals")
 
 
 def with_sums(call: Call, sums: View) -> Call:
@@ -164,7 +172,7 @@ def with_sums(call: Call, sums: View) -> Call:
 
 def without_sums(call: Call) -> Call:
     """Return a matmul without the sums of its rows, which kernels of warpgroups exchange."""
-    return without(call, "x_sums", "y_sums")
+    return without_operands(call, "x_sums", "y_sums")
 
 
 def chain_of(call: Call) -> Chain:
@@ -182,7 +190,7 @@ def vector_length(call: Call) -> int:
 
 def batch_of(call: Call) -> tuple[Extent, ...]:
     """Return the leading axes of the result."""
-    dims: tuple[Extent, ...] = named_of(call)["y"][0].dims[:-2]
+    dims: tuple[Extent, ...] = views_by_operand(call)["y"][0].dims[:-2]
     return dims
 
 
@@ -193,17 +201,17 @@ def strides_of(view: View, batch: int) -> tuple[Extent, ...]:
     return (*(0,) * missing, *leading, *view.strides[-2:])
 
 
-def sides(call: Call) -> tuple[Side, ...]:
+def epilogue_tensors(call: Call) -> tuple[EpilogueTensor, ...]:
     """Return the tensors of the epilogue, in the order of their parameters."""
     chain, batch = chain_of(call), len(batch_of(call))
     listed = [
         (f"x{x.index}", x.element, True, x.wide) for x in chain_parameters.operands(chain)[1:]
     ]
     listed += [(f"y{y.index}", y.element, False, True) for y in chain_parameters.results(chain)]
-    return tuple(Side(*one, start_of(one[0], batch)) for one in listed)
+    return tuple(EpilogueTensor(*one, batch_offset(one[0], batch)) for one in listed)
 
 
-def start_of(tensor: str, batch: int) -> str:
+def batch_offset(tensor: str, batch: int) -> str:
     """Return the C expression of the offset of a tensor's matrix in the batch."""
     return " + ".join(f"(i64)i{axis} * {tensor}_b{axis}" for axis in range(batch)) or "0"
 
@@ -211,10 +219,10 @@ def start_of(tensor: str, batch: int) -> str:
 def name(call: Call) -> str:
     words = ["gemm", str(call.attributes["layout"])]
     words += [norm_of(call)] * (norm_of(call) != "none")
-    words += ["bias"] * (named_of(call)["bias"] is not None)
+    words += ["bias"] * (views_by_operand(call)["bias"] is not None)
     words += [f"{call.chain.key:016x}"] if call.chain else []
     words += [f"batch{len(batch_of(call))}"] if batch_of(call) else []
-    words += ["cut"] * (named_of(call)["partial"] is not None)
+    words += ["cut"] * (views_by_operand(call)["partial"] is not None)
     return "_".join(words)
 
 
@@ -226,16 +234,16 @@ def norm_of(call: Call) -> str:
 def epilogue(call: Call) -> dict[str, Any]:
     """Return the parameters of ``templates/epilogue.h``."""
     return {
-        **chain_parameters.parameters(chain_of(call)),
-        "tensors": sides(call),
+        **chain_parameters.chain_template_parameters(chain_of(call)),
+        "tensors": epilogue_tensors(call),
         "strided": True,
-        "bias": named_of(call)["bias"] is not None,
+        "bias": views_by_operand(call)["bias"] is not None,
         "norm": norm_of(call),
         "batch": len(batch_of(call)),
-        "start_x": start_of("x", len(batch_of(call))),
-        "start_w": start_of("w", len(batch_of(call))),
+        "start_x": batch_offset("x", len(batch_of(call))),
+        "start_w": batch_offset("w", len(batch_of(call))),
         "run": vector_length(call),
-        "cut": named_of(call)["partial"] is not None,
+        "cut": views_by_operand(call)["partial"] is not None,
         "layout": call.attributes["layout"],
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
     }
@@ -271,7 +279,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 def norm_arguments(call: Call) -> list[Argument]:
     """Return the arguments of a matmul of normalised rows."""
-    named, depth = named_of(call), named_of(call)["x"].dims[-1]
+    named, depth = views_by_operand(call), views_by_operand(call)["x"].dims[-1]
     if norm_of(call) == "none":
         return []
     sums = [pointer(named["column_sums"], DType.F32)] * (norm_of(call) == "layer")
@@ -281,7 +289,7 @@ def norm_arguments(call: Call) -> list[Argument]:
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
     """Return the number of m × n tiles, and the arguments that all matmul kernels take."""
-    named, chain = named_of(call), chain_of(call)
+    named, chain = views_by_operand(call), chain_of(call)
     batch = batch_of(call)
     x, w, own = named["x"], named["w"], TYPES[call.dtype]
     rows, depth = x.dims[-2:]
@@ -311,6 +319,6 @@ def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     blocks, made = arguments(call, variant.params["m"], variant.params["n"])
-    made.append(fixed(named_of(call)["w"]))
+    made.append(constant_buffer_flag(views_by_operand(call)["w"]))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -22,7 +22,8 @@ def name(call: Call) -> str:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     own = TYPES[call.dtype]
-    return {**chain_parameters.parameters(PARAMETERS), "element": chain_parameters.ELEMENTS[own],
+    return {**chain_parameters.chain_template_parameters(PARAMETERS),
+        "element": chain_parameters.ELEMENTS[own],
             "run": chain_parameters.vector_length(own)}  # fmt: skip
 
 

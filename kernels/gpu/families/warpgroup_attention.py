@@ -15,7 +15,7 @@ from typing import Any
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.families import attention
-from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, named_of
+from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.families.warpgroup_matmul import Exchange
 from tracea_graph.kernels.gpu.launch import (
@@ -129,7 +129,7 @@ def shared_layout(call: Call, variant: Variant) -> HeadTile:
 
 def _mask_is_flat(call: Call) -> bool:
     """Whether all queries have the same mask."""
-    mask = named_of(call)["mask"]
+    mask = views_by_operand(call)["mask"]
     return mask is not None and mask.strides[-2] == 0
 
 
@@ -147,7 +147,7 @@ def _altered(call: Call) -> bool:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
-    named, p = named_of(call), variant.params
+    named, p = views_by_operand(call), variant.params
     views = named["q"], named["k"], named["v"]
     if any(v.strides[-1] != 1 for v in (*views, named["y"])):
         return "tensor maps need operands that are contiguous along their last axis"
@@ -209,7 +209,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = named_of(call), call.attributes, TYPES[call.dtype]
+    named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
     tile = shared_layout(call, variant)
     batch, heads, queries, _ = named["q"].dims
     heads_k, keys = named["k"].dims[1:3]

@@ -24,8 +24,8 @@ from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Argument,
     Launch,
+    constant_buffer_flag,
     divisor,
-    fixed,
     i32,
     pointer,
     tensor_map,
@@ -205,7 +205,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
     """Return the staged operands: the bias, and those of the chain that are one row."""
     found = list[tuple[str, DType]]()
-    if tensor_core_matmul.named_of(call)["bias"] is not None:
+    if tensor_core_matmul.views_by_operand(call)["bias"] is not None:
         found.append(("bias", DType.F32))
     if tensor_core_matmul.norm_of(call) == "layer":
         found.append(("column_sums", DType.F32))
@@ -236,7 +236,7 @@ def name(call: Call) -> str:
         tensor_core_matmul.name(tensor_core_matmul.without_parts(call)).replace("gemm", "wgmma", 1)
     ]
     words += ["summed"] * _counted(call)
-    named, batch = tensor_core_matmul.named_of(call), len(batch_of(call))
+    named, batch = tensor_core_matmul.views_by_operand(call), len(batch_of(call))
     for operand in "xw":
         axes = _axes(named[operand], batch)
         words += [operand + "".join(map(str, axes))] * (len(axes) < batch)
@@ -250,7 +250,7 @@ def _counted(call: Call) -> bool:
 
 def row_sum_views(call: Call) -> tuple[View | None, View | None]:
     """Return the views of sums of rows: of x, and of the first result."""
-    named = tensor_core_matmul.named_of(call)
+    named = tensor_core_matmul.views_by_operand(call)
     return named.get("x_sums"), named.get("y_sums")
 
 
@@ -262,7 +262,7 @@ def _axes(view: View, batch: int) -> list[int]:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
-    named, batch = tensor_core_matmul.named_of(call), len(batch_of(call))
+    named, batch = tensor_core_matmul.views_by_operand(call), len(batch_of(call))
     x, w = named["x"], named["w"]
     if why := _refusal_of_sums(call, variant):
         return why
@@ -311,7 +311,7 @@ def _refusal_of_sums(call: Call, variant: Variant) -> str:
         return "sums leave no registers for what a norm takes"
     if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
         return f"at most {MOST_PARTS} sums of a row are added up"
-    width = tensor_core_matmul.named_of(call)["y"][0].dims[-1]
+    width = tensor_core_matmul.views_by_operand(call)["y"][0].dims[-1]
     part = variant.params["n"]
     if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
         return "sums are asked for of other columns than those of a tile"
@@ -349,7 +349,11 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     call = tensor_core_matmul.without_parts(call)
     read, written = exchanges(call, variant)
     tile = _proved(shared_layout(call, variant), (*read, *written))
-    named, batch, chain = tensor_core_matmul.named_of(call), len(batch_of(call)), chain_of(call)
+    named, batch, chain = (
+        tensor_core_matmul.views_by_operand(call),
+        len(batch_of(call)),
+        chain_of(call),
+    )
     epilogue = tensor_core_matmul.epilogue(call)
     return {
         **epilogue,
@@ -412,7 +416,7 @@ def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, own = tensor_core_matmul.named_of(call), TYPES[call.dtype]
+    named, own = tensor_core_matmul.views_by_operand(call), TYPES[call.dtype]
     batch, tile = len(batch_of(call)), shared_layout(call, variant)
     x, w = named["x"], named["w"]
     maps = [_map(x, batch, own, tile.a.box), _map(w, batch, own, tile.b.box)]
@@ -428,7 +432,7 @@ def launch_over(
     more: Sequence[Argument],
 ) -> Launch:
     """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments."""
-    named, chain, batch = tensor_core_matmul.named_of(call), chain_of(call), batch_of(call)
+    named, chain, batch = tensor_core_matmul.views_by_operand(call), chain_of(call), batch_of(call)
     tile, made = shared_layout(call, variant), list(maps)
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
@@ -444,6 +448,6 @@ def launch_over(
     tiles = combine("mul", tiles_m, tiles_n)
     blocks = product((*batch, tiles))
     made += [i32(rows), i32(cols), i32(depth), i32(blocks), i32(tiles_m), divisor(tiles)]
-    made += [divisor(combine("mul", tiles_n, _BAND)), *more, fixed(named["w"])]
+    made += [divisor(combine("mul", tiles_n, _BAND)), *more, constant_buffer_flag(named["w"])]
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

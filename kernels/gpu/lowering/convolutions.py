@@ -8,14 +8,14 @@ from dataclasses import replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
-from tracea_graph.kernels.gpu.lowering.split_k import cut
+from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
@@ -57,7 +57,7 @@ def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
 
 
 def lower_conv(
-    w: Writer, p: ConvParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ConvParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     if p.window.rank > 2 or p.layout is not PLAIN:
         raise LackingError("GPU convolutions are over one or two axes")
@@ -84,7 +84,7 @@ def lower_conv(
     return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
 
 
-def _pixels(w: Writer, value: Value) -> Value | None:
+def _pixels(w: GpuProgramWriter, value: Value) -> Value | None:
     """View an epilogue operand as pixels by channels, copying it if its layout requires that.
 
     Returns None for a broadcast operand whose pixels do not have one stride.
@@ -93,7 +93,7 @@ def _pixels(w: Writer, value: Value) -> Value | None:
         one = one or w.again(value, value.dtype, LAST)
         transposed = one.transposed(LAST)
         try:
-            flat(transposed.view)
+            as_pixel_rows(transposed.view)
         except GraphError:
             if 0 in value.view.strides:
                 return None
@@ -103,7 +103,8 @@ def _pixels(w: Writer, value: Value) -> Value | None:
 
 
 def _conv(
-    w: Writer, p: ConvParams, x: Value, weight: Value, bias: Value | None, chain: Chain | None,
+    w: GpuProgramWriter, p: ConvParams, x: Value, weight: Value, bias: Value | None,
+    chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
     """Write one launch, or one for each group unless the convolution is dense or depthwise."""
@@ -135,7 +136,7 @@ def _conv(
 
 
 def _packed(
-    w: Writer, p: ConvParams, x: Value, weight: Value
+    w: GpuProgramWriter, p: ConvParams, x: Value, weight: Value
 ) -> tuple[View, View, dict[str, tuple[int, ...]]] | None:
     """Pack an image of few channels so that a row of a filter reads one run of memory.
 
@@ -178,7 +179,9 @@ def _packed(
     return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
-def _copy_lines(w: Writer, value: Value, padded: Value, lines: int, top: int, left: int) -> None:
+def _copy_lines(
+    w: GpuProgramWriter, value: Value, padded: Value, lines: int, top: int, left: int
+) -> None:
     """Copy an image into a larger image of zeros: ``lines`` lines become channels of one."""
     whole = View.dense(padded.view.buffer, (product(padded.shape),))
     w.chain(ZERO, [], [Value(whole, padded.dtype)])
@@ -214,7 +217,7 @@ def _copy_lines(w: Writer, value: Value, padded: Value, lines: int, top: int, le
 
 
 def _conv_call(
-    w: Writer, op: str, x: View, weight: View, bias: Value | None, chain: Chain | None,
+    w: GpuProgramWriter, op: str, x: View, weight: View, bias: Value | None, chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
 ) -> None:  # fmt: skip
     dtype, out = w.narrow, y.transposed(LAST)
@@ -227,11 +230,11 @@ def _conv_call(
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
     )  # fmt: skip
     few = op == "conv" and variants_of(call)[0][0].template == FEW_PIXELS
-    w.calls.append(cut(w, call) if op == "conv" and not few else call)
+    w.calls.append(add_split_k(w, call) if op == "conv" and not few else call)
 
 
 def lower_pool(
-    w: Writer, p: PoolParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: PoolParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     (x,) = operands
     if p.channels_last:
@@ -258,7 +261,7 @@ def lower_pool(
     return [y.moved(ViewMove("squeeze", (2,))) if rank == 1 else y]
 
 
-def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
+def _whole_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value | None:
     """Pool all pixels of an image with channels last; None for other images."""
     if len(x.shape) != 4 or x.view.strides[1] != 1 or x.dtype is not w.narrow:
         return None
@@ -282,7 +285,7 @@ def _whole_pool(w: Writer, p: PoolParams, x: Value) -> Value | None:
     return y.flat(1, 3) if p.flat else y
 
 
-def _pool_call(w: Writer, p: PoolParams, x: Value, y: Value) -> None:
+def _pool_call(w: GpuProgramWriter, p: PoolParams, x: Value, y: Value) -> None:
     """Pool all pixels of each image."""
     w.call(
         "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
@@ -291,7 +294,7 @@ def _pool_call(w: Writer, p: PoolParams, x: Value, y: Value) -> None:
     )  # fmt: skip
 
 
-def _pool_parts(w: Writer, shape: Shape) -> int:
+def _pool_parts(w: GpuProgramWriter, shape: Shape) -> int:
     """Return in how many parts images are pooled first: more than one if few and large."""
     n, channels = w.about(shape[0]), w.about(shape[1])
     high, wide = (size if isinstance(size, int) else 1 for size in shape[2:])
@@ -302,7 +305,7 @@ def _pool_parts(w: Writer, shape: Shape) -> int:
 
 
 def lower_resize(
-    w: Writer, p: ResizeParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ResizeParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x = _plane(operands[0])
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])

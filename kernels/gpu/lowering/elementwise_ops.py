@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, combine
-from tracea_graph.kernels.gpu.lowering.program_writer import Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.concat import ConcatParams
@@ -27,7 +27,7 @@ Targets = Sequence[Value | None]
 """Required destinations of results; None leaves the choice to the lowering."""
 
 
-def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
+def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DType:
     """Return the type in which a result is stored: 16 bits if an operand has 16 bits.
 
     Float masks down to the lowest float32 number are computed from integers and stay float32.
@@ -36,7 +36,9 @@ def stored(w: Writer, dtype: DType, operands: Sequence[Value]) -> DType:
     return w.narrow if narrow else dtype
 
 
-def destination(w: Writer, dtype: DType, shape: Shape, like: Value, target: Value | None) -> Value:
+def destination(
+    w: GpuProgramWriter, dtype: DType, shape: Shape, like: Value, target: Value | None
+) -> Value:
     """Return the destination of a result, with the axis order of ``like`` if shapes are equal."""
     if target is not None:
         return target
@@ -52,7 +54,7 @@ def channels_last(value: Value) -> bool:
 
 
 def lower_elementwise(
-    w: Writer, p: ElementwiseParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ElementwiseParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     full = p.common([v.shape for v in operands])
     seen = [w.through(v, m) for v, m in zip(operands, p.views, strict=True)]
@@ -76,7 +78,7 @@ def lower_elementwise(
 
 
 def lower_concat(
-    w: Writer, p: ConcatParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ConcatParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     full = p.common([v.shape for v in operands])
     reshape = (ViewMove("reshape", p.target),) if p.target else ()
@@ -91,7 +93,9 @@ def lower_concat(
     return [result]
 
 
-def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: Value) -> None:
+def _write_parts(
+    w: GpuProgramWriter, p: ConcatParams, operands: Sequence[Value], whole: Value
+) -> None:
     start: Extent = 0
     for part, shape in zip(p.parts, p.shapes([v.shape for v in operands]), strict=True):
         place = whole.part(p.axis, start, shape[p.axis])
@@ -108,7 +112,7 @@ def _write_parts(w: Writer, p: ConcatParams, operands: Sequence[Value], whole: V
 
 
 def lower_iota(
-    w: Writer, p: IotaParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: IotaParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     sizes = tuple(resolve_extent(size, [v.shape for v in operands]) for size in p.sizes)
     y = targets[0] or w.temp(p.dtype, sizes)

@@ -9,9 +9,9 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.convolution import flat
+from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.program_writer import Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.conv_integer import ConvIntegerParams
@@ -31,7 +31,7 @@ _RANGE_RUN, _MOST_BLOCKS = 4096, 264
 
 
 def integer_call(
-    w: Writer, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
     made: Sequence[Value],
 ) -> None:  # fmt: skip
     """Write the matmul of integers, whose epilogue reads ``seen`` and writes ``made``."""
@@ -44,7 +44,11 @@ def integer_call(
 
 
 def _typed(
-    w: Writer, chain: Chain | None, like: Value, seen: Sequence[Value], made: Sequence[Value]
+    w: GpuProgramWriter,
+    chain: Chain | None,
+    like: Value,
+    seen: Sequence[Value],
+    made: Sequence[Value],
 ) -> Chain:
     """Return the epilogue of sums that lie ``like`` its results, with the types it reads."""
     found = w.typed(chain or _SUMS, [Value(like.view, DType.F32), *seen], made)
@@ -52,7 +56,7 @@ def _typed(
 
 
 def _append(
-    w: Writer, op: str, x: Value, weight: Value, chain: Chain, seen: Sequence[Value],
+    w: GpuProgramWriter, op: str, x: Value, weight: Value, chain: Chain, seen: Sequence[Value],
     made: Sequence[Value], integers: IntegerOperand, zeros: Sequence[Value], more: dict[str, Any],
 ) -> None:  # fmt: skip
     given, own = integers.split(zeros)
@@ -84,7 +88,7 @@ def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
 
 
 def lower_conv_integer(
-    w: Writer, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """One launch, or one for each group unless the convolution is dense or depthwise."""
     if p.window.rank > 2 or p.layout not in (KN, NK):
@@ -119,17 +123,17 @@ def lower_conv_integer(
     return made
 
 
-def _pixels(w: Writer, value: Value, shape: Shape) -> Value:
+def _pixels(w: GpuProgramWriter, value: Value, shape: Shape) -> Value:
     """View an epilogue operand as pixels one step apart; copied if it does not lie so."""
     stretched = _plane(value.stretched(shape))
     try:
-        flat(stretched.view)
+        as_pixel_rows(stretched.view)
     except GraphError:
         return w.again(stretched, value.dtype, (0, 1, 2, 3))
     return stretched
 
 
-def integer_pool(w: Writer, p: PoolParams, x: Value) -> Value:
+def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
     """Write the maxima of 8-bit integers, channels last."""
     assert p.window is not None
     if p.window.rank > 2:
@@ -141,7 +145,7 @@ def integer_pool(w: Writer, p: PoolParams, x: Value) -> Value:
 
 
 def lower_dynamic_quantize(
-    w: Writer, p: DynamicQuantizeParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: DynamicQuantizeParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Find scale and zero point in one launch, and round by them in another."""
     x = w.dense(operands[0])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracea_graph.ir import Extent, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets, channels_last, destination
-from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.layout_op import LayoutParams
@@ -19,7 +19,7 @@ __all__ = ["lower_move"]
 
 
 def lower_move(
-    w: Writer, p: LayoutParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: LayoutParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x, shapes = operands[0], [v.shape for v in operands]
     if p.kind == "transpose":
@@ -50,7 +50,7 @@ def lower_move(
     return [_bordered(w, x, p.kind, p.ints, shape, targets[0])]
 
 
-def _shuffled(w: Writer, x: Value, groups: int, target: Value | None) -> Value:
+def _shuffled(w: GpuProgramWriter, x: Value, groups: int, target: Value | None) -> Value:
     """Shuffle channels: interleave ``groups`` groups of channels."""
     made = target or destination(w, x.dtype, x.shape, x, None)
     dealt = _groups(x, groups, outermost=True)
@@ -68,7 +68,7 @@ def _groups(x: Value, groups: int, outermost: bool) -> Value:
 
 
 def _concatenated(
-    w: Writer, parts: Sequence[Value], axis: int, shape: Shape, target: Value | None
+    w: GpuProgramWriter, parts: Sequence[Value], axis: int, shape: Shape, target: Value | None
 ) -> Value:
     whole = target or destination(w, parts[0].dtype, shape, parts[0], None)
     if target is None and len(shape) == 4 and channels_last(parts[0]):
@@ -81,7 +81,7 @@ def _concatenated(
 
 
 def _repeated(
-    w: Writer, x: Value, factors: Sequence[int], shape: Shape, target: Value | None
+    w: GpuProgramWriter, x: Value, factors: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
     """Repeat every position by its axis's factor, by reading from axes of stride 0."""
     like = replace(x, view=replace(x.view, dims=shape))
@@ -96,7 +96,7 @@ def _repeated(
 
 
 def _spread(
-    w: Writer, x: Value, sides: Sequence[int], shape: Shape, target: Value | None
+    w: GpuProgramWriter, x: Value, sides: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
     """Lower DepthToSpace in which the groups are the outermost axis of the channels."""
     made = target or w.temp(x.dtype, shape)
@@ -115,7 +115,7 @@ def _spread(
 
 
 def _copied(
-    w: Writer,
+    w: GpuProgramWriter,
     x: Value,
     made: Value,
     dims: Sequence[Extent],
@@ -130,7 +130,7 @@ def _copied(
 
 
 def _padded(
-    w: Writer, x: Value, sizes: Sequence[Extent], shape: Shape, target: Value | None
+    w: GpuProgramWriter, x: Value, sizes: Sequence[Extent], shape: Shape, target: Value | None
 ) -> Value:
     """Fill with zeros, then copy the interior; negative pads crop."""
     like = replace(x, view=replace(x.view, dims=shape))
@@ -149,7 +149,11 @@ def _padded(
 
 
 def _dealt(
-    w: Writer, parts: Sequence[Value], sides: Sequence[int], shape: Shape, target: Value | None
+    w: GpuProgramWriter,
+    parts: Sequence[Value],
+    sides: Sequence[int],
+    shape: Shape,
+    target: Value | None,
 ) -> Value:
     """Interleave one operand for each place of a ``sides`` window over the spatial axes."""
     like = replace(parts[0], view=replace(parts[0].view, dims=shape))
@@ -164,7 +168,9 @@ def _dealt(
     return made
 
 
-def _frames(w: Writer, x: Value, ints: Sequence[int], shape: Shape, target: Value | None) -> Value:
+def _frames(
+    w: GpuProgramWriter, x: Value, ints: Sequence[int], shape: Shape, target: Value | None
+) -> Value:
     """Unfold along the first axis: one copy for each tap, of those windows that meet an image."""
     taps, stride, dilation, before, after = ints
     made = target or w.temp(x.dtype, shape)
@@ -188,7 +194,12 @@ def _frames(w: Writer, x: Value, ints: Sequence[int], shape: Shape, target: Valu
 
 
 def _bordered(
-    w: Writer, x: Value, kind: str, pads: Sequence[int], shape: Shape, target: Value | None
+    w: GpuProgramWriter,
+    x: Value,
+    kind: str,
+    pads: Sequence[int],
+    shape: Shape,
+    target: Value | None,
 ) -> Value:
     """Copy the interior, then borders above and below, then those left and right of all rows."""
     like = replace(x, view=replace(x.view, dims=shape))

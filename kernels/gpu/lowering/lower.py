@@ -25,8 +25,8 @@ from tracea_graph.kernels.gpu.lowering.integers import (
 )
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_attention, lower_gemm, lower_matmul
-from tracea_graph.kernels.gpu.lowering.norm_folding import drop_unread
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Writer
+from tracea_graph.kernels.gpu.lowering.norm_folding import drop_unread_norms
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_arg,
@@ -41,7 +41,12 @@ from tracea_graph.kernels.gpu.lowering.row_ops import (
 )
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
-from tracea_graph.kernels.region_signature import bound_strictly, clipped, localise, loose_axes
+from tracea_graph.kernels.region_signature import (
+    bound_strictly,
+    localise_symbols,
+    loose_axes,
+    replace_clipped_sizes,
+)
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
@@ -75,7 +80,7 @@ MOST_GUARDED = 64
 TF32 = "tf32"
 """Stands for a step that stores float32 and rounds factors of products to tf32."""
 _TRUE = Chain((), (Step("equal", (0.0, 0.0)),), (0,))
-Lowering = Callable[[Writer, Any, Sequence[Value], Targets], list[Value]]
+Lowering = Callable[[GpuProgramWriter, Any, Sequence[Value], Targets], list[Value]]
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
@@ -101,20 +106,22 @@ def _signature(
     """Return the operands over symbols local to the program, and where each symbol is bound."""
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
-    specs = clipped([graph.spec(v) for v in region.operands])
-    local, where = localise(specs)
+    specs = replace_clipped_sizes([graph.spec(v) for v in region.operands])
+    local, where = localise_symbols(specs)
     return local, bound_strictly(local, where, loose_axes(graph, region))
 
 
-def _written(region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, int]) -> Writer:
+def _written(
+    region: Region, local: tuple[TensorSpec, ...], sizes: Mapping[str, int]
+) -> GpuProgramWriter:
     """Write the calls of a region."""
-    w = Writer(local, tuple(region.params.infer(local)), sizes=sizes)
+    w = GpuProgramWriter(local, tuple(region.params.infer(local)), sizes=sizes)
     results = w.slots("output")
     made = lower_op(w, region.params, w.slots("input"), results)
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
-    drop_unread(w)
+    drop_unread_norms(w)
     return w
 
 
@@ -130,7 +137,7 @@ def _narrow(step: RegionStep, operands: Sequence[Value]) -> DType:
 
 
 def lower_op(
-    w: Writer, params: OpParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, params: OpParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Write the calls of an op and return its results."""
     if (lowering := _LOWERINGS.get(type(params))) is None:
@@ -142,7 +149,7 @@ def lower_op(
 
 
 def _lower_region(
-    w: Writer, p: RegionParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: RegionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Write the steps in order; results of the program are written to their outputs directly."""
     wanted = dict(zip(p.results, targets, strict=True))
@@ -171,7 +178,7 @@ def lower_guard(specs: Sequence[TensorSpec]) -> Program:
     """
     if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
         raise ValueError("a guard compares tensors of known sizes")
-    w = Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
+    w = GpuProgramWriter((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
     slots, (result,) = w.slots("input"), w.slots("output")
     w.chain(_TRUE, [], [result])
     for i in range(len(specs)):

@@ -14,15 +14,15 @@ from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_call
 from tracea_graph.kernels.gpu.lowering.norm_folding import (
-    Folded,
+    FoldedMatmul,
     by_columns,
     few_rows,
-    fold,
+    fold_norm,
     normalised_later,
 )
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
-from tracea_graph.kernels.gpu.lowering.split_k import cut
+from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
@@ -35,13 +35,13 @@ from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 __all__ = ["lower_attention", "lower_gemm", "lower_matmul", "product_call"]
 
 
-def product_type(w: Writer, dtype: DType) -> DType:
+def product_type(w: GpuProgramWriter, dtype: DType) -> DType:
     """Return the type in which a matmul's result is stored between calls."""
     return w.narrow if dtype is DType.F32 else dtype
 
 
 def product_call(
-    w: Writer, x: Value, weight: Value, layout: str, chain: Chain | None,
+    w: GpuProgramWriter, x: Value, weight: Value, layout: str, chain: Chain | None,
     epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:  # fmt: skip
@@ -64,7 +64,7 @@ def product_call(
         chain=chain, **more,
     )  # fmt: skip
     first, *_ = variants_of(call)
-    w.calls.append(call if first[0].template == FEW_ROWS else cut(w, call))
+    w.calls.append(call if first[0].template == FEW_ROWS else add_split_k(w, call))
 
 
 def _kind(kind: str, value: Value) -> str:
@@ -73,7 +73,7 @@ def _kind(kind: str, value: Value) -> str:
 
 
 def lower_gemm(
-    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     if p.layout not in (KN, NK, COLUMN_BLOCKS):
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
@@ -99,12 +99,12 @@ def lower_gemm(
     if p.layout == COLUMN_BLOCKS:
         _block_sparse_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
-    folded = fold(w, p, x, weight, bias)
+    folded = fold_norm(w, p, x, weight, bias)
     transposed = few or folded is not None or _converted(w, weight)
     layout = "kn" if p.layout == KN and not transposed else "nk"
     if folded is None:
         weight = by_columns(w, p, weight) if transposed else weight
-        folded = Folded(w.matrix(x), weight, bias, {})
+        folded = FoldedMatmul(w.matrix(x), weight, bias, {})
     if chain is not None:
         chain, seen = normalised_later(w, chain, seen)
     product_call(
@@ -115,7 +115,7 @@ def lower_gemm(
 
 
 def _block_sparse_call(
-    w: Writer, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
     seen: Sequence[Value], made: Sequence[Value],
 ) -> None:  # fmt: skip
     """Write a matmul over stored blocks, and before it what finds numbers that are not finite."""
@@ -141,7 +141,11 @@ def _block_sparse_call(
 
 
 def _after(
-    w: Writer, p: GemmParams, made: list[Value], targets: Targets, affine: Sequence[Value]
+    w: GpuProgramWriter,
+    p: GemmParams,
+    made: list[Value],
+    targets: Targets,
+    affine: Sequence[Value],
 ) -> list[Value]:
     """Return a matmul's results, made of what its call writes: parts of it, or its norm."""
     whole = made[0]
@@ -156,7 +160,7 @@ def _after(
     return [y, *made][: 1 + p.keep_sum]
 
 
-def _converted(w: Writer, weight: Value) -> bool:
+def _converted(w: GpuProgramWriter, weight: Value) -> bool:
     """Whether a weight is converted before it is multiplied, and may change its order then.
 
     Kernels read weights faster column by column; constants are converted once.
@@ -168,7 +172,7 @@ _FEW_ROWS = 512
 _LEAST_DEPTH, _MOST_PARTS = 192, 4
 
 
-def _split(w: Writer, p: GemmParams, x: Value) -> int:
+def _split(w: GpuProgramWriter, p: GemmParams, x: Value) -> int:
     """Return the number of splits of the depth of a matmul that a norm follows.
 
     Only matmuls with few rows are split, because they have too few tiles for a GPU.
@@ -182,7 +186,7 @@ def _split(w: Writer, p: GemmParams, x: Value) -> int:
 
 
 def _in_parts(
-    w: Writer, p: GemmParams, operands: Sequence[Value], targets: Targets, parts: int
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], targets: Targets, parts: int
 ) -> list[Value]:
     """Lower a split-K matmul as a batch of matmuls; the following norm adds up the parts.
 
@@ -243,7 +247,7 @@ def _added(p: GemmParams, parts: int) -> Chain:
 
 
 def lower_matmul(
-    w: Writer, p: MatMulParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: MatMulParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     a, b, *epilogue_inputs = operands
     full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
@@ -289,7 +293,7 @@ def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
 
 
 def lower_attention(
-    w: Writer, p: AttentionParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     specs = [TensorSpec(v.dtype, v.shape) for v in operands]
     (spec,) = p.infer(specs)
@@ -336,7 +340,9 @@ def lower_attention(
     return [y]
 
 
-def _heads(w: Writer, value: Value, layout: str, count: int, size: int, first: int) -> Value:
+def _heads(
+    w: GpuProgramWriter, value: Value, layout: str, count: int, size: int, first: int
+) -> Value:
     """View a tensor as ``[B, H, rows, size]``."""
     if layout == "rows":
         part = value.part(2, first, count * size)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
 from tracea_graph.kernels.gpu.tile_choice import most_few
 from tracea_graph.kernels.program import View
@@ -24,7 +24,14 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import KN
 
-__all__ = ["Folded", "by_columns", "drop_unread", "few_rows", "fold", "normalised_later"]
+__all__ = [
+    "FoldedMatmul",
+    "by_columns",
+    "drop_unread_norms",
+    "few_rows",
+    "fold_norm",
+    "normalised_later",
+]
 
 _BLOCK = 64
 """What the depth of a matmul of few rows is a multiple of."""
@@ -33,7 +40,7 @@ _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedMatmul:
     """Operands of a matmul that normalises its rows; ``more`` are the call's further arguments."""
 
     x: Value
@@ -42,7 +49,7 @@ class Folded:
     more: dict[str, Any]
 
 
-def few_rows(w: Writer, p: GemmParams, x: Value) -> bool:
+def few_rows(w: GpuProgramWriter, p: GemmParams, x: Value) -> bool:
     """Whether a matmul is for the kernels of few rows at the likely sizes."""
     rows = w.about(product(x.shape[:-1]))
     if w.narrow not in HALVES or p.k % _BLOCK or rows is None:
@@ -50,14 +57,16 @@ def few_rows(w: Writer, p: GemmParams, x: Value) -> bool:
     return 0 < rows <= most_few(p.n)
 
 
-def by_columns(w: Writer, p: GemmParams, weight: Value) -> Value:
+def by_columns(w: GpuProgramWriter, p: GemmParams, weight: Value) -> Value:
     """Return a weight in the type that is multiplied, stored column by column (NK)."""
     if p.layout != KN:
         return w.typed_as(weight, w.narrow)
     return w.again(weight, w.narrow, (1, 0)).transposed((1, 0))
 
 
-def fold(w: Writer, p: GemmParams, x: Value, weight: Value, bias: Value | None) -> Folded | None:
+def fold_norm(
+    w: GpuProgramWriter, p: GemmParams, x: Value, weight: Value, bias: Value | None
+) -> FoldedMatmul | None:
     """Return the operands of a matmul that repeats the norm of x; None if x is not of a norm."""
     held = w.normed.get(x.view.buffer)
     if held is None or held.y != w.matrix(x).view:
@@ -89,10 +98,10 @@ def fold(w: Writer, p: GemmParams, x: Value, weight: Value, bias: Value | None) 
     moments = w.temp(DType.F32, (rows,)), w.temp(DType.F32, (rows,))
     more |= {"mean": moments[0].view, "inverse": moments[1].view}
     held.moments = held.moments or moments
-    return Folded(held.rows, scaled, bias, more)
+    return FoldedMatmul(held.rows, scaled, bias, more)
 
 
-def _sums(w: Writer, data: Sequence[Value], chain: Chain) -> Value:
+def _sums(w: GpuProgramWriter, data: Sequence[Value], chain: Chain) -> Value:
     """Return the sums of rows, in float32."""
     y = w.temp(DType.F32, data[0].shape[:1])
     w.call(
@@ -103,7 +112,7 @@ def _sums(w: Writer, data: Sequence[Value], chain: Chain) -> Value:
 
 
 def normalised_later(
-    w: Writer, chain: Chain, inputs: Sequence[Value]
+    w: GpuProgramWriter, chain: Chain, inputs: Sequence[Value]
 ) -> tuple[Chain, list[Value]]:
     """Let an epilogue compute norms among its inputs from the rows before them.
 
@@ -155,7 +164,7 @@ def _before(chain: Chain, place: int, ops: Sequence[str]) -> Chain:
     )  # fmt: skip
 
 
-def drop_unread(w: Writer) -> None:
+def drop_unread_norms(w: GpuProgramWriter) -> None:
     """Drop norms whose results were only read by matmuls that repeat them."""
     for y, held in w.normed.items():
         read = any(

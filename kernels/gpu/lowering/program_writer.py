@@ -13,14 +13,14 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena import Lifetime, placement_order
 
-__all__ = ["ZERO", "Normed", "Writer"]
+__all__ = ["ZERO", "GpuProgramWriter", "NormedRows"]
 
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 HALVES = (DType.F16, DType.BF16)
 
 
 @dataclass
-class Normed:
+class NormedRows:
     """A norm whose result is a matrix in scratch: the rows before it, and how to repeat it.
 
     ``moments`` are the rows' means and inverse deviations, once a matmul has taken them; ``sums``
@@ -37,7 +37,7 @@ class Normed:
 
 
 @dataclass
-class Writer(ProgramWriter):
+class GpuProgramWriter(ProgramWriter):
     """Collects the calls of a program.
 
     ``narrow`` is the type in which numbers are stored between calls, ``rounds`` whether float32
@@ -50,7 +50,7 @@ class Writer(ProgramWriter):
     sizes: Mapping[str, int] = field(default_factory=dict)
     counts: int = 0
     counted: tuple[int, Buffer] | None = None
-    normed: dict[Buffer, Normed] = field(default_factory=dict)
+    normed: dict[Buffer, NormedRows] = field(default_factory=dict)
 
     def about(self, extent: Extent) -> int | None:
         """Return the likely value of a size, or None if it is unknown."""

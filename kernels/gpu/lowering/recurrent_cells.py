@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
-from tracea_graph.kernels.gpu.lowering.program_writer import Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.recurrent import PLAIN_GATES, RecurrentParams
@@ -19,7 +19,7 @@ _LARGEST = 2048
 
 
 def lower_recurrent(
-    w: Writer, p: RecurrentParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: RecurrentParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     if p.layout != PLAIN_GATES or p.hidden > _LARGEST:
         raise LackingError(f"GPU cells have up to {_LARGEST} units")

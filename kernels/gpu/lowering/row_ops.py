@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets, stored
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Normed, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter, NormedRows
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
 from tracea_graph.ops.arg_max import ArgParams
@@ -41,7 +41,8 @@ FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 
 def norm_call(
-    w: Writer, norm: Norm, data: Sequence[Value], chain: Chain | None, affine: Sequence[Value],
+    w: GpuProgramWriter, norm: Norm, data: Sequence[Value], chain: Chain | None,
+    affine: Sequence[Value],
     y: Value, also: Value | None = None,
 ) -> None:  # fmt: skip
     """Write a norm of the rows that a chain computes from ``data``; all values are matrices.
@@ -60,14 +61,14 @@ def norm_call(
     )  # fmt: skip
     plain = len(data) == 1 and not chain.steps and also is None and data[0].dtype is y.dtype
     if plain and y.dtype in HALVES and y.view.buffer.kind == "temp":
-        w.normed[y.view.buffer] = Normed(
+        w.normed[y.view.buffer] = NormedRows(
             y.view, data[0], norm, affine[0] if norm.gamma else None,
             affine[-1] if norm.beta else None,
         )  # fmt: skip
 
 
 def lower_norm(
-    w: Writer, p: NormParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: NormParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     data, affine = operands[: p.data_operands], operands[p.data_operands :]
     kinds = p.prologue.operands if p.prologue else (FULL,)
@@ -80,7 +81,7 @@ def lower_norm(
 
 
 def lower_embedding(
-    w: Writer, p: EmbeddingParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: EmbeddingParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
     kinds = {v.dtype for v in numbers}
@@ -120,7 +121,7 @@ def _same(tables: Sequence[Value]) -> DType:
 
 
 def lower_take(
-    w: Writer, p: GatherElementsParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: GatherElementsParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x, ids = operands
     if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:
@@ -139,7 +140,11 @@ def lower_take(
 
 
 def _in_rows(
-    w: Writer, chain: Chain | None, operands: Sequence[Value], full: Shape, gone: Sequence[int]
+    w: GpuProgramWriter,
+    chain: Chain | None,
+    operands: Sequence[Value],
+    full: Shape,
+    gone: Sequence[int],
 ) -> tuple[list[Value], Chain | None, list[int]]:
     """View operands as matrices whose columns are the ``gone`` axes, copying if needed.
 
@@ -157,7 +162,7 @@ def _in_rows(
 
 
 def lower_softmax(
-    w: Writer, p: SoftmaxParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: SoftmaxParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     full = p.full([v.shape for v in operands])
     axis = len(full) + p.axis
@@ -171,7 +176,12 @@ def lower_softmax(
 
 
 def _rows_call(
-    w: Writer, op: str, data: Sequence[Value], chain: Chain | None, y: Value, **more: object
+    w: GpuProgramWriter,
+    op: str,
+    data: Sequence[Value],
+    chain: Chain | None,
+    y: Value,
+    **more: object,
 ) -> None:
     if chain is not None or data[0].dtype is not y.dtype:
         made = w.typed(chain or IDENTITY, data, [Value(y.view, DType.F32)])
@@ -180,7 +190,7 @@ def _rows_call(
 
 
 def lower_reduce(
-    w: Writer, p: ReduceParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ReduceParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     data, epilogue_inputs = operands[: p.data_operands], operands[p.data_operands :]
     full = p.full([v.shape for v in operands])
@@ -208,7 +218,9 @@ def lower_reduce(
     return [made]
 
 
-def lower_arg(w: Writer, p: ArgParams, operands: Sequence[Value], targets: Targets) -> list[Value]:
+def lower_arg(
+    w: GpuProgramWriter, p: ArgParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
     full = p.full([v.shape for v in operands])
     place = len(full) + p.axis
     kept = (*full[:place], *full[place + 1 :])
@@ -235,7 +247,8 @@ def _broadcast(values: Sequence[Value]) -> Shape:
 
 
 def _log_sum_exp(
-    w: Writer, chain: Chain | None, data: Sequence[Value], full: Shape, gone: Sequence[int],
+    w: GpuProgramWriter, chain: Chain | None, data: Sequence[Value], full: Shape,
+    gone: Sequence[int],
     y: Value,
 ) -> None:  # fmt: skip
     seen, chain, _ = _in_rows(w, chain, data, full, gone)
@@ -252,7 +265,7 @@ def _log_sum_exp(
 
 
 def lower_channel_norm(
-    w: Writer, p: ChannelNormParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: ChannelNormParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Write a norm over each group's channels and positions, then scale and shift channels."""
     x, affine = w.dense(operands[0]), operands[1:]
@@ -277,7 +290,7 @@ def lower_channel_norm(
 
 
 def lower_top_k(
-    w: Writer, p: TopKParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: TopKParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x = operands[0]
     if x.dtype not in FLOATS:
@@ -292,7 +305,7 @@ def lower_top_k(
 
 
 def lower_kv_append(
-    w: Writer, p: KvCacheAppendParams, operands: Sequence[Value], targets: Targets
+    w: GpuProgramWriter, p: KvCacheAppendParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     new, *past, positions, _ = operands
     y = targets[0]

@@ -13,7 +13,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import with_sums
 from tracea_graph.kernels.gpu.families.warpgroup_matmul import MOST_PARTS
 from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, variants_of
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, Normed, Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter, NormedRows
 from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES, WIDE
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
@@ -21,7 +21,7 @@ from tracea_graph.ops.gemm import GemmParams
 __all__ = ["sums_of_rows"]
 
 
-def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
+def sums_of_rows(w: GpuProgramWriter, p: GemmParams, held: NormedRows) -> View | None:
     """Return the sums of a norm's rows for a matmul that repeats the norm.
 
     None if the rows are not of a matmul of warpgroups, or if the matmul behind the norm has no
@@ -35,7 +35,7 @@ def sums_of_rows(w: Writer, p: GemmParams, held: Normed) -> View | None:
     return held.sums
 
 
-def _asked(w: Writer, held: Normed) -> View | None:
+def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
     """Ask the matmul that made a norm's rows for their sums."""
     for place in reversed(range(len(w.calls))):
         call = w.calls[place]
@@ -63,7 +63,7 @@ def _asked(w: Writer, held: Normed) -> View | None:
     return None
 
 
-def _likely_width(w: Writer, call: Call) -> int:
+def _likely_width(w: GpuProgramWriter, call: Call) -> int:
     """Return the columns of a matmul's tile at the likely sizes; 0 if none is of warpgroups."""
     for variant, when in variants_of(call):
         if (w.about(when) or 0) > 0:

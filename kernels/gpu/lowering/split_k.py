@@ -13,10 +13,10 @@ from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.kernel_selection import variant_of
-from tracea_graph.kernels.gpu.lowering.program_writer import Writer
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program import Call
 
-__all__ = ["cut"]
+__all__ = ["add_split_k"]
 
 _ROOM = 264
 """Tiles in flight at a time: two on each of the 132 SMs of an H100."""
@@ -26,7 +26,7 @@ _MOST_SIDE = 64
 """Largest tile side that is split; larger tiles are for matmuls with enough of them."""
 
 
-def cut(w: Writer, call: Call) -> Call:
+def add_split_k(w: GpuProgramWriter, call: Call) -> Call:
     """Add split-K buffers to a call with small tiles and a long depth; keep other calls."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     taps = named["w"].dims[1:] if call.op == "conv" else (named["x"].dims[-1],)

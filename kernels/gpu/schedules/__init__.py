@@ -11,7 +11,7 @@ from tracea_graph.config import Environment
 from tracea_graph.ir import Array
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.gpu_measurement import NOMINAL, nominal
 from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog, modelled_us
 from tracea_graph.kernels.gpu.machine_model import gpus, level_of
@@ -27,8 +27,8 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     TiledProblem,
     config_of,
     matmul_of,
-    runs,
     tiles_of,
+    variant_run,
 )
 from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.policy import (
@@ -153,7 +153,7 @@ class GpuScheduleSpace:
             space = space.axis(axis, (0, *sorted({config[axis] for config in known})))
         space = space.require(
             "there is a kernel of this tile", lambda c: tuple(c[axis] for axis in _AXES) in legal
-        ).once(lambda c: runs(problem, case.rows, self._schedule(case, c), level).tile)
+        ).once(lambda c: variant_run(problem, case.rows, self._schedule(case, c), level).tile)
         if problem.op == "gemm":  # the tiles of convolutions are few
             for seed in SEEDS[level][row_class(problem, case.rows)]:
                 space = space.seed(**seed)
@@ -170,7 +170,7 @@ class GpuScheduleSpace:
         """Return the predicted µs of one call."""
         assert isinstance(schedule, TileSchedule)
         own = _own(case.problem)
-        variant = runs(own, case.rows, schedule, level)
+        variant = variant_run(own, case.rows, schedule, level)
         return modelled_us(variant, self.topology(case), level, nominal(level))
 
     def read_us(self, size: float) -> float:
@@ -181,7 +181,9 @@ class GpuScheduleSpace:
         """Return a digest of the sources of all tiles."""
         own, target = _own(problem), Target(CUDA, ARCHITECTURES[level])
         call = own.call(1)
-        return sha256_of_parts(*(emit(call, v, target).text for v in tiles_of(own, level)))[:16]
+        return sha256_of_parts(*(emit_kernel(call, v, target).text for v in tiles_of(own, level)))[
+            :16
+        ]
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:
         """Return nothing: what kernels take does not depend on an operand's contents."""

@@ -27,13 +27,13 @@ from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Argument
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.schedule import TileSchedule
-from tracea_graph.kernels.gpu.schedules.matmul_problem import TiledProblem, runs, tiles_of
+from tracea_graph.kernels.gpu.schedules.matmul_problem import TiledProblem, tiles_of, variant_run
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Program, Schedule, View
 from tracea_graph.temporary_files import ScratchFolder
@@ -144,7 +144,7 @@ class EventFixture(AbstractContextManager["EventFixture"]):
 def sources_of(problem: TiledProblem, level: str) -> Mapping[str, KernelSource]:
     """Return the source of each tile of a problem, by tile."""
     target, call = Target(CUDA, ARCHITECTURES[level]), problem.call(1)
-    return {v.tile: emit(for_variant(call, v), v, target) for v in tiles_of(problem, level)}
+    return {v.tile: emit_kernel(for_variant(call, v), v, target) for v in tiles_of(problem, level)}
 
 
 def request_for(
@@ -161,7 +161,7 @@ def request_for(
     kernels = []
     for schedule in schedules:
         assert isinstance(schedule, TileSchedule)
-        variant = runs(problem, case.rows, schedule, level)
+        variant = variant_run(problem, case.rows, schedule, level)
         source = sources_of(problem, level)[variant.tile]
         kernels.append(_kernel(program, variant, level, source, files, index, sizes, sms))
     return {

@@ -27,7 +27,13 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.tuning.tuning_problem import Problem
 
 __all__ = [
-    "TILE_FIELDS", "MatmulProblem", "TiledProblem", "config_of", "matmul_of", "runs", "tiles_of",
+    "TILE_FIELDS",
+    "MatmulProblem",
+    "TiledProblem",
+    "config_of",
+    "matmul_of",
+    "tiles_of",
+    "variant_run",
 ]  # fmt: skip
 
 TILE_FIELDS: Mapping[str, str] = MappingProxyType(
@@ -245,7 +251,7 @@ def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant,
     )  # fmt: skip
 
 
-def runs(problem: TiledProblem, rows: int, schedule: TileSchedule, level: str) -> Variant:
+def variant_run(problem: TiledProblem, rows: int, schedule: TileSchedule, level: str) -> Variant:
     """Return the variant that an architecture runs for a schedule at so many rows.
 
     Raises GraphError if it has none of the element type.

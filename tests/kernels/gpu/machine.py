@@ -26,7 +26,7 @@ from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
-from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.emitter import kernel_preamble
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, TensorMap
 from tracea_graph.kernels.program import Buffer, View
@@ -162,7 +162,7 @@ def _preamble() -> tuple[str, Path]:
 
     Where the compiler is gcc it has been parsed, which takes half of a kernel's compilation.
     """
-    folder, text = Path(tempfile.mkdtemp(prefix="preamble")), vocabulary(HERE)
+    folder, text = Path(tempfile.mkdtemp(prefix="preamble")), kernel_preamble(HERE)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "preamble.h").write_text(text)
     if find_compiler().family == "gcc":

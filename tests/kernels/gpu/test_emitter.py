@@ -20,7 +20,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit, launch_of, vocabulary
+from tracea_graph.kernels.gpu.emitter import emit_kernel, kernel_preamble, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -49,7 +49,7 @@ def made(case: Case, name: str, tile: str = "") -> tuple[Call, Variant, Target]:
 
 def sources(names: tuple[str, ...], name: str) -> list[KernelSource]:
     return [
-        emit(*made(NAMED[one], name, tile))
+        emit_kernel(*made(NAMED[one], name, tile))
         for one in names for tile in NAMED[one].tiles
         if all(ARCHITECTURES[name].has(feature) for feature in NAMED[one].needs)
     ]  # fmt: skip
@@ -66,15 +66,15 @@ def sources(names: tuple[str, ...], name: str) -> list[KernelSource]:
 def test_goldens(case: str, name: str, file: str, golden: Callable[[str, str], None]) -> None:
     """What is a kernel's own: the words before it are files as they are."""
     call, variant, target = made(NAMED[case], name)
-    source = emit(call, variant, target)
-    assert source == emit(call, variant, target)
-    golden(file, source.text.replace(vocabulary(target), ""))
+    source = emit_kernel(call, variant, target)
+    assert source == emit_kernel(call, variant, target)
+    golden(file, source.text.replace(kernel_preamble(target), ""))
 
 
 def test_no_text_includes_anything() -> None:
     for case in CASES:
         for tile in case.tiles:
-            source = emit(*made(case, "sm_90a", tile))
+            source = emit_kernel(*made(case, "sm_90a", tile))
             assert "#include" not in source.text
             assert SYMBOL.fullmatch(source.symbol), source.symbol
             assert f" {source.symbol}(" in source.text or f" {source.symbol}\n" in source.text
@@ -84,7 +84,7 @@ def test_equal_symbols_have_equal_texts() -> None:
     found: dict[str, str] = {}
     for case in CASES:
         for tile in case.tiles:
-            source = emit(*made(case, "sm_90a", tile))
+            source = emit_kernel(*made(case, "sm_90a", tile))
             assert found.setdefault(source.symbol, source.text) == source.text
 
 
@@ -133,7 +133,7 @@ def test_none_and_several_variants_are_refused() -> None:
     with pytest.raises(GraphError, match="0 kernels compute norm on sm_80 in tiles of 9x9"):
         find(call, target.architecture, "9x9")
     with pytest.raises(GraphError, match="No host loop runs 'unheard'"):
-        emit(replace(call, op="unheard"), VARIANTS[0], target)
+        emit_kernel(replace(call, op="unheard"), VARIANTS[0], target)
 
 
 @given(st.integers(1, MOST), st.integers(0, MOST))

@@ -8,7 +8,7 @@ import pytest
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import RARE, Case, check
 from tests.kernels.gpu.machine import HERE, Memory, compiled, run_here
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
@@ -34,7 +34,7 @@ def together(request: pytest.FixtureRequest) -> None:
 
 def source(case: Case, tile: str) -> KernelSource:
     call, _ = case.make(Memory(), np.random.default_rng(0))
-    return emit(call, find(call, HERE.architecture, tile), HERE)
+    return emit_kernel(call, find(call, HERE.architecture, tile), HERE)
 
 
 @pytest.mark.parametrize(("case", "tile"), ALL)
@@ -43,7 +43,7 @@ def test_kernels_compute_what_calls_mean(case: Case, tile: str) -> None:
         memory = Memory()
         call, expected = case.make(memory, np.random.default_rng(seed))
         variant = find(call, HERE.architecture, tile)
-        run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory, seed)
+        run_here(emit_kernel(call, variant, HERE), launch_of(call, variant, HERE), memory, seed)
         check(memory, expected())
 
 
@@ -61,7 +61,7 @@ def test_a_ring_that_waits_too_little_shows(tile: str, monkeypatch: pytest.Monke
     memory = Memory()
     call, expected = case.make(memory, np.random.default_rng(0))
     variant = find(call, HERE.architecture, tile)
-    run_here(emit(call, variant, HERE), launch_of(call, variant, HERE), memory)
+    run_here(emit_kernel(call, variant, HERE), launch_of(call, variant, HERE), memory)
     with pytest.raises(AssertionError):
         check(memory, expected())
     tensor_core_matmul._proved.cache_clear()

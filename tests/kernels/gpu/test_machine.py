@@ -11,7 +11,7 @@ from tests.kernels.gpu.machine import Memory, run_here
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import HOST, Target
-from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.emitter import kernel_preamble
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, pointer
 
@@ -23,7 +23,7 @@ def run() -> Callable[..., np.ndarray]:
     """Run a body of a kernel on 64 threads over 64 floats ``x``; what is in ``y`` afterwards."""
 
     def one(body: str, seed: int = 0, shared: int = 1024) -> np.ndarray:
-        words = vocabulary(Target(HOST, ARCHITECTURES["sm_80"]))
+        words = kernel_preamble(Target(HOST, ARCHITECTURES["sm_80"]))
         text = f"{words}namespace tracea {{\nKERNEL(k, 64, 1)(const float* x, float* y) {{\n"
         text += f"const i32 t = thread(); float* s = (float*)arena();\n{body}\n}}\n}}\nEXPORT(k)\n"
         memory = Memory()

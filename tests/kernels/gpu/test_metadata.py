@@ -8,7 +8,7 @@ from tracea_graph.commands.kernels import list_kernels, show_kernel
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_facts import typical_call
 from tracea_graph.kernels.gpu.variants import VARIANTS
 
@@ -30,7 +30,7 @@ def test_variants_compute_the_typical_call_of_their_op(op: str) -> None:
         call = typical_call(op, variant.dtype)
         assert call is not None
         try:
-            source = emit(call, variant, target)
+            source = emit_kernel(call, variant, target)
         except GraphError as error:
             pytest.fail(f"{variant}: {error}")
         assert source.threads == variant.threads

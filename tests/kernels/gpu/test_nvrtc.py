@@ -13,7 +13,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu import nvrtc
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, refusal
+from tracea_graph.kernels.gpu.cubin import KernelFacts, read_cubin, why_not_launchable
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources, find_nvrtc
 
@@ -142,7 +142,7 @@ FACTS = KernelFacts("tracea_f", 64, 0, 0, 256, 1, ((0, 8),), 128)
 def test_limits(
     changed: dict[str, int], name: str, threads: int, dynamic: int, why: str | None
 ) -> None:
-    found = refusal(replace(FACTS, **changed), ARCHITECTURES[name], threads, dynamic)  # type: ignore[arg-type]
+    found = why_not_launchable(replace(FACTS, **changed), ARCHITECTURES[name], threads, dynamic)  # type: ignore[arg-type]
     assert found is None if why is None else found is not None and why in found
 
 

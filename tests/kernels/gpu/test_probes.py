@@ -24,7 +24,14 @@ from tracea_graph.kernels.gpu import backend, device_main, machine_model
 from tracea_graph.kernels.gpu import gpu_measurement as measuring
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
-from tracea_graph.kernels.gpu.gpu_measurement import EARLY, HOST_NODE, PLAIN, SMS, measure, nominal
+from tracea_graph.kernels.gpu.gpu_measurement import (
+    EARLY,
+    HOST_NODE,
+    PLAIN,
+    SMS,
+    measure_gpu,
+    nominal,
+)
 from tracea_graph.kernels.gpu.gpu_probes import GpuProbe, probe_source, probes
 from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, machine_of, measured_machine
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -154,7 +161,7 @@ def answered(tmp_path: Path) -> Measurements:
     """The figures of the stand-in, through the worker's answer."""
     named = jobs_in(tmp_path, probes(ARCHITECTURES["sm_90a"]))
     gpu = device_main.DeviceDriver(TimedDriver())
-    answer = json.loads(json.dumps(device_main.measured(gpu, tmp_path)))
+    answer = json.loads(json.dumps(device_main.run_all_probes(gpu, tmp_path)))
     return measuring._read(answer, named, "sm_90a")
 
 
@@ -177,7 +184,7 @@ def test_rates_are_work_over_time(answered: Measurements) -> None:
 def test_a_probe_that_fails_is_told(tmp_path: Path) -> None:
     jobs_in(tmp_path, probes(ARCHITECTURES["sm_90a"]))
     gpu = device_main.DeviceDriver(TimedDriver(broken="cuModuleLoadData"))
-    answer = device_main.measured(gpu, tmp_path)
+    answer = device_main.run_all_probes(gpu, tmp_path)
     assert len(answer["notes"]) == len(probes(ARCHITECTURES["sm_90a"])) and not answer["rates"]
     assert "cuModuleLoadData answered CUDA_ERROR_UNKNOWN" in answer["notes"][0]
     with pytest.raises(RuntimeError, match="cuInit answered"):
@@ -198,11 +205,11 @@ def test_a_gpu_is_measured_once(
 
     monkeypatch.setattr(measuring, "_measured", fake)
     environment = Environment(cache=tmp_path / "cache")
-    first = measure(H100, "sm_90a", environment)
-    assert first == measure(H100, "sm_90a", environment) and first.device == "NVIDIA H100"
+    first = measure_gpu(H100, "sm_90a", environment)
+    assert first == measure_gpu(H100, "sm_90a", environment) and first.device == "NVIDIA H100"
     assert len(runs) == 1
-    measure(H100, "sm_90a", environment, refresh=True)
-    measure(replace(H100, driver="another"), "sm_90a", environment)
+    measure_gpu(H100, "sm_90a", environment, refresh=True)
+    measure_gpu(replace(H100, driver="another"), "sm_90a", environment)
     assert len(runs) == 3
     (kept, *_) = sorted((tmp_path / "cache" / "doctor").iterdir())
     assert kept.name.startswith("gpu-") and disk_cache.load_cached(kept.parent, "gpu", "0") is None
@@ -215,7 +222,7 @@ def test_what_cannot_be_measured_is_a_typical_device_and_told(
         raise BuildError("the worker died")
 
     monkeypatch.setattr(measuring, "_measured", fails)
-    found = measure(H100, "sm_90a", Environment(cache=tmp_path))
+    found = measure_gpu(H100, "sm_90a", Environment(cache=tmp_path))
     assert not found.measured and found.peaks == nominal("sm_90a").peaks
     assert found.notes == ("nothing was measured: the worker died",)
     assert not (tmp_path / "doctor").exists()
@@ -227,7 +234,7 @@ def there(answered: Measurements, monkeypatch: pytest.MonkeyPatch) -> Measuremen
     monkeypatch.setattr(machine_model, "gpus", lambda: (H100,))
     monkeypatch.setattr(backend, "gpus", lambda: (H100,))
     monkeypatch.setattr(
-        machine_model, "measure", lambda *a, **k: replace(answered, device="an H100")
+        machine_model, "measure_gpu", lambda *a, **k: replace(answered, device="an H100")
     )
     return answered
 

@@ -32,8 +32,8 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     MatmulProblem,
     TiledProblem,
     matmul_of,
-    runs,
     tiles_of,
+    variant_run,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.kernels.program import Buffer, View
@@ -173,7 +173,9 @@ def test_a_space_has_the_tiles_of_an_architecture(problem: TiledProblem, level: 
             return
         legal = [SPACE.schedule(case, c) for c in SPACE.space(case, level, None).legal()]
         assert legal[0] == default_schedule(case) and len(set(legal)) == len(legal)
-        run = [runs(problem, rows, s, level).tile for s in legal if isinstance(s, TileSchedule)]
+        run = [
+            variant_run(problem, rows, s, level).tile for s in legal if isinstance(s, TileSchedule)
+        ]
         assert set(run) == able and len(run) == len(able)
         for one in candidates_to_measure(case, SPACE, level, (1,)):
             assert one != default_schedule(case) and one.text.startswith("tiles of")
@@ -224,10 +226,10 @@ def test_kernels_are_timed_in_turn(problem: TiledProblem, tmp_path: Path) -> Non
         Path(kernel["file"]).write_bytes(b"")
     driver = TimedDriver()
     driver.seconds_of = {request["kernels"][1]["symbol"]: 5e-6}
-    answer = device_main.compared(device_main.DeviceDriver(driver), request)
+    answer = device_main.compare_kernels(device_main.DeviceDriver(driver), request)
     assert answer["a"] == pytest.approx([1e-3] * 3) and answer["b"] == pytest.approx([5e-3] * 3)
     broken = device_main.DeviceDriver(TimedDriver(broken="cuGraphInstantiate"))
-    assert "cuGraphInstantiate answered" in device_main.compared(broken, request)["error"]
+    assert "cuGraphInstantiate answered" in device_main.compare_kernels(broken, request)["error"]
 
 
 def test_a_worker_that_dies_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -319,7 +321,7 @@ def test_rows_that_differ_get_large_tiles_when_there_are_many() -> None:
     normed = MatmulProblem(384, 1536, "f16", norm="layer")
 
     def tile(problem: MatmulProblem, rows: int, level: str) -> str:
-        return runs(problem, rows, TileSchedule(2**31 - 1), level).tile
+        return variant_run(problem, rows, TileSchedule(2**31 - 1), level).tile
 
     assert tile(normed, 256, "sm_90a").startswith("64x") and tile(normed, 1023, "sm_90a")[0] == "3"
     assert tile(normed, 5000, "sm_90a") == tile(normed, 5000, "sm_75") == "32x64x64x4"

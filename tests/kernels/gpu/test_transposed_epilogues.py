@@ -9,7 +9,7 @@ from tests.graphs import Net, assert_same, normal, ops, optimized
 from tracea_graph import passes
 from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes import Request
+from tracea_graph.passes import PlanRequest
 from tracea_graph.ttg import TileGraph
 
 CHANNELS = 8
@@ -30,7 +30,7 @@ def first(net: Net, x: str) -> str:
 
 def checked(net: Net, *outputs: str) -> TileGraph:
     graph = net.graph(*outputs)
-    request = Request()
+    request = PlanRequest()
     optimized(graph, (*passes.phases(request), *phases(request)[:-1]))  # no programs
     assert_same(net, graph, FEEDS)
     return graph

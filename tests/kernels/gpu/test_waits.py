@@ -12,7 +12,7 @@ from tests.kernels.gpu.cases import Case, check
 from tests.kernels.gpu.machine import HERE, Memory, run_after
 from tests.kernels.gpu.test_emitter import NAMED
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.emitter import emit, launch_of
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.variants import find
 
 
@@ -35,7 +35,7 @@ def run(case: Case, tile: str, late: bool = True) -> None:
         memory = Memory()
         call, expected = case.make(memory, np.random.default_rng(seed))
         variant = find(call, HERE.architecture, tile)
-        source = emit(call, variant, HERE)
+        source = emit_kernel(call, variant, HERE)
         if not late:
             head, name, body = source.text.rpartition("KERNEL(")
             body = body.replace("wait_for_grid();", ";", 1)

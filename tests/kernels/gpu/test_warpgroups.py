@@ -16,7 +16,7 @@ from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit
+from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.families import warpgroup_matmul
 from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_PIXELS,
@@ -169,14 +169,14 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
         call = call_of(4096, 768, 768, layout, chain)
         variant = find(call, target.architecture, tile)
         if not warpgroup_matmul.refusal(call, variant):
-            sources.append(emit(call, variant, target))
+            sources.append(emit_kernel(call, variant, target))
     assert len(sources) > 5
     for built in compile_sources(sources, ["sm_90a"]):
         found = opcodes(built.data, built.source.symbol)
         assert built.refused is None and "C75" not in built.log, built.log
         assert found[HGMMA] >= 4 and found[UTMALDG] >= 2 and not found[HMMA]
     call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
-    (built,) = compile_sources([emit(call, variant, target)], ["sm_90a"])
+    (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
     assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
 
 
@@ -252,7 +252,7 @@ def test_few_pixels_have_small_tiles_of_convolutions() -> None:
 )  # fmt: skip
 def test_machine_code_of_attention_and_convolutions(names: tuple[str, ...]) -> None:
     """Only masks of single bytes take more than two registers of local memory."""
-    sources = [emit(*made(NAMED[n], "sm_90a", t)) for n in names for t in NAMED[n].tiles]
+    sources = [emit_kernel(*made(NAMED[n], "sm_90a", t)) for n in names for t in NAMED[n].tiles]
     for built in compile_sources(sources, ["sm_90a"]):
         found = opcodes(built.data, built.source.symbol)
         assert found[HGMMA] and found[UTMALDG] >= 2 and not found[HMMA]

@@ -12,7 +12,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.dialect import Target
-from tracea_graph.kernels.gpu.emitter import vocabulary
+from tracea_graph.kernels.gpu.emitter import kernel_preamble
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch, i32, pointer
 from tracea_graph.ops.chain import ELEMENTARY, Chain
@@ -65,7 +65,7 @@ def kernel(target: Target) -> KernelSource:
 
 
 def _text(target: Target) -> Iterator[str]:
-    yield vocabulary(target)
+    yield kernel_preamble(target)
     yield "namespace tracea {\nKERNEL(tracea_words, 128, 1)("
     yield "const float* x, const float* y, float* z, i32 n) {\n"
     yield "const i32 i = block_x() * 128 + thread();\nif (i >= n) return;\n"
@@ -75,8 +75,8 @@ def _text(target: Target) -> Iterator[str]:
             value = ("x[i]", "y[i]", "x[i] + y[i]")[x.index]
             value += " > 0.0f" if x.dtype is DType.BOOL else ""
             yield f"const {x.held} x{x.index} = {value};\n"
-        yield "\n".join(chain_source.statements(chain))
-        (result,) = chain_source.results(chain)
+        yield "\n".join(chain_source.chain_statements(chain))
+        (result,) = chain_source.chain_results(chain)
         yield f"\nz[(i64){place} * n + i] = (float){result.expression};\n}}\n"
     yield "}\n}  // namespace tracea\nEXPORT(tracea_words)\n"
 

@@ -13,7 +13,7 @@ from tests.graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.zero_maps import ZeroScan, nonzero_tiles, sampled_zeros, zero_map
+from tracea_graph.passes.sparse.zero_maps import ZeroMaps, nonzero_tiles, sampled_zeros, zero_map
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import TileGraph
@@ -116,7 +116,7 @@ def test_projections_that_became_one_product_are_skipped_together() -> None:
 
 
 def test_a_dense_matrix_is_never_read_as_a_whole() -> None:
-    scan = ZeroScan()
+    scan = ZeroMaps()
     weight = Weight("w", DType.F32, (512, 512), lambda: normal(512, 512))
 
     def never() -> Array:
@@ -128,7 +128,7 @@ def test_a_dense_matrix_is_never_read_as_a_whole() -> None:
 
 
 def test_a_matrix_is_looked_at_once_whatever_its_name() -> None:
-    array, scan = sparse(64, 64, 0.7), ZeroScan()
+    array, scan = sparse(64, 64, 0.7), ZeroMaps()
     for name in ("a", "b"):
         weight = Weight(name, DType.F32, array.shape, lambda: array)
         assert scan.zeros([weight], weight, GemmParams(64, 64)).mean() == 0.6875
@@ -136,7 +136,7 @@ def test_a_matrix_is_looked_at_once_whatever_its_name() -> None:
 
 
 def test_a_narrowed_matrix_has_a_map_of_its_own() -> None:
-    array, scan = sparse(64, 64, 0.7), ZeroScan()
+    array, scan = sparse(64, 64, 0.7), ZeroMaps()
     weight = Weight("w", DType.F32, array.shape, lambda: array)
     narrowed = Weight("narrowed", DType.F32, (64, 32), lambda: array[:, 32:])
     assert scan.zeros([weight], weight, GemmParams(64, 64)).shape == (4, 64)

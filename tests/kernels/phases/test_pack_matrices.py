@@ -21,7 +21,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import KN, NK, PlainMatrix
 from tracea_graph.passes.matmul.gemm import Gemm
-from tracea_graph.passes.region_helpers import fused
+from tracea_graph.passes.region_helpers import fused_region
 
 LAYOUTS = [KN, NK]
 
@@ -81,7 +81,7 @@ def test_a_program_packs_what_only_its_products_read(second: PlainMatrix) -> Non
         RegionStep(GemmParams(24, 24, second), (2, 1)),
     )
     program = RegionParams(2, steps, (3,))
-    new = fused("cluster", program, (x, weight), last.results, [first, last])
+    new = fused_region("cluster", program, (x, weight), last.results, [first, last])
     graph.replace((first, last), (new,))
     schedule_only(graph, PackMatrices())
     (region,) = graph.regions()

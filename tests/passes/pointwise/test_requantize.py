@@ -7,8 +7,8 @@ import pytest
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.passes.pointwise.bound_expressions import inline
-from tracea_graph.passes.pointwise.requantize import shortened
+from tracea_graph.passes.pointwise.bound_expressions import inline_producer
+from tracea_graph.passes.pointwise.requantize import shorten_requantization
 
 X = np.concatenate(
     [np.linspace(-90, 90, 4001), [0.0, -0.0, 0.5, 1.5, np.inf, -np.inf, np.nan, 1e30]]
@@ -38,16 +38,16 @@ def there_and_back(zero: float, relu: bool = False, back: float | None = None) -
     ],
 )
 def test_fewer_steps_give_the_same_numbers(chain: Chain, steps: int) -> None:
-    short = shortened(chain)
+    short = shorten_requantization(chain)
     assert len(short.steps) == steps
     np.testing.assert_array_equal(short.reference([X])[0], chain.reference([X])[0])
 
 
 def test_zero_points_of_operands() -> None:
     chain = Chain(("full",), (Step("sub", (0, 0.0)), Step("mul", (1, 0.5))), (2,), (DType.U8,))
-    assert [s.op for s in shortened(chain).steps] == ["mul"]
+    assert [s.op for s in shorten_requantization(chain).steps] == ["mul"]
     added = Chain(("full",), (Step("add", (0, 0.0)), Step("mul", (1, 0.5))), (2,))
-    assert shortened(added) is added  # it makes +0 of -0
+    assert shorten_requantization(added) is added  # it makes +0 of -0
 
 
 def test_a_result_that_is_kept_stays_what_it_was() -> None:
@@ -58,7 +58,7 @@ def test_a_result_that_is_kept_stays_what_it_was() -> None:
     )  # fmt: skip
     before = Chain(("full",), quantize, (4,), (), (DType.U8,))
     after = Chain(("full",), (Step("sub", (0, 3.0)), Step("mul", (1, 0.5))), (2,), (DType.U8,))
-    joined = inline((after, ("q",)), ("q",), (before, ("x",)), kept=(0,))
+    joined = inline_producer((after, ("q",)), ("q",), (before, ("x",)), kept=(0,))
     assert joined is not None and joined[1] == ("x",)
     assert joined[0].result_types == (DType.F32, DType.U8)
     with np.errstate(invalid="ignore"):

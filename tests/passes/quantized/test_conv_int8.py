@@ -22,14 +22,14 @@ from tests.graphs import (
 from tests.passes.quantized.test_conv import WINDOWS, conv
 from tracea_graph.ir import DType
 from tracea_graph.ops.int8_matmul import MAX_DEPTH
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8, READ_ROUNDED, ConvInt8
 from tracea_graph.passes.quantized.dequantize_past_views import QUANTIZE_FIRST
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import TileGraph
 
 FEEDS = {"x": normal(2, 12, 9, 7)}
-STEP = {"x": Calibrated(0.0, scale=9 / 255, zero=128)}
+STEP = {"x": CalibratedRounding(0.0, scale=9 / 255, zero=128)}
 
 
 def rounded_well(graph: TileGraph, feeds: dict[str, Any], exact: Any, most: float = 0.02) -> None:
@@ -40,7 +40,7 @@ def rounded_well(graph: TileGraph, feeds: dict[str, Any], exact: Any, most: floa
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("calibrated", [STEP, {}], ids=["static", "dynamic"])
-def test_windows(name: str, calibrated: dict[str, Calibrated]) -> None:
+def test_windows(name: str, calibrated: dict[str, CalibratedRounding]) -> None:
     net, attrs = Net(), WINDOWS[name]
     side, depth = attrs.get("kernel", 1), 12 // attrs.get("group", 1)
     w = net.const(normal(24, depth, side, side, seed=3))
@@ -53,7 +53,7 @@ def test_windows(name: str, calibrated: dict[str, Calibrated]) -> None:
 
 
 @pytest.mark.parametrize("calibrated", [STEP, {}], ids=["static", "dynamic"])
-def test_lines(calibrated: dict[str, Calibrated]) -> None:
+def test_lines(calibrated: dict[str, CalibratedRounding]) -> None:
     net = Net(opset=21)
     graph = net.graph(net("Conv", net.input("x", "n", 12, 30), net.weight(8, 12, 3), pads=[1, 1]))
     feeds = {"x": normal(2, 12, 30)}
@@ -81,7 +81,7 @@ def test_a_net_stays_in_bytes_between_convolutions() -> None:
     feeds = {"x": normal(2, 3, 17, 15)}
     (exact,) = net.run(feeds)
     read = [r.operands[0] for r in graph.regions() if r.op == "Conv"]
-    calibrated = {v: Calibrated(0.0, scale=20 / 255, zero=0) for v in read}
+    calibrated = {v: CalibratedRounding(0.0, scale=20 / 255, zero=0) for v in read}
     trace = optimized(graph, every_phase(precision="int8", calibrated=calibrated | STEP))
     found = trace.applied()
     assert (found[CONV_INT8], found["read-rounded"], found["quantize-first"]) == (7, 2, 1)
@@ -101,7 +101,7 @@ def test_what_is_lost_is_added_to_the_bias() -> None:
     (exact,) = net.run(FEEDS)
     for chosen in (STEP, {}):
         own = graph.copy()
-        schedule_only(own, ConvInt8({**chosen, y: Calibrated(0.0, correction=more)}))
+        schedule_only(own, ConvInt8({**chosen, y: CalibratedRounding(0.0, correction=more)}))
         (found,) = evaluate(own, FEEDS)
         assert relative_error(np.asarray(found), exact + more[:, None, None]) < 0.02
 
@@ -130,7 +130,7 @@ def test_activations_and_gates_of_images_stay_last() -> None:
     graph = net.graph(net("Flatten", net("GlobalAveragePool", h)))
     (exact,) = net.run(FEEDS)
     read = {r.operands[0] for r in graph.regions() if r.op == "Conv"} - {"x"}
-    calibrated = dict.fromkeys(read, Calibrated(0.0, scale=20 / 255, zero=20))
+    calibrated = dict.fromkeys(read, CalibratedRounding(0.0, scale=20 / 255, zero=20))
     optimized(graph, every_phase(precision="int8", calibrated=calibrated | STEP))
     (program,) = (r for r in graph.regions() if r.op == "FusedRegion")
     steps = {type(step.params).__name__ for step in program.params.steps}

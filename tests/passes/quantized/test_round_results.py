@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.graphs import Net, evaluate, normal, ops, relative_error, schedule_only
-from tracea_graph.passes.quantized.calibrated_rounding import Calibrated
+from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
 from tracea_graph.passes.quantized.conv_int8 import ConvInt8
 from tracea_graph.passes.quantized.round_results import RoundResults, values_between
 
@@ -30,7 +30,7 @@ def test_what_reaches_a_convolution() -> None:
 def test_only_what_integers_compute_is_rounded(some: bool) -> None:
     net = Net(opset=21)
     graph = net.graph(net_of(net))
-    step = Calibrated(0.0, scale=0.06, zero=128)
+    step = CalibratedRounding(0.0, scale=0.06, zero=128)
     calibrated = dict.fromkeys((*values_between(graph), "x"), step)
     (exact,) = evaluate(graph, FEEDS)
     if some:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graphs import APART, Net, assert_same, every_phase, normal, ops
-from tracea_graph.passes.sparse.chosen_compression import Compressed
+from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import schedule_rewrites
 from tracea_graph.ttg import TileGraph
@@ -30,7 +30,7 @@ def attending(dead: tuple[int, ...]) -> tuple[Net, TileGraph]:
     return net, net.graph(net("Add", y, net.weight(N)))
 
 
-def planned(graph: TileGraph, **chosen: Compressed) -> TileGraph:
+def planned(graph: TileGraph, **chosen: CompressedMatrix) -> TileGraph:
     cost = CostModel(Machine(), {"batch": 2, "seq": 5})
     planned = graph.copy()
     schedule_rewrites(planned, every_phase(compressed=chosen), cost, APART)
@@ -41,7 +41,7 @@ def planned(graph: TileGraph, **chosen: Compressed) -> TileGraph:
 def test_heads_without_numbers_go(dead: tuple[int, ...]) -> None:
     net, graph = attending(dead)
     weight = next(w for w in graph.weights.values() if w.shape == (HEADS * D, N))
-    chosen = {weight.name: Compressed((np.asarray(weight.array()),), 0.0)}
+    chosen = {weight.name: CompressedMatrix((np.asarray(weight.array()),), 0.0)}
     smaller = planned(graph, **chosen)
     assert ops(smaller) == ["FusedGemm", "FusedAttention", "FusedGemm"]
     qkv, attention, out = (r.params for r in smaller.regions())

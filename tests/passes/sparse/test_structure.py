@@ -15,7 +15,7 @@ from tracea_graph.passes.sparse.zero_structure import (
     DENSE,
     WeightScan,
     may_have_zeros,
-    structure_of,
+    zero_structure,
 )
 
 Array = npt.NDArray[Any]
@@ -40,20 +40,20 @@ def test_a_dense_matrix_is_not_read_as_a_whole() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("n", "m"), [(1, 4), (2, 4), (2, 8)])
 def test_patterns(n: int, m: int, axis: int) -> None:
-    found = structure_of(grouped(n, m, axis))
+    found = zero_structure(grouped(n, m, axis))
     assert found.pattern == (n, m, axis) and found.zeros == pytest.approx(1 - n / m)
 
 
 def test_unstructured_zeros_keep_no_pattern() -> None:
     matrix = normal(256, 320) * (np.random.default_rng(0).random((256, 320)) < 0.5)
-    found = structure_of(matrix)
+    found = zero_structure(matrix)
     assert found.pattern is None and found.blocks == 0
     assert found.zeros == pytest.approx(0.5, abs=0.01)
 
 
 def test_blocks() -> None:
     mask = block_mask((250, 320), 0.75, (16, 16), "random")
-    assert structure_of(normal(250, 320) * mask).blocks == pytest.approx(0.75, abs=0.01)
+    assert zero_structure(normal(250, 320) * mask).blocks == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -61,7 +61,7 @@ def test_one_line_of_zeros_is_found(axis: int) -> None:
     matrix = normal(256, 320)
     np.moveaxis(matrix, axis, 0)[77] = 0
     assert may_have_zeros(matrix)
-    found = structure_of(matrix)
+    found = zero_structure(matrix)
     lines = found.columns if axis else found.rows
     assert np.flatnonzero(lines).tolist() == [77]
     assert (found.rows if axis else found.columns).size == 0
@@ -70,7 +70,7 @@ def test_one_line_of_zeros_is_found(axis: int) -> None:
 def test_a_line_that_is_almost_zero_is_not() -> None:
     matrix = normal(256, 320)
     matrix[77, :300] = 0
-    assert structure_of(matrix) is DENSE
+    assert zero_structure(matrix) is DENSE
 
 
 def test_equal_matrices_are_looked_at_once() -> None:
