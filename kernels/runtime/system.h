@@ -1,5 +1,6 @@
 // What operating systems do each in its own way, for Linux, macOS and Windows.
 #pragma once
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,13 +15,10 @@
 #undef far
 #undef small
 #elif defined(__linux__)
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 
 #include "runtime/quota.h"
-#else
-#include <sched.h>
 #endif
 
 namespace tracea {
