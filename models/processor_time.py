@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 
 from models.quantize import feeds
-from tracea_graph import session
+from tracea_graph import Options, session
+from tracea_graph.onnx_io import load
+from tracea_graph.pipeline.inputs import gather_inputs
 
 __all__ = ["main"]
 
@@ -27,11 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("original", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--like", type=Path, help="time with the inputs of optimizing this")
     args = parser.parse_args(argv)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     sessions = [session(path, sess_options=options) for path in (args.original, args.result)]
-    feed = next(feeds(args.original))
+    feed = _inputs_of(args.like) if args.like else next(feeds(args.original))
     times = np.array([[_once(s, feed) for s in sessions] for _ in range(args.pairs + 3)])[3:] * 1e3
     (least, other), (middle, ours) = times.min(0), np.median(times, 0)
     pairs = np.median(times[:, 0] / times[:, 1])
@@ -44,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _inputs_of(path: Path) -> Mapping[str, np.ndarray]:
+    return next(iter(gather_inputs(load(path), Options()).timing.values()))
+
+
 def _difference(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
     """Return the largest distance of an output of floats, relative to its norm."""
     pairs = [(a, b) for a, b in zip(wanted, found, strict=True) if a.dtype.kind == "f"]
@@ -52,7 +59,7 @@ def _difference(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> fl
     )
 
 
-def _once(run: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> float:
+def _once(run: onnxruntime.InferenceSession, feed: Mapping[str, np.ndarray]) -> float:
     start = time.thread_time()
     run.run(None, feed)
     return time.thread_time() - start
