@@ -49,7 +49,6 @@ _USUAL_GAINS = {
     "gemm_nbits": 0.01,
     "elementwise": 0.01,
     "attention": 0.05,
-    "gemm_block_sparse": 0.1,
 }
 """What the best schedules of recorded cases save (models/tuning_tables.json, RESULTS.md)."""
 _FEW_ROWS = 32
