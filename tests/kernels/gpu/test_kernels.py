@@ -17,8 +17,25 @@ from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, R
 from tracea_graph.kernels.gpu.variants import find
 
 pytestmark = pytest.mark.compiler
+
+
+def cover() -> set[tuple[str, str]]:
+    """Cases and tiles of default runs: every case but the rare ones, and every tile of a call."""
+    found, tiles = set[tuple[str, str]](), set[tuple[str, str, str]]()
+    for case in (case for case in CASES if not case.rare):
+        call, _ = case.make(Memory(), np.random.default_rng(0))
+        own = {(call.op, call.dtype, tile) for tile in case.tiles}
+        new = [tile for _, _, tile in own - tiles] or case.tiles[:1]
+        found |= {(case.name, tile) for tile in new}
+        tiles |= own
+    return found
+
+
+USUAL = cover()
 ALL = [
-    pytest.param(c, t, id=f"{c.name} {t}", marks=[pytest.mark.slow] if c.rare else [])
+    pytest.param(
+        c, t, id=f"{c.name} {t}", marks=[] if (c.name, t) in USUAL else [pytest.mark.slow]
+    )
     for c in CASES for t in c.tiles
 ]  # fmt: skip
 
