@@ -19,7 +19,7 @@ constexpr LoopTable kFurtherLoops = by_op({
     {kGemmNbitsOp, nullptr, run_gemm_nbits},
     {kConvNhwcOp, check_conv_nhwc, run_conv_nhwc},
 });
-static_assert(has_all(kFurtherLoops, kFurtherUnit), "kernels/cpu/loop_units.py lists others");
+static_assert(has_all(kFurtherLoops, kFurtherUnit), "host_loop_units.py lists others");
 
 const LoopTable further_loops = kFurtherLoops;
 

@@ -42,7 +42,7 @@ constexpr LoopTable kCommonLoops = by_op({
     {kPoolNhwcOp, check_pool_nhwc, run_pool_nhwc},
     {kGatherNbitsOp, nullptr, run_gather_nbits},
 });
-static_assert(has_all(kCommonLoops, kCommonUnit), "kernels/cpu/loop_units.py lists others");
+static_assert(has_all(kCommonLoops, kCommonUnit), "host_loop_units.py lists others");
 static_assert(sizeof kHeld / sizeof *kHeld == kLastOpcode, "kernels.h is that of schema.h");
 
 // Null for an op whose unit the library lacks.

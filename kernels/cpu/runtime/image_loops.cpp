@@ -34,7 +34,7 @@ constexpr LoopTable kImageLoops = by_op({
     {kRoundImagesOp, nullptr, run_round_images},
     {kConvDispatchOp, check_winograd, run_conv_dispatch},
 });
-static_assert(has_all(kImageLoops, kImageUnit), "kernels/cpu/loop_units.py lists others");
+static_assert(has_all(kImageLoops, kImageUnit), "host_loop_units.py lists others");
 
 const LoopTable image_loops = kImageLoops;
 

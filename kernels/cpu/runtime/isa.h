@@ -23,7 +23,7 @@
 
 namespace tracea {
 
-// Lowest first, as in levels.py.
+// Lowest first, as in isa_levels.py.
 #if defined(__aarch64__)
 constexpr const char* kLevels[] = {"scalar", "neon", "neondot", "neoni8mm", "neonbf16"};
 constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16";

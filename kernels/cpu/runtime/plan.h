@@ -1,5 +1,5 @@
 // Plans: the decoded form, and the decoder that trusts no word of the attribute.
-// The format is written down in plan.py.
+// The format is written down in plan_encoding.py.
 #pragma once
 #include "runtime/core.h"
 #include "runtime/linked_calls.h"

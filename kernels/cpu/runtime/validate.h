@@ -1,4 +1,4 @@
-// Validates that the generated table is what table.py wrote, once, when the library is registered:
+// Validates that the generated table is what library_table.py wrote, once, at registration:
 // a file with damaged tables is refused with a sentence and never read through a wild pointer.
 //
 // Every pointer must lie in a segment of this library, every count within its bounds, and a digest
@@ -118,7 +118,7 @@ inline Image::Image() {
 }
 #endif
 
-// FNV-1a over 64-bit numbers and strings, as table.py computes it.
+// FNV-1a over 64-bit numbers and strings, as library_table.py computes it.
 class Digest {
  public:
   void number(int64_t value) {

@@ -23,7 +23,7 @@ struct tracea_gpu_level {
 };
 
 // A function of tracea.h for an element type, form of its operands and activation: its plan, see
-// kernels/gpu/standalone.py.
+// kernels/gpu/standalone_functions.py.
 struct tracea_gpu_function {
   int32_t op, type, form, activation;
   int64_t count;

@@ -369,7 +369,7 @@ DEV void wait_copies() {
   }
 }
 
-// ---- matrix fragments, laid out by semantic/lanes.py
+// ---- matrix fragments, laid out by semantic/fragment_layouts.py
 //% macro blocks(name, places)
 
 DEV void ${name}(u32 (&r)[4], const void* p) {
