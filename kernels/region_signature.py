@@ -10,7 +10,7 @@ from tracea_graph.ops.elementwise import is_clipped
 from tracea_graph.ops.index_map import size_factors
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["bound_strictly", "localise_symbols", "loose_axes", "replace_clipped_sizes"]
+__all__ = ["bind_at_strict_axes", "localise_symbols", "loose_axes", "replace_clipped_sizes"]
 
 _At = tuple[int, int]
 """Operand index and axis."""
@@ -83,7 +83,7 @@ def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
     )  # fmt: skip
 
 
-def bound_strictly(
+def bind_at_strict_axes(
     specs: Sequence[TensorSpec], where: Mapping[str, _At], loose: frozenset[_At]
 ) -> dict[str, _At]:
     """Bind each symbol at an axis that is not loose, if it has one."""

@@ -13,6 +13,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = [
     "attribute",
     "broadcasts_over_matrix",
+    "first_value_read_outside",
     "fused_region",
     "gemm_producer",
     "int_constant",
@@ -20,7 +21,6 @@ __all__ = [
     "only_read_by",
     "operand_producer",
     "product_producer",
-    "read_outside",
     "same_shape",
     "with_private_producers",
 ]
@@ -120,7 +120,9 @@ def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
     return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
 
-def read_outside(graph: TileGraph, values: Iterable[str], covered: Sequence[Region]) -> str:
+def first_value_read_outside(
+    graph: TileGraph, values: Iterable[str], covered: Sequence[Region]
+) -> str:
     """Return the first value that regions outside ``covered`` read too; empty if there is none."""
     inside = {r.id for r in covered}
     for value in values:

@@ -185,7 +185,7 @@ class CpuBackend:
 
     def kernels_of(self, call: Call) -> set[str]:
         """The kernels that a call needs in addition to its chain."""
-        return emitter.kernels_of(call)
+        return emitter.kernels_of_call(call)
 
     def metadata(
         self,

@@ -26,7 +26,7 @@ from tracea_graph.errors import BuildError
 from tracea_graph.hardware import disk_cache
 from tracea_graph.hardware.core_topology import read_topology
 from tracea_graph.hardware.cpu import CpuProfile
-from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Measurements, Peak
+from tracea_graph.hardware.machine_measurements import Bandwidth, Measurements, NamedFigure, Peak
 from tracea_graph.kernels.cpu import peak_probes
 from tracea_graph.kernels.cpu.isa_levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
@@ -166,7 +166,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         top = next(p for p in reversed(probes) if not p.feature)
         memory = dict[str, float]()
         why = notes.get(top, "")  # its program also measures memory and pairs of processors
-        further: tuple[Figure, ...] = ()
+        further: tuple[NamedFigure, ...] = ()
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
             further = () if only else _between(Path(name), top, end)
@@ -188,7 +188,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
     )
 
 
-def _between(folder: Path, probe: Probe, end: float) -> tuple[Figure, ...]:
+def _between(folder: Path, probe: Probe, end: float) -> tuple[NamedFigure, ...]:
     """What it takes to hand a cache line over, and to wake a thread up, by what is shared."""
     pairs = read_topology().pairs()
     if not pairs:
@@ -198,7 +198,7 @@ def _between(folder: Path, probe: Probe, end: float) -> tuple[Figure, ...]:
     figures, _ = _figures(folder, probe, ("pairs", *processors), end)
     kinds = {"handover": "hand-over", "wake": "wake-up"}
     return tuple(
-        Figure(f"{what}, {name}", figures[key], "µs")
+        NamedFigure(f"{what}, {name}", figures[key], "µs")
         for word, what in kinds.items()
         for index, name in enumerate(names)
         if (key := f"{word}_{index}") in figures

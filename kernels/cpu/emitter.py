@@ -37,7 +37,7 @@ __all__ = [
     "compilation_units",
     "emit_unit",
     "kernel_functions",
-    "kernels_of",
+    "kernels_of_call",
     "render",
     "symbols",
 ]
@@ -72,7 +72,7 @@ def kernel_functions(
     return list(zip(symbols(kernel, isa, tiles=tiles), KERNELS[kernel], strict=True))
 
 
-def kernels_of(call: Call) -> set[str]:
+def kernels_of_call(call: Call) -> set[str]:
     """The kernels that a call needs in addition to its chain.
 
     An elementwise call also needs ``copy`` if an operand is not contiguous along the columns.

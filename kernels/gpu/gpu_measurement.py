@@ -20,7 +20,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.hardware import Measurements, disk_cache
 from tracea_graph.hardware.gpu import Gpu
-from tracea_graph.hardware.machine_measurements import Bandwidth, Figure, Peak
+from tracea_graph.hardware.machine_measurements import Bandwidth, NamedFigure, Peak
 from tracea_graph.kernels.gpu import device_main
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
 from tracea_graph.kernels.gpu.gpu_probes import GpuProbe, probe_source, probes
@@ -92,13 +92,13 @@ def nominal(name: str) -> Measurements:
     if architecture.has("wgmma"):
         shares = {"f16": 1.0, "bf16": 1.0, "tf32": 0.5, "f8": 2.0, "i8": 2.0}
         peaks |= {(dtype, "wgmma"): rate * device.narrow * s for dtype, s in shares.items()}
-    step = Figure(EARLY, _EARLY_STEP, "µs") if architecture.has("dependents") else None
+    step = NamedFigure(EARLY, _EARLY_STEP, "µs") if architecture.has("dependents") else None
     return Measurements(
         tuple(Peak(d, peak_level(name, how), gops) for (d, how), gops in peaks.items()),
         Bandwidth(l2=device.l2_gbytes, dram=device.gbytes),
         device.ghz, measured=False, device=f"a typical GPU of {name}",
-        further=(Figure(SMS, device.sms, ""), Figure(PLAIN, _STEP, "µs"),
-                 *((step,) if step else ()), Figure(HOST_NODE, _NODE, "µs")),
+        further=(NamedFigure(SMS, device.sms, ""), NamedFigure(PLAIN, _STEP, "µs"),
+                 *((step,) if step else ()), NamedFigure(HOST_NODE, _NODE, "µs")),
     )  # fmt: skip
 
 
@@ -175,8 +175,8 @@ def _read(answer: Mapping[str, Any], probes: Mapping[str, GpuProbe], level: str)
         raise ValueError("; ".join(notes) or "a GPU with too little free memory")
     shared = (rates[s] for s, p in probes.items() if p.name == "shared" and s in rates)
     further = (
-        *(Figure("read shared memory", gbytes, "GB/s") for gbytes in shared),
-        *(Figure(str(name), float(v), str(unit)) for name, v, unit in answer["figures"]),
+        *(NamedFigure("read shared memory", gbytes, "GB/s") for gbytes in shared),
+        *(NamedFigure(str(name), float(v), str(unit)) for name, v, unit in answer["figures"]),
     )
     return Measurements(
         peaks, Bandwidth(l2=rates["l2"], dram=rates["dram"]), float(answer["ghz"]),

@@ -18,8 +18,8 @@ from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.prove_extents import equal_as_polynomials, tail_agrees
 from tracea_graph.passes.region_helpers import (
     attribute,
+    first_value_read_outside,
     int_constant,
-    read_outside,
     with_private_producers,
 )
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
@@ -74,7 +74,7 @@ class UnflattenHeads:
                     graph, [*new.covered.values(), region], tuple(new.kept)
                 )
                 gone = (old.results[0] for old in new.covered.values())
-                others = read_outside(graph, gone, covered)
+                others = first_value_read_outside(graph, gone, covered)
                 if not others:
                     yield self._proposal(region, new, made, covered)
                     return

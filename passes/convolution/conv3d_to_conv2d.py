@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tracea_graph.ir import DType
 from tracea_graph.passes.convolution.unfold_depth import DepthUnfolder, unfold_region
-from tracea_graph.passes.region_helpers import read_outside
+from tracea_graph.passes.region_helpers import first_value_read_outside
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -49,7 +49,7 @@ class Conv3dToConv2d:
             assert new is not None
             turned.take(new)
         for value in (v for r in members for v in r.writes):
-            if read_outside(graph, (value,), members):
+            if first_value_read_outside(graph, (value,), members):
                 turned.leave(value)
         yield Proposal(
             self.name, tuple(members), tuple(turned.regions), turned.specs, turned.weights,

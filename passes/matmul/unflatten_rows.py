@@ -19,7 +19,7 @@ from tracea_graph.passes.attention.attention_matcher import NoMatch
 from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.layout.read_views import RESHAPES
 from tracea_graph.passes.prove_extents import equal_as_polynomials
-from tracea_graph.passes.region_helpers import read_outside, with_private_producers
+from tracea_graph.passes.region_helpers import first_value_read_outside, with_private_producers
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -56,7 +56,9 @@ class UnflattenRows:
             yield Miss(self.name, region.id, str(why))
             return
         covered = with_private_producers(graph, [*new.covered, region], tuple(new.kept))
-        if others := read_outside(graph, (v for r in new.covered for v in r.writes), covered):
+        if others := first_value_read_outside(
+            graph, (v for r in new.covered for v in r.writes), covered
+        ):
             yield Miss(self.name, region.id, other_readers_reason(others))
             return
         yield Proposal(self.name, tuple(covered), tuple(new.regions), new.specs, step=True)

@@ -12,8 +12,8 @@ from tracea_graph.ir import DType
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.passes.quantized.weight_only import (
     BlockMatrix,
-    byte_codes,
     constants_of,
+    matrix_of_byte_codes,
     unsupported_blocks,
 )
 from tracea_graph.passes.region_helpers import attribute, fused_region
@@ -66,7 +66,7 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
     k = data.count // n * 8 // bits
     if -(-k // block) != blocks or k % block:
         return "its rows are not whole blocks"
-    return byte_codes(data, scales, zeros, (k, n), bits, block)
+    return matrix_of_byte_codes(data, scales, zeros, (k, n), bits, block)
 
 
 def _unshaped(graph: TileGraph, value: str) -> str:

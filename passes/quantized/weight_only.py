@@ -34,8 +34,8 @@ __all__ = [
     "BlockMatrix",
     "DequantizedGemm",
     "MatmulNbits",
-    "byte_codes",
     "constants_of",
+    "matrix_of_byte_codes",
     "unsupported_blocks",
 ]
 
@@ -154,7 +154,7 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
         return stored
     if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
         return why
-    made = byte_codes(*stored, (k, n), bits, block)
+    made = matrix_of_byte_codes(*stored, (k, n), bits, block)
     if isinstance(made, str):
         return made
     shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
@@ -183,7 +183,7 @@ def constants_of(
     return data, scales, zeros[0] if zeros else None
 
 
-def byte_codes(
+def matrix_of_byte_codes(
     codes: Weight, scales: Weight, zeros: Weight | None, sizes: tuple[int, int], bits: int,
     block: int,
 ) -> BlockMatrix | str:  # fmt: skip

@@ -20,7 +20,7 @@ from onnx import helper
 
 from tests.runtime.support import Case
 from tracea_graph.config import Environment
-from tracea_graph.kernels.cpu.emitter import kernels_of
+from tracea_graph.kernels.cpu.emitter import kernels_of_call
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.toolchain import Library
 
@@ -41,7 +41,9 @@ SETTINGS = {
 def kernels_in(cases: Collection[Case]) -> frozenset[str]:
     """The kernels that cases with an answer run, chains aside."""
     right = (case.program.calls for case in cases if not case.error)
-    return frozenset(kernel for calls in right for call in calls for kernel in kernels_of(call))
+    return frozenset(
+        kernel for calls in right for call in calls for kernel in kernels_of_call(call)
+    )
 
 
 class Sanitizer:

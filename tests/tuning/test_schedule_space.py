@@ -37,7 +37,7 @@ from tracea_graph.tuning import (
 )
 from tracea_graph.tuning.schedule_hints import hint_of_result, hinted_schedule, parse_hints
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.telemetry import Telemetry, read_rows
+from tracea_graph.tuning.telemetry import Telemetry, read_telemetry_rows
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def test_the_fastest_schedule_is_found_and_remembered(cache: TuningCache, tmp_pa
     with Telemetry(tmp_path, "toy") as telemetry:
         (found,) = run(cache, 1e6, listen=telemetry)
     assert (found.schedule, found.source) == (Width(width=8), "measured")
-    rows = read_rows(telemetry.path)
+    rows = read_telemetry_rows(telemetry.path)
     assert {row["region"] for row in rows} == {"sum of 64, 100 lines"}
     assert {row["config"]["width"] for row in rows if row["what"] == "trial"} == {1, 2, 8, 16}
     (again,) = run(cache, 0.0)

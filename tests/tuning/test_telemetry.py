@@ -12,7 +12,12 @@ from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning import Case, CaseFinished, TrialMeasured, TuningResult, TuningStarted
-from tracea_graph.tuning.telemetry import Telemetry, read_rows, telemetry_files, write_csv
+from tracea_graph.tuning.telemetry import (
+    Telemetry,
+    read_telemetry_rows,
+    telemetry_files,
+    write_csv,
+)
 from tracea_graph.views.tuning_tables import convergence_curves, convergence_svg
 
 CASE = Case(GemmProblem(512, 1024), 64)
@@ -35,7 +40,7 @@ def recorded(folder: Path) -> Path:
 def test_rows_say_how_fast_and_with_what(tmp_path: Path) -> None:
     path = recorded(tmp_path / "t")
     assert telemetry_files(tmp_path / "t") == [path]
-    rows = read_rows(path)
+    rows = read_telemetry_rows(path)
     assert [row["what"] for row in rows] == ["cached", *["trial"] * 4, "region"]
     fast = rows[2]
     flops, moved = 2 * 64 * 512 * 1024, 4 * (512 * 1024 + 64 * (512 + 1024))
@@ -48,13 +53,13 @@ def test_rows_say_how_fast_and_with_what(tmp_path: Path) -> None:
 
 def test_a_killed_run_loses_its_last_line_only(tmp_path: Path) -> None:
     path = recorded(tmp_path)
-    whole = read_rows(path)
+    whole = read_telemetry_rows(path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert read_rows(path) == whole[:-1]
+    assert read_telemetry_rows(path) == whole[:-1]
 
 
 def test_rows_become_a_table(tmp_path: Path) -> None:
-    rows = read_rows(recorded(tmp_path))
+    rows = read_telemetry_rows(recorded(tmp_path))
     write_csv(rows, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
@@ -62,7 +67,7 @@ def test_rows_become_a_table(tmp_path: Path) -> None:
 
 
 def test_curves_only_rise_and_are_drawn(tmp_path: Path) -> None:
-    (curve,) = convergence_curves(read_rows(recorded(tmp_path)))
+    (curve,) = convergence_curves(read_telemetry_rows(recorded(tmp_path)))
     assert [gain for _, gain in curve.points] == [1.0, 1.25, 1.25]
     assert (curve.best, curve.settled, curve.config["mc"]) == (1.25, 1.25, 64)
     svg = ET.fromstring(convergence_svg([curve], "a <title>"))

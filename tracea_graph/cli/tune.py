@@ -29,7 +29,13 @@ from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import Event, TuningOptions
 from tracea_graph.tuning.machine_tuner import machine_tuner
 from tracea_graph.tuning.schedule_hints import hint_of_result, plugin_candidates
-from tracea_graph.tuning.telemetry import FOLDER, Telemetry, read_rows, telemetry_files, write_csv
+from tracea_graph.tuning.telemetry import (
+    FOLDER,
+    Telemetry,
+    read_telemetry_rows,
+    telemetry_files,
+    write_csv,
+)
 from tracea_graph.views import plain_text
 from tracea_graph.views.tuning_documents import TunedCase, TunedReport
 from tracea_graph.views.tuning_tables import (
@@ -115,7 +121,7 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
     if not known:
         raise UsageError("nothing was tuned yet: tracea tune MODEL.onnx")
     try:
-        rows = read_rows(known[0])
+        rows = read_telemetry_rows(known[0])
     except OSError as error:
         raise UsageError(f"{known[0]} cannot be read: {error.strerror}") from None
     if args.csv is not None:

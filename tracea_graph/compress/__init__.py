@@ -2,7 +2,7 @@
 
 from tracea_graph.compress.calibration_data import DataSplit, Samples, split_data
 from tracea_graph.compress.compressible_layers import Layer, layers_of
-from tracea_graph.compress.compression_options import LayerOptions, median_option
+from tracea_graph.compress.compression_options import LayerOptions, option_of_median_error
 from tracea_graph.compress.error_budget import (
     LayerOption,
     allocate_budget,
@@ -33,7 +33,7 @@ __all__ = [
     "calibrate",
     "layers_of",
     "load_metric",
-    "median_option",
+    "option_of_median_error",
     "output_errors",
     "output_names",
     "perturbations_of",

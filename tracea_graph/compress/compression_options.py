@@ -18,7 +18,7 @@ from tracea_graph.config import PruneSpec
 from tracea_graph.ops.weight_layouts import ALIGNED
 from tracea_graph.passes.sparse.zero_maps import zero_map
 
-__all__ = ["LayerOptions", "median_option"]
+__all__ = ["LayerOptions", "option_of_median_error"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _MOST_STORED = 0.9
@@ -132,7 +132,7 @@ def nonzero_run_share(matrix: Floats) -> float:
     return 1.0 - float(zero_map(matrix).mean())
 
 
-def median_option(options: Sequence[LayerOption]) -> LayerOption:
+def option_of_median_error(options: Sequence[LayerOption]) -> LayerOption:
     """Return the option of median error."""
     return sorted(options, key=lambda c: c.layer_error)[len(options) // 2]
 

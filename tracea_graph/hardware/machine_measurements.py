@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Bandwidth", "Figure", "Measurements", "Peak"]
+__all__ = ["Bandwidth", "Measurements", "NamedFigure", "Peak"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Figure:
+class NamedFigure:
     """A further figure that a backend measures, by a name in words."""
 
     name: str
@@ -61,7 +61,7 @@ class Measurements:
     measured: bool = True
     notes: tuple[str, ...] = ()
     device: str = "one core"
-    further: tuple[Figure, ...] = ()
+    further: tuple[NamedFigure, ...] = ()
 
     def peak(self, dtype: str, level: str) -> float:
         """Return 1e9 operations per second, 0 if unknown."""
@@ -78,7 +78,7 @@ class Measurements:
         known["peaks"] = tuple(Peak(**p) for p in known["peaks"])
         known["bandwidth"] = Bandwidth(**known["bandwidth"])
         known["notes"] = tuple(known["notes"])
-        known["further"] = tuple(Figure(**f) for f in known["further"])
+        known["further"] = tuple(NamedFigure(**f) for f in known["further"])
         made = cls(**known)
         if not (made.ghz > 0 and made.peaks and all(p.gops > 0 for p in made.peaks)):
             raise ValueError("measurements must be positive")

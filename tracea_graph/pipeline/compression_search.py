@@ -31,7 +31,7 @@ from tracea_graph.compress import (
     calibrate,
     layers_of,
     load_metric,
-    median_option,
+    option_of_median_error,
     output_errors,
     output_names,
     perturbations_of,
@@ -193,7 +193,7 @@ class CompressionSearch:
         quadrature under every metric.
         """
         probed = [
-            (layer, median_option(by_layer[layer.name]))
+            (layer, option_of_median_error(by_layer[layer.name]))
             for layer in layers
             if by_layer[layer.name]
         ]

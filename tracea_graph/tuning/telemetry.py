@@ -24,7 +24,7 @@ from tracea_graph.toolchain.cache_trust import make_private
 from tracea_graph.tuning.tuner_events import CaseFinished, Event, TrialMeasured, TuningStarted
 from tracea_graph.tuning.tuning_problem import Case
 
-__all__ = ["FOLDER", "Telemetry", "read_rows", "telemetry_files", "write_csv"]
+__all__ = ["FOLDER", "Telemetry", "read_telemetry_rows", "telemetry_files", "write_csv"]
 
 FOLDER = "telemetry"
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def telemetry_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"), reverse=True)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_telemetry_rows(path: Path) -> list[Row]:
     """Return a run's rows, without invalid lines such as the last one of a killed run."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -39,7 +39,7 @@ from tracea_graph.kernels.cpu.lowering.row_ops import (
 )
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.kernels.region_signature import (
-    bound_strictly,
+    bind_at_strict_axes,
     localise_symbols,
     loose_axes,
     replace_clipped_sizes,
@@ -101,7 +101,7 @@ def lower(graph: TileGraph, region: Region) -> Program:
     wide = replace_clipped_sizes(specs) if _broadcasts(params) else specs
     local, where = localise_symbols(wide)
     loose = loose_axes(graph, region)
-    local, where = _as_made(params, wide, local, bound_strictly(local, where, loose))
+    local, where = _as_made(params, wide, local, bind_at_strict_axes(local, where, loose))
     writer = RegionWriter(local, params.infer(local), where)
     _lower(writer, params, writer.operands(), writer.results())
     shapes = [spec.shape or () for spec in specs]

@@ -25,7 +25,7 @@ from tracea_graph.kernels.gpu.launch import (
     pointer,
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
-from tracea_graph.kernels.gpu.semantic.epilogue_strips import Strip
+from tracea_graph.kernels.gpu.semantic.epilogue_strips import EpilogueStrip
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
@@ -67,8 +67,8 @@ class Tile:
         return Ring(self.stages, BarrierMode.GROUPS)
 
     @property
-    def strip(self) -> Strip:
-        return Strip(self.wn)
+    def strip(self) -> EpilogueStrip:
+        return EpilogueStrip(self.wn)
 
     @property
     def shared(self) -> int:

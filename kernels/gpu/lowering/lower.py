@@ -42,7 +42,7 @@ from tracea_graph.kernels.gpu.lowering.row_ops import (
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.kernels.region_signature import (
-    bound_strictly,
+    bind_at_strict_axes,
     localise_symbols,
     loose_axes,
     replace_clipped_sizes,
@@ -108,7 +108,7 @@ def _signature(
         raise TypeError(f"{region.op} is not a fused region")
     specs = replace_clipped_sizes([graph.spec(v) for v in region.operands])
     local, where = localise_symbols(specs)
-    return local, bound_strictly(local, where, loose_axes(graph, region))
+    return local, bind_at_strict_axes(local, where, loose_axes(graph, region))
 
 
 def _written(

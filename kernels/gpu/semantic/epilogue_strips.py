@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, WARP
 
-__all__ = ["Strip"]
+__all__ = ["EpilogueStrip"]
 
 _ROWS = 16
 _D = ATOMS["m16n8k16.f16"].d
 
 
 @dataclass(frozen=True)
-class Strip:
+class EpilogueStrip:
     """Layout of 16 rows of ``cols`` float32 numbers; ``cols`` is a multiple of 32.
 
     The pitch is 8 words more than ``cols``, so that stores of pairs in four rows cover all banks.

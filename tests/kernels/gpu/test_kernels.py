@@ -12,7 +12,7 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
-from tracea_graph.kernels.gpu.semantic.epilogue_strips import Strip
+from tracea_graph.kernels.gpu.semantic.epilogue_strips import EpilogueStrip
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring
 from tracea_graph.kernels.gpu.variants import find
 
@@ -88,9 +88,9 @@ def test_strips_and_tiles_meet_no_bank_twice() -> None:
     plain = tensor_core_matmul.Tile(64, 64, 128, 32, 32, 2, "nk", 3)
     prove_free(plain.loads())
     for cols, run in ((32, 4), (32, 8), (64, 4), (64, 8)):
-        prove_free(Strip(cols).accesses(run))
-        words = {Strip(cols).offset(r, c) for r in range(16) for c in range(cols)}
-        assert len(words) == 16 * cols and max(words) < Strip(cols).words
+        prove_free(EpilogueStrip(cols).accesses(run))
+        words = {EpilogueStrip(cols).offset(r, c) for r in range(16) for c in range(cols)}
+        assert len(words) == 16 * cols and max(words) < EpilogueStrip(cols).words
 
 
 def test_rare_cases_are_cases() -> None:
