@@ -36,6 +36,7 @@ from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     LARGE_WINDOW,
     LEAST_MANY,
+    LEAST_SIDE,
     MANY_PIXELS,
     MANY_ROWS,
     MMA_WINDOW,
@@ -79,7 +80,8 @@ _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 _FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
-_LEAST_FILTERS = 16
+_LEAST_FILTERS, _MANY_PIXELS = 16, 4096
+"""Filters, or columns of so many rows, from which on warpgroups multiply."""
 _LEAST_BLOCKS = 132
 """Blocks from which on threads compute several pixels of a window's results: one for each SM."""
 _STEEP = 5
@@ -217,10 +219,13 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
     able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_matmul.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(
-        batch, height, width, depth, tuple(able), steps=_steps(call), reads=_reads(call)
-    )  # fmt: skip
+    narrow = call.attributes["layout"] == "nk" and not 0 < height < _MANY_PIXELS
+    side = _LEAST_FILTERS if narrow else LEAST_SIDE
     whole = product((*outer, rows))
+    image = evaluate(whole, dict.fromkeys(symbols_of(whole), 1)) or 1
+    tiles = choose_warpgroup_tiles(
+        batch, height, width, depth, tuple(able), side, image, _steps(call), _reads(call)
+    )  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
     return [*_few_choices(call, rows, width, depth), *many]
 

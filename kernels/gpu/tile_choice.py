@@ -37,7 +37,7 @@ WarpgroupTile = tuple[int, int, int, int]
 
 WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 192, 5, 0), (128, 192, 5, 1), (128, 128, 6, 1), (128, 128, 6, 0),
-    (128, 96, 7, 0),
+    (128, 96, 7, 0), (128, 64, 8, 0), (128, 32, 9, 0),
 )  # fmt: skip
 CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 192, 5, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 96, 7, 0),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
-from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
@@ -17,7 +18,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuPr
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS
-from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
@@ -36,6 +37,8 @@ _MOST_SIDE = 1024
 """Largest side of an image that a pool takes whole."""
 _FILLED, _MOST_PARTS = 132 * 32, 8
 """Channels of all images from which on their pools fill a GPU, and most parts of an image."""
+_WHOLE = 64
+"""Numbers of a row that a tensor map copies."""
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
 
@@ -221,6 +224,7 @@ def _conv_call(
     epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
 ) -> None:  # fmt: skip
     dtype, out = w.narrow, y.transposed(LAST)
+    own = chain
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
@@ -229,8 +233,46 @@ def _conv_call(
         x=x, w=weight, bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
     )  # fmt: skip
-    few = op == "conv" and variants_of(call)[0][0].template == FEW_PIXELS
-    w.calls.append(add_split_k(w, call) if op == "conv" and not few else call)
+    if op != "conv":
+        w.calls.append(call)
+        return
+    likely = next(v.template for v, when in variants_of(call) if (w.about(when) or 0) > 0)
+    if likely == WINDOWS and (each := _pixel_by_pixel(call)) is not None:
+        inputs = [Value(v, i.dtype) for v, i in zip(each[2:-1], epilogue_inputs, strict=True)]
+        first, second = (Value(v, dtype) for v in each[:2])
+        second = _deepened(w, second)
+        product_call(w, first, second, "nk", own, inputs, [Value(each[-1], dtype)], bias)
+        return
+    w.calls.append(
+        call if variants_of(call)[0][0].template == FEW_PIXELS else add_split_k(w, call)
+    )
+
+
+def _deepened(w: GpuProgramWriter, weight: Value) -> Value:
+    """Return a matrix with zeros behind short rows: tensor maps copy whole rows faster."""
+    filters, channels = weight.shape
+    if not isinstance(channels, int) or channels >= _WHOLE:
+        return weight
+    whole = w.temp(weight.dtype, (filters, _WHOLE))
+    all_numbers = View.dense(whole.view.buffer, (combine("mul", filters, _WHOLE),))
+    w.chain(ZERO, [], [Value(all_numbers, whole.dtype)])
+    w.copy(weight, whole.part(1, 0, channels))
+    return whole
+
+
+def _pixel_by_pixel(call: Call) -> list[View] | None:
+    """Return x, w, inputs and y of a 1 × 1 convolution as matrices, which are copied faster.
+
+    None for other convolutions.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, weight, (y,) = named["x"], named["w"], named["y"]
+    if weight.dims[1:3] != (1, 1) or x.dims[:3] != y.dims[:3]:
+        return None
+    try:
+        return [as_pixel_rows(v) for v in (x, weight, *named["inputs"], y)]
+    except GraphError:
+        return None
 
 
 def lower_pool(

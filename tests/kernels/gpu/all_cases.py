@@ -390,6 +390,9 @@ def _sums() -> Iterator[Case]:
                 (DType.F32, DType.F16), (DType.F16, DType.F16))  # fmt: skip
     made = gemm("f16", 150, 200, 72, "nk", chain=two)
     yield Case("wgmma crowded", made, ("128x192x64x5x2",), needs)
+    made = gemm("f16", 150, 104, 24, "nk", pad=0, deep=64)
+    yield Case("wgmma deep", made, ("128x96x64x7x1", "128x32x64x9x1"), needs)
+    yield Case("mma deep", made, ("64x64x64x3",))
     for columns in (301, 262):  # rows that begin at any float, and at every second one
         made = gemm("f16", 150, columns, 72, "nk", chain=Chain(("full",), (), (0,), (DType.F32,)))
         tiles = ("128x256x64x4x1", "128x192x64x5x1", "128x128x64x6x2", "128x96x64x7x1")

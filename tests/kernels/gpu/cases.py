@@ -309,11 +309,12 @@ def gemm(
     dtype: str, m: int, n: int, k: int, layout: str, *, outer: Sequence[int] = (),
     shared: bool = False, late: int = 0, bias: bool = True, chain: Chain | None = None,
     transposed: bool = False, parts: int = 0, pad: int = 8, norm: str = "none",
-    summed: tuple[int, int] = (0, 0),
+    summed: tuple[int, int] = (0, 0), deep: int = 0,
 ) -> Maker:  # fmt: skip
     """``outer`` products, which perhaps share w; x perhaps by columns; the depth perhaps cut
     into parts, in tiles of 32 × 64; rows of x, which are off zero, perhaps normalised.  ``summed``
-    are the parts of rows of x whose sums are there, and of the result whose sums are asked for."""
+    are the parts of rows of x whose sums are there, and of the result whose sums are asked for.
+    Rows of w perhaps have zeros behind, up to ``deep`` numbers."""
     own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -321,6 +322,7 @@ def gemm(
         if norm != "none":
             x = (wide(x) * 3 + rng.standard_normal((m, 1))).astype(x.dtype)
         w = some(rng, (*(() if shared else outer), *((n, k) if layout == "nk" else (k, n))), own)
+        w = np.pad(w, ((0, 0), (0, deep - k))) if deep else w
         order = (*range(len(outer)), len(outer) + 1, len(outer)) if transposed else ()
         named: dict[str, Any] = {
             "x": memory.put(x, late, 0 if transposed else pad + late, order),
@@ -360,6 +362,7 @@ def gemm(
                 for one, value in zip(("mean", "inverse"), moments, strict=True)
                 if norm == "layer" or one == "inverse"
             ]
+            rows = np.pad(rows, ((0, 0), (0, deep - k))) if deep else rows
             sums = rows @ (wide(w).swapaxes(-1, -2) if layout == "nk" else wide(w))
             sums = sums if b is None else sums + b
             value = [sums] if chain is None else chain.reference([sums, *map(wide, more)])
