@@ -52,6 +52,7 @@ from tracea_graph.passes.quantized.dequantize_past_views import (
     PoolFirst,
     SelectFirst,
 )
+from tracea_graph.passes.quantized.fold_scales import FoldScales
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
@@ -270,7 +271,12 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
         ElementwiseOp(),
         *alone,
     )
-    return Phase("fuse", fuse), Phase("fuse-prologues", prologues)
+    return (
+        Phase("fuse", fuse),
+        Phase("fuse-prologues", prologues),
+        # after all epilogues
+        Phase("fold-scales", (FoldScales(),)),
+    )
 
 
 def _structure(request: PlanRequest, backend_rules: Sequence[Pass]) -> Phase:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tracea_graph.ops.chain import Chain, Ref, Step
 
-__all__ = ["shorten_requantization"]
+__all__ = ["readers_of", "shorten_requantization", "without_step"]
 
 _LARGEST = 1024.0
 """Zero points and bounds up to which sums of rounded numbers are exact."""
@@ -65,10 +65,10 @@ def _positive(chain: Chain, index: int, value: int) -> Ref | None:
     relu = _step(chain, value, "relu")
     if relu is None:
         return None
-    for rounded in _readers(chain, index):
+    for rounded in readers_of(chain, index):
         if rounded is None or chain.steps[rounded].op != "round":
             return None
-        for reader in _readers(chain, rounded):
+        for reader in readers_of(chain, rounded):
             if reader is None or not _holds(chain, reader):
                 return None
     return relu.args[0]
@@ -79,20 +79,28 @@ def _holds(chain: Chain, index: int) -> bool:
     step, zero = chain.steps[index], 0.0
     if step.op == "add" and isinstance(step.args[1], float):
         zero = step.args[1]
-        ends = [None if i is None else chain.steps[i] for i in _readers(chain, index)]
+        ends = [None if i is None else chain.steps[i] for i in readers_of(chain, index)]
     else:
         ends = [step]
     return all(e is not None and e.op == "saturate" and e.args[1] == zero for e in ends)
 
 
-def _readers(chain: Chain, index: int) -> Iterator[int | None]:
-    """Yield the steps that read a step's value; None for a result of the chain."""
+def readers_of(chain: Chain, index: int) -> Iterator[int | None]:
+    """Yield the steps that read a step's value; None for a result of the chain.
+
+    Operands are those of negative ``index``.
+    """
     value = len(chain.operands) + index
     for i, step in enumerate(chain.steps):
         if any(isinstance(a, int) and a == value for a in step.args):
             yield i
     if value in chain.results:
         yield None
+
+
+def without_step(chain: Chain, index: int, value: int) -> Chain:
+    """Return the chain whose readers of a step read ``value`` instead, without the step."""
+    return _without_unread(_reading(chain, index, value))
 
 
 def _reading(chain: Chain, index: int, value: int) -> Chain:
