@@ -10,6 +10,7 @@ from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.functions import KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import LOOP_UNITS, units_for
 from tracea_graph.kernels.cpu.isa_levels import LEVELS
+from tracea_graph.kernels.cpu.scale_division import zero_of_rounded_rows
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     Tiles,
@@ -91,7 +92,7 @@ def _digest(
             parts.append(KINDS.index(chain.operands[i]) if used else 0)
             parts.append(chain.operand_types[i].onnx if used else 0)
         room = MAX_RESULTS - len(chain.result_types)
-        parts += [*(d.onnx for d in chain.result_types), *[0] * room]
+        parts += [*(d.onnx for d in chain.result_types), *[0] * room, *_rounding(chain)]
     for level in levels:
         parts += [level, *_sides(level, tiles)]
         parts += [int(k in held) for k in KERNELS for _ in emitter.symbols(k, level)]
@@ -141,9 +142,10 @@ def _chain_types(chains: Sequence[Chain]) -> str:
         kinds = _codes_of([KINDS.index(kind) for kind in chain.operands], MAX_OPERANDS)
         types = _codes_of([d.onnx for d in chain.operand_types], MAX_OPERANDS)
         results = _codes_of([d.onnx for d in chain.result_types], MAX_RESULTS)
+        rounds = ", ".join(map(str, _rounding(chain)))
         rows.append(
             f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)},\n"
-            f"     {kinds}, {types}, {results}}},"
+            f"     {kinds}, {types}, {results}, {rounds}}},"
         )
     return "\n".join(
         [
@@ -154,6 +156,12 @@ def _chain_types(chains: Sequence[Chain]) -> str:
             _array("int64_t", "chain_keys", [str(chain.key) for chain in chains]),
         ]
     )
+
+
+def _rounding(chain: Chain) -> tuple[int, int]:
+    """Whether kernels may round sums to bytes instead of this chain, and what they add."""
+    zero = zero_of_rounded_rows(chain)
+    return (0, 0) if zero is None else (1, zero)
 
 
 def _codes_of(codes: Sequence[int], room: int) -> str:

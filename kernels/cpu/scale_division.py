@@ -12,9 +12,9 @@ from fractions import Fraction
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 
-__all__ = ["quotients", "reciprocal", "rounded_stores"]
+__all__ = ["quotients", "reciprocal", "rounded_stores", "zero_of_rounded_rows"]
 
 _NEAR = 12
 """Neighbouring float32 numbers to try on either side of a half."""
@@ -102,6 +102,21 @@ def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
         # a sum with a negative number could wrap; NaN becomes the lowest integer
         found[number] = (f"max({value}, {low})" if dtype is DType.I8 else value, int(zero))
     return found
+
+
+def zero_of_rounded_rows(chain: Chain) -> int | None:
+    """Return what is added to round(operand 0 · row 1 + row 2), stored as an unsigned byte.
+
+    None if a chain is anything else.
+    """
+    stored = rounded_stores(chain).get(0) if chain.result_types == (DType.U8,) else None
+    rows = chain.operands == (FULL, ROW, ROW) and not chain.dtypes
+    steps = chain.steps[:2] == (Step("mul", (0, 1)), Step("add", (3, 2)))
+    if stored is None or not rows or not steps or len(chain.steps) not in (4, 5):
+        return None
+    zero = chain.steps[3].args[1] if len(chain.steps) == 5 else 0.0
+    fits = stored[1] == zero and chain.steps[2] == Step("round", (4,))
+    return stored[1] if fits and stored[1] <= 255 else None
 
 
 _BOUNDS = {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}

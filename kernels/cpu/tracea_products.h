@@ -35,6 +35,12 @@ typedef struct {
   int32_t streams;             // 1: c, in whole aligned lines, may go past the caches
   int32_t zero, flip;          // of gemm_int8: zero point of A as unsigned; bits of A to invert
   const int32_t* row_sums;     // and mr sums of A as unsigned where columns of B have zero points
+  // With AVX-512: instead of c, sum * factor + summand of each column, rounded half to even, plus
+  // bytes_zero, within 0 and 255; or null
+  const float *factor, *summand;
+  uint8_t* bytes;
+  int64_t bytes_row;
+  int32_t bytes_zero;
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
@@ -206,6 +212,10 @@ typedef struct {
   int32_t single;              // 1: the last four has one tap
   float* c;
   int64_t ldc;
+  const float *factor, *summand;  // these as in tracea_gemm_tile
+  uint8_t* bytes;
+  int64_t bytes_row;
+  int32_t bytes_zero;
 } tracea_depthwise_bytes_tile;
 typedef void (*tracea_depthwise_bytes_fn)(const tracea_depthwise_bytes_tile*);
 

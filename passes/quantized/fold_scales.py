@@ -65,9 +65,7 @@ class FoldScales:
             old = graph.weight(operands[first + place - 1])
             folded = None if old is None else _divided(old, found.scale, place == found.factor)
             if folded is None:
-                yield Miss(
-                    self.name, region.id, _ODD
-                )
+                yield Miss(self.name, region.id, _ODD)
                 return
             weights[folded.name] = folded
             operands[first + place - 1] = folded.name

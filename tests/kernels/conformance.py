@@ -58,7 +58,9 @@ class GemmTile(ctypes.Structure):
         ("prefetch", c_void_p), ("look_up", c_void_p),
         ("prefetch_lines", c_int32), ("look_up_pages", c_int32), ("state", c_void_p),
         ("row_scale", c_void_p), ("column_scale", c_void_p), ("streams", c_int32),
-        ("zero", c_int32), ("flip", c_int32), ("row_sums", c_void_p),
+        ("zero", c_int32), ("flip", c_int32), ("row_sums", c_void_p), ("factor", c_void_p),
+        ("summand", c_void_p), ("bytes", c_void_p), ("bytes_row", c_int64),
+        ("bytes_zero", c_int32),
     ]  # fmt: skip
 
 

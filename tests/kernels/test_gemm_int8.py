@@ -135,3 +135,29 @@ def test_panels_hold_the_matrix() -> None:
         matrix, zeros = unpack_int8(pack_int8(w, columns), 7, 20)
         np.testing.assert_array_equal(matrix, w)
         assert (zeros is None) if columns is None else (zeros == own).all()
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.startswith("avx512")])
+@pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
+@pytest.mark.parametrize("zero", [0, 131])
+def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int) -> None:
+    """Half to even, within 0 and 255; scales are powers of two, so that all is exact."""
+    (mr, nv), rng = gemm_int8_tile(level), np.random.default_rng(n)
+    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[0])
+    x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
+    factor = guarded(np.exp2(rng.integers(-11, -6, n)).astype(np.float32))
+    summand = guarded((rng.integers(-40, 40, n) / 2).astype(np.float32))
+    rows, weights = guarded(x.view(np.int32)), guarded(pack_int8(w, None))
+    made, unused = Output(mr, n, dtype=np.uint8), np.zeros((mr, nv * PANEL), np.float32)
+    for col in range(0, n, nv * PANEL):
+        count = min(nv, -(-(n - col) // PANEL))
+        run(GemmTile(
+            k=6, a=rows.ctypes.data, lda=6, a_step=1, b=weights[col // PANEL :].ctypes.data,
+            b_panel=weights.shape[1] * PANEL, b_row=PANEL, c=unused.ctypes.data, ldc=nv * PANEL,
+            mr=mr, nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1), zero=9,
+            factor=factor[col:].ctypes.data, summand=summand[col:].ctypes.data,
+            bytes=made.address + col, bytes_row=made.stride, bytes_zero=zero,
+        ))  # fmt: skip
+    made.check_canaries()
+    wanted = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand) + zero
+    np.testing.assert_array_equal(made.view, np.clip(wanted, 0, 255).astype(np.uint8))

@@ -41,7 +41,7 @@ INLINE bool same_column(const uint8_t* const* taps, int i, const uint8_t* const*
 }
 
 // V vectors of channels of all pixels, the last one perhaps in part.
-template <int V>
+template <int V, bool ROUNDS>
 void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
   const int64_t channel = t->channel + at;
   const int64_t used = t->channels - at < V * W ? t->channels - at : (int64_t)V * W;
@@ -59,6 +59,7 @@ void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
   }
   const uint8_t* const* taps = t->taps;
   float* c = t->c + at;
+  const Rounding<ROUNDS ? V : 0> rounding(t, at, edge, whole);
   for (int64_t p = 0; p < t->pixels; p++, taps += 12, c += t->ldc) {
     if (p && same_column(taps, 0, taps - 12, 1) && same_column(taps, 1, taps - 12, 2)) {
       UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
@@ -71,11 +72,25 @@ void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
       load_column(x[1], taps + 1, channel, bytes, flip);
     }
     load_column(x[2], taps + 2, channel, bytes, flip);
+    vi sum[V];
     UNROLL for (int v = 0; v < V; v++) {
-      vi sum = start[v];
-      UNROLL for (int i = 0; i < 3; i++) sum = dot_bytes(left_of(x[i][v], vi{}), load_bytes(w[i][v]), sum);
-      if (v < V - 1 || whole) store(c + v * W, to_float(sum));
-      else store(c + v * W, to_float(sum), edge);
+      sum[v] = start[v];
+      UNROLL for (int i = 0; i < 3; i++)
+        sum[v] = dot_bytes(left_of(x[i][v], vi{}), load_bytes(w[i][v]), sum[v]);
+    }
+    if (ROUNDS) {
+      rounding.store_row(t->bytes + at + p * t->bytes_row, sum, edge, whole);
+      continue;
+    }
+    UNROLL for (int v = 0; v < V; v++) {
+      if (v < V - 1 || whole) store(c + v * W, to_float(sum[v]));
+      else store(c + v * W, to_float(sum[v]), edge);
     }
   }
+}
+
+template <int V>
+void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
+  if (t->bytes) depthwise_columns<V, true>(t, at);
+  else depthwise_columns<V, false>(t, at);
 }

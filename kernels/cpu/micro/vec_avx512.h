@@ -154,7 +154,7 @@ INLINE void store_mask(uint8_t* p, vm m, int64_t n) {
   _mm_mask_storeu_epi8(p, first(n), _mm_maskz_set1_epi8(m, 1));
 }
 //% endif
-//% if "ints" in needs
+//% if "ints" in needs or "int8" in needs
 
 INLINE vf load_int(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
 INLINE vf load_int(const int32_t* p, int64_t n) {

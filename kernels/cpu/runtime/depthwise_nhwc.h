@@ -75,8 +75,9 @@ inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t r
     const int64_t y_row = gemm.results[0].strides[0];
     tile.c = gemm.chain ? sums : y + row * y_row + first;
     tile.ldc = gemm.chain ? kTapChannels : y_row;
+    if (gemm.rounds && gemm.k == 3 && tile.single) round_into(gemm, item, row, first, tile);
     gemm.isa->depthwise_nhwc_int8(&tile);
-    if (gemm.chain)
+    if (gemm.chain && !tile.bytes)
       finish_tile(gemm, item, {row, first, static_cast<int32_t>(pixels), static_cast<int32_t>(channels)},
                   sums, kTapChannels);
   }

@@ -201,6 +201,7 @@ inline void set_fours(const Call& call, const TensorView* views, GemmJob& job) {
   else if (zero) job.zero = *reinterpret_cast<const uint8_t*>(zero);
   if (is_signed) job.zero += 128, job.flip = static_cast<int32_t>(0x80808080);
   job.kernel = job.isa->gemm_int8;
+  job.rounds = rounds_sums(job);
   job.mr = job.isa->int8_mr, job.nv = job.isa->int8_nv;
   job.whole_k = 1;
   job.x_row /= 4, job.k /= 4;

@@ -41,6 +41,7 @@ struct GemmJob {
   const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null
   int32_t zero, flip;       // zero point of 8-bit integers as unsigned ones; bits of x to invert
   int32_t whole_k;          // sums may not be kept in float32 between blocks of k
+  int32_t rounds;           // 1: kernels round sums of bytes to bytes, instead of the chain
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
@@ -145,6 +146,12 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
   else split_tile(job, item.index, at, c, ldc);
 }
 
+// Whether kernels for sums of bytes do what the chain of these sums does.
+inline bool rounds_sums(const GemmJob& job) {
+  const int level = level_of(job.isa->isa);
+  return job.type && job.type->rounds && level >= level_of("avx512") && level <= level_of("amxbf16");
+}
+
 inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
 
 // Whether the result goes past the caches: written the usual way, its lines would be read first.
@@ -237,6 +244,16 @@ inline PrefetchRange panels_ahead(const GemmJob& job, const Part& part, int64_t 
   return {panels_at(job, part, i, k0), min(job.k_block, job.k - k0), panels, job.w_panel};
 }
 
+// Lets a tile that begins at a row and column round its sums to bytes where the result lies.
+template <typename T>
+inline void round_into(const GemmJob& job, const Item& item, int64_t row, int64_t column, T& tile) {
+  tile.factor = reinterpret_cast<const float*>(item.extra[0]) + column;
+  tile.summand = reinterpret_cast<const float*>(item.extra[1]) + column;
+  tile.bytes_row = job.results[0].strides[job.outer];
+  tile.bytes = reinterpret_cast<uint8_t*>(item.result[0]) + row * tile.bytes_row + column;
+  tile.bytes_zero = job.type->zero;
+}
+
 // One register-tile column over the rows of the part and one block of k.
 inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
   alignas(64) float finished[kMaxTile];
@@ -286,9 +303,10 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     if (job.row_sums) tile.row_sums = job.row_sums + row;
     tile.c = finishes ? finished + held * wide : sum;
     tile.ldc = finishes ? wide : ld;
+    if (job.rounds) round_into(job, part.item, row, n0, tile);
     job.kernel(&tile);
     row += tile.mr;
-    if (!finishes) continue;
+    if (!finishes || job.rounds) continue;
     held += tile.mr;
     if (b + 1 < blocks && held + job.mr <= room) continue;
     finish(job, part.item, {row - held, n0, held, static_cast<int32_t>(columns)}, finished, wide);

@@ -167,6 +167,9 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
     if (i < chain.results && !element_size(chain.result[i])) return false;
     digest.number(chain.result[i]);
   }
+  if (chain.rounds && (chain.operands != 3 || chain.results != 1 || chain.zero < 0 || chain.zero > 255))
+    return false;
+  digest.number(chain.rounds), digest.number(chain.zero);
   return true;
 }
 
