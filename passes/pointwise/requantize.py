@@ -3,6 +3,7 @@
 saturate(round(q) + z, low, high) - z   ->   saturate(round(q), low - z, high - z)
 saturate(round(relu(x) / s) + z, z, …)  ->   saturate(round(x / s) + z, z, …)
 round(q) + 0, x - 0                     ->   as they are
+x - z, x - z                            ->   one of equal steps
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ def shorten_requantization(chain: Chain) -> Chain:
 
 def _shorter(chain: Chain) -> Iterator[Chain]:
     """Yield chains with one step less that is read."""
+    seen: dict[str, int] = {}
     for i, step in enumerate(chain.steps):
+        made = len(chain.operands) + i
+        if (first := seen.setdefault(repr(step), made)) != made:  # of zeros, repr tells the sign
+            yield _reading(chain, i, first)
+            continue
         value = step.args[0] if step.args else None
         if not isinstance(value, int) or len(step.args) < 2 or not isinstance(step.args[1], float):
             continue

@@ -143,7 +143,7 @@ def test_panels_hold_the_matrix() -> None:
 def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int) -> None:
     """Half to even, within 0 and 255; scales are powers of two, so that all is exact."""
     (mr, nv), rng = gemm_int8_tile(level), np.random.default_rng(n)
-    run = kernel(emit("gemm_int8", level), symbols("gemm_int8", level)[0])
+    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[0])
     x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
     factor = guarded(np.exp2(rng.integers(-11, -6, n)).astype(np.float32))
     summand = guarded((rng.integers(-40, 40, n) / 2).astype(np.float32))

@@ -66,3 +66,16 @@ def test_a_result_that_is_kept_stays_what_it_was() -> None:
         number, same = joined[0].reference([X])
         np.testing.assert_array_equal(number, after.reference([kept])[0])
     np.testing.assert_array_equal(same, kept)
+
+
+def test_equal_steps_are_one() -> None:
+    """As where two operators dequantize the same integers, which a table can then replace."""
+    steps = (
+        Step("round", (0,)), Step("saturate", (1, -3.0, 252.0)), Step("sigmoid", (2,)),
+        Step("saturate", (1, -3.0, 252.0)), Step("mul", (3, 4)),
+    )  # fmt: skip
+    chain = Chain(("full",), steps, (5,))
+    short = shorten_requantization(chain)
+    assert [step.op for step in short.steps] == ["round", "saturate", "sigmoid", "mul"]
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(short.reference([X])[0], chain.reference([X])[0])
