@@ -340,14 +340,11 @@ def test_every_task_runs_once_when_its_rows_are_there(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [((TWO, TWO, TWO),), ((WIDE, ALL),), ((ALL, TWO), (TWO,))])
-def test_more_calls(numbers: tuple[tuple[Linked, ...], ...]) -> None:
-    assert Protocol(numbers).explore() > 100
-
-
-@pytest.mark.slow
-def test_two_followers() -> None:
-    assert Protocol(((ONE, ONE),), followers=2).explore() > 100
+@pytest.mark.parametrize(
+    ("numbers", "followers"), [(((WIDE, ALL),), 1), (((ALL, TWO), (TWO,)), 1), (((ONE,),), 2)]
+)
+def test_more_calls_and_followers(numbers: tuple[tuple[Linked, ...], ...], followers: int) -> None:
+    assert Protocol(numbers, followers).explore() > 100_000
 
 
 def test_tasks_must_wait_for_their_rows() -> None:
