@@ -41,7 +41,9 @@ from tracea_graph.pipeline.inputs import gather_inputs
 pytestmark = pytest.mark.slow
 
 CORPUS = ROOT.parent / "shared" / "corpus" / "real"
-PUBLIC = tuple(sorted(path.stem for path in CORPUS.glob("*.onnx")))
+CRASHES = "openmip-app.github.io__centroid_score_int8"
+"""A model whose original divides by zero in ONNX Runtime, which ends the process."""
+PUBLIC = tuple(sorted(path.stem for path in CORPUS.glob("*.onnx") if path.stem != CRASHES))
 SMALL, LARGE = ("tiny-bert", "mobilenetv2"), ("minilm", "resnet50")
 TARGETS = "linux-aarch64,windows-x86_64"
 HERE_TOO = "tiny-bert"
