@@ -178,6 +178,7 @@ def built_for(name: str, folder: Path) -> Library:
 
 
 OTHERS = [name for name in PLATFORMS if PLATFORMS[name] != HERE]
+"""Platforms that libraries are cross-compiled for."""
 
 
 @NEEDS_ZIG
