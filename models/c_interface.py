@@ -25,7 +25,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import tracea_graph as tg
-from tracea_graph.commands.kernels import build_kernels
+from tracea_graph.commands.build_kernel_library import build_kernels
 from tracea_graph.commands.production_telemetry import read_runs
 from tracea_graph.kernels.cpu.plan_encoding import decode
 from tracea_graph.native_library import Conv2dParams, NativeLibrary, view

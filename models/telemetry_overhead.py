@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tracea_graph.commands.kernels import build_kernels
+from tracea_graph.commands.build_kernel_library import build_kernels
 from tracea_graph.toolchain import find_compiler
 
 __all__ = ["main"]

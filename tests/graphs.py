@@ -28,7 +28,7 @@ from tracea_graph import load, passes
 from tracea_graph.ir import DType, Node, TensorSpec, Weight
 from tracea_graph.kernels.cpu import phases as cpu_phases
 from tracea_graph.ops.function_body import Body
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import DecisionTrace, Pass, Phase, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import Region, TileGraph

@@ -26,7 +26,7 @@ from tracea_graph.kernels.gpu.variants import VARIANTS as GPU_VARIANTS
 from tracea_graph.kernels.operations import ALIASES
 from tracea_graph.policy import KernelPlan
 from tracea_graph.target_names import TARGETS
-from tracea_graph.views.doctor import render_kernel
+from tracea_graph.views.doctor import render_kernel_choice
 
 HERE = levels_of(profile_cpu())
 PRECISIONS = ("fp32", "BF16", "fp16", "int8", "int16", "bf16x2")
@@ -184,7 +184,7 @@ def text_of(what: Any) -> str:
 def test_the_doctor_shows_the_answer_in_80_columns() -> None:
     for target in ("host", "cuda:sm_90"):
         plan = context(target).plan_kernel("conv2d", precision="int8")
-        shown = text_of(render_kernel(plan))
+        shown = text_of(render_kernel_choice(plan))
         assert max(map(len, shown.splitlines())) <= 80
         assert plan.variant_id in shown and "note: no shape was given" in shown
         for other in plan.rejected:

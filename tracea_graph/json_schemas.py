@@ -18,7 +18,7 @@ from tracea_graph.views.retune_record import Retuned
 from tracea_graph.views.serving import ServingReport
 from tracea_graph.views.shape_check import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
-from tracea_graph.views.tuning_documents import CachedResult, TunedReport
+from tracea_graph.views.tuning_json import CachedResult, TunedReport
 from tracea_graph.views.verify import VerifyReport
 
 __all__ = ["DOCUMENTS", "document_schema"]

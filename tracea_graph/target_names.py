@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracea_graph.kernels.cpu.target_words import OPERATIONS
-from tracea_graph.kernels.cpu.target_words import TARGETS as _CPU
-from tracea_graph.kernels.gpu.target_words import TARGETS as _GPU
+from tracea_graph.kernels.cpu.named_targets import OPERATIONS
+from tracea_graph.kernels.cpu.named_targets import TARGETS as _CPU
+from tracea_graph.kernels.gpu.named_targets import TARGETS as _GPU
 
 __all__ = ["BOTH", "HOST", "OPERATIONS", "TARGETS"]
 

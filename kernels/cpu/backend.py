@@ -28,6 +28,7 @@ from tracea_graph.kernels.cpu.library_build import build_ahead, build_library, c
 from tracea_graph.kernels.cpu.lowering.guard_program import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine_model import CALL_TRACING, DIAGNOSTICS, measured_machine
+from tracea_graph.kernels.cpu.named_targets import TARGETS
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
 from tracea_graph.kernels.cpu.phases.lower_precision import (
     FALLBACK,
@@ -40,7 +41,6 @@ from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFus
 from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, kernels_of_functions
-from tracea_graph.kernels.cpu.target_words import TARGETS
 from tracea_graph.kernels.cpu.variants import kernels_of_level
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tracea_graph.kernels.cpu.operand_schemas import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
-from tracea_graph.kernels.cpu.operand_schemas import operand as _op
-from tracea_graph.kernels.cpu.operand_schemas import result as _out
-from tracea_graph.kernels.cpu.product_calls import (
+from tracea_graph.kernels.cpu.matmul_calls import (
     BITMAP,
     BITMAP_BF16,
     BLOCK_SPARSE,
@@ -26,6 +23,9 @@ from tracea_graph.kernels.cpu.product_calls import (
     gemm,
     round_rows,
 )
+from tracea_graph.kernels.cpu.operand_schemas import BLOCK, BYTES, F32_OR_BF16, LIMITS, NARROW
+from tracea_graph.kernels.cpu.operand_schemas import operand as _op
+from tracea_graph.kernels.cpu.operand_schemas import result as _out
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, TaskSchedule
 from tracea_graph.kernels.schema import (
     Attribute,

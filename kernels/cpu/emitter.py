@@ -17,9 +17,9 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source, generated_source
 from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.functions import KERNELS, ExportedFunction
-from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of, vectors_of
-from tracea_graph.kernels.cpu.scale_division import quotients, rounded_stores
+from tracea_graph.kernels.cpu.division_by_constant_scale import quotients, rounded_stores
+from tracea_graph.kernels.cpu.exported_functions import KERNELS, ExportedFunction
+from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of, vector_level_of
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     PANEL,
@@ -92,7 +92,7 @@ def emit_unit(
     body = render(
         variant.template,
         isa=variant.isa,
-        vectors_of=vectors_of(variant.isa),
+        vectors_of=vector_level_of(variant.isa),
         symbols=exported,
         **_parameters(variant, chain),
     )
@@ -138,7 +138,7 @@ def _variant(kernel: str, isa: str, chain: Chain | None, tiles: Tiles) -> Kernel
 def _parameters(variant: KernelVariant, chain: Chain | None) -> dict[str, object]:
     if chain is None:
         return {"needs": variant.functions, **variant.params}
-    wide, broad = isa_of(variant.isa).width > 1, vectors_of(variant.isa) == "avx512"
+    wide, broad = isa_of(variant.isa).width > 1, vector_level_of(variant.isa) == "avx512"
     text = chain.text
     chain, tables = with_tables(chain)
     stores: dict[int, tuple[str, int | None]] = dict(rounded_stores(chain) if broad else {})

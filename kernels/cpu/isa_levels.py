@@ -19,14 +19,14 @@ __all__ = [
     "X86",
     "Isa",
     "IsaFamily",
-    "families_of",
+    "families_with_level",
     "family_of",
     "features_of",
     "fingerprint",
     "host_levels",
     "isa_of",
     "levels_of",
-    "vectors_of",
+    "vector_level_of",
 ]  # fmt: skip
 
 COMMON_FLAGS = (
@@ -196,16 +196,16 @@ def isa_of(name: str) -> Isa:
     return _LEVEL[name]
 
 
-def families_of(name: str) -> tuple[IsaFamily, ...]:
+def families_with_level(name: str) -> tuple[IsaFamily, ...]:
     """The families that have the level ``name``.  Raises KeyError if unknown."""
     isa = isa_of(name)
     return tuple(family for family in FAMILIES if isa in family.levels)
 
 
-def vectors_of(name: str) -> str:
+def vector_level_of(name: str) -> str:
     """The level whose vectors the level ``name`` uses.  Raises KeyError if unknown."""
     base = isa_of(name).base
-    return vectors_of(base) if base else name
+    return vector_level_of(base) if base else name
 
 
 # ---- what a processor has ------------------------------------------------------------------

@@ -14,9 +14,14 @@ from types import MappingProxyType
 
 from tracea_graph.hardware import Measurements, profile_cpu
 from tracea_graph.kernels.cpu.calls import BLOCK, CALLS
-from tracea_graph.kernels.cpu.isa_levels import LEVELS, families_of, isa_of, vectors_of
+from tracea_graph.kernels.cpu.isa_levels import (
+    LEVELS,
+    families_with_level,
+    isa_of,
+    vector_level_of,
+)
+from tracea_graph.kernels.cpu.named_targets import OPERATIONS
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES, GemmSchedule
-from tracea_graph.kernels.cpu.target_words import OPERATIONS
 from tracea_graph.kernels.cpu.variants import PANEL, VARIANTS, KernelVariant, find_variant
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import CallSchema, Sizes
@@ -30,7 +35,7 @@ from tracea_graph.policy import (
     Pointwise,
     Rowwise,
     Transformed,
-    Unstructured,
+    UnstructuredSparse,
     Windowed,
 )
 from tracea_graph.policy.operator_topology import Kind
@@ -76,7 +81,7 @@ class CpuCatalog(KernelCatalog):
                 rows, dense = max(prod(block) // BLOCK, 1), _dense(sizes)
                 return BlockSparse(rows, BLOCK, min(1.0, count * rows * BLOCK / dense))
             case "gemm_bitmap":
-                return Unstructured(min(1.0, sizes.of("w")[0] / _dense(sizes)))
+                return UnstructuredSparse(min(1.0, sizes.of("w")[0] / _dense(sizes)))
             case "attention" if sizes["window_left"] >= 0:
                 return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
             case "winograd" | "conv_dispatch":
@@ -193,8 +198,8 @@ def _usable(levels: tuple[str, ...]) -> frozenset[str]:
 
 def _relation(level: str) -> Callable[[str], bool]:
     """Whether a level is one of the same architecture."""
-    families = set(families_of(level))
-    return lambda other: not families.isdisjoint(families_of(other))
+    families = set(families_with_level(level))
+    return lambda other: not families.isdisjoint(families_with_level(other))
 
 
 @cache
@@ -253,7 +258,7 @@ def _peak(figures: Measurements, variant: KernelVariant) -> float:
 
     own = [figures.peak(variant.element, n) for n in (isa.name, *isa.features)]
     if variant.element == "f32":
-        own = [figures.peak("f32", vectors_of(isa.name))]
+        own = [figures.peak("f32", vector_level_of(isa.name))]
     found = max(own, default=0.0) or best(variant.element)
     return 2.0 * best("f32") if isa.base and not found else found
 

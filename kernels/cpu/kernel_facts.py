@@ -13,7 +13,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import isa_of
 from tracea_graph.kernels.cpu.kernel_catalog import variant_id
 from tracea_graph.kernels.cpu.library_build import compiled_object

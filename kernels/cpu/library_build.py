@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.combined_compilation_units import combined_units
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.host_loop_units import units_for
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, FAMILIES, LEVELS, isa_of
-from tracea_graph.kernels.cpu.precompiled_intrinsics import (
+from tracea_graph.kernels.cpu.precompiled_header import (
     USES,
     header_flags,
     precompiled,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.division_by_constant_scale import zero_of_rounded_rows
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import LOOP_UNITS, units_for
 from tracea_graph.kernels.cpu.isa_levels import LEVELS
-from tracea_graph.kernels.cpu.scale_division import zero_of_rounded_rows
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
     Tiles,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Schedule
@@ -116,7 +116,7 @@ def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> s
 
 
 _KERNELS_HEAD = """\
-// The functions of kernels, written by schema_header.py: edit functions.py and variants.py.
+// Functions of kernels, written by schema_header.py: edit exported_functions.py and variants.py.
 #pragma once
 #include "tracea_kernels.h"
 

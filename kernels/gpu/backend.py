@@ -30,10 +30,10 @@ from tracea_graph.kernels.gpu.library_build import (
 )
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, gpus, level_of, measured_machine
+from tracea_graph.kernels.gpu.named_targets import TARGETS
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone_functions import OPS, kernels_of_functions
-from tracea_graph.kernels.gpu.target_words import TARGETS
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.program_writer import LackingError

@@ -142,7 +142,7 @@ def _blocks_size(s: Sizes) -> tuple[int, ...]:
 
 
 def _gemm_blocks(dtype: str) -> CallSchema:
-    """Schema of a matmul over the blocks of w that are not zero (``block_layout.py``).
+    """Schema of a matmul over the blocks of w that are not zero (``zero_block_storage.py``).
 
     ``odd`` is NaN where a slice of a row of x has a number that is not finite, and 0 elsewhere.
     """

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.block_rules import ColumnBlockGemm, TiledColumnBlockGemm
 from tracea_graph.kernels.gpu.byte_embedding import BYTE_EMBEDDING
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
+from tracea_graph.kernels.gpu.zero_block_rules import ColumnBlockGemm, TiledColumnBlockGemm
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.fused_region import RegionParams

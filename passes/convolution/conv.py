@@ -15,7 +15,7 @@ from tracea_graph.ir import Attr, TensorSpec, Weight
 from tracea_graph.ops.chain import FULL, ROW, SCALAR
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.passes.convolution.derived_filters import must_stay_plain, select_taps
-from tracea_graph.passes.convolution.read_window import live_taps, read_window
+from tracea_graph.passes.convolution.window_attributes import live_taps, read_window
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, BoundChain, inline_producer
 from tracea_graph.passes.pointwise.read_elementwise import fuse_into_producer
 from tracea_graph.passes.region_helpers import (

@@ -28,7 +28,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.weight_layouts import ALIGNED
-from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.matmul.constant_matrices import is_shared
 from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason

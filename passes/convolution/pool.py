@@ -10,7 +10,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.iteration_space_parts import constant_ints
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule

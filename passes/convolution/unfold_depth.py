@@ -12,7 +12,7 @@ from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.elementwise_steps import UNARY
 from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.passes.convolution.read_window import live_taps, read_window
+from tracea_graph.passes.convolution.window_attributes import live_taps, read_window
 from tracea_graph.passes.region_helpers import attribute, fused_region, int_constant
 from tracea_graph.ttg import Region, TileGraph
 

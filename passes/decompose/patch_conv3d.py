@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["decompose_patch_conv3d"]

@@ -11,7 +11,7 @@ from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.ops.chain import HALVES
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, PlainMatrix
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason

@@ -12,8 +12,8 @@ from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Ref, Step
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, identity
 from tracea_graph.ops.index_map import IndexMap, ViewMove
-from tracea_graph.passes.layout.read_rearrangement import read_rearrangement
 from tracea_graph.passes.layout.read_views import read_view, view_of_operand
+from tracea_graph.passes.layout.rearrangements_to_index_maps import read_rearrangement
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
 from tracea_graph.ttg import Region, TileGraph
 

@@ -29,7 +29,7 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
-from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
     BYTES,
     column_zeros,

@@ -22,7 +22,7 @@ from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
-from tracea_graph.passes.convolution.read_window import read_window
+from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.region_helpers import attribute, is_f32, operand_producer

@@ -18,7 +18,7 @@ from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["PRUNED", "CompressedMatrix", "chosen_for", "not_chosen", "pruned_for"]
+__all__ = ["PRUNED", "CompressedMatrix", "chosen_for", "pruned_for", "reason_not_compressed"]
 
 Floats = npt.NDArray[np.floating[Any]]
 PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
@@ -42,7 +42,7 @@ def pruned_for(
     return found if found is None or replaceable_matrix(graph, region) is not None else None
 
 
-def not_chosen(value: str) -> Reason:
+def reason_not_compressed(value: str) -> Reason:
     """Return the reason to leave a matrix that compression did not choose for a rule."""
     return Reason(f"the search did not choose {value!r} for this", Code.NOT_APPLICABLE)
 

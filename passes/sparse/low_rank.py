@@ -23,7 +23,11 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import gemm_pattern
 from tracea_graph.passes.region_helpers import attribute, fused_region
-from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, chosen_for, not_chosen
+from tracea_graph.passes.sparse.chosen_compression import (
+    CompressedMatrix,
+    chosen_for,
+    reason_not_compressed,
+)
 from tracea_graph.passes.sparse.low_rank_exact import two_products
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -72,7 +76,7 @@ class LowRankGemm(PatternPass):
         if m.root.rule == self.name:
             return Reason("it is a factor already", Code.OTHER_FORM)
         if (found := chosen_for(self.chosen, m.root, 2)) is None:
-            return not_chosen(m.root.operands[1])
+            return reason_not_compressed(m.root.operands[1])
         shape = m.graph.spec(m.root.results[0]).shape
         if shape is None:
             return f"the rank of {m.root.results[0]!r} is not known"
@@ -101,7 +105,7 @@ class LowRankConv(PatternPass):
         found = self.chosen.get(conv_output(region)) if conv_of(region) else None
         spec = m.graph.spec(region.results[0])
         if found is None:
-            return not_chosen(region.operands[1])
+            return reason_not_compressed(region.operands[1])
         if spec.shape is None:
             return Reason(f"the rank of {region.results[0]!r} is not known", Code.UNKNOWN_SHAPE)
         a, b = found.matrices
@@ -139,7 +143,7 @@ class LowRankEmbedding(PatternPass):
         region, table, ids = m.root, m.values["table"], m.values["ids"]
         found, spec = self.chosen.get(table_key(table)), m.graph.spec(region.results[0])
         if found is None:
-            return not_chosen(table)
+            return reason_not_compressed(table)
         if spec.shape is None:
             return Reason(f"the rank of {region.results[0]!r} is not known", Code.UNKNOWN_SHAPE)
         a, b = found.matrices

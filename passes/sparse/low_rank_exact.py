@@ -24,7 +24,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
     why_not_replaceable,
 )
 from tracea_graph.passes.region_helpers import fused_region
-from tracea_graph.passes.sparse.exact_low_rank import EPSILON, Floats
+from tracea_graph.passes.sparse.find_exact_low_rank import EPSILON, Floats
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

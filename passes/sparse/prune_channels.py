@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
+from tracea_graph.passes.sparse.chosen_compression import (
+    CompressedMatrix,
+    pruned_for,
+    reason_not_compressed,
+)
 from tracea_graph.passes.sparse.dead_channels import (
     channel_producers,
     remove_channels,
@@ -35,7 +39,7 @@ class PruneChannels:
         if not isinstance(region.params, GemmParams):
             return
         if (found := pruned_for(self.chosen, graph, region)) is None:
-            yield Miss(self.name, region.id, not_chosen(region.operands[1]))
+            yield Miss(self.name, region.id, reason_not_compressed(region.operands[1]))
             return
         (matrix,) = found.matrices
         kept = whole_vectors(np.any(matrix, axis=1))

@@ -17,7 +17,11 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.passes.matmul.constant_matrices import replaceable_matrix
 from tracea_graph.passes.region_helpers import fused_region, only_read_by
-from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
+from tracea_graph.passes.sparse.chosen_compression import (
+    CompressedMatrix,
+    pruned_for,
+    reason_not_compressed,
+)
 from tracea_graph.passes.sparse.pruned_weights import (
     pruned_bias,
     pruned_weight,
@@ -70,7 +74,7 @@ class PruneHeads:
         if not isinstance(region.params, GemmParams):
             return
         if (found := pruned_for(self.chosen, graph, region)) is None:
-            yield Miss(self.name, region.id, not_chosen(region.operands[1]))
+            yield Miss(self.name, region.id, reason_not_compressed(region.operands[1]))
             return
         if (behind := prunable_heads(graph, region)) is None:
             why = f"no attention whose heads may go makes {region.operands[0]!r}"

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from tracea_graph.ir import Weight
 from tracea_graph.ops.weight_layouts import ALIGNED
-from tracea_graph.passes.sparse.exact_low_rank import RankScan
-from tracea_graph.passes.sparse.zero_maps import LEAST_ZEROS, ZeroMaps, sampled_zeros
+from tracea_graph.passes.sparse.find_exact_low_rank import RankScan
+from tracea_graph.passes.sparse.sampled_zero_scan import LEAST_ZEROS, ZeroMaps, sampled_zeros
 
 __all__ = [
     "DENSE",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.commands.kernels import KernelLibrary, build_kernels
+from tracea_graph.commands.build_kernel_library import KernelLibrary, build_kernels
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.native_library import NativeLibrary
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.commands.kernels import KernelLibrary, build_kernels
+from tracea_graph.commands.build_kernel_library import KernelLibrary, build_kernels
 from tracea_graph.kernels.cpu import emitter
 
 ROOT = Path(__file__).resolve().parents[2]

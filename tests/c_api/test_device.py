@@ -16,7 +16,7 @@ from tests.c_api.test_hosts import compiled
 from tests.graphs import normal, session
 from tests.tiny import child
 from tracea_graph import Options, api, target
-from tracea_graph.commands.kernels import KernelLibrary, build_kernels
+from tracea_graph.commands.build_kernel_library import KernelLibrary, build_kernels
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.standalone_functions import (
     OPS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.commands.kernels import KernelLibrary
+from tracea_graph.commands.build_kernel_library import KernelLibrary
 
 HOSTS = Path(__file__).with_name("hosts")
 LIBRARIES = {"launch.c": ("runtime",), "device.cpp": ("kernels", "runtime")}

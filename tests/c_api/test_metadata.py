@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tracea_graph.cli.main import main
-from tracea_graph.commands.kernels import KernelLibrary, list_kernels, show_kernel
+from tracea_graph.commands.build_kernel_library import KernelLibrary, list_kernels, show_kernel
 from tracea_graph.errors import UsageError
 
 TARGET = "cpu:scalar"

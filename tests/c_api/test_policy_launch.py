@@ -12,7 +12,7 @@ import pytest
 
 import tracea_graph as tg
 from tests.graphs import normal
-from tracea_graph.commands.kernels import KernelLibrary
+from tracea_graph.commands.build_kernel_library import KernelLibrary
 from tracea_graph.config import Environment
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu.core_measurement import assumed_figures

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from tests.tiny import child, product
 from tracea_graph import api
-from tracea_graph.commands.kernels import KernelLibrary
+from tracea_graph.commands.build_kernel_library import KernelLibrary
 from tracea_graph.native_library import KernelError, NativeLibrary, view
 from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load

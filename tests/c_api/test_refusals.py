@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracea_graph.commands.kernels import build_kernels
+from tracea_graph.commands.build_kernel_library import build_kernels
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.native_library import Conv2dParams, KernelError, NativeLibrary, TensorView, view

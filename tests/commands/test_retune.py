@@ -17,8 +17,8 @@ from tracea_graph import Options, optimize
 from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict, RewriteGroup
 from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.cli import main
-from tracea_graph.commands import retune as retune_module
-from tracea_graph.commands.retune import retune, strip_custom_ops
+from tracea_graph.commands import drop_slower_kernels as retune_module
+from tracea_graph.commands.drop_slower_kernels import retune, strip_custom_ops
 from tracea_graph.errors import UsageError, VerifyError
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]

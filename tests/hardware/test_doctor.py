@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu import core_measurement as measuring
 from tracea_graph.kernels.cpu import peak_probes as probes
 from tracea_graph.kernels.cpu.core_measurement import assumed_figures, measure_core
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.isa_levels import families_of, family_of, levels_of
+from tracea_graph.kernels.cpu.isa_levels import families_with_level, family_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.object_cache import write_atomically
@@ -100,7 +100,7 @@ def test_all_of_it_as_table_and_json(cache: Path) -> None:
 OTHERS = [
     probe
     for probe in PROBES
-    if not measuring._runs(probe, HERE) and family_of(HERE) in families_of(probe.isa)
+    if not measuring._runs(probe, HERE) and family_of(HERE) in families_with_level(probe.isa)
 ]
 """Probes for processors of this family that have more than this one."""
 

@@ -21,7 +21,7 @@ from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
-from tracea_graph.kernels.cpu.precompiled_intrinsics import takes_intrinsics
+from tracea_graph.kernels.cpu.precompiled_header import takes_intrinsics
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
 from tracea_graph.toolchain.library_artifact import ignore_progress

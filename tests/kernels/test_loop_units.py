@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of, units_for
 from tracea_graph.kernels.cpu.library_build import manifest
 

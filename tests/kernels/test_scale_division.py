@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracea_graph.kernels.cpu.scale_division import quotients, reciprocal
+from tracea_graph.kernels.cpu.division_by_constant_scale import quotients, reciprocal
 from tracea_graph.ops.chain import Chain, Step
 
 

@@ -10,7 +10,7 @@ import pytest
 import tracea_graph.kernels.cpu
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.schema_header import kernels_header, schema_header
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, choice, number, numbers
 

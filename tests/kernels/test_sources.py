@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.conformance import HEADERS
 from tracea_graph.kernels.cpu.combined_compilation_units import _one
 from tracea_graph.kernels.cpu.emitter import CompilationUnit, compilation_units, emit_unit
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS
 from tracea_graph.toolchain.compilers import find_compiler
 

@@ -29,7 +29,7 @@ from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand_tiles
 

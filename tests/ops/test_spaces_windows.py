@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graphs import Net, normal, only, schedule_only
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.passes.convolution.resize import RESIZE
 from tracea_graph.rewrite import RulePass
 from tracea_graph.ttg import MemoryLevel, StagedRegions

@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.pipeline.planning import Planner
-from tracea_graph.ttg.arena import Arena, Lifetime, place_values
+from tracea_graph.ttg.arena_allocation import Arena, Lifetime, place_values
 
 PLANNED = {"batch": 1, "sequence": 128, "sequence_length": 128}
 

@@ -19,8 +19,8 @@ from tests.graphs import session
 from tests.tiny import answers, error_between, fed_too, product
 from tracea_graph import Options, Report, optimize
 from tracea_graph.commands.bench import BenchOptions, model_subject
+from tracea_graph.commands.drop_slower_kernels import retune, strip_custom_ops
 from tracea_graph.commands.profile import profile
-from tracea_graph.commands.retune import retune, strip_custom_ops
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, initializer_guards, load

@@ -23,7 +23,7 @@ from tracea_graph.hardware import profile_cpu
 from tracea_graph.kernels.cpu import emitter, kernel_catalog
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.core_measurement import assumed_figures
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.library_table import table_source
 from tracea_graph.kernels.cpu.machine_model import CpuDiagnostics
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES

@@ -21,7 +21,7 @@ from tracea_graph.policy import (
     Rowwise,
     SearchSpace,
     Transformed,
-    Unstructured,
+    UnstructuredSparse,
     Windowed,
 )
 from tracea_graph.policy.operator_topology import Kind
@@ -44,7 +44,7 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
             "20% of 32x16 blocks",
         ),
         (
-            OperatorTopology("gemm_bitmap", 1, 768, 768, Unstructured(0.3)), "bitmap",
+            OperatorTopology("gemm_bitmap", 1, 768, 768, UnstructuredSparse(0.3)), "bitmap",
             "30% of the elements",
         ),
         (OperatorTopology("attention", 4096, 4096, 64, Windowed(128)), "band", "257 of 4096"),
@@ -71,7 +71,7 @@ def test_structure_decides_the_tiling(
 def test_work_that_structure_saves_is_not_counted() -> None:
     dense = gemm(128)
     assert gemm(128, LowRank(64)).flops < 0.2 * dense.flops
-    assert gemm(128, Unstructured(0.25)).flops == 0.25 * dense.flops
+    assert gemm(128, UnstructuredSparse(0.25)).flops == 0.25 * dense.flops
     window = OperatorTopology("attention", 4096, 4096, 64, Windowed(8))
     assert window.flops == 2.0 * 4096 * 17 * 64
     assert gemm(128, BlockSparse(32, 16, 0.1)).moved < dense.moved
@@ -103,7 +103,7 @@ def test_a_space_is_pruned_to_what_is_worth_measuring() -> None:
         (("gemm", 0, 1, 1, Dense()), "sizes above 0"),
         (("gemm", 8, 8, 8, LowRank(9)), "rank 9 is not between 1 and 8"),
         (("gemm", 8, 8, 8, BlockSparse(4, 4, 1.5)), "density 1.5"),
-        (("gemm", 8, 8, 8, Unstructured(-1)), "density -1"),
+        (("gemm", 8, 8, 8, UnstructuredSparse(-1)), "density -1"),
         (("attention", 8, 8, 8, Windowed(0)), "a window of 0 contains no columns"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.cases import CHAINS, all_cases
 from tests.runtime.support import Case, run_cases
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.toolchain import Library

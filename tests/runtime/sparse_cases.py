@@ -15,7 +15,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.panels import pack_block_sparse, pack_block_sparse_vnni2, pack_panels
 from tracea_graph.ops.bf16 import round_bf16
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.passes.sparse.zero_maps import nonzero_tiles
+from tracea_graph.passes.sparse.sampled_zero_scan import nonzero_tiles
 
 __all__ = ["SPARSE_CHAIN", "infinite", "sparse_cases", "with_zeros"]
 

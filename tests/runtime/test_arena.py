@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracea_graph.kernels import cpu
-from tracea_graph.ttg.arena import Lifetime, place_values
+from tracea_graph.ttg.arena_allocation import Lifetime, place_values
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("lay_out.cpp")

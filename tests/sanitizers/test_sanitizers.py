@@ -22,7 +22,7 @@ from tests.runtime.linked_cases import linked_block
 from tests.runtime.support import Case, mutate
 from tests.sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 from tracea_graph.config import TOLERANCE
-from tracea_graph.kernels.cpu.functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.plan_encoding import encode
 

@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, X86, isa_of
 from tracea_graph.kernels.cpu.library_build import build_library
-from tracea_graph.kernels.cpu.precompiled_intrinsics import USES, header_flags, precompiled
+from tracea_graph.kernels.cpu.precompiled_header import USES, header_flags, precompiled
 from tracea_graph.kernels.program import OpType
 from tracea_graph.toolchain import Compiler, find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache

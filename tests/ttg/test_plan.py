@@ -10,7 +10,7 @@ import pytest
 from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, TileGraph, make_execution_plan
-from tracea_graph.ttg.arena import Lifetime, live_range, place_values, placement_order
+from tracea_graph.ttg.arena_allocation import Lifetime, live_range, place_values, placement_order
 
 LEVELS = (MemoryLevel("L1", 32e3), MemoryLevel("L2", 1e6), MemoryLevel("L3", 32e6))
 

@@ -13,7 +13,7 @@ import pytest
 from tests.ttg.models import gemm, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Node, TensorSpec
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.ttg import MemoryLevel, Region, RegionModel, TileGraph
 from tracea_graph.ttg.repeated_blocks import repeated_blocks
 from tracea_graph.views.ttg import NOTEBOOK

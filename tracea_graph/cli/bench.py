@@ -12,8 +12,8 @@ from rich.console import Console
 from tracea_graph.cli.console import print_written_files
 from tracea_graph.cli.option_flags import options_from_flags
 from tracea_graph.commands.bench import BenchOptions, bench
+from tracea_graph.commands.drop_slower_kernels import retune
 from tracea_graph.commands.profile import profile
-from tracea_graph.commands.retune import retune
 from tracea_graph.commands.serving import compare_serving
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import UsageError

@@ -19,7 +19,7 @@ from tracea_graph.target import BACKENDS, read_environment
 from tracea_graph.tuning import CACHE_FILE, CacheEntry, TuningCache
 from tracea_graph.tuning.cache_key import machine_facts
 from tracea_graph.views.terminal_tables import new_table
-from tracea_graph.views.tuning_documents import CachedResult
+from tracea_graph.views.tuning_json import CachedResult
 
 __all__ = ["run_cache"]
 

@@ -13,7 +13,7 @@ from tracea_graph.health_check import Doctor
 from tracea_graph.json_documents import to_json
 from tracea_graph.target import HOST
 from tracea_graph.version import runtime_conflict
-from tracea_graph.views.doctor import render_health, render_kernel
+from tracea_graph.views.doctor import render_health, render_kernel_choice
 
 __all__ = ["run_doctor"]
 
@@ -34,7 +34,7 @@ def run_doctor(args: argparse.Namespace, console: Console) -> int:
     plan = Context(args.target or HOST).plan_kernel(
         args.op, _shape(args.shape), args.dtype or "fp32"
     )
-    _show(console, to_json(plan).rstrip() if args.json else render_kernel(plan))
+    _show(console, to_json(plan).rstrip() if args.json else render_kernel_choice(plan))
     return 0
 
 

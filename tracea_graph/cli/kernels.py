@@ -7,7 +7,12 @@ import json
 
 from rich.console import Console
 
-from tracea_graph.commands.kernels import build_kernels, known_ops, list_kernels, show_kernel
+from tracea_graph.commands.build_kernel_library import (
+    build_kernels,
+    known_ops,
+    list_kernels,
+    show_kernel,
+)
 from tracea_graph.target import HOST, read_environment
 from tracea_graph.views.terminal_tables import new_table
 

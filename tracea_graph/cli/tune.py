@@ -37,7 +37,7 @@ from tracea_graph.tuning.telemetry import (
     write_csv,
 )
 from tracea_graph.views import plain_text
-from tracea_graph.views.tuning_documents import TunedCase, TunedReport
+from tracea_graph.views.tuning_json import TunedCase, TunedReport
 from tracea_graph.views.tuning_tables import (
     convergence_curves,
     convergence_svg,

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tracea_graph.cli.console import print_written_files
 from tracea_graph.cli.option_flags import options_from_flags
-from tracea_graph.commands.retune import strip_custom_ops
+from tracea_graph.commands.drop_slower_kernels import strip_custom_ops
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import VerifyError
 from tracea_graph.pipeline.output_files import check_file

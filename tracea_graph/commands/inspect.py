@@ -17,11 +17,11 @@ from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import load
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.fused_region import RegionParams
-from tracea_graph.ops.operator_spaces import COSTS
+from tracea_graph.ops.operator_iteration_spaces import COSTS
 from tracea_graph.ops.program_row_tiling import plan_subgraph
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.options import Options
-from tracea_graph.pipeline.planning import Planner, guarded_if_it_pays
+from tracea_graph.pipeline.planning import Planner, guard_initializers_if_faster
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.policy import CallDecision, CostModel
 from tracea_graph.policy.ort_cost import SHAPE_ONLY
@@ -87,7 +87,7 @@ class StageResults:
         if until == "import":
             planner = Planner(model.graph, options, symbols, measured)
         else:
-            model, planner = guarded_if_it_pays(model, options, symbols, measured)
+            model, planner = guard_initializers_if_faster(model, options, symbols, measured)
         graph = model.graph
         graph.bindings, graph.viewer = symbols, NOTEBOOK
         levels = planner.cost.machine.levels

@@ -2,7 +2,6 @@
 
 from tracea_graph.compress.calibration_data import DataSplit, Samples, split_data
 from tracea_graph.compress.compressible_layers import Layer, layers_of
-from tracea_graph.compress.compression_options import LayerOptions, option_of_median_error
 from tracea_graph.compress.error_budget import (
     LayerOption,
     allocate_budget,
@@ -17,6 +16,7 @@ from tracea_graph.compress.gram_matrices import (
     calibrate,
     output_names,
 )
+from tracea_graph.compress.layer_compression_choices import LayerOptions, option_of_median_error
 from tracea_graph.compress.layer_sensitivity import output_errors, perturbations_of
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.onnx_io.external_data import DataFile, DataPool
+from tracea_graph.onnx_io.hand_set_tiles_as_masks import write_masked
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.local_functions import LocalFunction
 from tracea_graph.onnx_io.model_reader import load
@@ -19,7 +20,6 @@ from tracea_graph.onnx_io.original_files import (
 )
 from tracea_graph.onnx_io.partial_models import write_part
 from tracea_graph.onnx_io.shape_check import check_shapes
-from tracea_graph.onnx_io.tile_masks import write_masked
 
 __all__ = [
     "BACKEND_KEY",

@@ -18,7 +18,7 @@ from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.common_subexpressions import share_duplicates
 from tracea_graph.onnx_io.constant_folding import fold_constants
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
-from tracea_graph.onnx_io.shape_computations import (
+from tracea_graph.onnx_io.remove_shape_computations import (
     fold_reshape_targets,
     read_sizes_from_inputs,
     share_sizes,

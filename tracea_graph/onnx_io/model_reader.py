@@ -18,6 +18,7 @@ from tracea_graph.onnx_io.custom_op_inlining import inline_bodies
 from tracea_graph.onnx_io.derived_weights import derive_weights
 from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.half_to_float32 import widen_to_float32
+from tracea_graph.onnx_io.hand_set_tiles_as_masks import patterns_of
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.loop_unrolling import Trips, known_trip_counts, unroll_loops
 from tracea_graph.onnx_io.node_conversion import all_nodes
@@ -25,10 +26,9 @@ from tracea_graph.onnx_io.other_file_formats import describe_other_format
 from tracea_graph.onnx_io.protobuf_wire import PayloadSpans, Span, WireError, parse_lazily
 from tracea_graph.onnx_io.subgraph_flattening import flatten_subgraphs, has_loops, loops_of_values
 from tracea_graph.onnx_io.tensor_data import FileSegment
-from tracea_graph.onnx_io.tile_masks import patterns_of
-from tracea_graph.ops.maskable_tiles import maskable_pattern
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.ops.region_subgraph import subgraph_of
+from tracea_graph.ops.values_masked_by_tiles import maskable_pattern
 from tracea_graph.temporary_files import gc_paused, open_regular_file
 from tracea_graph.ttg import TileGraph
 

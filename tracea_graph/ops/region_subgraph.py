@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.ops import OPS
 from tracea_graph.ops.fused_region import RegionParams
-from tracea_graph.ops.operator_spaces import space_of
+from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Subgraph", "subgraph_of"]

@@ -65,7 +65,7 @@ __all__ = [
     "Planner",
     "ScheduledGraph",
     "guard_condition_nodes",
-    "guarded_if_it_pays",
+    "guard_initializers_if_faster",
     "guards_of",
     "read_with_guards",
     "values_rounded_later",
@@ -461,7 +461,7 @@ def read_with_guards(model: Model) -> Model:
     return replace(load(model.path, guard=True), float32_form=model.float32_form)
 
 
-def guarded_if_it_pays(
+def guard_initializers_if_faster(
     model: Model,
     options: Options,
     symbols: Mapping[str, int],

@@ -35,7 +35,7 @@ from tracea_graph.pipeline.output_files import (
 from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.planning import (
     Planner,
-    guarded_if_it_pays,
+    guard_initializers_if_faster,
     read_with_guards,
     with_override_feed,
 )
@@ -184,7 +184,9 @@ def choose(run: PipelineRun) -> None:
     symbols = run.inputs.timed[0].symbols
     ranges = _ranges(run, symbols)
     if lock is None:
-        model, planner = guarded_if_it_pays(run.model, options, symbols, target, deadline, ranges)
+        model, planner = guard_initializers_if_faster(
+            run.model, options, symbols, target, deadline, ranges
+        )
     else:
         model = read_with_guards(run.model) if lock.guarded else run.model
         planner = Planner(model.graph, options, symbols, target, lock.cost, ranges=ranges)

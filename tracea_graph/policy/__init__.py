@@ -21,7 +21,7 @@ from tracea_graph.policy.operator_topology import (
     Pointwise,
     Rowwise,
     Transformed,
-    Unstructured,
+    UnstructuredSparse,
     Windowed,
 )
 from tracea_graph.policy.policy_engine import CallDecision, PolicyEngine
@@ -50,7 +50,7 @@ __all__ = [
     "Rowwise",
     "SearchSpace",
     "Transformed",
-    "Unstructured",
+    "UnstructuredSparse",
     "Windowed",
     "decision_time_share",
 ]

@@ -19,7 +19,7 @@ __all__ = [
     "Pointwise",
     "Rowwise",
     "Transformed",
-    "Unstructured",
+    "UnstructuredSparse",
     "Windowed",
     "dtype_of",
     "fallback_dtypes",
@@ -58,7 +58,7 @@ class BlockSparse:
 
 
 @dataclass(frozen=True)
-class Unstructured:
+class UnstructuredSparse:
     """A right operand of which the fraction ``density`` is not zero, at any positions."""
 
     density: float
@@ -99,8 +99,8 @@ class Permuted:
 
 
 Kind = (
-    Dense | LowRank | BlockSparse | Unstructured | Windowed | Transformed | Channelwise | Rowwise
-    | Pointwise | Permuted
+    Dense | LowRank | BlockSparse | UnstructuredSparse | Windowed | Transformed | Channelwise
+    | Rowwise | Pointwise | Permuted
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ class OperatorTopology:
             case BlockSparse(rows, columns, density):
                 if min(rows, columns) < 1 or not 0 <= density <= 1:
                     raise UsageError(f"no blocks of {rows}x{columns} with density {density:g}")
-            case Unstructured(density) if not 0 <= density <= 1:
+            case UnstructuredSparse(density) if not 0 <= density <= 1:
                 raise UsageError(f"density {density:g} is not between 0 and 1")
             case Windowed(window) if window < 1:
                 raise UsageError(f"a window of {window} contains no columns")
@@ -151,7 +151,7 @@ class OperatorTopology:
         match self.kind:
             case LowRank(rank):
                 return 2.0 * self.batch * self.m * rank * (self.k + self.n)
-            case BlockSparse(_, _, density) | Unstructured(density):
+            case BlockSparse(_, _, density) | UnstructuredSparse(density):
                 return dense * density
             case Windowed(window):
                 return dense * min(1.0, (2 * window + 1) / self.n)
@@ -167,7 +167,7 @@ class OperatorTopology:
         match self.kind:
             case LowRank(rank):
                 right = float(rank * (self.k + self.n))
-            case BlockSparse(_, _, density) | Unstructured(density):
+            case BlockSparse(_, _, density) | UnstructuredSparse(density):
                 right *= density
         return results + self.batch * (self.m * self.k + right)
 
@@ -196,7 +196,7 @@ def topology_of(
         case "blocks", (block, percent):
             kind = BlockSparse(block, _BLOCK_COLUMNS, min(percent, 100) / 100)
         case "bitmap", (_, percent):
-            kind = Unstructured(min(percent, 100) / 100)
+            kind = UnstructuredSparse(min(percent, 100) / 100)
         case "window", (_, window):
             kind = Windowed(window)
         case "transformed", _:

@@ -29,7 +29,7 @@ from tracea_graph.policy.operator_topology import (
     Pointwise,
     Rowwise,
     Transformed,
-    Unstructured,
+    UnstructuredSparse,
     Windowed,
     fallback_dtypes,
     topology_of,
@@ -198,7 +198,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
             return "two-products", f"a factor of rank {rank}: both take {share:.0%} of the dense"
         case BlockSparse(rows, columns, density):
             return "map", f"visits the stored {density:.0%} of {rows}x{columns} blocks only"
-        case Unstructured(density):
+        case UnstructuredSparse(density):
             return "bitmap", f"a bitmap says which {density:.0%} of the elements are stored"
         case Windowed(window):
             return "band", f"a row sees at most {2 * window + 1} of {t.n} columns"

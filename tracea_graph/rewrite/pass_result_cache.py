@@ -15,7 +15,7 @@ from tracea_graph.errors import RuleErrorContext
 from tracea_graph.rewrite.pattern import Miss
 from tracea_graph.rewrite.proposal import Pass, Proposal, ProposalPreview
 from tracea_graph.ttg import Region, TileGraph
-from tracea_graph.ttg.dependency_tracking import History
+from tracea_graph.ttg.cached_query_dependences import History
 
 __all__ = ["Answer", "PassResultCache"]
 

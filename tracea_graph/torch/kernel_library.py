@@ -12,7 +12,7 @@ from threading import Lock
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tracea_graph.commands.kernels import build_kernels
+from tracea_graph.commands.build_kernel_library import build_kernels
 from tracea_graph.errors import BuildError, TraceaError
 from tracea_graph.native_library import NativeLibrary, PreparedWeights, TensorView, view_of
 from tracea_graph.target import HOST, read_environment, target_of

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import TensorSpec, product
-from tracea_graph.ttg.arena import Arena, Lifetime, live_range, place_values, placement_order
+from tracea_graph.ttg.arena_allocation import (
+    Arena,
+    Lifetime,
+    live_range,
+    place_values,
+    placement_order,
+)
 from tracea_graph.ttg.iteration_space import extent_value
 from tracea_graph.ttg.memory_traffic import MemoryLevel, innermost_level
 from tracea_graph.ttg.region import Region

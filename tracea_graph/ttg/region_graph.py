@@ -18,7 +18,7 @@ from networkx import MultiDiGraph
 
 from tracea_graph.errors import CycleError, GraphError, StillReadError
 from tracea_graph.ir import Node, TensorSpec, Weight
-from tracea_graph.ttg.dependency_tracking import History, ValueStates
+from tracea_graph.ttg.cached_query_dependences import History, ValueStates
 from tracea_graph.ttg.graph_export import to_dot, to_json, to_networkx
 from tracea_graph.ttg.hand_set_tiles import TilePattern
 from tracea_graph.ttg.loop_nest_model import RegionModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.views.notebook_report import Report
-from tracea_graph.views.report_page import ReportProfiles, report_page
+from tracea_graph.views.optimization_report_page import ReportProfiles, report_page
 from tracea_graph.views.report_record import (
     CompressionRow,
     GroupRow,

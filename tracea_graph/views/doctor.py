@@ -21,7 +21,7 @@ from tracea_graph.views.terminal_tables import (
     text_cell,
 )
 
-__all__ = ["render_health", "render_kernel"]
+__all__ = ["render_health", "render_kernel_choice"]
 
 
 def render_health(health: Health) -> RenderableType:
@@ -29,7 +29,7 @@ def render_health(health: Health) -> RenderableType:
     return Group(*_health(health))
 
 
-def render_kernel(plan: KernelPlan) -> RenderableType:
+def render_kernel_choice(plan: KernelPlan) -> RenderableType:
     """Return the kernel of a problem with the reasons for it, then the others, with theirs."""
     sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
     parts: list[RenderableType] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracea_graph.views.report_page import report_fragment
+from tracea_graph.views.optimization_report_page import report_fragment
 from tracea_graph.views.report_record import ReportRecord
 
 __all__ = ["Report"]

@@ -19,7 +19,7 @@ from tracea_graph.views.profile_record import (
     notable_groups,
 )
 from tracea_graph.views.terminal_tables import Column, FittedTable, format_bytes, plain_text
-from tracea_graph.views.time_share import op_totals
+from tracea_graph.views.time_by_layer import op_totals
 
 _FEWER = "winograd"
 """The kernel that multiplies less than a direct convolution, whose FLOPs are counted."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.blocked_values import BlockedValue, per_channel
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import BlockedValue, per_channel
 from tracea_graph.kernels.cpu.lowering.region_values import DeferredChain, RegionValues
 from tracea_graph.kernels.cpu.lowering.region_writer import Slot
 from tracea_graph.kernels.program import View

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.cpu.filters import BLOCK, DepthwiseFilters, blocks
-from tracea_graph.kernels.cpu.lowering.blocked_values import Halo
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import Halo
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.conv import ConvParams

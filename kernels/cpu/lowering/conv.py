@@ -18,12 +18,16 @@ from tracea_graph.kernels.cpu.filters import (
     Nchw32cFilters,
     PointwiseFilters,
 )
-from tracea_graph.kernels.cpu.lowering.blocked_values import NCHW32C, BlockedValue, channel_tail
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import (
+    NCHW32C,
+    BlockedValue,
+    channel_tail,
+)
+from tracea_graph.kernels.cpu.lowering.choose_bf16_storage import accepts_nchw32c
 from tracea_graph.kernels.cpu.lowering.choose_layouts import halo_of, stored_halo
 from tracea_graph.kernels.cpu.lowering.fold_channel_scales import DeferredScale, scale_filters
 from tracea_graph.kernels.cpu.lowering.region_values import RegionValues, with_four_axes
 from tracea_graph.kernels.cpu.lowering.region_writer import Shape, Slot
-from tracea_graph.kernels.cpu.lowering.stored_types import accepts_nchw32c
 from tracea_graph.kernels.program import View
 from tracea_graph.ops.chain import COL, FULL, ROW
 from tracea_graph.ops.conv import ConvParams

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.cpu.filters import BLOCK
-from tracea_graph.kernels.cpu.lowering.blocked_values import BlockedValue
-from tracea_graph.kernels.cpu.lowering.borders import lower_border
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import BlockedValue
 from tracea_graph.kernels.cpu.lowering.choose_layouts import CHANNELS_FIRST, RegionLayout
+from tracea_graph.kernels.cpu.lowering.pad_reflect_and_edge import lower_border
 from tracea_graph.kernels.cpu.lowering.region_values import ChannelShuffle, RegionValues, copy
 from tracea_graph.kernels.cpu.lowering.unfold_depth import ZERO, lower_unfold_depth
 from tracea_graph.kernels.program import View

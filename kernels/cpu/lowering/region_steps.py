@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tracea_graph.kernels.cpu.lowering.blocked_values import per_channel
 from tracea_graph.kernels.cpu.lowering.channel_block_norms import lower_norm_in_blocks
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import per_channel
+from tracea_graph.kernels.cpu.lowering.choose_bf16_storage import StoredTypes
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.conv import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.cpu.lowering.elementwise import lower_grid, part_views, write_part
@@ -16,7 +17,6 @@ from tracea_graph.kernels.cpu.lowering.layout_ops import lower_layout, written_b
 from tracea_graph.kernels.cpu.lowering.region_values import RegionValues
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Slot
 from tracea_graph.kernels.cpu.lowering.row_tile_loops import loop_over_row_tiles
-from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL
 from tracea_graph.ops.channel_norm import ChannelNormParams

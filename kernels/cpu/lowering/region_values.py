@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracea_graph.ir import DType, TensorSpec, combine
 from tracea_graph.kernels.cpu.filters import BLOCK, blocks
-from tracea_graph.kernels.cpu.lowering.blocked_values import (
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import (
     NCHW32C,
     BlockedValue,
     Halo,
@@ -22,9 +22,9 @@ from tracea_graph.kernels.cpu.lowering.blocked_values import (
     spatial,
     through_blocks,
 )  # fmt: skip
+from tracea_graph.kernels.cpu.lowering.choose_bf16_storage import StoredTypes
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, Shape, Slot
-from tracea_graph.kernels.cpu.lowering.stored_types import StoredTypes
 from tracea_graph.kernels.program import Buffer, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate, product
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Loop, Program, Temp, View
-from tracea_graph.ttg.arena import Lifetime, live_range, placement_order
+from tracea_graph.ttg.arena_allocation import Lifetime, live_range, placement_order
 
 __all__ = [
     "RegionWriter",

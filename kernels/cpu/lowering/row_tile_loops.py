@@ -20,25 +20,12 @@ from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent, combine, evaluate
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.lowering.access_ranges import (
-    SAME,
-    NotTileable,
-    RowsRead,
-    access_ranges,
-    as_rows,
-    call_inside_loop,
-    granularity_of,
-    halo_of_result,
-    result_indices,
-    result_views,
-    row_tiled,
-    views_read,
-)  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.loop_values import (
+from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, touches
+from tracea_graph.kernels.cpu.lowering.row_loop_storage import (
     LINES,
     ROWS,
     LoopValue,
-    PreviousIteration,
+    PreviousIterationExtent,
     RowsNeeded,
     at_row_0,
     extent_min,
@@ -52,7 +39,20 @@ from tracea_graph.kernels.cpu.lowering.loop_values import (
     slice_rows,
     times,
 )  # fmt: skip
-from tracea_graph.kernels.cpu.lowering.region_writer import RegionWriter, touches
+from tracea_graph.kernels.cpu.lowering.rows_read_by_calls import (
+    SAME,
+    NotTileable,
+    RowsRead,
+    access_ranges,
+    as_rows,
+    call_inside_loop,
+    granularity_of,
+    halo_of_result,
+    result_indices,
+    result_views,
+    row_tiled,
+    views_read,
+)  # fmt: skip
 from tracea_graph.kernels.program import Buffer, Call, Loop, View
 
 __all__ = ["NotTileable", "loop_over_row_tiles"]
@@ -367,7 +367,7 @@ class _LoopBuilder:
         lines = replace(value.view, offset=at_row_0(value.view))
         made: list[Call] = []
         if value.carries:
-            before = PreviousIteration(start, self.step)
+            before = PreviousIterationExtent(start, self.step)
             kept = combine("max", 0, minus(value.made(start), value.window(start)))
             kept = extent_min(kept, times(start, value.lines))
             shift = minus(value.window(start), before(value.window(start)))

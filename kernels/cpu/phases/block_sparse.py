@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.panels import (
     pack_panels,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import BLOCKS, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm_pattern,
@@ -34,9 +34,13 @@ from tracea_graph.passes.matmul.constant_matrices import (
     why_not_replaceable,
 )
 from tracea_graph.passes.region_helpers import fused_region
-from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix, not_chosen, pruned_for
+from tracea_graph.passes.sparse.chosen_compression import (
+    CompressedMatrix,
+    pruned_for,
+    reason_not_compressed,
+)
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.passes.sparse.zero_maps import nonzero_tiles, zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import nonzero_tiles, zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
@@ -133,7 +137,7 @@ class PruneBlocks(PatternPass):
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         region = m.root
         if (found := pruned_for(self.chosen, m.graph, region)) is None:
-            return not_chosen(region.operands[1])
+            return reason_not_compressed(region.operands[1])
         if reason := without_scatter(m.graph):
             return reason
         (matrix,) = found.matrices

@@ -1,4 +1,4 @@
-// The functions of kernels, written by schema_header.py: edit functions.py and variants.py.
+// Functions of kernels, written by schema_header.py: edit exported_functions.py and variants.py.
 #pragma once
 #include "tracea_kernels.h"
 

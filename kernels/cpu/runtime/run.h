@@ -269,7 +269,7 @@ inline bool place(Run& run, const View& view, const int64_t* symbols, const Memo
 }
 
 // Offsets of the temps in one arena, or -1 for its bytes when they are too many.  Each takes the
-// lowest place that is free during its life, in the plan's order (ttg/arena.py).  Where calls are
+// lowest place that is free during its life, in the plan's order (ttg/arena_allocation.py).  Where calls are
 // linked, tasks of later calls write while others still read.
 inline int64_t lay_out(const Program& program, const int64_t* sizes, int64_t* offsets,
                        bool linked = false) {

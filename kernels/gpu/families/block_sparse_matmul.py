@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import DType, combine
-from tracea_graph.kernels.gpu.block_layout import MOST_SLICES, SIDE
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, pointer
 from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.gpu.zero_block_storage import MOST_SLICES, SIDE
 from tracea_graph.kernels.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "shared"]

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
-from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
@@ -23,6 +22,7 @@ from tracea_graph.kernels.gpu.lowering.norm_folding import (
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
+from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams

@@ -11,7 +11,7 @@ from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.norm import Norm
-from tracea_graph.ttg.arena import Lifetime, placement_order
+from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
 __all__ = ["ZERO", "GpuProgramWriter", "NormedRows"]
 

@@ -10,10 +10,10 @@ import numpy as np
 from tests.kernels.gpu.cases import FLOATS, TOLERANCE, Case, Expected, Made, Maker, some, wide
 from tests.kernels.gpu.machine import NUMPY, Memory
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_tiles
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE, active_tiles
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.passes.sparse.zero_maps import zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import zero_map
 
 __all__ = ["CASES"]
 

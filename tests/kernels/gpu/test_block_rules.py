@@ -11,11 +11,11 @@ import pytest
 from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, assert_same, normal, reasons, run_body, schedule_only
 from tracea_graph import Options, api, target
-from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_tiles
-from tracea_graph.kernels.gpu.block_rules import ColumnBlockGemm
+from tracea_graph.kernels.gpu.zero_block_rules import ColumnBlockGemm
+from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE, active_tiles
 from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.passes.matmul.gemm import Gemm
-from tracea_graph.passes.sparse.zero_maps import zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import zero_map
 
 
 def sparse(k: int, n: int, seed: int = 0) -> Any:

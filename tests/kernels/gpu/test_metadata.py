@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracea_graph.commands.kernels import list_kernels, show_kernel
+from tracea_graph.commands.build_kernel_library import list_kernels, show_kernel
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target

@@ -12,8 +12,8 @@ from tests.graphs import Net, normal, optimized
 from tests.interpreter import check_lifetimes, run
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.cpu.call_stats import call_stats
-from tracea_graph.kernels.cpu.lowering.access_ranges import NotTileable
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.rows_read_by_calls import NotTileable
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.fused_region import RowTile

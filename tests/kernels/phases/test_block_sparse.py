@@ -13,7 +13,12 @@ from tests.graphs import Net, assert_same, every_phase, normal, optimized
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.cpu.panels import PANELS, BlockSparsePanels
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.passes.sparse.zero_maps import ZeroMaps, nonzero_tiles, sampled_zeros, zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import (
+    ZeroMaps,
+    nonzero_tiles,
+    sampled_zeros,
+    zero_map,
+)
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import DecisionTrace, SchedulerLimits, schedule_rewrites
 from tracea_graph.ttg import TileGraph

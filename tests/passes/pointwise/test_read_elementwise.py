@@ -11,7 +11,7 @@ import pytest
 from tests.graphs import Net, assert_same, evaluate, normal, only, ops, optimized, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.ops.elementwise_steps import ELEMENTARY, OPERATORS, UNARY
-from tracea_graph.ops.operator_spaces import COSTS
+from tracea_graph.ops.operator_iteration_spaces import COSTS
 from tracea_graph.passes.layout.axis_selection import BY_ELEMENT
 from tracea_graph.passes.pointwise import elementwise, read_elementwise
 

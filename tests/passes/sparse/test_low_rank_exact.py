@@ -10,7 +10,7 @@ import pytest
 
 from tests.graphs import APART, Net, assert_same, normal, optimized
 from tracea_graph.ir import DType, Weight
-from tracea_graph.passes.sparse.exact_low_rank import RankScan, exact_factors, largest_rank
+from tracea_graph.passes.sparse.find_exact_low_rank import RankScan, exact_factors, largest_rank
 
 Array = npt.NDArray[Any]
 
@@ -66,7 +66,7 @@ def test_equal_matrices_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     def counted(matrix: Array) -> None:
         asked.append(matrix)
 
-    monkeypatch.setattr("tracea_graph.passes.sparse.exact_low_rank.exact_factors", counted)
+    monkeypatch.setattr("tracea_graph.passes.sparse.find_exact_low_rank.exact_factors", counted)
     for name in ("a", "b"):
         scan.factors(Weight(name, DType.F32, array.shape, lambda: array))
     assert len(asked) == 1

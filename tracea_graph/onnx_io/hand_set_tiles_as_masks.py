@@ -24,7 +24,7 @@ from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.onnx_io import tensor_data
 from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.model_writer import WrittenModel, write
-from tracea_graph.ops.maskable_tiles import is_transposed
+from tracea_graph.ops.values_masked_by_tiles import is_transposed
 from tracea_graph.ttg.hand_set_tiles import PatternKind, TilePattern
 from tracea_graph.ttg.tile_set import TILE, TileSet
 

@@ -22,7 +22,7 @@ from tracea_graph.views.report_record import (
     with_explicit_folder,
 )
 from tracea_graph.views.terminal_tables import format_bytes, format_three_digits, plain_text
-from tracea_graph.views.time_share import LayerTime, OpTotals, layer_times, op_totals
+from tracea_graph.views.time_by_layer import LayerTime, OpTotals, layer_times, op_totals
 
 __all__ = ["ReportProfiles", "report_fragment", "report_page"]
 

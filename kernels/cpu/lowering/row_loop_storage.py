@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from tracea_graph.ir import Extent, combine, product
-from tracea_graph.kernels.cpu.lowering.access_ranges import (
+from tracea_graph.kernels.cpu.lowering.rows_read_by_calls import (
     NotTileable,
     RowsRead,
     granularity_of,
@@ -21,7 +21,7 @@ __all__ = [
     "LINES",
     "ROWS",
     "LoopValue",
-    "PreviousIteration",
+    "PreviousIterationExtent",
     "RowsNeeded",
     "at_row_0",
     "extent_min",
@@ -84,7 +84,7 @@ def times(a: Extent, b: Extent) -> Extent:
 
 
 @dataclass(frozen=True)
-class PreviousIteration:
+class PreviousIterationExtent:
     """An extent as it was one iteration earlier."""
 
     start: str

@@ -16,7 +16,7 @@ from tracea_graph.compress.low_rank_factors import LowRankOptions
 from tracea_graph.compress.weight_pruning import PruneOptions
 from tracea_graph.config import PruneSpec
 from tracea_graph.ops.weight_layouts import ALIGNED
-from tracea_graph.passes.sparse.zero_maps import zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import zero_map
 
 __all__ = ["LayerOptions", "option_of_median_error"]
 

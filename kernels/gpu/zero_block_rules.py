@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 
 from tracea_graph.ir import DType, Weight
-from tracea_graph.kernels.gpu.block_layout import COLUMN_BLOCKS, SIDE, active_tiles
-from tracea_graph.ops.maskable_tiles import matrix_pattern
+from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE, active_tiles
+from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import ALIGNED, Floats, PlainMatrix
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm_pattern,
@@ -26,7 +26,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
     why_not_replaceable,
 )
 from tracea_graph.passes.region_helpers import fused_region
-from tracea_graph.passes.sparse.zero_maps import zero_map
+from tracea_graph.passes.sparse.sampled_zero_scan import zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite

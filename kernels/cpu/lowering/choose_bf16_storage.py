@@ -18,7 +18,7 @@ from tracea_graph.kernels.cpu.filters import (
     FirstLayerFilters,
     Nchw32cFilters,
 )
-from tracea_graph.kernels.cpu.lowering.blocked_values import NCHW32C
+from tracea_graph.kernels.cpu.lowering.channel_blocked_values import NCHW32C
 from tracea_graph.kernels.cpu.lowering.choose_layouts import RegionLayout
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
