@@ -100,7 +100,7 @@ def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str
     """
     spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
     if spec.dtype is not DType.I64 or spec.shape != (batch,):
-        raise NoMatch("the numbers of keys are not one for each item")
+        raise NoMatch("there is not one number of keys for each batch item")
     stem = f"{counts}.{rows}.{keys}"
 
     def write(

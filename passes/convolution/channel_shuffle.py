@@ -48,7 +48,7 @@ def _shuffle_check(m: Match) -> str | None:
     if parts[0] != before[0] or each != channels // groups or channels % groups:
         return unsuited_reason("it does not split the channels into equal groups")
     if not same_shape(m.spec("x"), m.graph.spec(m.root.results[0])):
-        return f"it does not give the shape of {m.values['x']!r} back"
+        return f"its result does not have the shape of {m.values['x']!r}"
     return None
 
 

@@ -106,7 +106,7 @@ class LayoutParams:
             return self._spread(shapes)
         if self.kind == "shuffle":
             if first[1] != self.ints[1] or self.ints[1] % self.ints[0]:
-                raise ValueError(f"{first[1]} channels are not dealt out in {self.ints[0]} groups")
+                raise ValueError(f"{first[1]} channels do not make {self.ints[0]} equal groups")
             return first
         if self.kind == "pad":
             top, left, bottom, right = (resolve_extent(s, shapes) for s in self.sizes)

@@ -141,7 +141,7 @@ class RecurrentParams:
         if self.kind not in GATES or min(self.inputs, self.hidden) < 1:
             raise ValueError(f"no {self.kind} of {self.inputs} inputs and {self.hidden} units")
         if self.before and self.kind != "gru":
-            raise ValueError("only a gru resets its state")
+            raise ValueError("only a GRU has a reset gate to apply before the product")
         if self.reverse not in ((False,), (True,), (False, True)):
             raise ValueError("directions are forward, reverse, or forward and reverse")
         known = _RESULTS[: 3 if self.kind == "lstm" else 2]

@@ -95,7 +95,7 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class Permuted:
-    """No product: a copy whose contiguous axis before is not the one after."""
+    """A copy that changes which axis is contiguous; nothing is multiplied."""
 
 
 Kind = (

@@ -125,7 +125,7 @@ def as_rows(call: Call) -> Call:
         for axis in range(len(dims) - 2):
             inner = combine("mul", view.dims[axis + 1], view.strides[axis + 1])
             if view.strides[axis] != inner and dims[axis] != 1:
-                raise NotTileable("an elementwise part reads rows that lie apart")
+                raise NotTileable("an elementwise part reads rows that are not adjacent in memory")
         shape = (product(dims[:-1]), dims[-1])
         merged.append(View(view.buffer, shape, view.strides[-2:], view.offset))
     return replace(call, views=tuple(merged))

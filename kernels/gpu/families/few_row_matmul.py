@@ -80,7 +80,7 @@ class Tile:
 
     @property
     def columns(self) -> int:
-        """Columns that a block finishes, a multiple of 8: not every block may have some."""
+        """Number of columns that a block finishes, a multiple of 8; some blocks may have none."""
         return 8 * ceil(self.n / 8 / self.split)
 
     @property
