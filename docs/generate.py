@@ -23,7 +23,7 @@ from tracea_graph import api
 from tracea_graph.cli.arguments import optimize_parser, tool_parser
 from tracea_graph.cli.parser import Parser
 from tracea_graph.json_schemas import DOCUMENTS, document_schema
-from tracea_graph.kernels.cpu.call_documentation import call_table
+from tracea_graph.kernels.cpu.call_table_markdown import call_table
 from tracea_graph.kernels.gpu.calls import CALLS as GPU_CALLS
 from tracea_graph.options import ALONE, OPTIONS
 from tracea_graph.target import Backend

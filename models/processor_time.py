@@ -18,7 +18,7 @@ import onnxruntime
 from models.quantize import feeds
 from tracea_graph import Options, session
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 __all__ = ["main"]
 

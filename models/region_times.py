@@ -31,7 +31,7 @@ from tracea_graph.kernels.cpu.machine_model import measured_machine
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.passes import WEIGHT_DEPENDENT
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.ttg import Region, TileGraph

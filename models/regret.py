@@ -41,7 +41,7 @@ from tracea_graph.errors import TraceaError, UsageError
 from tracea_graph.onnx_io import Model, load
 from tracea_graph.options import OPTIONS, value_parsers
 from tracea_graph.passes.sparse.zero_structure import WeightScan
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.rewrite import DecisionTrace

@@ -31,7 +31,7 @@ from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.program_row_tiling import row_tilings_in
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.passes import PlanRequest, phases
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.policy import CostModel
 

@@ -24,7 +24,7 @@ from models.score import marks, replace_table
 from tracea_graph.commands.tune import TunedModel, tune_model
 from tracea_graph.hardware import profile_cpu
 from tracea_graph.options import OPTIONS, Options, value_parsers
-from tracea_graph.pipeline.candidates import TUNING_SHARE
+from tracea_graph.pipeline.candidate_models import TUNING_SHARE
 
 TOOL = "models.tuning_bounds"
 _HEADS = ("model", "threads", "calls searched", "found", "bound, 1 thread", "of calls that take")

@@ -36,7 +36,7 @@ from tracea_graph.problem_descriptor import ProblemDescriptor
 from tracea_graph.target import HOST, target_of
 from tracea_graph.tuning.benchmark_fixture import ModelFixture
 from tracea_graph.tuning.candidate_selection import candidates_to_measure
-from tracea_graph.tuning.study import EXHAUSTIVE
+from tracea_graph.tuning.schedule_search import EXHAUSTIVE
 from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 

@@ -19,7 +19,7 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.check.worker_process import Array
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 TAKEN = [name for name, spec in MODELS.items() if spec.status != "refused"]

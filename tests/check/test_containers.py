@@ -10,7 +10,7 @@ from tests.check.tiny_models import save
 from tracea_graph import Options
 from tracea_graph.check.verify_outputs import verify
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 SEQUENCE = """g (seq(float[N,4]) s, int64 i) => (float[N,4] y, seq(float[N,4]) t) {
     x = SequenceAt(s, i)  y = Relu(x)  t = SequenceInsert(s, y) }"""

@@ -19,7 +19,7 @@ from tracea_graph.commands.bench import BenchOptions, bench
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.ttg import TileGraph
 
 PADDED = """g (float[n, 4] x) => (float[n, m] y)

@@ -20,7 +20,7 @@ from tracea_graph.check import reference_outputs
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.cpu.library_build import build_library
-from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
 from tracea_graph.reason_codes import Code
 from tracea_graph.toolchain.object_cache import ObjectCache
 

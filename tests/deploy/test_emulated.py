@@ -36,7 +36,7 @@ from tracea_graph import Options, api
 from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.kernels.cpu.isa_levels import ARM
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.errors import WorkerError
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.initializer_guards import result_nodes
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 __all__ = ["Ran", "run_many", "write_steady"]
 

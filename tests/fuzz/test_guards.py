@@ -18,7 +18,7 @@ from tracea_graph.check.worker_pool import WorkerPool
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.onnx_io import Model, initializer_guards, load
 from tracea_graph.pipeline import planning
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 pytestmark = pytest.mark.compiler
 

@@ -27,7 +27,7 @@ import onnxruntime
 from models.make import make
 from tracea_graph import Options, Report, api
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 NAMES = ("minilm", "bert-base")
 Feed = Mapping[str, Any]

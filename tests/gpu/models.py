@@ -34,7 +34,7 @@ from models.score import replace_table
 from tests.gpu.launches import listed, timed
 from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 NAMES = ("tiny-bert", "minilm", "mobilenetv2", "resnet50", "bert-base", "vit-base", "gpt2")
 Feed = Mapping[str, Any]

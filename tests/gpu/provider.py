@@ -28,7 +28,7 @@ def made(name: str, precision: str, folder: Path) -> str:
     from models.make import make
     from tracea_graph import Options, api
     from tracea_graph.onnx_io import load
-    from tracea_graph.pipeline.inputs import gather_inputs
+    from tracea_graph.pipeline.model_inputs import gather_inputs
 
     own = folder / name
     own.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, WINDOWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.onnx_io import load
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 __all__ = ["Plan", "Whole", "planned"]
 

@@ -23,7 +23,7 @@ from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator, stages
 from tracea_graph.pipeline.compression_search import CompressionSearch
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import ModelInputs
+from tracea_graph.pipeline.model_inputs import ModelInputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.reason_codes import Code

@@ -22,7 +22,7 @@ from tracea_graph.commands.verify import verify_models
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.backend import CpuBackend
 from tracea_graph.onnx_io import external_data, model_writer
-from tracea_graph.pipeline import candidates, decision_cache, evaluator
+from tracea_graph.pipeline import candidate_models, decision_cache, evaluator
 from tracea_graph.views import Report
 
 pytestmark = pytest.mark.compiler
@@ -266,7 +266,7 @@ def test_schedules_found_since_make_it_out_of_date(
     def tables(tuned: Any) -> dict[Any, Any]:
         return {t.case.problem: (replace(t.case.problem.defaults[-1], nc=2),) for t in tuned}
 
-    monkeypatch.setattr(candidates, "schedule_tables", tables)
+    monkeypatch.setattr(candidate_models, "schedule_tables", tables)
     assert "decided on" not in again().reason and len(decided) == 1
     assert "decided on" in again().reason and len(decided) == 1
 

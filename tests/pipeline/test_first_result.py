@@ -90,7 +90,7 @@ def test_the_command_says_so(
     def interrupt(*args: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tracea_graph.pipeline.candidates.tune", interrupt)
+    monkeypatch.setattr("tracea_graph.pipeline.candidate_models.tune", interrupt)
     assert optimize_main([str(model), *more]) == code
     out, err = capsys.readouterr()
     assert "wrote" in out and "first result, verified: at least 1.00× as fast, 2.00×" in err

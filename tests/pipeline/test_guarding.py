@@ -24,7 +24,7 @@ from tracea_graph.commands.profile import profile
 from tracea_graph.commands.verify import verify_models
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import Model, initializer_guards, load
-from tracea_graph.pipeline import candidates, planning
+from tracea_graph.pipeline import candidate_models, planning
 from tracea_graph.target import BACKENDS, Backend
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
@@ -266,7 +266,7 @@ def test_verification_sees_what_is_fed(
         return guards_of(replace(model, guarded=few), backend) if few else ()
 
     guards_of = planning.guards_of
-    monkeypatch.setattr(candidates, "guards_of", one_alone)
+    monkeypatch.setattr(candidate_models, "guards_of", one_alone)
     report = optimize(original, replace(UNTIMED, output=tmp_path / "m.onnx"))
     assert report.outcome == "kept original" and "fed" in report.reason
 

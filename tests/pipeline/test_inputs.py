@@ -15,7 +15,7 @@ from tracea_graph.check.verify_outputs import Verification, compare_with_referen
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline import evaluator
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 
 K, ROWS = 64, 5
 

@@ -16,7 +16,7 @@ from tests.tiny import answers, product
 from tracea_graph import Options, api
 from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.pipeline import evaluator
-from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
 from tracea_graph.reason_codes import Code
 
 pytestmark = pytest.mark.usefixtures("highest_level")

@@ -16,7 +16,7 @@ from tracea_graph import Options, api
 from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict, RewriteGroup
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.program import Schedule
-from tracea_graph.pipeline import candidates, evaluator
+from tracea_graph.pipeline import candidate_models, evaluator
 from tracea_graph.tuning import Problem, Workload
 
 pytestmark = pytest.mark.compiler
@@ -57,8 +57,8 @@ def locked(model: Path) -> Path:
     """``first.onnx`` and the plan it was made by."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "select_faster", all_but_the_first)
-        patch.setattr(candidates, "tune", other_schedules)
-        patch.setattr(candidates, "schedule_tables", dict)
+        patch.setattr(candidate_models, "tune", other_schedules)
+        patch.setattr(candidate_models, "schedule_tables", dict)
         plan = model.with_name("plan.json")
         out = model.with_name("first.onnx")
         report = api.optimize(model, Options(output=out, save_lock=plan))
@@ -69,7 +69,7 @@ def locked(model: Path) -> Path:
 def test_the_same_plan_makes_the_same_files(
     model: Path, locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((evaluator, "select_faster"), (candidates, "tune")):
+    for module, name in ((evaluator, "select_faster"), (candidate_models, "tune")):
         monkeypatch.setattr(module, name, never)
     out = tmp_path / "again.onnx"
     report = api.optimize(model, Options(output=out, lock=locked))

@@ -11,7 +11,7 @@ from tracea_graph import Options
 from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.errors import WorkerError
 from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES
-from tracea_graph.pipeline.candidates import CandidateBuilder
+from tracea_graph.pipeline.candidate_models import CandidateBuilder
 from tracea_graph.pipeline.planning import Planner, ScheduledGraph
 from tracea_graph.pipeline.precision_fallback import fastest_tile_sizes
 from tracea_graph.policy import CostModel, Machine

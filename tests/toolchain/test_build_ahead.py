@@ -13,7 +13,7 @@ from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library_build import build_ahead, build_library
 from tracea_graph.kernels.program import OpType
-from tracea_graph.pipeline.candidates import LibraryBuilder
+from tracea_graph.pipeline.candidate_models import LibraryBuilder
 from tracea_graph.target import HOST, target_of
 
 pytestmark = pytest.mark.compiler

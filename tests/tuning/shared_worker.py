@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.target import BACKENDS
 from tracea_graph.tuning import Case, Problem, Tunable, Tuner, TuningCache, TuningOptions
-from tracea_graph.tuning.distributed import run_published_trials
+from tracea_graph.tuning.distributed_tuning import run_published_trials
 
 
 class Machine:

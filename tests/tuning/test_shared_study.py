@@ -33,9 +33,9 @@ from tracea_graph.tuning import Case, Tunable, Tuner, TuningCache, TuningOptions
 from tracea_graph.tuning.cache_key import result_cache_key
 from tracea_graph.tuning.candidate_sampling import optuna_params, optuna_space
 from tracea_graph.tuning.candidate_selection import candidates_to_measure
-from tracea_graph.tuning.distributed import run_published_trials, tune_distributed
+from tracea_graph.tuning.distributed_tuning import run_published_trials, tune_distributed
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.shared_study import SharedStorage, _candidate_id
+from tracea_graph.tuning.study_across_machines import SharedStorage, _candidate_id
 from tracea_graph.tuning.task_priority import TuningTask
 
 TRIALS = 12

@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.schedules.gemm_problem import GemmProblem
 from tracea_graph.tuning.candidate_selection import candidates_to_measure
-from tracea_graph.tuning.study import EXHAUSTIVE, FINAL, RUNGS, Study, StudyResult, Trial
+from tracea_graph.tuning.schedule_search import EXHAUSTIVE, FINAL, RUNGS, Study, StudyResult, Trial
 from tracea_graph.tuning.tuning_problem import Case, default_schedule
 
 CASE = Case(GemmProblem(768, 768), 128)

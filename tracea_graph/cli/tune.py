@@ -96,7 +96,7 @@ def _tune(
 
 def run_worker(args: argparse.Namespace, console: Console) -> int:
     """Run trials of other machines until the budget or idle time ends; return the exit code."""
-    from tracea_graph.tuning.distributed import run_published_trials
+    from tracea_graph.tuning.distributed_tuning import run_published_trials
 
     console.quiet = args.quiet
     environment = read_environment(args.cache)

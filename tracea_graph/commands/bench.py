@@ -25,7 +25,7 @@ from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.initializer_guards import is_guarded, nodes_run_each_time
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.options import Options
-from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.pipeline.model_inputs import inputs_to_run
 from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.bench import BenchReport, BenchRow

@@ -27,7 +27,7 @@ from tracea_graph.onnx_io import DataPool, Model, WrittenModel, load, write
 from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
 from tracea_graph.onnx_io.initializer_guards import is_guarded
 from tracea_graph.options import Options
-from tracea_graph.pipeline.inputs import Feed, gather_inputs
+from tracea_graph.pipeline.model_inputs import Feed, gather_inputs
 from tracea_graph.pipeline.output_files import ResultPaths, StagingFolder, staging
 from tracea_graph.target import host_fingerprint
 from tracea_graph.temporary_files import ScratchFolder

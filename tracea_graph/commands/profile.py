@@ -30,7 +30,7 @@ from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_no
 from tracea_graph.onnx_io.initializer_guards import BRANCHES
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
-from tracea_graph.pipeline.inputs import Feed, inputs_to_run
+from tracea_graph.pipeline.model_inputs import Feed, inputs_to_run
 from tracea_graph.target import Backend, backend_named, host_fingerprint
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.version import versions

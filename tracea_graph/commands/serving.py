@@ -18,7 +18,7 @@ from tracea_graph.commands.bench import (
 )
 from tracea_graph.errors import UsageError
 from tracea_graph.onnx_io.model_reader import load
-from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.pipeline.model_inputs import inputs_to_run
 from tracea_graph.target import host_fingerprint
 from tracea_graph.version import versions
 from tracea_graph.views.serving import ServingReport, ServingRow, quantile

@@ -16,7 +16,7 @@ from tracea_graph.hardware import CallWorkQueries
 from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
-from tracea_graph.pipeline.inputs import inputs_to_run
+from tracea_graph.pipeline.model_inputs import inputs_to_run
 from tracea_graph.target import backend_named
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.views.timeline import TaskSpan, Timeline

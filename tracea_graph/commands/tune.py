@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.result_assembly import untuned_ops_us
 from tracea_graph.policy import SearchSpace

@@ -15,8 +15,8 @@ from tracea_graph.onnx_io import library_of, load
 from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.initializer_guards import result_nodes
 from tracea_graph.options import Options
-from tracea_graph.pipeline.candidates import write_float32_reference
-from tracea_graph.pipeline.inputs import gather_inputs
+from tracea_graph.pipeline.candidate_models import write_float32_reference
+from tracea_graph.pipeline.model_inputs import gather_inputs
 from tracea_graph.target import target_of
 from tracea_graph.views.verify import VerifyReport
 

@@ -10,7 +10,7 @@ from tracea_graph.check.rewrite_selection import GroupSelection
 from tracea_graph.check.timing_statistics import Ratio
 from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.options import Options
-from tracea_graph.pipeline.candidates import BuiltModel
+from tracea_graph.pipeline.candidate_models import BuiltModel
 from tracea_graph.tuning import ScheduleTables
 from tracea_graph.views.report_record import speedup_in_words
 

@@ -10,7 +10,7 @@ from tracea_graph.check.worker_process import RejectedByRuntime
 from tracea_graph.errors import RejectedSizesError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.pipeline.inputs import ModelInputs, synthesized
+from tracea_graph.pipeline.model_inputs import ModelInputs, synthesized
 
 __all__ = ["check_sizes"]
 

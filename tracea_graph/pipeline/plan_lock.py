@@ -21,7 +21,7 @@ from tracea_graph.json_documents import read_document, to_json
 from tracea_graph.onnx_io import DataFile
 from tracea_graph.ops.structural_hash import graph_key, structural_keys
 from tracea_graph.options import OPTIONS, Options
-from tracea_graph.pipeline.candidates import Decisions
+from tracea_graph.pipeline.candidate_models import Decisions
 from tracea_graph.pipeline.output_files import ResultPaths
 from tracea_graph.pipeline.planning import PlanConstraints
 from tracea_graph.pipeline.result_assembly import Assembly

@@ -42,7 +42,7 @@ from tracea_graph.passes.quantized.write_integers import INTEGER_PRECISIONS, Wri
 from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix
 from tracea_graph.passes.sparse.zero_structure import WeightScan
 from tracea_graph.pipeline.backend_fallback import FallbackPlanner
-from tracea_graph.pipeline.inputs import ModelInputs
+from tracea_graph.pipeline.model_inputs import ModelInputs
 from tracea_graph.pipeline.result_assembly import Assembly, assemble_result
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.policy import CostModel, decision_time_share

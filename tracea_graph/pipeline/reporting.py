@@ -20,11 +20,11 @@ from tracea_graph.options import Options
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.zero_structure import DENSE, WeightScan, ZeroStructure, as_matrix
-from tracea_graph.pipeline.candidates import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.compression_search import ChosenCompression
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import ModelInputs
+from tracea_graph.pipeline.model_inputs import ModelInputs
 from tracea_graph.pipeline.output_files import ResultPaths, StagingFolder, write_text
 from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.report_notes import count_nodes, guard_notes, precision_notes

@@ -13,7 +13,7 @@ from tracea_graph.errors import OutdatedDecisionsError, RejectedSizesError
 from tracea_graph.onnx_io import Model, files_of, load, write_part
 from tracea_graph.options import Options
 from tracea_graph.passes import UNMEASURED
-from tracea_graph.pipeline.candidates import (
+from tracea_graph.pipeline.candidate_models import (
     BuiltModel,
     CandidateBuilder,
     LibraryBuilder,
@@ -23,8 +23,8 @@ from tracea_graph.pipeline.compression_search import CompressionContext
 from tracea_graph.pipeline.compression_search import choose_compression as choose_smaller
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
-from tracea_graph.pipeline.inputs import ModelInputs, gather_inputs
 from tracea_graph.pipeline.int8_calibration import calibrate_rounding
+from tracea_graph.pipeline.model_inputs import ModelInputs, gather_inputs
 from tracea_graph.pipeline.output_files import (
     ResultPaths,
     StagingFolder,

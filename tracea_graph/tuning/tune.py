@@ -42,7 +42,9 @@ def tune(
         options, backend, environment, listen=listen, propose=propose, pin=pin, building=building
     ) as made:
         if options.storage and options.budget > 0:
-            from tracea_graph.tuning.distributed import tune_distributed  # optuna imports slowly
+            from tracea_graph.tuning.distributed_tuning import (
+                tune_distributed,  # optuna imports slowly
+            )
 
             return tune_distributed(made, tuple(workloads), options)
         return made.run(tuple(workloads), options.budget, options.rest_us)

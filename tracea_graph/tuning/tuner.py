@@ -26,9 +26,15 @@ from tracea_graph.tuning.cache_key import (
 )
 from tracea_graph.tuning.candidate_selection import candidates_to_measure
 from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
+from tracea_graph.tuning.schedule_search import (
+    Explore,
+    Study,
+    StudyResult,
+    Trial,
+    explore_candidates,
+)
 from tracea_graph.tuning.schedule_space import Fixture, ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
-from tracea_graph.tuning.study import Explore, Study, StudyResult, Trial, explore_candidates
 from tracea_graph.tuning.task_priority import (
     MIN_GAIN,
     GainEstimates,

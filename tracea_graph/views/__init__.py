@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracea_graph.views.notebook_report import Report
 from tracea_graph.views.optimization_report_page import ReportProfiles, report_page
+from tracea_graph.views.regions_and_programs import render_graph, render_stages
 from tracea_graph.views.report_record import (
     CompressionRow,
     GroupRow,
@@ -15,7 +16,6 @@ from tracea_graph.views.report_record import (
     rule_rows,
 )
 from tracea_graph.views.report_text import render_report, render_rules
-from tracea_graph.views.stage_tables import render_graph, render_stages
 from tracea_graph.views.terminal_tables import plain_text
 
 __all__ = [

@@ -10,10 +10,10 @@ from typing import Any
 
 from tracea_graph.tuning.cache_key import result_cache_key
 from tracea_graph.tuning.machine_tuner import TuningOptions
+from tracea_graph.tuning.schedule_search import StudyResult
 from tracea_graph.tuning.schedule_space import Tunable
 from tracea_graph.tuning.serialization import case_from_json, case_to_json
-from tracea_graph.tuning.shared_study import SharedStorage, SharedStudy
-from tracea_graph.tuning.study import StudyResult
+from tracea_graph.tuning.study_across_machines import SharedStorage, SharedStudy
 from tracea_graph.tuning.task_priority import (
     GainEstimates,
     TuningTask,

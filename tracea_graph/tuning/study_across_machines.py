@@ -30,9 +30,9 @@ from tracea_graph.tuning.candidate_sampling import (
     optuna_sampler,
     optuna_space,
 )
+from tracea_graph.tuning.schedule_search import EXHAUSTIVE, Study, StudyResult, Trial
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 from tracea_graph.tuning.serialization import schedule_to_json
-from tracea_graph.tuning.study import EXHAUSTIVE, Study, StudyResult, Trial
 
 if TYPE_CHECKING:
     import optuna
