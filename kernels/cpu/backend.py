@@ -25,7 +25,7 @@ from tracea_graph.kernels.cpu.isa_levels import (
 from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
 from tracea_graph.kernels.cpu.kernel_facts import kernel_metadata
 from tracea_graph.kernels.cpu.library_build import build_ahead, build_library, compile_part
-from tracea_graph.kernels.cpu.lowering.guard_program import MOST_GUARDED, lower_guard
+from tracea_graph.kernels.cpu.lowering.initializer_guard_program import MOST_GUARDED, lower_guard
 from tracea_graph.kernels.cpu.lowering.lower import lower
 from tracea_graph.kernels.cpu.machine_model import CALL_TRACING, DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.named_targets import TARGETS

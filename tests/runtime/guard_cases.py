@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.cpu.lowering.guard_program import lower_guard
+from tracea_graph.kernels.cpu.lowering.initializer_guard_program import lower_guard
 
 __all__ = ["compared", "guard_cases"]
 
