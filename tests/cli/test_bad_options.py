@@ -55,7 +55,7 @@ from tracea_graph.pipeline import stages
         (("good.onnx", "--precision", "bf61"), "did you mean bf16?"),
         (("good.onnx", "--max-error", "abc"), "--max-error takes a number, not 'abc'"),
         (("good.onnx", "--no-custom-ops", "--require-library"), "contradict each other"),
-        (("good.onnx", "--low-rank", "2"), "--low-rank takes an error above 0, up to 1"),
+        (("good.onnx", "--low-rank", "2"), "--low-rank takes an error above 0, at most 1"),
         (("good.onnx", "--prune", "1.5"), "--prune takes 0.6, 2:4, block:16x4:0.7 or"),
         (("good.onnx", "--prune", "channels:1.5"), "--prune takes 0.6, 2:4, block:16x4:0.7 or"),
         (("good.onnx", "--prune", "4:4"), "leaves all numbers: use fewer than 4"),

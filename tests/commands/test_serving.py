@@ -66,9 +66,9 @@ def test_one_session_of_one_thread_is_one_way(product: Path) -> None:
 def test_the_best_way_is_named_with_its_price() -> None:
     said = shown(ServingReport("m.onnx", "n=8", (MANY, ONE), 4))
     assert "most runs per second with 4 sessions of 1 thread" in said
-    assert "a run takes 3.00× less time with 1 session of 4 threads" in " ".join(said.split())
+    assert "run is 3.00× as fast with 1 session of 4 threads" in " ".join(said.split())
     single = shown(ServingReport("m.onnx", "n=8", (ONE,), 4))
-    assert "with 1 session of 4 threads, where a run also takes least time" in " ".join(
+    assert "with 1 session of 4 threads, which also has the shortest median run" in " ".join(
         single.split()
     )
     assert max(map(len, said.splitlines())) <= 80

@@ -324,7 +324,7 @@ def test_data_that_does_not_fit(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"low_rank": 0.0}, "--low-rank takes an error above 0, up to 1, not 0"),
+        ({"low_rank": 0.0}, "--low-rank takes an error above 0, at most 1, not 0"),
         ({"max_error": 0.0}, "--low-rank needs a --max-error above 0"),
         ({"custom_ops": False}, "--low-rank and --no-custom-ops contradict"),
         ({"prepack": False}, "--low-rank and --no-prepack contradict"),

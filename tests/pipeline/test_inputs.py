@@ -68,5 +68,5 @@ def test_lower_instruction_sets_see_a_few(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_metric_needs_something_to_measure(tmp_path: Path) -> None:
     options = Options(metric="m.py:f", keep="all")
-    with pytest.raises(UsageError, match="--metric measures --low-rank, --prune and"):
+    with pytest.raises(UsageError, match="--metric needs --low-rank, --prune or"):
         api.optimize(product(tmp_path / "m.onnx", K, K), options)

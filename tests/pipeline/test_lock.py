@@ -121,11 +121,11 @@ def test_what_does_not_fit_is_refused(model: Path, locked: Path, tmp_path: Path)
         return str(caught.value)
 
     other = product(tmp_path / "p.onnx")
-    assert "the model computes something else" in refusal(other, lock=locked)
+    assert "a model that computes something else" in refusal(other, lock=locked)
     assert "kernels here are for scalar;" in refusal(model, lock=locked, target="cpu:scalar")
     said = refusal(model, lock=locked, precision="bf16")
     assert "--precision contradicts" in said and "made with fp32" in said
-    assert "there is no plan" in refusal(model, lock=tmp_path / "none.json")
+    assert "there is no plan lock" in refusal(model, lock=tmp_path / "none.json")
 
     def spoilt(**changes: Any) -> Path:
         content = json.loads(locked.read_text()) | changes

@@ -38,7 +38,7 @@ def gemm(m: int, kind: Kind = Dense(), n: int = 768, k: int = 768) -> OperatorTo
     [
         (gemm(128), "grid", "dense: 128x768 results in tiles"),
         (gemm(1), "stream", "1 row: bound by reading the 768x768 operand"),
-        (gemm(128, LowRank(64)), "two-products", "rank 64: both take 17% of the dense"),
+        (gemm(128, LowRank(64)), "two-products", "64: both factors take 17% of the dense FLOPs"),
         (
             OperatorTopology("gemm_block_sparse", 128, 768, 768, BlockSparse(32, 16, 0.2)), "map",
             "20% of 32x16 blocks",

@@ -209,11 +209,11 @@ def test_another_bias_is_not_the_packed_one() -> None:
 FALLBACKS: dict[str, tuple[str, Callable[[], Any]]] = {
     "double": ("a tensor is float64", lambda: ops.linear(
         torch.randn(2, 3).double(), torch.randn(4, 3).double())),
-    "uneven": ("padding differs from side to side", lambda: ops.conv2d(
+    "uneven": ("padding differs between two sides of an axis", lambda: ops.conv2d(
         torch.randn(1, 2, 5, 5), torch.randn(2, 2, 2, 2), padding="same")),
-    "dropout": ("there is dropout", lambda: ops.scaled_dot_product_attention(
+    "dropout": ("dropout_p is not 0", lambda: ops.scaled_dot_product_attention(
         *torch.randn(3, 1, 2, 4, 8), dropout_p=0.5)),
-    "axes": ("there are other than 3 or 4 axes", lambda: ops.scaled_dot_product_attention(
+    "axes": ("operands do not all have 3 or 4 axes", lambda: ops.scaled_dot_product_attention(
         *torch.randn(3, 1, 1, 2, 4, 8))),
 }  # fmt: skip
 
@@ -271,7 +271,7 @@ def test_a_patched_model_computes_what_it_did() -> None:
     for _ in range(3):
         check(model(x), expected, 10 * TOLERANCE.kernel_f32)
     assert [name for name, _ in model.named_parameters()] == names
-    assert [why for _, why in fallback_log.fallback_counts()] == ["padding is reflect"]
+    assert [why for _, why in fallback_log.fallback_counts()] == ["the padding mode is reflect"]
 
 
 def test_a_patched_model_learns_what_it_did() -> None:
@@ -303,4 +303,4 @@ def test_attention_of_a_model_runs_on_the_kernels() -> None:
         found = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.0)
         functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     check(found, expected)
-    assert [why for _, why in fallback_log.fallback_counts()] == ["there is dropout"]
+    assert [why for _, why in fallback_log.fallback_counts()] == ["dropout_p is not 0"]

@@ -1,8 +1,8 @@
 """Function bodies that call kernels of another backend, for machines without the first one.
 
-A body computes the steps of one program.  They are planned anew for the fallback, in float32.
-Both share the weights as they are stored: nodes of the body pack what the fallback's kernels read
-in another layout, which ONNX Runtime does once, when a session opens.
+A body computes the steps of one program.  The steps are planned again for the fallback backend, in
+float32.  Both backends share the stored weights: if a kernel of the fallback reads another layout,
+nodes of the body pack the weight; ONNX Runtime runs these nodes once, when a session opens.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FallbackPlanner:
         return cls(target, options, CostModel(machine, bindings))
 
     def body(self, graph: TileGraph, region: Region, into: Assembly) -> Body:
-        """Return a region's body; what it calls is added to ``into``."""
+        """Return a region's body; add the kernels and types that it needs to ``into``."""
         key = (_program(region), region.operands)
         if key not in self._made:
             self._made[key] = self._planned(graph, replace(region, params=key[0]))
@@ -101,10 +101,10 @@ def _program(region: Region) -> RegionParams:
 
 
 def _separated(whole: Subgraph) -> tuple[Mapping[str, OpParams], TileGraph]:
-    """Return the steps as a graph, and by name those that stay standard operators in it.
+    """Return the steps that stay standard operators, by name, and all steps as a graph.
 
-    These only move values that are not float32: shapes, positions, masks.  Kernels for moves are
-    for float32; ONNX Runtime's own are as good where so little is moved.
+    Standard operators move values that are not float32 (shapes, positions, masks), because kernels
+    that move data exist for float32 only, and these values are small.
     """
     plain = {
         s.id: s.params
@@ -160,7 +160,7 @@ def _body(
 
 
 def _new_weights(steps: TileGraph, region: Region, nodes: Sequence[Node]) -> dict[str, Weight]:
-    """Return the weights that a plan made of those that the region reads; ``nodes`` make more."""
+    """Return the weights that a plan added, without those that ``nodes`` compute."""
     made = {*region.operands, *(v for node in nodes for v in node.outputs)}
     reads = [v for node in nodes for v in node.reads]
     reads += (v for own in steps.regions() for v in own.reads)

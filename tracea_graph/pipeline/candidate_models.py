@@ -111,7 +111,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         self._fallback = _Contents()
         self._published: Path | None = None
         self.counted: Counted = ignore_progress
-        """Called with the number of compiled units and of all that a library lacks."""
+        """Called with the number of units compiled so far and of all units to compile."""
         self._ahead: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -153,7 +153,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
     def library(
         self, assembly: Assembly, out: Path, levels: Sequence[str] | None = None
     ) -> Library:
-        """Write the assembly's library to ``out``, for some ``levels`` or all of the target.
+        """Write the assembly's library to ``out``, for ``levels`` (default: all of the target).
 
         Raises BuildError.
         """
@@ -244,7 +244,7 @@ class BuiltModel:
 
     @property
     def runnable(self) -> Path | None:
-        """The library if this machine can load it; without it function bodies run."""
+        """The library if this machine can load it; None otherwise: function bodies run."""
         return self.library if self.built is None or self.built.runs_here else None
 
 
@@ -511,9 +511,9 @@ class CandidateBuilder:
     ) -> BuiltModel:
         """Build the candidate without ``dropped``, as it will be published at ``out``.
 
-        ``earlier`` is an existing data file to reuse, ``levels`` are those of the library if not
-        all of the target.  Without ``out`` the candidate is written to
-        the scratch folder, where all candidates share one pool of weights.
+        ``earlier`` is an existing data file to reuse; ``levels`` are those of the library, by
+        default all of the target.  Without ``out`` the candidate is written to the scratch
+        folder, where all candidates share one pool of weights.
         """
         if out is not None:
             return self.write(out, *self.plan(dropped), earlier=earlier)

@@ -2,7 +2,7 @@
 
 Layers are calibrated, and every requested technique is priced per layer (time saved, error).  The
 budget is distributed over the layers, and the whole model is built and measured.  The layers'
-shares then shrink until the measured error is within the budget, or grow while it leaves slack.
+shares then shrink until the measured error is within the budget, or grow if it is well within.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class CompressionSearch:
             gram, rows = data.joint(layer.observed) if data else (None, 0)
             if data and rows < layer.known:
                 self.warnings.append(
-                    f"--data gives {layer.title} {rows} rows, fewer than the {layer.known} "
-                    "elements of each: directions without data count as unimportant"
+                    f"{layer.title}: --data gives {rows} rows of {layer.known} elements; with "
+                    "fewer rows than elements, directions without data count as unimportant"
                 )
             by_layer[layer.name] = self.layer_options.options_for(
                 layer, gram, layer.name in producers
@@ -245,14 +245,13 @@ class CompressionSearch:
             mildest = min((c.error for cs in by_layer.values() for c in cs), default=0.0)
             self.warnings.append(
                 f"no compression stays within an error of {self.budget:g}: "
-                f"the smallest change of one layer has {mildest**self.power:.2g}"
+                f"the smallest change of a single layer has an error of {mildest**self.power:.2g}"
             )
             return None
         predicted = total_error([*chosen.values()]) ** self.power
         note = (
-            f"{len(chosen)} of {len(layers)} layers are smaller: an error of {predicted:.2g} was "
-            f"predicted for the outputs, {error:.2g} was measured, "
-            f"{self.budget:g} was allowed"
+            f"{len(chosen)} of {len(layers)} layers were compressed; error of the outputs: "
+            f"{predicted:.2g} predicted, {error:.2g} measured, {self.budget:g} allowed"
         )
         smaller = [layer for layer in layers if layer.name in chosen]
         return CompressionResult(
@@ -348,7 +347,7 @@ def observable_layers(
     if hidden:
         notes.append(
             f"{', '.join(hidden[:3])}{' …' if hidden[3:] else ''}: "
-            "its input has no name in the original, so it is unchanged"
+            "not compressed, because the layer's input has no name in the original"
         )
     return tuple(layer for layer in layers if seen(layer)), notes
 
@@ -430,7 +429,7 @@ def choose_compression(context: CompressionContext) -> ChosenCompression:
     if not options.compresses:
         if options.metric and options.precision == "fp32":
             raise UsageError(
-                "--metric measures --low-rank, --prune and --precision: give one of them with it"
+                "--metric needs --low-rank, --prune or --precision, whose error it measures"
             )
         if not options.metric:
             return ChosenCompression(context.inputs, context.planner)
@@ -473,7 +472,7 @@ def check_compression_options(options: Options) -> None:
     """Raise UsageError for options that leave nothing to choose or nothing to measure."""
     what = "--low-rank" if options.low_rank is not None else "--prune"
     if options.low_rank is not None and not 0 < options.low_rank <= 1:
-        raise UsageError(f"--low-rank takes an error above 0, up to 1, not {options.low_rank:g}")
+        raise UsageError(f"--low-rank takes an error above 0, at most 1, not {options.low_rank:g}")
     if options.max_error is not None and not options.max_error > 0:
         raise UsageError(f"{what} needs a --max-error above 0, not {options.max_error:g}")
     for name, on in (

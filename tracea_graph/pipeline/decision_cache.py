@@ -4,9 +4,9 @@ A decision is a plan lock in ``CACHE/decisions``.  Its key is a digest of the mo
 relevant options, the machine, the compiler, ONNX Runtime, and this package's version and sources.
 A run with an equal key applies the lock: it tunes and times nothing, but builds and verifies the
 result again.  Better schedules found since, or a result that is now wrong, invalidate the entry.
-Only results that were measured faster are cached; a model that was kept unchanged is evaluated
-again every time, and so is one that was decided while other processes kept a core busy, unless
-they still do.
+Only results that were measured faster are cached: a model that was kept unchanged is evaluated
+again every time.  Decisions that were made while other processes kept a core busy are reused only
+while that is still so.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from tracea_graph.toolchain import Counted, ignore_progress
 __all__ = ["Evaluator"]
 
 _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.18
-"""Limit of a bisection and its share of the time left; then all that may be faulty is dropped."""
+"""Limits of a bisection: seconds, share of the time left.  After it, all suspects are dropped."""
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
@@ -306,11 +306,11 @@ class Evaluator:
         return self.verification.status == "passed"
 
     def repair(self, kept: BuiltModel) -> BuiltModel | None:
-        """Return the part of a result that is right and faster, or None; confirming it failed.
+        """Return the correct and faster part of a result that was not confirmed, or None.
 
-        What is kept after timing is part of what was verified, and may show an error that was
-        inside a fused region, or too small, before.  Raises VerifyError if only a part may not be
-        published: decisions of an earlier run, ``--keep all``, or an inconclusive check.
+        The result has only some of the rewrites that were verified together, so it may show an
+        error that was hidden in a fused region, or too small, before.  Raises VerifyError if a
+        part must not be published: a lock, ``--keep all``, unmeasured kernels, or no clear error.
         """
         assert self.verification is not None
         fixed = self.lock or self.options.keep == "all" or self.unmeasured

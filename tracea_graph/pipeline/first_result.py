@@ -1,4 +1,4 @@
-"""The first result of a run, which an interrupt leaves."""
+"""The first result of a run, which is published if the user interrupts the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracea_graph.views.report_record import speedup_in_words
 __all__ = ["FirstResult", "known_ratios", "worth_screening"]
 
 _SCREENED_US = 2e3
-"""Predicted run time of models that are screened; of smaller ones, the result itself is near."""
+"""Minimum predicted run time in µs for screening; faster models soon have their final result."""
 _SCREENED_BUDGET = 30.0
 """Seconds left of the budget below which nothing is screened."""
 
@@ -53,7 +53,7 @@ class FirstResult:
     def warning(self) -> str:
         """What the report of an interrupted run says."""
         found = self.built.built
-        levels = f" and kernels for {', '.join(found.levels)} alone" if found else ""
+        levels = f" and kernels for {', '.join(found.levels)} only" if found else ""
         return (
             f"interrupted: this is the first result, with all rewrites{levels}; a whole run may "
             "find a faster one"

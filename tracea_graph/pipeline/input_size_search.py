@@ -47,6 +47,6 @@ def check_sizes(
             asked = " and ".join(inputs.labels)
             raise RejectedSizesError(
                 f"the original rejects inputs with {asked}: {binding.label} is used instead; "
-                "--shape or --data gives others",
+                "--shape or --data sets other sizes",
                 binding.symbols,
             )

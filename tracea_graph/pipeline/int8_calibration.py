@@ -1,4 +1,4 @@
-"""Choose how products and convolutions round their operands, from real inputs, before planning."""
+"""Choose from real inputs how products and convolutions round operands, before planning."""
 
 from __future__ import annotations
 
@@ -109,21 +109,21 @@ def _conv_layers(model: Model, named: Container[str]) -> Iterator[ConvLayer]:
 
 
 CALIBRATED = MappingProxyType({"int8": choose_int8, "int4-weights": choose_int4})
-"""How real inputs choose the rounding of a product, by precision."""
+"""By precision, the function that chooses the rounding of a product from real inputs."""
 
 
 def _note(found: Mapping[str, CalibratedRounding]) -> str:
-    first = f"{len(found)} matmuls were calibrated, their own errors are"
+    first = f"{len(found)} matmuls were calibrated; their own errors are"
     mean = float(np.mean([c.error for c in found.values()]))
     errors = f"{mean:.2g} on average and up to {max(c.error for c in found.values()):.2g}"
     if any(c.codes is not None for c in found.values()):
         large = sum(c.block > SMALL for c in found.values())
-        return f"{first} {errors}: {large} have blocks of 128, the others of {SMALL}"
+        return f"{first} {errors}; {large} have blocks of 128, the others blocks of {SMALL}"
     fixed = sum(c.scale > 0 for c in found.values())
     moved = sum(c.factors is not None for c in found.values())
     return (
-        f"{first} {errors}: {fixed} round x with one scale and the others row by row, "
-        f"{moved} after moving ranges into the matrix"
+        f"{first} {errors}; {fixed} round x with one scale, the others with one per row; "
+        f"{moved} first move ranges from x into the matrix"
     )
 
 

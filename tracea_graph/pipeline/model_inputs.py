@@ -1,4 +1,4 @@
-"""Inputs to verify and to time one model with: synthesised, or the caller's own."""
+"""Inputs to verify and to time one model with: synthesized, or the caller's own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["ModelInputs", "gather_inputs", "inputs_to_run", "synthesized"]
 Feed = Mapping[str, npt.NDArray[Any]]
 
 _SMALL, _MANY = 8 << 20, 8
-"""A model of fewer bytes than this is verified with many inputs; and how many."""
+"""Models of fewer bytes than the first are verified with the second number of inputs."""
 _TIMED, _BRIEF = 3, 4
 """Number of real input sets that are timed, and that ISA levels below the highest are checked
 with.
@@ -84,7 +84,7 @@ class ModelInputs:
         )  # fmt: skip
 
     def bytes_of(self, label: str) -> int:
-        """Return the size in bytes of a feed to verify with, or of one like the foremost."""
+        """Return the bytes of a feed to verify with; for other labels, of the foremost feed."""
         known = label in self.verification
         feed = self.verification[label if known else self.foremost]
         return sum(array.nbytes for array in feed.values())

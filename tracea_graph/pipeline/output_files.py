@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 255
-"""Bytes of a file's name where the system does not say."""
+"""Assumed limit of a file name in bytes if the system does not report one."""
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
 _LIBRARY_MARKS = (re.compile(rb"tracea\.[0-9a-f]{10}\0"), re.compile(rb"RegisterCustomOps\0"))
 _UNWRITABLE = frozenset(
@@ -52,7 +52,7 @@ _UNWRITABLE = frozenset(
 
 
 _LONGEST_NAME = 255
-"""Bytes of a file's name, on all file systems in use."""
+"""Limit of a file name in bytes, on all file systems in use."""
 
 
 def _possible(model: Path) -> list[str]:
@@ -109,7 +109,7 @@ def result_paths(source: Path, output: Path | None, folder: bool = False) -> Res
     elif os.path.isdir(output) or not (output.suffix or os.path.exists(output)):
         target = output / default
     elif folder:
-        raise UsageError(f"-o {output} must be a folder here, and it names a file")
+        raise UsageError(f"-o {output} must be a folder here, but names a file")
     elif output.suffix != ".onnx":
         raise UsageError(f"-o {output} must end in .onnx, or be a folder")
     else:
@@ -237,8 +237,8 @@ def _holds(place: Path, data: Path) -> bool:
 def staging(paths: ResultPaths, inputs: Sequence[Path]) -> Iterator[StagingFolder]:
     """Yield a staging folder that is removed afterwards in all cases.
 
-    Raises UsageError if a file in the way is not an earlier result of this tool, and instead of an
-    OSError inside the block that says a file cannot be written (disk full, no permission).
+    Raises UsageError if an output path holds a file that this tool did not write.  An OSError in
+    the block that says a file cannot be written (disk full, no permission) becomes a UsageError.
     """
     check_overwrites(paths, inputs)
     home, scratch, stage = paths.model.parent, None, None
@@ -366,9 +366,9 @@ def keep_unreadable_original(
 ) -> Report:
     """Write the original as the result of a model whose import ended with ``error``.
 
-    Raises ``error`` if ONNX Runtime rejects the model too, if it is a bug of this tool and the
-    environment is strict, or if it is about memory or the file system; UsageError if the result
-    cannot be written.
+    Raises ``error`` if ONNX Runtime rejects the model too, if the error is a bug of this tool and
+    the environment is strict, or if the error is about memory or the file system.  Raises
+    UsageError if the result cannot be written.
     """
     bug = not isinstance(error, ModelError)
     if isinstance(error, MemoryError | OSError) or (bug and options.environment.strict):

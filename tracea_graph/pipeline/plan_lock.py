@@ -146,12 +146,12 @@ class PlanLock:
 
     @property
     def because(self) -> str:
-        """The end of a sentence that begins with what was done."""
+        """Where the decisions come from, as a clause that ends a sentence about the outcome."""
         return self.provenance or f"as {self.where} says"
 
     @property
     def improved(self) -> bool:
-        """False if the original was kept."""
+        """Whether the result has rewrites; False if the original was kept."""
         return self.content.improved
 
     @property
@@ -205,13 +205,13 @@ class PlanLock:
         if tuple(levels) != self.content.isas:
             had, have = ", ".join(self.content.isas), ", ".join(levels)
             raise UsageError(
-                f"{self.where} was made for {had}, and kernels here are for {have}; {_ADVICE}"
+                f"{self.where} was made for {had}, but kernels here are for {have}; {_ADVICE}"
             )
         keys = structural_keys(graph)
         if graph_key(graph, keys) != self.content.structure:
             raise UsageError(
-                f"{self.where} does not fit: the model computes something else than the one it "
-                f"was made for; {_ADVICE}"
+                f"{self.where} does not fit: it was made for a model that computes something "
+                f"else; {_ADVICE}"
             )
         values = {key: value for value, key in keys.items()}
         frozen = {values.get(key, key): why for key, why in self.content.frozen}
@@ -230,7 +230,7 @@ class PlanLock:
             odd = next(k for k in {**wanted, **found} if found.get(k) != wanted.get(k))
             raise UsageError(
                 f"{self.where} was made by tracea-graph {self.content.tracea} with "
-                f"{wanted.get(odd, 0)} × {odd}, and {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
+                f"{wanted.get(odd, 0)} × {odd}, but {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
             )
 
     def schedules(
@@ -263,14 +263,14 @@ def read_lock(path: Path) -> PlanLock:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"there is no plan {path}") from None
+        raise UsageError(f"there is no plan lock {path}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a plan lock: {error}") from error
     return parse_lock(content, path)
 
 
 def parse_lock(data: Any, path: str | Path) -> PlanLock:
-    """Parse a lock from a file's data.  Raises UsageError if it is not one."""
+    """Parse a lock from a file's data.  Raises UsageError if the data is not a lock."""
     content = read_document(LockContent, data, f"the plan lock {path}", _ADVICE)
     try:
         msgspec.convert({"settings": content.settings}, _Checked)

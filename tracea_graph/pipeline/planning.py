@@ -457,7 +457,7 @@ def guard_condition_nodes(guards: Sequence[InitializerGuard], domain: str) -> li
 
 
 def read_with_guards(model: Model) -> Model:
-    """Read a model again, with the initializers that a guard can compare as constants."""
+    """Read a model again; the initializers that a guard can compare become constants."""
     return replace(load(model.path, guard=True), float32_form=model.float32_form)
 
 

@@ -106,7 +106,7 @@ def fastest_tile_sizes(
     build: Callable[[frozenset[str]], ModelWithLibrary],
     bench: PairedBenchmark,
 ) -> frozenset[str]:
-    """Return the keys to drop; ``choices`` are the keys of each program's largest row tiles.
+    """Return keys of tiles to drop; ``choices`` are keys of each program's largest row tiles.
 
     ``build`` makes the model without some keys.  Models that cannot be built or run are skipped.
     """

@@ -26,13 +26,13 @@ def guard_notes(improved: bool, model: Model) -> tuple[str, ...]:
         return ()
     size = sum(weight.nbytes for weight in model.guarded.values())
     return (
-        f"initializers that may be fed too: {len(model.guarded)} ({size / 1e6:.3g} MB) are "
-        "compared with their defaults in every run; where they differ, the original's nodes run",
+        f"{len(model.guarded)} initializers that are also inputs ({size / 1e6:.3g} MB) are "
+        "compared with their defaults in every run; if one differs, the original's nodes run",
     )
 
 
 def precision_notes(improved: bool, model: Model) -> Iterator[str]:
-    """Say in which type the result computes what the model computes in another one."""
+    """Say where the result computes in other types than the model."""
     for dtype, name in _HALF_NAMES.items():
         if dtype in model.widened and (improved or dtype is DType.BF16):
             yield (
@@ -45,7 +45,7 @@ def precision_notes(improved: bool, model: Model) -> Iterator[str]:
             "graph in float32"
         )
     if any(spec.dtype is DType.F64 for spec in map(model.graph.spec, _computed(model.graph))):
-        yield "what the model computes in float64 is left as it is"
+        yield "operators that compute in float64 are left as they are"
 
 
 def _computed(graph: TileGraph) -> Iterator[str]:

@@ -53,7 +53,7 @@ __all__ = ["Reporter", "WeightProperty", "analyze_weights", "storage_rows", "wei
 
 _SKIPPED = (
     "channels whose weights are zero were dropped: a NaN or an infinity that reached the outputs "
-    "through them alone does so no longer"
+    "only through such channels no longer does"
 )
 
 
@@ -99,7 +99,7 @@ class Reporter:
         self.holdout_error, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
-        """Return False if no rewrite applies; plain ONNX is worth writing if the graph changed."""
+        """Whether a rewrite applies; without custom ops, whether the graph changed at all."""
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
         rewritten = self.assembly and any(r.rule for r in self.assembly.graph.regions())
@@ -333,12 +333,12 @@ def _unjudged(stays: bool, planned: bool, error: str, nothing_stays: bool) -> Re
     if stays:
         if planned:
             return Reason("kept, not timed", Code.UNMEASURED)
-        return Reason("kept: formed when others were dropped", Code.FORMED_LATER)
+        return Reason("kept: formed after other rewrites were dropped", Code.FORMED_LATER)
     if error:
         return Reason(f"dropped: with it, {error}", code_of(error, Code.OUT_OF_TOLERANCE))
     if nothing_stays:
         return Reason("dropped with all other rewrites", Code.ORIGINAL_KEPT)
-    return Reason("dropped: it needs others that were", Code.NEEDS_DROPPED)
+    return Reason("dropped: it needs rewrites that were dropped", Code.NEEDS_DROPPED)
 
 
 def _timings(evaluator: Evaluator) -> tuple[TimingRow, ...]:
@@ -359,13 +359,13 @@ def _brief(said: str) -> str:
 
 
 def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:
-    """Name the tiles set by hand that no kernel keeps to."""
+    """Yield a warning per set of tiles that were set by hand and that no kernel keeps to."""
     read = {v for item in placed for v in item.region.operands}
     for constant, pattern in model.graph.patterns.items():
         maps = (v for v in read if v.startswith(constant) and v.endswith("_map"))
         if constant in model.graph.weights and next(maps, None) is None:
             yield (
-                f"no kernel keeps to the tiles of {pattern.value!r}, which only mask; "
+                f"no kernel keeps to the tiles of {pattern.value!r}, which only act as a mask; "
                 "tracea explain says why"
             )
 

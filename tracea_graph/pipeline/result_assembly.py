@@ -190,7 +190,7 @@ class Assembly:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the report says of the kernels that function bodies call."""
+        """The report's note about the kernels that function bodies call; empty without any."""
         if (inner := self.fallback) is None:
             return ()
         count = len(inner.placed)
@@ -201,8 +201,8 @@ class Assembly:
     def functions(self, fallback: str = "", plain: bool = True) -> list[LocalFunction]:
         """Return one function body per operator type, those of the fallback too.
 
-        ``fallback`` is the domain of the kernels that bodies call.  If not ``plain``, bodies of
-        standard operators alone are left out.
+        ``fallback`` is the domain of the kernels that bodies call.  If not ``plain``, bodies
+        that consist of standard operators only are left out.
         """
         bodies = {item.type: item.body for item in self.placed}
         if self.fallback is None and not plain:
@@ -258,8 +258,8 @@ def assemble_result(
     """Lower every fused region of a graph, with the schedules that the policy decides.
 
     Without a ``policy``, the one for this machine decides; without ``make_body``, function bodies
-    are standard operators.  Raises RuleError, naming the rule that
-    made it, if a region cannot be lowered.
+    are standard operators.  Raises RuleError if a region cannot be lowered; the error names the
+    rule that made the region.
     """
     policy = policy or Target(backend, backend.levels("", "fp32")).policy()
     inner = Assembly(graph, backend) if make_body else None

@@ -109,9 +109,9 @@ class PipelineRun:
         return True
 
     def anew(self, why: OutdatedDecisionsError) -> PipelineRun:
-        """Return the run as it was before its first stage, without what is outdated.
+        """Return the run as it was before its first stage, without what proved wrong.
 
-        That are cached decisions, and guessed sizes that the model rejects.
+        That is: without cached decisions, and without guessed sizes that the model rejects.
         """
         options, notes = self.options, self.notes
         if isinstance(why, RejectedSizesError):
@@ -156,7 +156,7 @@ def read(run: PipelineRun) -> None:
 
 
 def _part(run: PipelineRun) -> Path:
-    """Write the part of the model that is asked for beside the result; return its path."""
+    """Write the requested part of the model beside the result; return its path."""
     result = run.paths.model
     part = result.with_name(f"{run.source.stem}.part.onnx")
     result.parent.mkdir(exist_ok=True)

@@ -15,9 +15,9 @@ at the peak of float32, and products of 8-bit integers at nine tenths of four ti
 
 Shares named ``… tiles`` are those of processors with a matrix unit, over the peak of float32.
 
-Initial values of operators that no model of the zoo has: chains of equal nodes run in ONNX Runtime
-without optimizations; the time of a node, less its traffic by ``CostModel``, in vector
-instructions per element, and at least 1.
+Operators that no model of the zoo contains keep initial values.  These come from chains of equal
+nodes, run in ONNX Runtime without optimizations: the time of a node minus the time of its traffic
+according to ``CostModel``, in vector instructions per element, at least 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNMEASURED = (
     "FusedGemm nbits", "FusedGemm nbits int8", "product int8", "product nbits",
     "product nbits int8",
 )  # fmt: skip
-"""Shares in other precisions than float32 that fewer than three measured regions depend on."""
+"""Shares of precisions other than float32 that depend on fewer than three measured regions."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
     one pass        t = node + max(arithmetic, traffic)   products, attention, fused chains
     several passes  t = node + arithmetic + traffic       everything else
 
-It ranks proposals and prunes those not worth measuring; timing decides about the others.  A tensor
+It ranks proposals and prunes those not worth timing; timing decides about the rest.  A tensor
 moves at the bandwidth of the memory level it fits; a written byte counts twice, because its cache
 line is read first.  Constants come from memory: models are larger than caches. Source: Williams,
 Waterman, Patterson, "Roofline" (CACM 2009).  Arithmetic is given by each op's ``cost`` and by
@@ -137,7 +137,7 @@ class CostModel:
         return read + 2.0 * written + cold / self.machine.dram_gbytes * 1e-3
 
     def _mapped_us(self, graph: TileGraph, region: Region) -> float:
-        """Time to read operands through maps; reads of each are at most its size."""
+        """Time to read operands through maps; of each, at most its size is read."""
         bytes_of = dict.fromkeys(region.operands, 0.0)
         specs = [graph.spec(v) for v in region.operands]
         for i, at in operand_layouts(region.params, specs):
@@ -255,7 +255,7 @@ def _fallbacks(region: Region) -> tuple[str, ...]:
 
 
 def reordered_values(region: Region) -> tuple[str, ...]:
-    """Return the values a step reads or writes in a reordered_values layout."""
+    """Return the values a step reads or writes in a reordered layout."""
     params = region.params
     if isinstance(params, ConvParams):
         reads = region.operands[:1] if params.layout.reads_reordered else ()

@@ -77,7 +77,7 @@ class KernelCatalog:
         return call.dtype
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
-        """Return the structure of a call's product, or of its numbers if it has none."""
+        """Return the structure of a call's product; without one, how its elements are computed."""
         if schema.problem is not None:
             return Dense()
         return Rowwise() if schema.op in _ROWWISE else Pointwise()
@@ -104,11 +104,11 @@ class KernelCatalog:
         return (CandidateVariant(name, levels[-1], "the only kernel of this call"),)
 
     def order(self, topology: OperatorTopology) -> tuple[str, str]:
-        """Return the order in which the kernel visits tiles, and why unless it is the only one."""
+        """Return the order in which the kernel visits tiles, and why; no reason if it is fixed."""
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
-        """Return the default schedules of a call, and why; empty if the library decides."""
+        """Return a call's default schedules and the reason; no schedules: the library decides."""
         return (), ""
 
 

@@ -15,15 +15,15 @@ __all__ = ["CandidateVariant", "KernelPlan", "PolicyDecision", "RejectedVariant"
 WORTH_MEASURING = 1.25
 """Modelled time, relative to the best of a space, up to which a configuration is worth measuring.
 
-In exhaustive tables of five problems, the fastest schedule was at most at 1.11.
+In exhaustive tables of five problems, the fastest schedule had a ratio of at most 1.11.
 """
 
 
 @dataclass(frozen=True)
 class CandidateVariant:
-    """A variant, its modelled µs on one core (None: unknown), and why it is chosen, or why not.
+    """A variant, its modelled µs on one core (None: unknown), and why it is chosen or not chosen.
 
-    ``fits`` says whether the target can run it.
+    ``fits`` says whether the target can run the variant.
     """
 
     id: str
@@ -37,7 +37,7 @@ class CandidateVariant:
 class PolicyDecision:
     """The policy's answer for one operator.
 
-    ``tiling`` says which part of the results is computed how: ``grid``, ``stream``, ``map``,
+    ``tiling`` names how the results are divided and computed: ``grid``, ``stream``, ``map``,
     ``bitmap``, ``band``, ``two-products``, ``transformed``, ``rows`` or ``elements``.
     ``schedules`` are the defaults of the call, one per range of row counts; empty if the library
     decides by itself.  ``reasons`` has one sentence for each of these choices.

@@ -19,9 +19,9 @@ with weights and other data.
 class Machine:
     """One core or device: fp32 GFLOP/s, GB/s per memory level, cache bytes, µs per executed node.
 
-    ``step_us`` is what each further step of a program costs beside its work.
+    ``step_us`` is the overhead in µs of each further step of a program.
 
-    ``tiles`` is true if it has a matrix unit for bf16, ``bf16`` if it multiplies bf16.
+    ``tiles`` is true if the machine has a matrix unit for bf16, ``bf16`` if it can multiply bf16.
     The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
     depend on where they are made; a backend measures the machine it runs on.
     """

@@ -33,7 +33,7 @@ _NAMES = {
 
 
 _FALLBACK = {"bf16": "f16", "f16": "f32", "int8": "int16", "int16": "f32", "bf16x2": "f32"}
-"""Element type to compute in where nothing computes in another one."""
+"""By element type, the type to compute in if no kernel computes in that one."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class OperatorTopology:
                 raise UsageError(f"rank {rank} is not between 1 and {min(self.k, self.n)}")
             case BlockSparse(rows, columns, density):
                 if min(rows, columns) < 1 or not 0 <= density <= 1:
-                    raise UsageError(f"no blocks of {rows}x{columns} with density {density:g}")
+                    raise UsageError(f"invalid blocks: {rows}x{columns}, density {density:g}")
             case UnstructuredSparse(density) if not 0 <= density <= 1:
                 raise UsageError(f"density {density:g} is not between 0 and 1")
             case Windowed(window) if window < 1:
@@ -146,7 +146,7 @@ class OperatorTopology:
 
     @property
     def flops(self) -> float:
-        """Operations that are not skipped; those of a direct sum for a transformed convolution."""
+        """Operations, without skipped ones; those of the direct sum for a Winograd convolution."""
         dense = 2.0 * self.batch * self.m * self.n * self.k
         match self.kind:
             case LowRank(rank):
@@ -215,13 +215,13 @@ _BLOCK_COLUMNS = 16
 
 
 def dtype_of(precision: str) -> str:
-    """Return the element type that a precision is called in kernel calls, such as ``f32``."""
+    """Return the name of a precision in kernel calls, such as ``f32`` for ``fp32``."""
     word = precision.lower().replace("-", "_")
     return _NAMES.get(word, word)
 
 
 def fallback_dtypes(dtype: str) -> Iterator[str]:
-    """Yield an element type, and those to compute in where nothing computes in it, in order."""
+    """Yield an element type, then, in order, those to try if no kernel computes in it."""
     yield dtype
     while dtype != "f32":
         dtype = _FALLBACK.get(dtype, "f32")

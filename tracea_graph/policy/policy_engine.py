@@ -3,8 +3,8 @@
     engine = PolicyEngine(backend.catalog, levels)
     engine.decide(OperatorTopology("gemm", 128, 768, 768)).variant_id
 
-Planning asks it for every kernel call, the tuner for every space that it searches, and
-``Context.plan_kernel`` for problems that a user names; all get one answer.
+Planning asks the policy about every kernel call, the tuner about every space that it searches, and
+``Context.plan_kernel`` about problems that a user names; all get the same answer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PolicyEngine:
     """Decides for one target.
 
     ``levels`` are those that a library has code for and the machine may run, lowest first;
-    ``figures`` add modelled times to the answers, and decide nothing.
+    ``figures`` only add modelled times to the answers.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class PolicyEngine:
         bindings: Mapping[str, int],
         rank: int | None = None,
     ) -> tuple[Program, tuple[CallDecision, ...]]:
-        """Return a lowered program with the schedules that the policy decides, and its answers.
+        """Return a lowered program with the policy's schedules, and a decision per call.
 
-        ``specs`` are those of the node's operands, under the symbol values ``bindings``.  ``rank``
-        says that the program's product is a factor of a matrix of that rank.
+        ``specs`` are the specs of the node's operands, ``bindings`` the assumed symbol values.  A
+        ``rank`` says that the program's product is a factor of a matrix of that rank.
         """
         size_of = _size_of(program, specs, bindings)
         calls, found = list[Call](), list[CallDecision]()
@@ -134,11 +134,11 @@ class PolicyEngine:
         dtype: str = "f32",
         able: Callable[[str], bool] = lambda dtype: True,
     ) -> KernelPlan:
-        """Return the kernel for a problem, on an element type or its first fallback with kernels.
+        """Return the kernel for a problem, in ``dtype`` or its first fallback type with kernels.
 
-        Without a shape, the operation's default shape is assumed, as the answer notes; ``able``
-        says on which element types the target computes.  Raises UsageError for an unknown
-        operation and for another number of sizes.
+        Without a shape, the operation's default shape is assumed, and the answer says so; ``able``
+        says in which element types the target computes.  Raises UsageError for an unknown
+        operation, and for a shape with a wrong number of sizes.
         """
         operation = self.operation(op)
         sizes = tuple(shape) if shape is not None else operation.default
@@ -195,9 +195,12 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
     match t.kind:
         case LowRank(rank):
             share = t.flops / (2.0 * t.batch * t.m * t.n * t.k)
-            return "two-products", f"a factor of rank {rank}: both take {share:.0%} of the dense"
+            return (
+                "two-products",
+                f"a factor of rank {rank}: both factors take {share:.0%} of the dense FLOPs",
+            )
         case BlockSparse(rows, columns, density):
-            return "map", f"visits the stored {density:.0%} of {rows}x{columns} blocks only"
+            return "map", f"only the stored {density:.0%} of {rows}x{columns} blocks are visited"
         case UnstructuredSparse(density):
             return "bitmap", f"a bitmap says which {density:.0%} of the elements are stored"
         case Windowed(window):
@@ -214,7 +217,7 @@ def _tiling(t: OperatorTopology) -> tuple[str, str]:
         case Permuted():
             return (
                 "elements",
-                f"{_count(t.m * t.n, 'number')}, contiguous along another axis than before",
+                f"{_count(t.m * t.n, 'number')}, copied so that another axis is contiguous",
             )
         case Pointwise():
             return "elements", f"{_count(t.m * t.n, 'number')}, computed independently"

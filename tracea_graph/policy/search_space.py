@@ -66,23 +66,23 @@ class SearchSpace:
         return self.axis("tile_n", values)
 
     def tile_k(self, values: Sequence[int]) -> SearchSpace:
-        """Set the depth of a tile, loaded at a time."""
+        """Set the depth of the operand tiles that are loaded at a time."""
         return self.axis("tile_k", values)
 
     def stages(self, values: Sequence[int]) -> SearchSpace:
-        """Set the buffers of a software pipeline; 1 for no pipeline."""
+        """Set the numbers of buffers of the software pipeline; 1 means no pipeline."""
         return self.axis("stages", values)
 
     def warps(self, values: Sequence[int]) -> SearchSpace:
-        """Set the warps (groups of lanes) that share a tile."""
+        """Set the numbers of warps (groups of lanes) that share a tile."""
         return self.axis("warps", values)
 
     def split_k(self, values: Sequence[int]) -> SearchSpace:
-        """Set the splits of the depth, which are summed at the end."""
+        """Set the numbers of parts that the depth is split into; their results are summed."""
         return self.axis("split_k", values)
 
     def require(self, reason: str, holds: Callable[[Config], bool]) -> SearchSpace:
-        """Add a constraint."""
+        """Add a constraint; ``reason`` is reported for configurations where it does not hold."""
         return replace(self, constraints=(*self.constraints, Constraint(reason, holds)))
 
     def seed(self, **config: int) -> SearchSpace:
@@ -90,7 +90,7 @@ class SearchSpace:
         return replace(self, seeds=(*self.seeds, tuple(config.items())))
 
     def once(self, alike: Callable[[Config], Hashable]) -> SearchSpace:
-        """Count equivalent configurations once."""
+        """Keep only the first of the configurations for which ``alike`` returns the same key."""
         return replace(self, alike=alike)
 
     def within(self, other: SearchSpace) -> SearchSpace:

@@ -26,7 +26,7 @@ class TraceEntry:
     nodes: tuple[str, ...] = ()
     """Names of the original operators concerned, or their first results."""
     times_us: tuple[float, float] | None = None
-    """Predicted times of the regions this competed for: if it had won, and as they are now."""
+    """Predicted times of the contested regions: with this proposal, and as they are now."""
 
     @property
     def code(self) -> Code:
@@ -76,7 +76,7 @@ class DecisionTrace:
     def misses(self) -> dict[tuple[str, str], int]:
         """Return (rule, reason) of every near miss with its count.
 
-        Sites that are not what a rule is for, or without anything to exploit, are none.
+        Sites that a rule is not meant for, or that have nothing to exploit, are not counted.
         """
         counts: dict[tuple[str, str], int] = {}
         for decision in self.entries:

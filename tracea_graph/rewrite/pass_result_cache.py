@@ -37,9 +37,9 @@ class _Entry:
 
 @dataclass
 class PassResultCache:
-    """What passes answered about the regions of one graph, under one list of phases.
+    """Cached answers of passes about the regions of one graph, under one list of phases.
 
-    ``history`` holds the states of values, which copies of the graph number alike.
+    ``history`` numbers the states of values; copies of the graph share these numbers.
     """
 
     history: History = field(default_factory=dict)
@@ -74,7 +74,7 @@ class PassResultCache:
         return new.said
 
     def kind(self, region: Region) -> int:
-        """Return a number that identifies what a region computes, whatever its operands are."""
+        """Return a number that identifies what a region computes, regardless of its operands."""
         if region not in self._kinds:
             self._kinds[region] = self._number(_kind_of(region))
         return self._kinds[region]

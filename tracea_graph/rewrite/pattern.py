@@ -56,7 +56,7 @@ class CallPattern:
 
 @dataclass(frozen=True)
 class EitherPattern:
-    """Alternatives, of which the first that matches counts."""
+    """Alternative patterns; the first that matches counts."""
 
     alternatives: tuple[Any, ...]
 
@@ -173,8 +173,8 @@ class Rule:
     """A pattern rule: ``patterns`` match, ``check`` returns a reason to refuse or None,
     ``rewrite`` builds the new region.
 
-    ``rewrite`` may return a reason too.  A rule with ``keeps`` writes covered values that have
-    other readers again; without it, such readers prevent a match.
+    ``rewrite`` may return a reason too.  The rewrite of a rule with ``keeps`` still computes
+    covered values that have other readers; for other rules, such readers prevent a match.
     """
 
     name: str

@@ -149,9 +149,9 @@ class Phase:
     """Passes that run together to a fixed point before the next phase starts.
 
     An ``always`` phase runs whatever rules the caller allows.  In a phase with ``rollouts``,
-    proposals for overlapping regions are compared by what each and all that follows it gain,
-    instead of by its own gain.  Raises ValueError if two passes have the same name, by which the
-    scheduler identifies them.
+    proposals for overlapping regions are compared by the total gain of each and of all
+    rewrites that follow it, instead of by its own gain.  Raises ValueError if two passes have the
+    same name, by which the scheduler identifies them.
     """
 
     name: str

@@ -64,7 +64,7 @@ class ProposalQueue:
         self._place(key, pattern)
 
     def rivals(self, site: QueuedProposal) -> list[QueuedProposal]:
-        """Return the queued sites of the same phase that would replace a region ``site`` does."""
+        """Return queued sites of the same phase that replace a region that ``site`` replaces."""
         found: dict[QueuedProposal, None] = {}
         for region in site.proposal.old:
             found |= self._at.get(region.id, {})

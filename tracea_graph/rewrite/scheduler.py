@@ -8,9 +8,10 @@ The outcome is deterministic: ties break by the order of passes and regions.
 
 A rewrite may preclude a better one, or a pair that is better together.  In phases with
 ``rollouts``, the best proposal is therefore compared with its rivals, which replace some of the
-same regions: each is applied to a copy of the graph, and then all that its neighbourhood allows,
-in order of predicted gain.  The one with the largest total goes first, the others wait: what it
-leaves possible is combined with it, the rest is superseded.  Source: Bertsekas, Tsitsiklis, Wu,
+same regions: each is applied to a copy of the graph, followed by all rewrites that its
+neighbourhood allows, in order of predicted gain.  The proposal with the largest total is applied
+first.  Rivals that are still possible afterwards are applied too; the others are superseded.
+Source: Bertsekas, Tsitsiklis, Wu,
 "Rollout Algorithms for Combinatorial Optimization" (J. Heuristics 1997).
 """
 
@@ -176,7 +177,7 @@ class _Run:
         return options[best]
 
     def tell_loser(self, site: QueuedProposal) -> None:
-        """Record a loser that is proposed no longer because a region it replaces is gone."""
+        """Record a rival that is no longer proposed because a region it would replace is gone."""
         if any(self.graph.region(r.id) is not r for r in site.proposal.old):
             self.dispose(site)
 

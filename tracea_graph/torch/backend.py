@@ -52,9 +52,9 @@ def compile_graph(
 ) -> Compiled:
     """Return a function that computes a captured graph: ``torch.compile``'s backend ``tracea``.
 
-    ``options`` are fields of :class:`tracea_graph.Options`, as keywords; ``fallback``: the backend
-    of what falls back; ``always``: keep the session even if PyTorch is as fast.  Raises
-    UsageError for unknown options, and for a mode.
+    ``options`` are fields of :class:`tracea_graph.Options`, as keywords, and two more:
+    ``fallback`` names the backend that runs graphs and calls that fall back; ``always`` keeps the
+    session even if PyTorch is faster.  Raises UsageError for unknown options, and for a mode.
     """
     if mode not in (None, "default"):
         raise UsageError(f"the backend tracea has no mode {mode!r}; use options")
@@ -76,7 +76,7 @@ def compile_graph(
     except NotExportedError as error:
         return fall_back(f"ONNX cannot express the graph ({error})")
     except TraceaError as error:
-        return fall_back(f"it could not be optimized ({error})", logging.WARNING)
+        return fall_back(f"the graph could not be optimized ({error})", logging.WARNING)
     arguments = _concrete(example_inputs)
     if arguments is not None:
         apart = made.distance(arguments)
@@ -141,7 +141,7 @@ class _ModelSession:
         self._shapes: dict[tuple[torch.Size, ...], list[tuple[int, ...]]] = {}
 
     def __call__(self, *arguments: Any) -> Sequence[torch.Tensor]:
-        """Run the model, or what falls back if a weight is another than it was."""
+        """Run the model, or its fallback if a weight was replaced or changed in place."""
         if not all(weight.is_current(arguments) for weight in self._exported.weights):
             log_fallback(_OP, "a weight was replaced or changed since the model was compiled")
             if self._fallback is None:
@@ -168,7 +168,7 @@ class _ModelSession:
         return results
 
     def _shapes_of(self, binding: Any) -> list[tuple[int, ...]]:
-        """Run once into memory of ONNX Runtime's own; return the shapes of the results."""
+        """Run once with outputs that ONNX Runtime allocates; return the shapes of the results."""
         for name in self._exported.outputs:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
@@ -177,7 +177,7 @@ class _ModelSession:
         return shapes
 
     def distance(self, arguments: Sequence[Any]) -> float:
-        """Return the largest difference from the graph, as a share of max|y|."""
+        """Return the largest difference from the captured graph, as a share of max|y|."""
         found, worst = self._run(arguments), 0.0
         with torch.no_grad():
             expected = self._graph(*arguments)
@@ -190,7 +190,7 @@ class _ModelSession:
         return worst
 
     def ratio(self, arguments: Sequence[Any]) -> float:
-        """Return how many times as fast as what it falls back to the model is, in pairs."""
+        """Return the fallback's time divided by the model's, timed in pairs (above 1: faster)."""
         rival = self._fallback = _other(self._other, self._graph, self._examples)
         pairs = []
         with torch.no_grad():

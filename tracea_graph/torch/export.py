@@ -19,19 +19,19 @@ __all__ = ["ExportedGraph", "FrozenTensor", "NotExportedError", "export_graph"]
 
 
 class NotExportedError(Exception):
-    """A graph that no ONNX model computes; the message says why."""
+    """A graph that ONNX cannot express; the message says why."""
 
 
 @dataclass(frozen=True)
 class FrozenTensor:
-    """A parameter or buffer that became a constant: its argument, and what it must still be."""
+    """A parameter or buffer that became a constant: its argument index, tensor and version."""
 
     argument: int
     tensor: weakref.ref[torch.Tensor]
     version: int
 
     def is_current(self, arguments: Sequence[Any]) -> bool:
-        """Whether a call's argument is this tensor, not changed in place since."""
+        """Whether a call's argument is this tensor, and was not changed in place since export."""
         expected: Any = self.tensor()
         if arguments[self.argument] is not expected:
             return False
@@ -40,7 +40,11 @@ class FrozenTensor:
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """A model file; arguments of the graph that are its inputs, in its order, and its weights."""
+    """A model file, the names of its inputs and outputs, and its weights.
+
+    ``inputs`` are the indices of the graph's arguments that the model reads, in the order of
+    ``names``.
+    """
 
     model: Path
     inputs: tuple[int, ...]
@@ -50,10 +54,10 @@ class ExportedGraph:
 
 
 def export_graph(graph: GraphModule, examples: Sequence[Any], model: Path) -> ExportedGraph:
-    """Write a captured graph.
+    """Write a captured graph as the ONNX file ``model``.
 
     ``examples`` are tensors, and symbolic sizes of them.  Raises NotExportedError for a graph that
-    changes its arguments, returns something other than tensors or has operators without ONNX.
+    changes its arguments, returns something other than tensors, or has operators that ONNX lacks.
     """
     closed = GraphModule(graph, _copy(graph))
     weights, inputs = _close(closed, examples)
@@ -99,7 +103,7 @@ def _copy(graph: GraphModule) -> torch.fx.Graph:
 
 
 def _close(graph: GraphModule, examples: Sequence[Any]) -> tuple[list[FrozenTensor], list[int]]:
-    """Make weights attributes, and sizes those of tensors; return weights and other arguments."""
+    """Make weights attributes and read sizes from tensors; return weights and other arguments."""
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     first = next(node for node in graph.graph.nodes if node.op != "placeholder")
     weights, inputs, sizes = list[FrozenTensor](), list[int](), list[tuple[Node, Any]]()
@@ -159,7 +163,7 @@ def _check(program: torch.export.ExportedProgram) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what exporters print and warn of away from the user of a model."""
+    """Suppress what exporters print, and their warnings."""
     logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [log.level for log in logs]
     for log in logs:

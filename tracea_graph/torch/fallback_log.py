@@ -26,7 +26,7 @@ def log_fallback(op: str, reason: str, level: int = logging.INFO) -> None:
 
 
 def log_call_fallback(op: str, reason: str) -> None:
-    """Count a call that fell back; not while it is traced, which has no side effects."""
+    """Count a call that fell back, except while it is traced: tracing has no side effects."""
     if not torch.compiler.is_compiling():
         log_fallback(op, reason)
 

@@ -89,7 +89,7 @@ def tensor_view(tensor: torch.Tensor) -> TensorView:
 
 @dataclass
 class _Pack:
-    """Packed weights, or None after the first use, and what they were packed of."""
+    """Packed weights, None after only one use, and the state of the tensors they come from."""
 
     state: tuple[int, int, int, int]
     bias: weakref.ref[torch.Tensor] | None
@@ -106,10 +106,11 @@ def packed_weights(
     key: Hashable,
     pack: Callable[[], PreparedWeights],
 ) -> PreparedWeights | None:
-    """Return packed weights from the second call with unchanged tensors on, before that None.
+    """Return packed weights from the second call with unchanged tensors on; None at the first.
 
-    What trains changes between calls and is never packed.  PyTorch counts changes in place, but
-    not those through ``.data``, nor those of tensors made in inference mode, which are not packed.
+    Weights in training change between calls, so they are never packed.  PyTorch does not count
+    changes through ``.data``, nor those of tensors made in inference mode; the latter are not
+    packed.
     """
     if weight.is_inference() or (bias is not None and bias.is_inference()):
         return None

@@ -19,12 +19,12 @@ _LOG = logging.getLogger("tracea_graph.torch")
 
 
 class TraceaConv2d(nn.Conv2d):  # type: ignore[misc]
-    """``torch.nn.Conv2d`` on the kernels; other padding than zeros falls back."""
+    """``torch.nn.Conv2d`` on the kernels; padding modes other than zeros fall back to PyTorch."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Convolve images [N, C, H, W], or one [C, H, W]."""
         if self.padding_mode != "zeros":
-            log_call_fallback("conv2d", f"padding is {self.padding_mode}")
+            log_call_fallback("conv2d", f"the padding mode is {self.padding_mode}")
             return super().forward(input)
         return ops.conv2d(
             input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
@@ -35,20 +35,20 @@ class TraceaLinear(nn.Linear):  # type: ignore[misc]
     """``torch.nn.Linear`` on the kernels."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Multiply rows [..., K] by the weight."""
+        """Multiply rows [..., K] by the transposed weight [N, K]; return [..., N]."""
         return ops.linear(input, self.weight, self.bias)
 
 
 class attention_kernels(TorchFunctionMode):  # type: ignore[misc]
-    """Within ``with attention_kernels():`` attention functions of PyTorch run on the kernels.
+    """Run PyTorch's attention function on the kernels within ``with attention_kernels():``.
 
-    Models call ``scaled_dot_product_attention`` as a function, which no module stands for.
+    Models call ``scaled_dot_product_attention`` as a function, so no module can be replaced.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replace attention; call everything else."""
+        """Call the kernels for attention, and every other function as it is."""
         if func is functional.scaled_dot_product_attention:
             return ops.scaled_dot_product_attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -63,8 +63,8 @@ _REPLACED: dict[type[nn.Module], type[nn.Module]] = {
 def patch_conv2d(module: nn.Module) -> int:
     """Make every ``Conv2d`` in a module, itself included, a :class:`TraceaConv2d`, in place.
 
-    Returns how many there were.  Parameters, hooks and names stay.  Subclasses of ``Conv2d`` are
-    left, since they may compute something else; each is logged.
+    Returns the number of replaced modules.  Parameters, hooks and names stay.  Subclasses of
+    ``Conv2d`` are not replaced, since they may compute something else; each is logged.
     """
     return _patch(module, (nn.Conv2d,))
 
@@ -72,8 +72,8 @@ def patch_conv2d(module: nn.Module) -> int:
 def patch_module(module: nn.Module) -> int:
     """Make every ``Conv2d`` and ``Linear`` in a module run on the kernels, in place.
 
-    Returns how many there were; as :func:`patch_conv2d` otherwise.  Attention is a function, not a
-    module: :class:`attention_kernels` takes it over.
+    Returns the number of replaced modules; see :func:`patch_conv2d` for what stays.  Attention is
+    a function, not a module: use :class:`attention_kernels` for it.
     """
     return _patch(module, tuple(_REPLACED))
 
@@ -85,5 +85,5 @@ def _patch(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> int:
             inner.__class__ = _REPLACED[type(inner)]
             count += 1
         elif isinstance(inner, kinds) and type(inner) not in _REPLACED.values():
-            _LOG.info("%s stays: %s is a class of its own", name, type(inner).__name__)
+            _LOG.info("%s is not replaced: %s is a subclass", name, type(inner).__name__)
     return count

@@ -1,9 +1,9 @@
 """PyTorch operators on the CPU kernels: ``conv2d``, ``linear``, ``scaled_dot_product_attention``.
 
 They take the arguments of the functions of these names in ``torch.nn.functional``, share memory
-with tensors in both directions, and can be traced, compiled, mapped and derived.  What kernels
-cannot do runs in PyTorch: :data:`CONDITIONS` lists what they can.  Weights are packed when they
-come a second time unchanged.
+with tensors in both directions, and work with tracing, ``torch.compile``, ``vmap`` and autograd.
+Kernels run under the :data:`CONDITIONS`; PyTorch runs all other calls.  A weight is packed at its
+second use if it has not changed since the first.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ CONDITIONS = (
     "tensors are dense, on the CPU and float32; a mask may be boolean",
     "autocast is off",
     "convolutions pad with zeros",
-    "attention has no dropout, a scale other than 0, 3 or 4 axes, batches of one size, and a "
-    "number of key heads that divides that of query heads",
+    "attention has no dropout and a nonzero scale; its operands have 3 or 4 axes and equal batch "
+    "sizes; the number of query heads is a multiple of the number of key heads",
     "this machine has a C++ compiler, or use_library was given a library",
 )
-"""When kernels run; else PyTorch's do.  Derivatives are always computed by PyTorch."""
+"""All must hold for a kernel to run; otherwise PyTorch's operator runs.
+
+PyTorch always computes derivatives.
+"""
 
 _LIBRARY = torch.library.Library("tracea", "DEF")
 _LIBRARY.define(
@@ -55,7 +58,7 @@ def conv2d(
     pads = _pads(padding, weight, dilation)
     if pads is None or torch.is_autocast_enabled(input.device.type):
         log_call_fallback(
-            "conv2d", "autocast is on" if pads else "padding differs from side to side"
+            "conv2d", "autocast is on" if pads else "padding differs between two sides of an axis"
         )
         return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
     images = input.unsqueeze(0) if input.dim() == 3 else input
@@ -91,13 +94,13 @@ def scaled_dot_product_attention(
     if torch.is_autocast_enabled(query.device.type):
         reason = "autocast is on"
     elif dropout_p:
-        reason = "there is dropout"
+        reason = "dropout_p is not 0"
     elif query.dim() not in (3, 4) or not query.dim() == key.dim() == value.dim():
-        reason = "there are other than 3 or 4 axes"
+        reason = "operands do not all have 3 or 4 axes"
     elif attn_mask is not None and (is_causal or not 1 < attn_mask.dim() <= query.dim()):
-        reason = "a mask has other axes, or comes with is_causal"
+        reason = "the mask has too few or too many axes, or is given with is_causal"
     elif not _regular(query, key, value, enable_gqa):
-        reason = "sizes of batches or heads differ"
+        reason = "batch sizes differ, or numbers of heads do not fit"
     if reason:
         log_call_fallback("scaled_dot_product_attention", reason)
         return functional.scaled_dot_product_attention(*given, scale=scale, enable_gqa=enable_gqa)
@@ -116,7 +119,7 @@ def _pair(value: int | Sequence[int]) -> list[int]:
 def _pads(
     padding: str | int | Sequence[int], weight: Tensor, dilation: int | Sequence[int]
 ) -> list[int] | None:
-    """Return paddings of rows and columns; None if one side gets more than the other."""
+    """Return the padding of rows and of columns; None if the two sides of an axis differ."""
     if not isinstance(padding, str):
         return _pair(padding)
     if padding == "valid":
@@ -126,7 +129,10 @@ def _pads(
 
 
 def _regular(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
-    """Whether batches are equal, and heads equal or those of keys divide those of queries."""
+    """Whether kernels can pair the heads: batch sizes are equal, and so are numbers of heads.
+
+    With ``grouped``, the number of query heads may also be a multiple of that of key heads.
+    """
     if query.dim() == 4 and not query.shape[0] == key.shape[0] == value.shape[0]:
         return False
     heads, kept = query.shape[-3], key.shape[-3]
@@ -156,7 +162,7 @@ def _run(
     op: str, reason: str, out: Tensor, call: Callable[[NativeLibrary, Tensor], None],
     reference: Callable[[], Tensor],
 ) -> Tensor:  # fmt: skip
-    """Return ``out`` as a kernel writes it, or PyTorch's result, with the strides of ``out``."""
+    """Return ``out`` written by a kernel, or PyTorch's result with the strides of ``out``."""
     library = kernel_library() if not reason else None
     if library is not None:
         try:

@@ -29,8 +29,9 @@ __all__ = ["MOST_NODES", "ModelFixture", "replica_count"]
 
 MOST_BYTES = 256 << 20
 MARGIN, LARGE_MARGIN, LARGE_ROWS = 2.0, 1.25, 64
-"""Weights of a model over the cache's size; less for many rows, where weights matter less and runs
-are long.
+"""Ratio of a model's weights to the cache's size; the second for at least ``LARGE_ROWS`` rows.
+
+With many rows, weights matter less and runs are long.
 """
 _BLOCK = 1 << 22
 _LIMIT = 20.0

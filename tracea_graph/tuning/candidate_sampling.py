@@ -29,7 +29,7 @@ def sample_candidates(
     """Score up to ``trials`` candidates; return False once a score is None (time is up).
 
     Configurations that are not candidates are reported to the sampler as infeasible.  ``by`` is
-    another sampler than :func:`optuna_sampler`'s.
+    the sampler to use, by default that of :func:`optuna_sampler`.
     """
     import optuna
 

@@ -34,9 +34,9 @@ def candidates_to_measure(
     """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
 
     Ties are broken by the order of :func:`legal_schedules`; the default is not included.  The
-    policy narrows the backend's space to what is worth measuring.  Axes that ``within`` sets
-    replace the backend's, in a space that is searched as a whole; raises UsageError for an axis it
-    has not.
+    policy narrows the backend's space to what is worth measuring.  Axes of ``within`` replace the
+    backend's, and such a space is not narrowed.  Raises UsageError if ``within`` has an axis that
+    the backend's space lacks.
     """
     space, default = schedule_space.space(case, level, on), default_schedule(case)
     same = next(space.legal())  # the default's values are first on every axis

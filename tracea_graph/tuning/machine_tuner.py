@@ -33,7 +33,7 @@ class TuningOptions:
     ``rest_us`` is the predicted µs of the model's other regions; ``storage`` the URL of studies
     shared with other machines; ``lost_after`` the seconds after which a trial there is given up;
     ``min_gain`` the end-to-end gain (a share) below which cases are not tuned.  If ``selective``,
-    only requested row counts are tuned, and no cases that contribute little.  ``within`` replaces
+    only requested row counts are tuned, without cases of small gain.  ``within`` replaces
     axes of the search space.  ``weight_bytes`` are those of the model's weights, which stay in the
     last-level cache between runs if they fit; None measures with cold weights.
     """

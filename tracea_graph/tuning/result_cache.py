@@ -246,7 +246,7 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     if (owner, version, tables) == (0, 0, 0):
         return False
     if (owner, version, tables) != (_APPLICATION, _VERSION, 1):
-        raise sqlite3.DatabaseError("it is no tuning cache of this version")
+        raise sqlite3.DatabaseError("it is not a tuning cache of this version")
     return True
 
 

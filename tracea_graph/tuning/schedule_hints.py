@@ -43,7 +43,7 @@ is a dict of ``op``, ``rows``, ``dtype`` and its sizes (such as ``k`` and ``n``)
 dict of settings that a hint's ``tile`` allows, and ``stages``.
 """
 _LEAST = {"rows": 1}
-"""Minimum value of a tile's setting; 0 (automatic) for settings not listed."""
+"""Minimum values of a tile's settings; 0 (automatic) for settings that are not listed."""
 _KEYS = ("match", "rows", "tile", "stages", "epilogue")
 _EPILOGUES = ("fused", "plain", "any")
 _LARGEST = 1 << 20
@@ -80,7 +80,7 @@ def parse_hints(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
     Raises UsageError for invalid entries.
     """
     if not isinstance(entries, list | tuple):
-        raise UsageError(f"patterns is a list of hints, not {_brief(entries)}")
+        raise UsageError(f"patterns must be a list of hints, not {_brief(entries)}")
     return tuple(_hint(entry, words) for entry in entries)
 
 
@@ -145,21 +145,21 @@ def _schedule(case: Case, tile: Mapping[str, int], stages: int | None) -> Schedu
 
 def _hint(entry: Any, words: Sequence[str]) -> Hint:
     if not isinstance(entry, dict) or not isinstance(entry.get("match"), str):
-        raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*': {_brief(entry)}")
+        raise UsageError(f"a hint needs a match, such as 'gemm 768x3072*', but is {_brief(entry)}")
     if unknown := set(entry) - set(_KEYS):
-        raise UsageError(f"a hint has {', '.join(_KEYS)}, not {', '.join(map(str, unknown))}")
+        raise UsageError(f"a hint may have {', '.join(_KEYS)}, not {', '.join(map(str, unknown))}")
     rows, epilogue = entry.get("rows"), entry.get("epilogue", "any")
     if epilogue not in _EPILOGUES:
-        raise UsageError(f"epilogue is {', '.join(_EPILOGUES)}, not {_brief(epilogue)}")
+        raise UsageError(f"epilogue is one of {', '.join(_EPILOGUES)}, not {_brief(epilogue)}")
     if rows is not None and (type(rows) is not int or rows < 1):
-        raise UsageError(f"rows is a number above 0, not {_brief(rows)}")
+        raise UsageError(f"rows must be an integer above 0, not {_brief(rows)}")
     tile = tuple(_tile(entry.get("tile", {}), "a hint", words).items())
     return Hint(entry["match"], tile, _stages(entry.get("stages")), epilogue, rows)
 
 
 def _tile(tile: Any, where: str, known: Sequence[str]) -> dict[str, int]:
     if not isinstance(tile, dict) or set(tile) - set(known):
-        raise UsageError(f"{where} has a tile of {', '.join(known)}, not {_brief(tile)}")
+        raise UsageError(f"{where}: a tile may set {', '.join(known)}, not {_brief(tile)}")
     for name, size in tile.items():
         least = _LEAST.get(name, 0)
         if type(size) is not int or not least <= size <= _LARGEST:
@@ -169,7 +169,7 @@ def _tile(tile: Any, where: str, known: Sequence[str]) -> dict[str, int]:
 
 def _stages(stages: Any) -> int | None:
     if stages not in (None, 1, 2):
-        raise UsageError(f"stages is 1 or 2, not {_brief(stages)}")
+        raise UsageError(f"stages must be 1 or 2, not {_brief(stages)}")
     return None if stages is None else int(stages)
 
 

@@ -1,7 +1,7 @@
 """One study: find the fastest schedule of a case with few measurements.
 
-Successive halving: every candidate runs a few pairs against the default, the better half more, the
-best of those more again.  The best one is judged on pairs taken after it was chosen, so that a
+Successive halving: every candidate runs a few pairs against the default, the better half runs more
+pairs, and the best of these still more.  The best candidate is judged on new pairs, so that a
 lucky measurement does not win.  Candidates are ranked by their shortest runs, since noise only
 lengthens runs; the verdict uses the median over blocks of pairs and its bounds.  Over several
 thread counts, ratios are combined by the geometric mean.  The default stays unless it is clearly
@@ -153,7 +153,7 @@ class Study:
         return self._ranked(left, RUNGS[-1][0])[:2]
 
     def _judged(self, best: Sequence[Trial]) -> StudyResult:
-        """Judge the best candidate on new pairs, and the next if it is no gain."""
+        """Judge the best candidate on new pairs; if it shows no gain, judge the next."""
         final = self._complete
         for trial in best:
             if trial.score(self.threads, RUNGS[-1][0]) < MINIMUM_GAIN:

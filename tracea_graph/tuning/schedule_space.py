@@ -54,7 +54,7 @@ class HostTimed:
     def fixture(
         self, problems: Sequence[Problem], level: str, environment: Environment, cache: int | None
     ) -> AbstractContextManager[Fixture] | None:
-        """Return None."""
+        """Return None: schedules are timed as models in ONNX Runtime."""
         return None
 
 

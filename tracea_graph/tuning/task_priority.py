@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _PRIOR_WEIGHT = 0.03
-"""Gain that a run must have been expected to have before measured gains outweigh expectations."""
+"""Added to a run's sums of measured and expected gains, so that few gains change little."""
 MIN_GAIN = 0.01
 """Runs whose remaining cases promise a smaller end-to-end gain are not tuned."""
 _UNASKED_WEIGHT = 0.1

@@ -30,7 +30,7 @@ def tune(
     """Return the result of every case of a model's workloads; empty without a schedule space.
 
     The budget does not include compiling, which happens inside ``building()``.  Raises BuildError
-    if there is no working compiler, UsageError for a storage that cannot be used.  After
+    without a working compiler, and UsageError for a storage that cannot be used.  After
     KeyboardInterrupt, everything measured is in the cache.  Where the backend cannot measure,
     results that other machines exported are used.
     """

@@ -56,8 +56,8 @@ from tracea_graph.tuning.tuning_problem import Case, Problem, Workload, default_
 
 __all__ = ["KNOWN", "NOT_WORTH_TUNING", "Fixture", "Pin", "Propose", "Tuner"]
 
-CUT_SHORT = "its time ran out; another run continues it"
-NOT_WORTH_TUNING = "what is left promises less than 1 % end to end"
+CUT_SHORT = "its time ran out; the next run continues this search"
+NOT_WORTH_TUNING = "the remaining cases promise less than 1 % end to end"
 _ALONE = 0.2
 """Share of ``min_gain`` that a single case must promise in a selective search."""
 _COMPARISON_SECONDS = 5.0

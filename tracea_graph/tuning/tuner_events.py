@@ -40,7 +40,7 @@ class TuningResult:
 
 @dataclass(frozen=True)
 class TuningStarted:
-    """The cache's answer for every case, and the tasks to be measured, in order."""
+    """Tuning starts: the cache's answer for every case, and the tasks to measure, in order."""
 
     known: tuple[TuningResult, ...]
     tasks: tuple[TuningTask, ...]

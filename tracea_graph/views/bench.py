@@ -74,7 +74,7 @@ def render_bench(report: BenchReport) -> RenderableType:
 
 
 def environment_line(versions: Mapping[str, str], machine: Mapping[str, Any]) -> str:
-    """Return machine and versions in one line."""
+    """Return the machine, its threads and the package versions in one line."""
     where = f"{machine['model']}, {machine['threads']} threads" if machine else ""
     packages = (f"{name} {versions[name]}" for name in _NAMED if name in versions)
     return ", ".join(filter(None, (where, *packages)))
@@ -101,8 +101,8 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
         yield Text(f"{plain_text(bindings[0])}; {_work(report.gflop.get(bindings[0], 0.0))}")
     yield from (Text(plain_text(note)) for note in report.notes)
     yield Text(
-        f"{report.rounds} interleaved rounds; errors are shares of max|y|, kernels the nodes that "
-        "run as generated ones"
+        f'{report.rounds} interleaved rounds; errors are relative to max|y|; "kernels" counts '
+        "the nodes that run as generated kernels"
     )
     yield Text(environment_line(report.versions, report.machine))
 

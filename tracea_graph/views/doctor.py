@@ -30,7 +30,7 @@ def render_health(health: Health) -> RenderableType:
 
 
 def render_kernel_choice(plan: KernelPlan) -> RenderableType:
-    """Return the kernel of a problem with the reasons for it, then the others, with theirs."""
+    """Return a problem's kernel with its reasons, then the other variants with theirs."""
     sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
     parts: list[RenderableType] = [
         Text(f"{plan.op} on {plan.target}, {plan.precision}: {plan.variant_id}", style="bold"),

@@ -38,8 +38,8 @@ __all__ = [
 class NearMiss:
     """A rule that did not apply, and why.
 
-    ``times_us`` are predicted times of the operators it competed for with another rule: if this
-    one had won, and as they are; None without a competition.
+    If it lost to another rule, ``times_us`` are two predicted times of the operators that both
+    would have replaced: with this rule, and as they are; None otherwise.
     """
 
     rule: str

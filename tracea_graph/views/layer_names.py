@@ -21,7 +21,7 @@ Path = tuple[str, ...]
 
 
 def shorten(text: str, most: int = 48) -> str:
-    """Return text of at most ``most`` characters, its middle left out."""
+    """Shorten a text to at most ``most`` characters by leaving out its middle."""
     if len(text) <= most:
         return text
     front = (most - 1) // 3
@@ -57,7 +57,7 @@ class LayerNames:
         return "/".join((*shared, f"{first}{_RANGE}{last}", *below))
 
     def block(self, nodes: Sequence[str]) -> str:
-        """Return the name of the numbered part of a model that nodes are in, such as a layer."""
+        """Return the name of the numbered part of a model that contains nodes, such as a layer."""
         for path in (self._own(path) for path in map(_module, nodes) if path):
             for i, part in enumerate(path, 1):
                 if _DIGITS.search(part):
@@ -65,7 +65,7 @@ class LayerNames:
         return self.of(nodes[:1])
 
     def _own(self, path: Path) -> Path:
-        """Return a path without what all names of the model share."""
+        """Return a path without the parts that all names of the model share."""
         shared = self._skipped
         return path[len(shared) :] if path[: len(shared)] == shared else path
 

@@ -35,9 +35,9 @@ _MOST_NAMES = 400
 
 @dataclass(frozen=True)
 class ReportProfiles:
-    """Profiles of the original and of the result, as far as they could be taken.
+    """Profiles of the original and of the result; None for one that could not be taken.
 
-    ``missing`` says why one could not.  ``kernels`` are facts of the result's kernels, by name.
+    ``missing`` says why.  ``kernels`` has the facts of the result's kernels, by name.
     """
 
     before: Profile | None = None
@@ -120,7 +120,7 @@ def report_page(
 ) -> str:
     """Return one HTML page without external resources; model strings are escaped.
 
-    ``profiles`` are by the output of a report.
+    ``profiles`` maps the output file of a report to the profiles taken for it.
     """
     views = [_view(r, (profiles or {}).get(r.output, ReportProfiles())) for r in reports]
     return _template().render(views=views, page=True)
@@ -220,7 +220,7 @@ def _limits(profile: Profile) -> Iterator[str]:
     if known:
         yield (
             f"{floor / total:.0%} of the nodes' time is what this machine's peak arithmetic and "
-            f"bandwidth need ({profile.roofs.source}): the same work cannot become more than "
+            f"bandwidth require ({profile.roofs.source}): the same work cannot run more than "
             f"{total / floor if floor else float('inf'):.1f}× as fast here."
         )
     if outside > 0.005 * total:

@@ -109,7 +109,7 @@ class ProfileRow:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte; 0 if unknown or nothing is computed."""
+        """Operations per byte; 0 if they are not known or nothing is computed."""
         return (self.flops or 0.0) / self.bytes if self.bytes else 0.0
 
     @property

@@ -138,13 +138,14 @@ def profile_summary(profile: Profile) -> Iterator[str]:
     peaks = ", ".join(f"{peak:.0f} GFLOP/s {name}" for name, peak in profile.roofs.peaks.items())
     yield f"limits ({profile.roofs.source}): {peaks}, {levels}"
     yield (
-        f"{profile.profiling_us:g} µs of profiling were taken off each node's median; a bound "
-        f"explains at least {EXPLAINED:.0%} of a node's time, else it is overhead"
+        f"{profile.profiling_us:g} µs of profiling overhead were subtracted from each node's "
+        f"median; a node whose bounds explain less than {EXPLAINED:.0%} of its time is bound by "
+        "overhead"
     )
     if any(fewer_operations(call) for row in profile.rows for call in row.calls):
         yield (
-            "* the FLOPs of Winograd kernels are those of the convolution: they multiply up to 4 "
-            "times less, and may exceed the peak"
+            "* Winograd kernels multiply up to 4 times less than the direct convolution, whose "
+            "FLOPs are counted here; their GFLOP/s may therefore exceed the peak"
         )
     yield from map(plain_text, profile.notes)
     yield from (f"warning: {plain_text(text)}" for text in profile.warnings)

@@ -73,7 +73,7 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class RuleRow:
-    """How often a rule was applied, or the reason it was not."""
+    """A rule, how often it was applied, and if it was not, the reason."""
 
     rule: str
     count: int
@@ -96,7 +96,7 @@ def overridable_warning(count: int) -> str:
 
 
 def with_tensor_name(reason: str, tensor: str) -> str:
-    """Return a reason that names a tensor: the given one unless it already names one."""
+    """Return a reason with the name of a tensor added, unless it already names one."""
     return reason if _QUOTED.search(reason) or not tensor else f"{reason} (at {tensor!r})"
 
 
@@ -184,9 +184,9 @@ class CompressionRow:
 
     @property
     def title(self) -> str:
-        """``rank 96``, ``70 % zeros`` or ``96 channels less``."""
+        """``rank 96``, ``70 % zeros`` or ``96 channels removed``."""
         if self.technique == "channels":
-            return f"{self.size:.0f} channels less"
+            return f"{self.size:.0f} channels removed"
         if self.technique == "zeros":
             return f"{100 * self.size:.0f} % zeros"
         return f"rank {self.size:.0f}"
@@ -217,7 +217,7 @@ _NEXT_STEPS: Mapping[Code, str] = MappingProxyType(
         Code.NOT_FASTER: "--keep all applies every rewrite that verifies, faster or not.",
         Code.OUT_OF_BUDGET: "A larger --budget measures the rest.",
         Code.OUT_OF_TOLERANCE: "--max-error accepts a larger error.",
-        Code.NO_REWRITE: "tracea explain MODEL says which rules nearly applied, and why not.",
+        Code.NO_REWRITE: "tracea explain MODEL lists rules that nearly applied, with reasons.",
     }
 )
 """What a user can do if the original was kept, by the reason's code."""
@@ -334,15 +334,15 @@ def gain_in_words(timings: Sequence[TimingRow]) -> str:
 
 
 def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
-    """Return the least of the lower bounds and the range of the medians; 0 is no bound."""
+    """Return the least lower bound and the range of the medians, in words; 0: no bound."""
     ratios = sorted(medians)
     most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
     median = f"{ratios[0]:.2f}×{most} in the median"
     if min(lows) <= 0:
-        return f"{median} of too few runs for bounds"
+        return f"{median}, of too few runs for bounds"
     return f"at least {min(lows):.2f}× as fast, {median}"
 
 
 def with_explicit_folder(path: str) -> str:
-    """Return a path that the dynamic loader does not search for; a bare name would be."""
+    """Return a path with a folder; the dynamic loader searches its own path for a bare name."""
     return path if os.sep in path else f".{os.sep}{path}"

@@ -236,7 +236,7 @@ def _scene(profile: Profile) -> dict[str, Any]:
 
 
 def _drawn(profile: Profile) -> list[NodeGroup]:
-    """Groups of nodes and kernel calls that compute something, and long enough to measure."""
+    """Groups of nodes and kernel calls that compute something and are long enough to measure."""
     every = group_equal_nodes([call for row in profile.rows for call in _calls_of(row)])[:MOST]
     return [
         f for f in every
@@ -245,7 +245,7 @@ def _drawn(profile: Profile) -> list[NodeGroup]:
 
 
 def _calls_of(row: ProfileRow) -> Sequence[ProfileRow]:
-    """Kernel calls of a program of several; other nodes as they are."""
+    """The calls of a program with several kernel calls; any other node itself."""
     return row.calls if len(row.calls) > 1 else (row,)
 
 

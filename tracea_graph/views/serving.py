@@ -102,13 +102,15 @@ def _by_model(report: ServingReport) -> Iterator[tuple[str, Iterator[ServingRow]
 
 
 def _best(name: str, rows: Sequence[ServingRow]) -> str:
-    """Say which way gives the most runs per second, and what it costs in latency."""
+    """Say which way to serve gives the most runs per second, and what that costs in latency."""
     best = max(rows, key=lambda row: row.per_second)
     quickest = min(rows, key=lambda row: row.p50)
     said = f"{plain_text(name)}: most runs per second with {_way(best)}"
     if quickest is best:
-        return f"{said}, where a run also takes least time"
-    return f"{said}; a run takes {best.p50 / quickest.p50:.2f}× less time with {_way(quickest)}"
+        return f"{said}, which also has the shortest median run"
+    return (
+        f"{said}; the median run is {best.p50 / quickest.p50:.2f}× as fast with {_way(quickest)}"
+    )
 
 
 def _way(row: ServingRow) -> str:

@@ -19,9 +19,10 @@ __all__ = ["ShapeReport", "ShapeRow", "render_shapes"]
 class ShapeRow:
     """One contradiction, at the operator that computes ``value``.
 
-    ``kind``: ``operands`` that do not fit together; a shape ``declared`` otherwise than it is
-    computed; another ``type``; ``sizes`` for which a declaration does not hold; an ``unknown``
-    rank.  The strict policy adds the last two.
+    ``kind`` is ``operands`` (they do not fit together), ``declared`` (the declared shape is not
+    the computed one), ``type`` (the declared type is not the computed one), ``sizes`` (a
+    declaration does not hold for all sizes) or ``unknown`` (the rank is not known).  Only the
+    strict policy reports the last two.
     """
 
     kind: str

@@ -24,8 +24,8 @@ _FRONT, _BEHIND = "#3b82c4", "#8a94a0"
 class SweepPoint:
     """A result under one ``budget``: its measured ``error`` on held-out inputs, and times.
 
-    Times are median ms of the original and of the result at one shape and thread count; it also
-    counts the compressed layers.
+    ``original_ms`` and ``ms`` are the median ms of the original and of the result, at one shape
+    and thread count; ``layers`` is the number of compressed layers.
     """
 
     budget: float
@@ -42,7 +42,7 @@ class SweepPoint:
 
 
 def pareto(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
-    """Return the points that no other beats in both error and time, by error."""
+    """Return the points that no other point beats in both error and time, sorted by error."""
     found: list[SweepPoint] = []
     for point in sorted(points, key=lambda p: (p.error, p.ms)):
         if not found or point.ms < found[-1].ms:

@@ -43,7 +43,7 @@ _WHOLE = re.compile(
     rf"[-+±]?{_FIGURE}(?:(?:×?[-:/–]|×|\s×\s){_FIGURE})*(?:\s?{_UNIT})?"  # 1.46–1.69×, 14.6 kB
     r"|--?[A-Za-z][\w-]*)"  # --max-error
 )
-"""What no line may end in: a number with its unit, a range, sizes, the name of an option."""
+"""Text that is not broken: a number with its unit, a range, sizes, the name of an option."""
 _PIECES = re.compile(
     rf"(?:(?!{_WHOLE.pattern})[^\s/,;:_.\-])*(?:{_WHOLE.pattern})?[^\s/,;:_.\-]*[/,;:_.\-]*\s*"
 )

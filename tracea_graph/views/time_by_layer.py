@@ -55,8 +55,8 @@ class LayerTime:
 def layer_times(profile: Profile, names: LayerNames) -> list[LayerTime]:
     """Return the layers of a model in the order in which they are found.
 
-    A layer is what shares a path up to its first numbered part, ``encoder/layer.0``; its ``steps``
-    are the modules inside it.
+    The operators of a layer share a path up to its first numbered part, ``encoder/layer.0``; its
+    ``steps`` are the modules inside it.
     """
     found: dict[str, LayerTime] = {}
     for name, row in _named(profile.rows, names):
@@ -92,7 +92,7 @@ def _block(name: str) -> str:
 
 @dataclass(frozen=True)
 class OpTotals:
-    """Sums over all nodes or kernel calls of one op type; FLOPs and bytes of known ones only."""
+    """Sums over all nodes or kernel calls of one op type; unknown FLOPs and bytes count as 0."""
 
     count: int
     us: float

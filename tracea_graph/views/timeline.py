@@ -19,7 +19,7 @@ LEFT, TOP, WIDTH, LANE = 46.0, 64.0, 1320.0, 18.0
 _COLOURS = (
     "#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#d53f8c", "#319795", "#718096",
 )  # fmt: skip
-"""By kernel, those that take longest first; all others have the last."""
+"""Colors of the kernels, the longest first; kernels beyond the list share the last color."""
 _TICKS = 8
 
 
@@ -59,9 +59,11 @@ class Timeline:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of all threads' time: in tasks; idle from a call's beginning to a thread's first
-        task of it, which may wait for rows of the call before; idle otherwise while others have
-        tasks; and while nobody has one.
+        """Shares of the total time of all threads, by what the threads do.
+
+        ``in tasks``: running a task.  ``starting``: idle from a call's first task to this
+        thread's first task of the call.  ``waiting for others``: idle otherwise, while some
+        thread runs a task.  ``between calls``: no thread runs a task.
         """
         total = self.us * self.threads or 1.0
         began: dict[int, float] = {}

@@ -72,7 +72,7 @@ class ConvergenceCurve:
     config: Mapping[str, Any]
     gflops: float
     settled: float = 0.0
-    """The gain that was judged to be real; 0 if it never came to that."""
+    """The gain when the tuning of the region finished; 0 if it did not finish."""
 
     @property
     def best(self) -> float:

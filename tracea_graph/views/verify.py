@@ -68,7 +68,7 @@ def _parts(found: VerifyReport) -> Iterator[RenderableType]:
             table.add_row(text_cell(o.output), text_cell(o.feed), *figures, text_cell(verdict))
         yield table
     for label, why in verification.rejected.items():
-        yield Text(f"the original refuses {plain_text(label)}: {plain_text(why)}")
+        yield Text(f"the original rejects {plain_text(label)}: {plain_text(why)}")
     if found.library:
         yield Text(
             f"{found.kernels} of {found.nodes} nodes run as kernels of {plain_text(found.library)}"
