@@ -116,7 +116,7 @@ import onnx
 from pathlib import Path
 from onnx import numpy_helper
 from tracea_graph.native_library import NativeLibrary, KernelError, view, view_of
-from tracea_graph.onnx_io.custom_op_inlining import calls_of
+from tracea_graph.onnx_io.custom_op_inlining import custom_op_nodes
 from tracea_graph.onnx_io.model_reader import load
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -135,7 +135,7 @@ def put(array):
     return made
 
 library = NativeLibrary(path.with_suffix(".so"))
-(node,) = calls_of(load(path))
+(node,) = custom_op_nodes(load(path))
 weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 held = {name: put(weights[name]) for name in node.inputs if name in weights}
 for x, expected in zip(*(np.load(name).values() for name in sys.argv[2:])):

@@ -201,10 +201,10 @@ def full() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "dropped"),
-    [(20.0, "abcdefgh"), (60.0, "abcdef"), (70.0, "abcde"), (1000.0, "e")],
+    ("seconds", "dropped"), [(6.0, "abcdefgh"), (18.0, "abcdef"), (21.0, "abcde"), (300.0, "e")]
 )
-def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full: Any) -> None:
+def test_a_search_ends_with_the_least_it_knows(seconds: float, dropped: str, full: Any) -> None:
+    budget = seconds / evaluator._BISECTION_SHARE
     nothing, time = cast(Any, None), Time()
     shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
     one = CountingEvaluator(
@@ -212,9 +212,9 @@ def test_a_search_ends_with_the_least_it_knows(budget: float, dropped: str, full
     )
     with one._bisection():
         assert one._bisect(full) == set(dropped)
-    sentence = f"bisection stopped after {min(60.0, 0.3 * budget):.3g} s"
+    sentence = f"bisection stopped after {min(60.0, seconds):.3g} s"
     assert [cut.partition(":")[0] for cut in one.deadline.cut] == [sentence] * (dropped != "e")
-    assert time.seconds <= 0.3 * budget + 4.0
+    assert time.seconds <= seconds + 4.0
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ def test_nothing_where_no_rule_is_enough() -> None:
 class Candidates(Shop):
     """Builds of a model with the groups ``slow`` and ``fast``, told by what was dropped."""
 
-    planner = None
+    planner, schedules = None, None
     wrong: ClassVar[set[str]] = set()
 
     def build(self, dropped: frozenset[str], levels: Any = None) -> Any:
