@@ -1,4 +1,4 @@
-"""List the target-independent passes in order, and say why in this order."""
+"""List the target-independent passes in order, and give the reasons for that order."""
 
 from __future__ import annotations
 
@@ -100,19 +100,19 @@ WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")
 NOT_COMPRESSED: Mapping[str, CompressedMatrix] = MappingProxyType({})
 """Compress no matrix."""
 UNMEASURED: Mapping[str, float] = MappingProxyType({})
-"""Magnitudes of no values."""
+"""Empty table of measured magnitudes."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan is asked for.
+    """Request for a plan: the precision, the packing of weights, and the approximations allowed.
 
     ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
     of the model; if ``pack_at_load``, the model keeps them and its nodes pack them.  ``windows``
     restrict attention.  ``compressed`` maps the name of a stored matrix to its replacement.
-    ``scan`` holds the weight analysis of earlier plans, ``ranges`` the largest magnitudes of
-    values where these were measured.  ``calibrated`` maps the name of a stored matrix to how its
-    products are rounded.
+    ``scan`` holds the weight analysis of earlier plans.  ``ranges`` maps the name of a value to
+    its largest magnitude, if it was measured.  ``calibrated`` maps the name of a stored matrix to
+    the rounding of its products.
     """
 
     precision: str = "fp32"
@@ -126,10 +126,10 @@ class PlanRequest:
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))
-"""Run first: rules match the plain operators inside composite and fused ones."""
+"""Run first: other rules match the plain operators that composite and fused ones consist of."""
 
 _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
-"""Run before matching idioms: with a separate axis of heads, operands broadcast."""
+"""Run before matching idioms: if heads are a separate axis, shared operands broadcast over it."""
 
 _HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather()))
 """Run before fusing anything: remove rows nobody reads."""
@@ -147,13 +147,13 @@ _DEQUANTIZE = Phase(
         CancelQuantize(),
     ),
 )
-"""Run before matching idioms, which see through views of numbers, not of integers."""
+"""Run before matching idioms: the matchers follow views of float32 values, not of integers."""
 
 
 def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
-    """Round what convolutions read to bytes, on request.
+    """Round the inputs of convolutions to 8-bit integers, on request.
 
-    Run before ``dequantize``: what follows is as in a model that comes in integers.
+    Run before ``dequantize``: later phases then see what they see in a quantized model.
     """
     if request.precision != "int8" or not request.prepack:
         return ()
@@ -162,7 +162,7 @@ def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
 
 
 _QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(), RulePass(CONV_INTEGER)))
-"""Run before ``transposes``: convolutions of integers read channels last."""
+"""Run before ``transposes``: convolutions of integers need inputs with channels last."""
 
 _MATCH = Phase(
     "match",
@@ -174,7 +174,7 @@ _MATCH = Phase(
         RotaryEmbedding(),
     ),
 )
-"""Match idioms before fusing: an idiom that is half fused no longer matches."""
+"""Match idioms before fusing: once a part of an idiom is fused, the idiom no longer matches."""
 
 _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
 """Run after ``convert``: converted products accept any number of row axes."""
@@ -197,10 +197,10 @@ _REDUCE = Phase(
 """Run after ``convert``: pools and norms between convolutions become steps of their program."""
 
 _DEQUANTIZE_EACH = Phase("dequantize-each", (RulePass(DEQUANTIZE_EACH),))
-"""Run after everything that reads through a DequantizeLinear, and before fusing."""
+"""Run after all rules that match a DequantizeLinear, and before fusing."""
 
 _IOTA = Phase("iota", (Iota(),))
-"""Run after matching integer and mask idioms and before fusing parts of them."""
+"""Run after matching idioms of integers and masks, and before fusing parts of such idioms."""
 
 LAYOUT = (
     # try to sink a concatenation into its consumer before fusing producers into it
@@ -249,7 +249,7 @@ def _convert(prepack: bool) -> Phase:
 
 
 def _fuse(prepack: bool) -> tuple[Phase, ...]:
-    """Fuse neighbours into regions; merge products of one input if weights may be prepacked."""
+    """Fuse neighbours into regions; if ``prepack``, also merge products that share an input."""
     near = (MergeQkv(),) if prepack else ()
     alone = (MergeGemms(),) if prepack else ()
     fuse = (
@@ -280,7 +280,7 @@ def _fuse(prepack: bool) -> tuple[Phase, ...]:
 
 
 def _structure(request: PlanRequest, backend_rules: Sequence[Pass]) -> Phase:
-    """Exploit structure in weights: every way to compute a product or convolution competes here.
+    """Exploit structure in weights: all ways to compute a product or convolution compete here.
 
     Run after fusing, because a fused region has one matrix per product and its epilogue decides
     which channels are constant; and before weights get the backend's layouts, because a packed or
@@ -297,8 +297,8 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Return the target-independent phases in order; a backend appends its own.
 
-    Within a phase the scheduler orders proposals by predicted gain.  ``structure_rules`` are the
-    backend's, which compete with those of the phase :data:`STRUCTURE`.
+    Within a phase the scheduler orders proposals by predicted gain.  ``structure_rules`` are rules
+    of the backend that compete in the phase :data:`STRUCTURE`.
     """
     compressed = request.compressed
     looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)

@@ -38,12 +38,12 @@ from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, par
 __all__ = ["Cluster", "ClusterAll", "ClusterConv"]
 
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
-"""Limit of steps per program that the kernel library accepts, minus a reserve for scratch."""
+"""Maximum number of steps per program: the kernel library's limit minus a reserve for scratch."""
 
 _NUMBERS = (DType.BOOL, DType.I32, DType.I64)
 """Types other than float32 that programs may hold."""
 _LATER = "an earlier product or convolution begins its program"
-_UNFIT = "its shapes cannot be proven to match those of the program"
+_UNFIT = "its shapes are not proven to match those of the program"
 
 _COMPARISONS = MappingProxyType(
     {
@@ -51,9 +51,9 @@ _COMPARISONS = MappingProxyType(
         "LessOrEqual": ("less_equal", False), "GreaterOrEqual": ("less_equal", True),
     }
 )  # fmt: skip
-"""Steps of comparisons, and whether their operands change places."""
+"""Steps of comparisons, and whether their operands are swapped."""
 _EXACT = 1 << 24
-"""float32 holds all integers below."""
+"""float32 holds all integers below this one exactly."""
 
 Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 """Parameters, operands and results of the steps."""
@@ -95,8 +95,7 @@ class ClusterAll:
 
 
 def _cluster(name: str, membership: _Membership, region: Region) -> Iterator[Proposal | Miss]:
-    """Propose the program of an anchor and its neighbours; the program's first step proposes
-    it."""
+    """Propose the program that grows around an anchor; its first anchor proposes it."""
     if not membership.is_anchor(region):
         yield from _outside(name, membership, region)
         return
@@ -146,7 +145,7 @@ def _why_outside(membership: _Membership, region: Region, program: Region, name:
     between = [r for r in graph.convex((program, region)) if r not in (program, region)]
     if strange := [r for r in between if not membership.steps_of(r)]:
         value = next(iter(strange[0].writes), strange[0].op)
-        return f"between {made!r} and the program lies {value!r}, for which there is no kernel"
+        return f"{value!r} lies between {made!r} and the program and has no kernel"
     if program in graph.readers(region) and not membership.is_anchor(region):
         return (
             f"a program starts at its first product or convolution, and {made!r} comes before it"
@@ -156,7 +155,7 @@ def _why_outside(membership: _Membership, region: Region, program: Region, name:
     if len({*program.operands, *region.operands}) > membership.max_operands:
         return f"with {made!r} the program would read more than {membership.max_operands} values"
     if not membership.may_end(region):
-        return f"nothing inside the program reads {made!r}, so it is computed after it"
+        return f"no step of the program reads {made!r}, so it is computed after the program"
     return _UNFIT
 
 
@@ -184,7 +183,7 @@ class _Membership:
         return model is not None and bool(model.depth)
 
     def steps_of(self, region: Region) -> Steps | None:
-        """Return the steps a region would contribute, one per op, or None if it cannot be one."""
+        """Return the steps a region contributes, one per op; None if it cannot be a member."""
         if not region.fused:
             return self._moves(region)
         if _is_conv_cluster(region):
@@ -242,7 +241,7 @@ def _inside(region: Region) -> Steps:
 
 
 def _gives(graph: TileGraph, seen: ElementwiseOperation, value: str) -> bool:
-    """Return whether an operation infers the value's shape inside the program."""
+    """Return whether the program can infer the value's shape from the operation's operands."""
     shape = graph.spec(value).shape
     try:
         (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
@@ -269,8 +268,8 @@ class _ConvMembership(_Membership):
     def may_end(self, region: Region) -> bool:
         """Whether a region after the last anchor should join the program.
 
-        Accepted are ops that need one position only or vectors, that reduce all channels to one
-        number, or that join several values.  Any other trailing layout op stays outside.
+        Three kinds of op join: ops on single positions or vectors, ops that reduce all channels to
+        one number, and ops that join several values.  Any other trailing layout op stays outside.
         """
         if not region.fused:
             return any(len(reads) > 1 for _, reads, _ in self.steps_of(region) or ())
@@ -298,8 +297,10 @@ class _FullMembership(_Membership):
         )
 
     def _prepares(self, region: Region) -> bool:
-        """Whether kernels consume all of the region's results, possibly through views; the region
-        is then a free node in front of a program."""
+        """Whether kernels consume all of the region's results, possibly through views.
+
+        Such a region is a free node in front of a program.
+        """
         graph = self.graph
         readers = graph.readers(region)
         return (
@@ -309,7 +310,10 @@ class _FullMembership(_Membership):
         )
 
     def _passes_on(self, region: Region, reader: Region) -> bool:
-        """Whether ``reader`` is such a view itself, of the region's result and not of its size."""
+        """Whether ``reader`` is a view of the region's result whose own readers are kernels.
+
+        A reader that uses the result only as a size does not count.
+        """
         own = reader.operands[0] in region.results and self._prepared(reader)
         return bool(own) and self._prepares(reader)
 
@@ -354,7 +358,7 @@ def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _expanded(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that repeat a value to a shape made of dimensions of other values."""
+    """Steps that expand a value to a shape that consists of dimensions of other values."""
     if region.fused or region.op != "Expand":
         return None
     (x, target), made = region.operands, graph.spec(region.results[0]).shape
@@ -388,7 +392,7 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that view a mask as what a look-up at all its positions gives."""
+    """Steps that replace a look-up of a mask at all its positions by a view of the mask."""
     axes = read_mask_positions(graph, region)
     if axes is None:
         return None
@@ -414,7 +418,7 @@ def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
-    """Return an input of the graph and its axis of a size; None if no input has one."""
+    """Return a graph input and its axis of extent ``size``; None if no input has such an axis."""
     for value in graph.inputs:
         for axis, dim in enumerate(graph.spec(value).shape or ()):
             if dim == size and isinstance(size, str):
@@ -425,7 +429,8 @@ def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
 def _compared(graph: TileGraph, region: Region) -> Steps | None:
     """Steps that compare integers with a number.
 
-    Kernels compare in float32, which holds the number exactly and keeps the order of the others.
+    Kernels compare in float32, which holds the number exactly.  Converting the integers to float32
+    keeps their order relative to the number.
     """
     step, turned = _COMPARISONS.get(region.op, ("", False))
     if region.fused or not step or len(region.operands) != 2:
@@ -443,7 +448,7 @@ def _compared(graph: TileGraph, region: Region) -> Steps | None:
 
 
 def _of_images(model: RegionModel) -> bool:
-    """Whether channels, summed or tiled, come before the spatial axes."""
+    """Whether the region's channels, summed or tiled, come before its spatial axes."""
     first = model.reads[0].dims
     channels = {*model.cols, *model.depth}
     return len(first) > 2 and any(axis in channels for axis, _ in first[1].terms)
@@ -457,7 +462,7 @@ def _of_channels(model: RegionModel) -> bool:
 
 
 def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region | None:
-    """Return the first region whose shapes cannot be inferred from those of the outside values."""
+    """Return the first member whose shapes do not follow from those of outside values, or None."""
     outside = sorted(
         {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
     )
@@ -488,7 +493,7 @@ def _step_nodes(
 
 
 def _types_of(region: Region, count: int) -> Sequence[str]:
-    """Return the type that each of a member's steps may round to; empty where it may not."""
+    """Return the type that each of a member's steps may round to; "" for a step that may not."""
     if isinstance(region.params, RegionParams):
         return [step.narrow for step in region.params.steps]
     return [""] * count
@@ -497,7 +502,7 @@ def _types_of(region: Region, count: int) -> Sequence[str]:
 def _build(
     membership: _Membership, members: Sequence[Region]
 ) -> tuple[RegionParams, tuple[str, ...], tuple[str, ...]]:
-    """Return the program's parameters, the values it reads and those others read from it."""
+    """Return the program's parameters, its operands, and its results that others read."""
     graph = membership.graph
     steps = [s for r in members for s in membership.steps_of(r) or ()]
     types = [n for r in members for n in _types_of(r, len(membership.steps_of(r) or ()))]

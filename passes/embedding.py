@@ -20,7 +20,7 @@ from tracea_graph.ttg import Region
 __all__ = ["EMBEDDING", "EMBEDDING_NORM", "EMBEDDING_SUM"]
 
 _MIN_COLUMNS = 16
-"""Columns below which a table is index arithmetic, not an embedding."""
+"""Number of columns below which a table serves index arithmetic and is no embedding."""
 
 
 def _rows_of(op: Any, table: Any, ids: Any) -> Any:
@@ -32,7 +32,7 @@ def _table_check(m: Match) -> str | None:
     if weight is None or weight.dtype is not DType.F32 or len(weight.shape) != 2:
         return unsuited_reason(f"{m.values['table']!r} is not a constant float32 matrix")
     if attribute(m.root, "axis", 0) != 0 or weight.shape[1] < _MIN_COLUMNS:
-        return unsuited_reason(f"it takes no rows of at least {_MIN_COLUMNS} numbers")
+        return unsuited_reason(f"it does not look up rows of at least {_MIN_COLUMNS} numbers")
     if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
         return "the ids are not an integer tensor of known rank"
     return None
@@ -51,9 +51,11 @@ def _sum_of_two(op: Any) -> Any:
 def _sum_check(m: Match) -> str | None:
     a, b = m.labels["a"], m.labels["b"]
     if a.params.norm is not None or b.params.norm is not None or a.id == b.id:
-        return unsuited_reason("a lookup is normalised already, or both are one")
+        return unsuited_reason(
+            "a lookup is already normalised, or both operands are the same lookup"
+        )
     if a.params.tables + b.params.tables > MAX_TABLES:
-        return f"more than {MAX_TABLES} tables"
+        return f"the lookup would read more than {MAX_TABLES} tables"
     return None
 
 
@@ -79,7 +81,9 @@ def _normalised(op: Any) -> Any:
 def _norm_check(m: Match) -> str | None:
     free = m.root.params.prologue is None and m.labels["rows"].params.norm is None
     return (
-        None if free else unsuited_reason("the lookup has a norm already, or the norm a prologue")
+        None
+        if free
+        else unsuited_reason("the lookup already has a norm, or the norm already has a prologue")
     )
 
 

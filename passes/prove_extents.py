@@ -31,8 +31,10 @@ def equal_as_polynomials(a: Extent, b: Extent) -> bool:
 
 
 def _polynomial(extent: Extent) -> Polynomial:
-    """Return monomials (sorted factors) and coefficients; other operators than + − · are
-    factors."""
+    """Return the coefficients of an extent's monomials (sorted factors).
+
+    A subexpression with another operator than + − · counts as a factor.
+    """
     if isinstance(extent, int):
         return _trimmed(Counter({(): extent}))
     if isinstance(extent, str) or extent.op not in _ARITHMETIC.values():
@@ -55,7 +57,7 @@ def _trimmed(p: Polynomial) -> Polynomial:
 
 
 def tail_agrees(a: tuple[Extent, ...], b: tuple[Extent, ...], count: int) -> bool:
-    """Return whether the last ``count`` extents are pairwise provably equal."""
+    """Return whether the last ``count`` extents of ``a`` and ``b`` are proven pairwise equal."""
     return len(a) >= count <= len(b) and all(
         equal_as_polynomials(x, y) for x, y in zip(a[-count:], b[-count:], strict=True)
     )
@@ -82,7 +84,10 @@ def squeeze_axes(graph: TileGraph, value: str) -> tuple[int, ...] | None:
 
 
 def scalar_extent(graph: TileGraph, value: str, depth: int = 0) -> Extent | None:
-    """Return the extent a one-element integer holds: Gather(Shape(x), 1) is x's second extent."""
+    """Return the extent that a one-element integer holds, or None.
+
+    For example, Gather(Shape(x), 1) holds x's second extent.
+    """
     if (known := constant_ints(graph, value)) is not None:
         return known[0] if len(known) == 1 else None
     region = graph.producer(value)
@@ -104,7 +109,7 @@ def scalar_extent(graph: TileGraph, value: str, depth: int = 0) -> Extent | None
 
 
 def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
-    """Return the extents a Shape op lists, or None."""
+    """Return the extents that a Shape operator returns as ``value``, or None."""
     region = graph.producer(value)
     if region is None or region.op != "Shape":
         return None
@@ -118,7 +123,8 @@ def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
 def reshape_target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
     """Return the target operand of a Reshape from ``before`` to ``after``.
 
-    Elements are numbers, 0 (copy the dimension) and one -1 (inferred).  None if there is none.
+    Elements are numbers, 0 (copy the dimension) and at most one -1 (inferred).  None if there is
+    no such target.
     """
     target = tuple(
         d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1

@@ -73,13 +73,13 @@ def _unfit(graph: TileGraph, region: Region, kind: str, operands: tuple[str, ...
     if not is_f32(graph, *(v for i, v in enumerate(operands) if v and i != _LENGTHS)):
         return Reason("the operands are not float32", Code.UNSUPPORTED_DTYPE)
     if operands[_LENGTHS]:
-        return f"sequences have individual lengths, {operands[_LENGTHS]!r}"
+        return f"its sequences have individual lengths, {operands[_LENGTHS]!r}"
     if kind == "lstm" and operands[_PEEPHOLES]:
         return f"it has peepholes, {operands[_PEEPHOLES]!r}"
     if kind == "lstm" and bool(operands[_STATE]) != bool(operands[_STATE + 1]):
-        return "one of the initial states is given, the other is not"
+        return "it has only one of the two initial states"
     if any(region.node.attrs.get(name) for name in ("clip", "layout", "input_forget")):
-        return "it clips, couples its gates, or has the batch first"
+        return "it sets clip, input_forget or layout"
     if direction not in _DIRECTIONS or graph.spec(operands[0]).rank != 3:
         return f"the direction {direction!r} or the rank of {operands[0]!r} is not known"
     named = region.node.attrs.get("activations")

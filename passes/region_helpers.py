@@ -35,12 +35,14 @@ def fused_region(
     results: Sequence[str],
     covered: Sequence[Region],
 ) -> Region:
-    """Return a region of a custom op that replaces ``covered``, first operator first.
+    """Return a region of a custom op that replaces ``covered``, given in graph order.
 
     Raises ValueError if ``params`` takes a different number of operands.
     """
     if len(operands) != params.operands:
-        raise ValueError(f"{rule} gives {len(operands)} operands to what takes {params.operands}")
+        raise ValueError(
+            f"{rule} passes {len(operands)} operands to an op that takes {params.operands}"
+        )
     nodes = {id(n): n for r in covered for n in r.nodes}
     order = sorted(nodes.values(), key=lambda n: n.source if n.source is not None else -1)
     # a rule that changes the steps of one region keeps their number and order
@@ -97,8 +99,10 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
 
 
 def product_producer(graph: TileGraph, value: str) -> Region | None:
-    """Return the product, or convolution of integers, whose first result is ``value`` if it can
-    still fuse a consumer."""
+    """Return the product (or convolution of integers) whose first result is ``value``.
+
+    None if there is none or it cannot fuse a further consumer.
+    """
     found = operand_producer(graph, value, "FusedConvInteger")
     if found is not None:
         return found if found.results[0] == value else None
@@ -106,7 +110,7 @@ def product_producer(graph: TileGraph, value: str) -> Region | None:
 
 
 def gemm_producer(graph: TileGraph, value: str) -> Region | None:
-    """Return the product whose first result is ``value`` if it can still fuse a consumer."""
+    """Return the product whose first result is ``value`` if it can fuse a further consumer."""
     region = graph.producer(value)
     if region is None or region.op not in ("FusedGemm", "FusedMatMul"):
         return None
@@ -115,7 +119,7 @@ def gemm_producer(graph: TileGraph, value: str) -> Region | None:
 
 
 def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
-    """Return whether ``region`` is the only reader of the value, which is no graph output."""
+    """Return whether ``region`` is the only reader of a value that is no graph output."""
     uses = graph.uses(value)
     return not graph.is_output(value) and all(u.region.id == region.id for u in uses)
 
@@ -123,7 +127,7 @@ def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
 def first_value_read_outside(
     graph: TileGraph, values: Iterable[str], covered: Sequence[Region]
 ) -> str:
-    """Return the first value that regions outside ``covered`` read too; empty if there is none."""
+    """Return the first value that a region outside ``covered`` reads; empty if there is none."""
     inside = {r.id for r in covered}
     for value in values:
         if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
@@ -134,9 +138,10 @@ def first_value_read_outside(
 def with_private_producers(
     graph: TileGraph, covered: Sequence[Region], operands: Sequence[str]
 ) -> list[Region]:
-    """Return ``covered`` plus the regions that feed only it and are not behind ``operands``.
+    """Return ``covered`` plus the producers that only ``covered`` reads.
 
-    Reshape(x, Concat(Shape(x), …))  ->  the shape arithmetic goes with the Reshape
+    Stops at ``operands``.  For example, the shape arithmetic of Reshape(x, Concat(Shape(x), …))
+    is returned with the Reshape.
     """
     inside = {r.id: r for r in covered}
     kept, waiting = set(operands), list(covered)

@@ -78,7 +78,7 @@ class Attention:
     def _attention(
         self, matcher: Matcher, softmax: Region, operand: Callable[..., AttentionOperand]
     ) -> Proposal:
-        """``operand`` reads q, k and v: as split heads or as matrices."""
+        """Match one attention; ``operand`` reads q, k and v, as split heads or as matrices."""
         graph, split_heads = matcher.graph, operand is split_heads_operand
         scores = match_scores(matcher, softmax.operands[0])
         q = operand(graph, scores.product.operands[0], keys=False)
@@ -95,7 +95,7 @@ class Attention:
         terms, pattern = split_tiles(graph, scores.terms)
         for term in reversed(terms):
             if term.flat and split_heads:
-                why = f"the mask {graph.spec(term.value)} varies by matrix, not by head"
+                why = f"the mask {graph.spec(term.value)} has one common axis for batch and heads"
                 raise NoMatch(why)
             masks.take(masks.over_heads(term) if term.flat else term)
         masking = masks.done()
@@ -132,8 +132,9 @@ def attention_params(
     zero_rows: str = "none",
     written: Collection[str] = (),
 ) -> AttentionParams:
-    """Return the parameters of an attention over q, k and v; those ``written`` are float32.
+    """Return the parameters of an attention over q, k and v.
 
+    ``written`` names operands that new regions write as float32.
     Raises NoMatch unless q, k and v provably have matching types, heads and extents.
     """
     q, k, v = qkv
@@ -146,12 +147,15 @@ def attention_params(
     agree = equal_as_polynomials(k.length, v.length) and equal_as_polynomials(k.batch, v.batch)
     if not agree or not equal_as_polynomials(q.batch, k.batch):
         raise NoMatch(
-            Reason("q, k and v do not provably agree in batch and keys", Code.UNKNOWN_SHAPE)
+            Reason(
+                "q, k and v are not proven to have equal batch sizes and key counts",
+                Code.UNKNOWN_SHAPE,
+            )
         )
     if max(q.size, v.size) > _MAX_HEAD:
         raise NoMatch(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
     if masking.causal != "none" and graph.opset < _RANGE:
-        raise NoMatch(f"its body needs Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its function body needs Range, which requires opset {_RANGE}")
     return AttentionParams(
         q.heads, q.size, v.size, scale, masking.kind,
         offsets=(q.offset, k.offset, v.offset), widths=(q.width, k.width, v.width),
@@ -173,10 +177,10 @@ def attention_proposal(
     others: tuple[str, ...] = (),
     pattern: TilePattern | None = None,
 ) -> Proposal:
-    """Build the region and what its mask needs.
+    """Return a proposal of the attention and of the regions that compute its mask.
 
-    ``others`` are further results of the covered operators that new regions of ``masks`` write;
-    ``pattern`` are tiles of the scores that were set by hand.
+    ``others`` are further results of the covered operators that new regions of ``masks`` write.
+    ``pattern`` holds the score tiles that were set by hand, if any.
     Raises NoMatch if a covered value has other readers.
     """
     graph = matcher.graph

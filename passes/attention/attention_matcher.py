@@ -36,8 +36,8 @@ class Matcher:
     scale: float = 1.0
 
     def through(self, value: str, op: str, why: str) -> Region:
-        """Cover and return the ``op`` that writes ``value``.  Raises NoMatch with reason
-        ``why``."""
+        """Cover and return the ``op`` that writes ``value``.  Raises NoMatch(why) if another
+        operator writes it."""
         region = operand_producer(self.graph, value, op)
         if region is None:
             raise NoMatch(why)
@@ -53,7 +53,10 @@ class Matcher:
 
 
 def strip_scale(graph: TileGraph, value: str) -> tuple[str, float]:
-    """Return the value before multiplications and divisions by constants, and their product."""
+    """Follow ``value`` back through multiplications and divisions by constants.
+
+    Returns the value before them and the product of all factors.
+    """
     scale = 1.0
     while (region := graph.producer(value)) is not None and region.op in ("Mul", "Div"):
         a, b = region.operands
@@ -80,7 +83,7 @@ def reader(graph: TileGraph, value: str, op: str) -> Region | None:
 
 
 def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequence[str]) -> None:
-    """Raise NoMatch if a covered value has other readers; ``results`` are written again."""
+    """Raise NoMatch if a covered value has readers outside; ``results`` may have some."""
     inside = {r.id for r in covered}
     for region in covered:
         for value in region.writes:

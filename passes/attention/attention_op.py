@@ -4,9 +4,10 @@
     com.microsoft MultiHeadAttention (masks, causality, past and present)       -> FusedAttention
     com.microsoft GroupQueryAttention                                           -> ``group_query``
 
-Past keys and values are joined by a Concat that stays, because the graph needs its result
-(``kv_cache``).  For a query whose keys are all masked, ONNX Runtime's Attention returns zeros; its
-MultiHeadAttention returns the softmax of scores in which causality masks with the lowest float32.
+A Concat that stays in the graph joins past keys and values to new ones, because the graph needs
+its result (``kv_cache``).  For a query whose keys are all masked, ONNX Runtime's Attention returns
+zeros.  Its MultiHeadAttention sets causally masked scores to the lowest float32, and returns the
+softmax of these.
 Source: ONNX operator ``Attention``, opsets 23 to 25; ONNX Runtime's contributed operators.
 """
 
@@ -48,7 +49,7 @@ _MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
 _AS_FUNCTION = 25
 """Opset from which ONNX Runtime runs the function body of Attention."""
 _FILTER = -10000.0
-"""Default of ``mask_filter_value``, which is added to the scores of padding keys."""
+"""Default of ``mask_filter_value``, the number added to the scores of padding keys."""
 
 
 class AttentionOp:
@@ -73,13 +74,15 @@ class AttentionOp:
         inputs, results = _padded(node.operands, 7), _padded(node.results, 4)
         past, present, lengths = inputs[4:6], results[1:3], inputs[6]
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
-            raise NoMatch("its attention scores are read too")
+            raise NoMatch("its output of attention scores is used")
         flat = graph.spec(inputs[0]).rank == 3
         counts = [int(numeric_attribute(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:
             raise NoMatch("the number of heads is not given")
         if any(past) and (lengths or not all(past)):
-            raise NoMatch("its past keys, past values and key counts do not fit together")
+            raise NoMatch(
+                "it has past keys without past values, the reverse, or both a past and key counts"
+            )
         made = Masks(graph, (), node.results[0])
         q = (
             rows_operand(graph, inputs[0], counts[0])
@@ -113,7 +116,7 @@ class AttentionOp:
             if value and name in _MULTI_HEAD_UNMODELLED:
                 raise NoMatch(f"it has a {name}")
         if results[3]:
-            raise NoMatch("its attention scores are read too")
+            raise NoMatch("its output of attention scores is used")
         ranks = [graph.spec(v).rank for v in inputs[:3] if v]
         if ranks not in ([3, 3, 3], [3, 4, 4]):
             raise NoMatch("q, k and v are packed in one tensor")
@@ -121,7 +124,7 @@ class AttentionOp:
         if heads < 1:
             raise NoMatch("the number of heads is not given")
         if any(past) and (not all(past) or ranks[1] == 4):
-            raise NoMatch("its past keys and values have no new ones")
+            raise NoMatch("it has only one of past keys and values, or no new keys to append")
         made = Masks(graph, (), node.results[0])
         q = rows_operand(graph, inputs[0], heads)
         k, v = (kv_operand(made, inputs[1 + i], heads, past[i], results[1 + i]) for i in (0, 1))
@@ -129,7 +132,9 @@ class AttentionOp:
         ordered = bool(attribute(node, "unidirectional", 0))
         if ordered:
             if not past[0] and not equal_as_polynomials(q.length, k.length):
-                raise NoMatch("it keeps an order between sequences of different lengths")
+                raise NoMatch(
+                    "it is causal, but queries and keys are not known to be equally many"
+                )
             masks.order("bottom", LOWEST)
         if inputs[4]:
             masks.take(
@@ -185,23 +190,24 @@ class AttentionOp:
 
 
 def _zero_rows(opset: int) -> str:
-    """Return how a query without keys is treated.
+    """Return the mode for a query whose keys are all masked.
 
-    ONNX Runtime's kernel counts scores at the lowest float as masked; the operator's function
-    body, which it runs at opsets without a kernel, only −inf.
+    ONNX Runtime's kernel treats a score of the lowest float32 or −inf as masked.  At opsets
+    without a kernel, it executes the operator's function body, which treats only −inf as masked.
     """
     return "masked" if opset < _AS_FUNCTION else "infinite"
 
 
 def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> MaskTerm:
-    """Return the bias of padding: add ``lowered``, except to keys that causality masks.
+    """Return the mask term of padding: add ``lowered`` to the scores of padding keys.
 
-    Those get ``LOWEST``, beside which larger biases vanish in float32.
+    Keys that causality masks get ``LOWEST`` instead; a bias added to it vanishes in float32.
+    Raises NoMatch if ``lowered`` is below ``LOWEST`` and the attention is causal (``ordered``).
     """
     if not ordered or lowered > LOWEST:
         return MaskTerm(key_padding_bias(masks, mask, lowered))
     if lowered != LOWEST:
-        raise NoMatch("its mask of padding is weaker than that of causality")
+        raise NoMatch("it is causal, and its mask_filter_value is below the lowest float32")
     return MaskTerm(key_padding_bias(masks, mask, None), LOWEST)
 
 

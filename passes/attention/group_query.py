@@ -2,7 +2,8 @@
 
     q, k, v ─rotate→ append k and v to the cache ─→ FusedAttention with positions
 
-Item b of a batch holds ``seqlens_k[b] + 1`` rows including its S new ones; lengths are data:
+Item b of a batch holds ``seqlens_k[b] + 1`` rows including its S new ones; the model's inputs hold
+these lengths:
 
     position[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
     query i sees keys up to position[b] + i, at most the last ``local_window_size`` of them
@@ -11,8 +12,9 @@ Item b of a batch holds ``seqlens_k[b] + 1`` rows including its S new ones; leng
     without softcap, a query of several keys whose scores are all at float32's lowest returns zeros
 
 The cache is as long as the past one, or ``total_sequence_length`` if that is larger.  Rows after
-an item's last are never read (ONNX Runtime writes zeros there; so does this op).  Outputs of a
-first prompt after an item's own length are unspecified there, and plain causal attention here.
+an item's last are never read (ONNX Runtime writes zeros there; so does this op).  For rows of a
+first prompt beyond an item's own length, ONNX Runtime leaves the output unspecified; this op
+computes plain causal attention.
 Positions and table rows are computed once for all layers. Source: ONNX Runtime's documentation of
 its contributed operators, and its CPU kernel's results.
 """
@@ -121,7 +123,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
         if value and name in _UNMODELLED:
             raise NoMatch(f"it has a {name}")
     if len(node.results) > 3 and node.results[3]:
-        raise NoMatch("its attention scores are read too")
+        raise NoMatch("its output of attention scores is used")
     for name in _OFF:
         if attribute(node, name, 0) not in (0, -1):
             raise NoMatch(f"its {name} is {attribute(node, name, 0)}")
@@ -129,7 +131,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
         if attribute(node, name, b"NONE") not in (b"NONE", "NONE", b"", ""):
             raise NoMatch("its cache is quantised")
     if not attribute(node, "causal", 1):
-        raise NoMatch("its queries see later keys up to their item's length, which is data")
+        raise NoMatch("it is not causal, and its item lengths are known only at run time")
     if bool(operands[1]) != bool(operands[2]) or bool(operands[3]) != bool(operands[4]):
         raise NoMatch("only one of keys and values is given")
     if not all(operands[5:7]):
@@ -144,7 +146,7 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
         raise NoMatch(Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
-        raise NoMatch(f"its body needs Range, which came with opset {_RANGE}")
+        raise NoMatch(f"its function body needs Range, which requires opset {_RANGE}")
 
 
 def _heads(
@@ -160,7 +162,9 @@ def _heads(
     packed = not operands[1]
     size, rest = divmod(shape[2], heads + 2 * shared if packed else heads)
     if rest or not 0 < size <= _MAX_HEAD:
-        raise NoMatch(f"heads of {size} columns are wider than {_MAX_HEAD}, or not whole")
+        raise NoMatch(
+            f"heads of {size} columns exceed {_MAX_HEAD}, or do not divide the columns of q"
+        )
     counts, starts = (heads, shared, shared), (0, heads, heads + shared)
     found = []
     for value, count, start in zip(operands[:3], counts, starts, strict=True):
@@ -168,7 +172,8 @@ def _heads(
         if own is None or len(own) != 3 or not all(map(equal_as_polynomials, own[:2], shape[:2])):
             raise NoMatch(
                 Reason(
-                    "q, k and v do not provably agree in batch and sequence", Code.UNKNOWN_SHAPE
+                    "q, k and v are not proven to have equal batch sizes and lengths",
+                    Code.UNKNOWN_SHAPE,
                 )
             )
         if not packed and own[2] != count * size:
@@ -178,7 +183,7 @@ def _heads(
     for past in filter(None, operands[3:5]):
         held = graph.spec(past).shape
         if held is None or len(held) != 4 or held[1] != shared or held[3] != size:
-            raise NoMatch("its cache is not one of its heads")
+            raise NoMatch("its cache does not have the number and size of its heads")
     return shape[0], shape[1], size, found
 
 
@@ -193,7 +198,7 @@ def _rotated(
     part: _Columns, size: int, rotated: int, interleaved: bool, tables: tuple[str, str]
 ) -> ConcatParams:
     if rotated > size or (interleaved and rotated != size):
-        raise NoMatch("it rotates a part of each head in interleaved pairs")
+        raise NoMatch("it rotates only a part of each head in interleaved pairs")
     width = part.count * size
     cut = (
         (ViewMove("slice", (2, part.offset, part.offset + width, 1)),)

@@ -25,7 +25,7 @@ __all__ = ["ImposeWindow"]
 
 @dataclass(frozen=True)
 class ImposeWindow:
-    """Give self-attention the last of the windows that name its layer."""
+    """Restrict a self-attention to the requested window; the last one that names it wins."""
 
     windows: tuple[AttentionWindow, ...] = ()
     name: str = "impose-window"
@@ -37,7 +37,11 @@ class ImposeWindow:
         layer = _layer(graph, region)
         named = [w for w in self.windows if w.layers is None or layer in range(*w.layers)]
         if not named:
-            yield Miss(self.name, region.id, unsuited_reason(f"no window names attention {layer}"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(f"no window was requested for attention {layer}"),
+            )
             return
         queries = params.extents(0, graph.spec(region.operands[0]))[1]
         keys = params.extents(1, graph.spec(region.operands[1]))[1]

@@ -25,7 +25,7 @@ UNBOUNDED: Interval = (-inf, inf)
 _LARGEST = float(np.finfo(np.float32).max)
 _MAX_DEPTH = 16
 _MAX_CONSTANT = 1 << 22
-"""Largest constant, in elements, that is read for its bounds."""
+"""Number of elements up to which a constant is read to find its bounds."""
 
 _COPIES = (
     "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile",
@@ -34,7 +34,7 @@ _COPIES = (
 
 
 def interval(graph: TileGraph, value: str, depth: int = 0) -> Interval:
-    """Return lower and upper bound of a value's elements; :data:`UNBOUNDED` if not known."""
+    """Return the lower and upper bound of a value's elements; :data:`UNBOUNDED` if unknown."""
     weight = graph.weight(value)
     if weight is not None:
         return _of_constant(graph, value)

@@ -28,7 +28,7 @@ def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> A
     """Return the operand that attention reads for k or v; ``new`` collects the new regions.
 
     ``heads`` counts the heads of a rank-3 value; ``past`` and ``present`` may be "".  Raises
-    NoMatch.
+    NoMatch if the operand is not float32 or its heads are not known.
     """
     shape = new.graph.spec(value).shape
     if shape is None or len(shape) not in (3, 4):
@@ -53,10 +53,10 @@ def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> A
 
 
 def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
-    """Return ``[B,S,H·D]`` as ``[B,H,S,D]``."""
+    """Write ``value`` ``[B,S,H·D]`` as ``[B,H,S,D]``; return the name."""
     batch, rows, width = new.graph.spec(value).shape or ()
     if not isinstance(width, int) or width % heads:
-        raise NoMatch("heads are not split from a rank-3 tensor")
+        raise NoMatch("the columns of a rank-3 operand are not known to divide into heads")
     size = width // heads
     split = f"{result}_split"
     target = new.numbers(0, 0, heads, size)
@@ -69,7 +69,7 @@ def _heads_of(new: Masks, value: str, heads: int, result: str) -> str:
 def _joined(new: Masks, value: str, past: str, result: str) -> AttentionOperand:
     before, after = new.graph.spec(past).shape, new.spec(value).shape
     if before is None or after is None or len(before) != 4 or len(after) != 4:
-        raise NoMatch("past keys and values are joined only to heads of rank 4")
+        raise NoMatch("past keys or values, or those appended to them, are not of rank 4")
     heads, size = after[1], after[3]
     if not isinstance(heads, int) or not isinstance(size, int):
         raise NoMatch("the number or size of heads is not known")
@@ -100,7 +100,7 @@ def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str
     """
     spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
     if spec.dtype is not DType.I64 or spec.shape != (batch,):
-        raise NoMatch("there is not one number of keys for each batch item")
+        raise NoMatch("its key counts are not one int64 number for each batch item")
     stem = f"{counts}.{rows}.{keys}"
 
     def write(
@@ -137,20 +137,20 @@ def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str
 
 
 def key_padding_bias(new: Masks, mask: str, number: float | None) -> str:
-    """Return what a key mask ``[B,T]`` or ``[B,S,T]`` adds to the scores.
+    """Return the bias that a key mask ``[B,T]`` or ``[B,S,T]`` adds to the scores.
 
     The bias is ``number`` where the mask is not above 0.  If ``number`` is None, return a boolean
-    mask instead, true where the mask is above 0.  Layers share the result.  Its extents are those
-    of the operator, whatever symbols the mask has.  Raises NoMatch for other ranks.
+    mask instead, true where the mask is above 0.  Layers share the result.  The result has the
+    operator's extents, even if the mask has other symbols.  Raises NoMatch for other ranks.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(mask), new.full
     if spec.rank not in (2, 3) or spec.dtype is None:
-        raise NoMatch("its mask is not one number for each key")
+        raise NoMatch("its mask does not hold one number for each key")
     between = (rows,) if spec.rank == 3 else ()
     shape: tuple[Extent, ...] = (batch, *between, keys)
     for have, need in zip(spec.shape or (), shape, strict=True):
         if have != need and (have == 1 or (isinstance(have, int) and isinstance(need, int))):
-            raise NoMatch("its mask is not one number for each key")
+            raise NoMatch("its mask does not hold one number for each key")
     stem = f"{mask}.{'kept' if number is None else format(number, 'g')}.{keys}"
 
     def write(role: str, op: str, *operands: str, dtype: DType = DType.F32, **attrs: Attr) -> str:

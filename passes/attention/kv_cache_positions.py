@@ -63,13 +63,13 @@ class Positions:
         )  # fmt: skip
 
     def bias(self, value: str, heads: int) -> str:
-        """Return the attention bias ``[B,1 or H,S,P]``: ``value``, −inf where a key is masked.
+        """Return the attention bias ``[B,1 or H,S,P]``: ``value``, or −inf where a key is masked.
 
-        ``value`` is ``[1 or B,1 or H,S,T]`` for T keys in all; caches of P rows may be longer.
+        ``value`` is ``[1 or B,1 or H,S,T]`` for T keys; the cache has P rows, and P may exceed T.
         """
         shape = self.graph.spec(value).shape
         if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
-            raise NoMatch("its bias is not one of its heads")
+            raise NoMatch("its attention bias does not broadcast over its heads")
         slots = self.slots()
         (room,) = self.specs[slots].shape or ("",)
         stem, row = slots.removeprefix(f"{self._stem}."), (self.batch, 1, self.rows, 1)
@@ -118,7 +118,7 @@ class Positions:
             place = self._write("column", "Reshape", self.first(), *column, shape=(self.batch, 1))
             return self._write("ids", "Add", place, steps, shape=every)
         if self.graph.spec(given).shape != every or self.graph.spec(given).dtype is not DType.I64:
-            raise NoMatch("its position ids are not one for each row")
+            raise NoMatch("it does not have one position id for each row")
         flat = self._write(
             f"all.{given}", "Reshape", given, self._number(-1), shape=(f"{given}.all",)
         )
@@ -147,7 +147,7 @@ class Positions:
         return self._write("prompt", "Equal", *operands, shape=(1,), dtype=DType.BOOL)
 
     def _room(self, held: Extent) -> Extent:
-        """Return the rows of the resulting cache; a new symbol if the graph does not tell."""
+        """Return the number of rows of the resulting cache; a new symbol if it is not known."""
         total = scalar_extent(self.graph, self.operands[6])
         if total is None:
             return f"{self._stem}.{held}"
@@ -156,7 +156,7 @@ class Positions:
         return combine("max", total, held)
 
     def _flat(self, value: str, count: Extent, role: str) -> str:
-        """Return integers as int64 along one axis."""
+        """Return a value of integers as int64 ``[count]``."""
         wide = self._write(
             f"{role}64", "Cast", value, shape=self.graph.spec(value).shape, to=DType.I64.onnx
         )
@@ -167,8 +167,8 @@ class Positions:
         return self._size(self.rows, self.operands[0], 1)
 
     def _size(self, extent: Extent, value: str, axis: int) -> str:
-        """Return an extent as int64 ``[1]``, read from a graph input that has it, else from a
-        value."""
+        """Return an extent as int64 ``[1]``, read from a graph input that has this extent, else
+        from axis ``axis`` of ``value``."""
         if isinstance(extent, int):
             return self._number(extent)
         for entry in self.graph.inputs:

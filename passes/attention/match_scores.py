@@ -29,9 +29,9 @@ class Scores:
 
 
 def match_scores(matcher: Matcher, value: str) -> Scores:
-    """Cover the regions from the product to ``value`` and multiply the scale into ``matcher``.
+    """Cover the regions from the product of q and k to ``value``; return what they compute.
 
-    Raises NoMatch for any other operator in between.
+    Multiplies the scale into ``matcher``.  Raises NoMatch for an unsupported operator in between.
     """
     graph, terms = matcher.graph, list[MaskTerm]()
     while _distance(graph, value) is not None:
@@ -96,7 +96,7 @@ def _scaled(matcher: Matcher, value: str, terms: tuple[MaskTerm, ...]) -> Scores
         region = matcher.graph.producer(value)
     if region is None or region.op != "MatMul":
         masked = region is not None and region.op in ("Add", "Where")
-        raise NoMatch("the scores are masked before they are scaled" if masked else
+        raise NoMatch("a mask is added to the scores before they are scaled" if masked else
                     "no product feeds the Softmax")  # fmt: skip
     matcher.covered.append(region)
     return Scores(region, terms, softcap, factor)
@@ -125,7 +125,7 @@ def _unscaled(matcher: Matcher, value: str) -> tuple[str, float]:
 
 
 def _distance(graph: TileGraph, value: str, depth: int = 0) -> int | None:
-    """Count the steps back to a product through masks, scales, softcap and reshapes; else None."""
+    """Count the masks, scales, softcaps and reshapes back to a product; None: there is none."""
     value = strip_scale(graph, value)[0]
     region = graph.producer(value)
     if region is None or region.fused or depth > _MAX_DEPTH:

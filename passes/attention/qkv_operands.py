@@ -98,22 +98,27 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
     if keys:
         region = operand_producer(graph, value, "Transpose")
         if region is None or attribute(region, "perm", ()) != _SWAP_MATRICES:
-            raise NoMatch("the keys of a matrix are not stored by rows")
+            raise NoMatch("the keys are not stored one row per key")
         value, more = strip_scale(graph, region.operands[0])
         scale *= more
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        raise NoMatch(f"{value!r} is not a batch of matrices of known width")
+        raise NoMatch(
+            f"{value!r} is not a rank-3 batch of matrices with a known number of columns"
+        )
     width = shape[2]
     return AttentionOperand(value, "rows", shape[0], shape[1], 1, width, 0, width, scale=scale)
 
 
 def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
-    """Return a ``[B,S,H·D]`` value, or the columns it was sliced from.  Raises NoMatch."""
+    """Return a ``[B,S,H·D]`` value, or the columns it was sliced from.
+
+    Raises NoMatch if ``value`` does not have rank 3 and ``heads`` heads of equal size.
+    """
     value, scale = strip_scale(graph, value)
     shape = graph.spec(value).shape
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or shape[2] % heads:
-        raise NoMatch("heads are not split from a rank-3 tensor")
+        raise NoMatch("an operand is not a rank-3 tensor whose columns split into heads")
     source, offset, width = columns_operand(graph, value)
     size = shape[2] // heads
     return AttentionOperand(
@@ -122,14 +127,14 @@ def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
 
 
 def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
-    """Return the tensor whose columns a rank-3 value is, the first column and their number."""
+    """Return the tensor that a rank-3 value is a column range of, its first column and width."""
     source, offset = _columns(graph, value)
     width = (graph.spec(source).shape or ("",))[-1]
     if isinstance(width, int):
         return source, offset, width
     own = (graph.spec(value).shape or ("",))[-1]
     if not isinstance(own, int):
-        raise NoMatch("heads are not split from a rank-3 tensor")
+        raise NoMatch("an operand is not a rank-3 tensor whose columns split into heads")
     return value, 0, own
 
 
@@ -217,7 +222,7 @@ def _stacked(graph: TileGraph, reshape: Region, index: int) -> AttentionOperand 
 
 
 def _choice(graph: TileGraph, value: str) -> tuple[str, int, int] | None:
-    """Return the stacked value, the axis and the index that a value is selected by."""
+    """Return the stacked value that ``value`` is selected from, and the axis and index."""
     region = graph.producer(value)
     if region is None or region.fused:
         return None
@@ -290,8 +295,7 @@ def _before_flattening(graph: TileGraph, value: str) -> str:
 
 
 def _repeated(graph: TileGraph, value: str) -> tuple[str, int] | None:
-    """Return the value ``[B,G,T,D]`` whose heads are repeated next to each other, and how
-    often."""
+    """Return the value ``[B,G,T,D]`` whose heads are each repeated, and the number of copies."""
     last = operand_producer(graph, value, "Reshape")
     after = graph.spec(value).shape
     if last is None or after is None or len(after) != 4:

@@ -93,7 +93,7 @@ class RotaryEmbedding:
             yield Miss(
                 self.name,
                 region.id,
-                Reason("the shape of its result is not provably x's", Code.UNKNOWN_SHAPE),
+                Reason("its result is not proven to have the shape of x", Code.UNKNOWN_SHAPE),
             )
             return
         new = fused_region(self.name, params, names, region.results, [region])
@@ -113,7 +113,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     if own and (
         attribute(region, "scale", 1.0) != 1.0 or attribute(region, "is_packed_batching", 0)
     ):
-        return "it scales, or packs its batches"
+        return "its scale is not 1, or its batches are packed"
     if ids and graph.spec(ids).rank != 2:
         return "its position ids are not a matrix"
     if len(table) != (2 if ids else 3) or graph.spec(sin).shape != table:
@@ -131,7 +131,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
     rotated = int(attribute(region, "rotary_embedding_dim", 0)) or size  # type: ignore[call-overload]
     interleaved = attribute(region, "interleaved", 0) == 1
     if half != rotated // 2 or rotated % 2 or (interleaved and rotated != size):
-        return "it rotates a part of each head in interleaved pairs, or its tables do not fit"
+        return "it rotates only a part of each head in interleaved pairs, or its tables do not fit"
     axis = IndexMap((ViewMove("unsqueeze", (1 if len(shape) == 4 else 2,)),))
     merged = columns if len(shape) == 3 else 0
     return RotaryOperands(x, cos, sin, ids, size, rotated, interleaved, split, axis, merged)
@@ -140,7 +140,7 @@ def _read(graph: TileGraph, region: Region) -> RotaryOperands | str:
 def _gathered(
     graph: TileGraph, region: Region, found: RotaryOperands
 ) -> tuple[tuple[str, str], tuple[Region, ...], dict[str, TensorSpec]]:
-    """Return the table rows for every position, and the lookups that gather them."""
+    """Return the names of the table rows for every position, and the regions that look them up."""
     if not found.ids:
         return (found.cos, found.sin), (), {}
     rows = graph.spec(found.ids).shape or ()

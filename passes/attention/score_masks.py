@@ -1,12 +1,12 @@
 """Read the masks between the product of q and k and its Softmax.
 
     Where(keep, scores, low), Where(drop, low, scores), scores + Where(keep, 0, low)
-                                  causal if the condition proves to be; else a boolean mask
+                                  causality if the condition is proven causal; else a boolean mask
     scores + mask                 an additive mask
     several masks                 causality and one mask for the rest
 
-Masks are read before an Expand; several are combined into one by a few operators that layers
-share.
+If an Expand writes a mask, its input is read instead.  A few operators, which layers share,
+combine several masks into one.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = ["ABSORBING", "MaskTerm", "Masking", "Masks", "split_tiles"]
 ABSORBING = -1e30
 """Largest number x for which score + x = x in float32: adding x equals replacing the score."""
 NEGLIGIBLE = 1e20
-"""Bound of numbers that vanish when added to an absorbing one."""
+"""Magnitude below which a number vanishes in float32 when added to an absorbing one."""
 Shape = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
 class MaskTerm:
-    """One masking step: add ``value``, or keep the score where ``value`` is true and fill
-    elsewhere.
+    """One masking step: add ``value``, or replace the score by ``fill`` where ``value`` is false.
 
-    ``inverted`` keeps where it is false.  ``flat`` masks cover matrices ``[B·H,S,T]``.  ``factor``
-    is the scale applied to the scores after this mask was added.
+    If ``inverted``, replace the score where ``value`` is true.  If ``flat``, the mask covers
+    matrices ``[B·H,S,T]``.  ``factor`` is the scale applied to the scores after this mask was
+    added.
     """
 
     value: str
@@ -69,9 +69,10 @@ class Masking:
 
 @dataclass(frozen=True)
 class _Drop:
-    """Replace scores by ``fill`` unless all ``kept`` conditions and the causal order hold.
+    """Drop scores for which a ``kept`` condition or the causal order does not hold.
 
-    ``selects`` replaces them; otherwise ``fill`` is added, as in the original mask ``whole``.
+    If ``selects``, ``fill`` replaces a dropped score; else ``fill`` is added to it, as in the
+    original mask ``whole``.
     """
 
     kept: tuple[str, ...]
@@ -85,7 +86,7 @@ class _Drop:
 class Masks:
     """Collect masking terms, innermost first, for scores ``[B, H, S, T]``; build new values.
 
-    ``name`` prefixes the names of new values; ``shared`` lists regions that other layers need too.
+    ``name`` prefixes the names of new values; ``shared`` lists regions that several layers read.
     """
 
     graph: TileGraph
@@ -142,7 +143,7 @@ class Masks:
         self.steps.append(_Drop((), causal, fill, True))
 
     def _sum_as_drop(self, value: str) -> _Drop | None:
-        """Return a mask of zeros and one absorbing number as its condition."""
+        """Return a mask of zeros and one absorbing number as a condition; None for others."""
         fill = masked_out_number(self.graph, value)
         if fill is None or not fill <= ABSORBING:
             return None
@@ -153,7 +154,7 @@ class Masks:
         return None if parts is None else self._conditions(parts, fill, False)
 
     def _causal_side(self, value: str) -> tuple[str, ...] | None:
-        """Return the other sides of a sum of masks, one of which is causality alone."""
+        """Return both operands of a sum of masks if one of them is causality alone, else None."""
         region = operand_producer(self.graph, value, "Add")
         for side in region.operands if region else ():
             drop = self._sum_as_drop(side)
@@ -175,8 +176,8 @@ class Masks:
         return drop
 
     def _conditions(self, parts: Sequence[Band | str], fill: float, selects: bool) -> _Drop | None:
-        """Split conditions into causality and others; None if a band is not causal to the
-        kernels."""
+        """Split conditions into causality and others; None if kernels have no causal mode for
+        a band."""
         orders = {self._order(p.reach) for p in parts if isinstance(p, Band)}
         if len(orders) > 1 or "" in orders:
             return None
@@ -247,17 +248,20 @@ class Masks:
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
 
     def _as_sum(self, drop: _Drop) -> str:
-        """Return a mask of causality and other conditions as the additive mask it was.
+        """Return the additive mask of a drop: the model's own one, or a new one.
 
-        Only as one mask is it exact, and layers share it.  Raises NoMatch if it is not an additive
-        mask, or if its fill does not absorb the scores it replaces.
+        A mask of causality and other conditions is exact only as the model's own mask, which
+        layers share.  Raises NoMatch if causality has no such mask, or if the fill does not absorb
+        the scores it replaces.
         """
         if drop.causal != "none":
             if drop.whole:
                 return drop.whole
-            raise NoMatch("causality and another condition are masked as one beside a second mask")
+            raise NoMatch(
+                "a condition that includes causality replaces scores that have another mask"
+            )
         if drop.selects and not drop.fill <= ABSORBING:
-            raise NoMatch("one mask is added to the scores, another one then replaces them")
+            raise NoMatch("one mask is added to scores that another mask replaces")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)
@@ -322,7 +326,7 @@ class Masks:
 def split_tiles(
     graph: TileGraph, terms: Sequence[MaskTerm]
 ) -> tuple[tuple[MaskTerm, ...], TilePattern | None]:
-    """Separate the mask of tiles that were set by hand, which comes last, from other masks."""
+    """Separate the mask of hand-set tiles, which comes last, from the other masks."""
     if not graph.patterns or not terms:
         return tuple(terms), None
     first, *others = terms
@@ -342,8 +346,8 @@ def _are_one(drops: Sequence[_Drop]) -> bool:
 def _is_cut(have: Extent, need: Extent) -> bool:
     """Return whether ``have`` is min(``need``, …), and thus equals ``need`` in a valid model.
 
-    Were the mask smaller than the scores, the original would fail; a mask cut to a single key,
-    which would broadcast, is refused by the runtime.
+    If the mask were smaller than the scores, the original model would fail.  A mask of a single
+    key would broadcast, but the runtime rejects it.
     """
     if not isinstance(have, Expr) or have.op != "min":
         return False
@@ -351,6 +355,6 @@ def _is_cut(have: Extent, need: Extent) -> bool:
 
 
 def _unexpanded(graph: TileGraph, value: str) -> str:
-    """Return the input of an Expand: kernels broadcast masks themselves."""
+    """Return the input of the Expand that writes ``value``, else ``value``: kernels broadcast."""
     region = operand_producer(graph, value, "Expand")
     return value if region is None else region.operands[0]

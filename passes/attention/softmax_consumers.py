@@ -31,16 +31,16 @@ class AttentionOutput:
 
 
 def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
-    """Skip ``Where(IsNaN(p), 0, p)``; return the value after it and whether it was there."""
+    """Skip ``Where(IsNaN(p), 0, p)``; return the value after it and whether there was one."""
     graph = matcher.graph
     test = next((r for r in readers(graph, weights) if r.op == "IsNaN"), None)
     if test is None:
         return weights, False
     guard = reader(graph, test.results[0], "Where")
     if guard is None or constant_number(graph, guard.operands[1]) != 0.0:
-        raise NoMatch("a NaN test on the Softmax does not select zero")
+        raise NoMatch("a NaN test on the Softmax result does not replace NaN by zero")
     if guard.operands[2] != weights or len(readers(graph, weights)) != 2:
-        raise NoMatch("a NaN test on the Softmax does not select zero")
+        raise NoMatch("a NaN test on the Softmax result does not replace NaN by zero")
     matcher.covered += [test, guard]
     return guard.results[0], True
 
@@ -56,7 +56,7 @@ def match_value_matmul(
     if not split_heads:
         product = reader(graph, weights, "MatMul")
         if product is None or product.operands[0] != weights:
-            raise NoMatch("the Softmax is not read by a single product with v")
+            raise NoMatch("the Softmax result has readers other than a single product with v")
         matcher.covered.append(product)
         return matrices_operand(graph, product.operands[1], keys=False), product.results[0]
     again = reader(graph, weights, "Reshape")
@@ -65,7 +65,7 @@ def match_value_matmul(
         weights = again.results[0]
     product = reader(graph, weights, "MatMul")
     if product is None or product.operands[0] != weights:
-        raise NoMatch("the Softmax is not read by a single product with v")
+        raise NoMatch("the Softmax result has readers other than a single product with v")
     matcher.covered.append(product)
     v = split_heads_operand(graph, product.operands[1], keys=False)
     if v.scale != 1.0:

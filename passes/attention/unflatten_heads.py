@@ -50,13 +50,17 @@ class UnflattenHeads:
             return
         root = graph.producer(region.operands[0])
         if root is None or not isinstance(batched[1], int) or not tail_agrees(flat, batched, 2):
-            yield Miss(self.name, region.id, unsuited_reason("it splits no batch of heads"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason("it does not split an axis of batch and heads"),
+            )
             return
         if _model(graph, root) is None or not equal_as_polynomials(
             flat[0], combine("mul", *batched[:2])
         ):
             yield Miss(
-                self.name, region.id, unsuited_reason("nothing before it works head by head")
+                self.name, region.id, unsuited_reason("the operator before it may mix heads")
             )
             return
         shared = set[str]()
@@ -82,7 +86,11 @@ class UnflattenHeads:
                 continue
             if shared:
                 yield Miss(self.name, region.id, other_readers_reason(min(shared)))
-            yield Miss(self.name, region.id, unsuited_reason("no product lies between its ends"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason("no product lies between flattening and unflattening"),
+            )
             return
 
     def _proposal(
@@ -124,8 +132,10 @@ def _model(graph: TileGraph, region: Region) -> str | None:
 
 @dataclass
 class _UnflattenedHeads:
-    """Values ``[B·H,…]`` rewritten as ``[B,H,…]``, and their nodes, whose names begin with
-    ``stem``."""
+    """Values ``[B·H,…]`` rewritten as ``[B,H,…]``, and the nodes that compute them.
+
+    The names of new nodes begin with ``stem``.
+    """
 
     graph: TileGraph
     stem: str
@@ -138,12 +148,12 @@ class _UnflattenedHeads:
     made: dict[str, str] = field(default_factory=dict)
     products: int = 0
     shared: frozenset[str] = frozenset()
-    """Flattened values with other readers: their source is reshaped, and they stay."""
+    """Flattened values that stay because they have other readers; their source is reshaped."""
 
     def value(self, value: str, depth: int = 0) -> str:
         """Return the value as ``[B,H,…]``, or one that broadcasts to that.
 
-        Raises NoMatch if it can be written as neither.
+        Raises NoMatch if neither is possible.
         """
         if value not in self.made:
             self.made[value] = self._found(value, depth)
@@ -159,7 +169,7 @@ class _UnflattenedHeads:
         if not equal_as_polynomials(shape[0], combine("mul", *self.lead)):
             raise NoMatch(
                 Reason(
-                    f"{value!r} does not provably have {self.lead[1]} matrices of each item",
+                    f"{value!r} is not proven to have {self.lead[1]} matrices per item",
                     Code.UNKNOWN_SHAPE,
                 )
             )

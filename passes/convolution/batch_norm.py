@@ -39,8 +39,8 @@ __all__ = ["BATCH_NORM", "ConvBatchNorm", "batch_norm_affine"]
 
 
 def batch_norm_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
-    """Return the affine map of a BatchNormalization with constant statistics, or why it has
-    none."""
+    """Return the affine map of a BatchNormalization with constant statistics, or the reason why
+    there is none."""
     if len(region.operands) < 5 or not is_f32(graph, *region.operands[:5]):
         return Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE)
     figures = [w for v in region.operands[1:5] if (w := graph.weight(v)) is not None]
@@ -48,17 +48,17 @@ def batch_norm_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
         computed = next(v for v in region.operands[1:5] if graph.weight(v) is None)
         return Reason(f"its statistics {computed!r} are not constant", Code.NOT_CONSTANT)
     if attribute(region, "training_mode", 0) or attribute(region, "spatial", 1) != 1:
-        return "it computes its own mean and variance, or works per element"
+        return "it computes mean and variance itself, or has them per element (spatial=0)"
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
-        return "its mean or variance is read too"
+        return "its mean or variance output is used"
     epsilon = float(str(attribute(region, "epsilon", 1e-5)))
     gamma, beta, mean, variance = figures
     return ChannelAffine(gamma, beta, mean, variance, epsilon)
 
 
 class ConvBatchNorm:
-    """Fold a batch normalisation into the convolution before it, or after it if nothing is
-    padded."""
+    """Fold a batch normalisation into the convolution before it, or into the one after it if
+    that one has no padding."""
 
     name = "conv-batch-norm"
 
@@ -83,15 +83,19 @@ class ConvBatchNorm:
             return Miss(self.name, last.id, other_readers_reason(between))
         params: ConvParams = conv.params
         if after and params.epilogue is not None:
-            return Miss(self.name, last.id, "something comes between convolution and norm")
+            return Miss(self.name, last.id, "the convolution before it already has an epilogue")
         if not after and params.window.padded:
-            return Miss(self.name, last.id, "the norm's shift would reach into the padding")
+            return Miss(
+                self.name,
+                last.id,
+                "the convolution pads, and the norm's shift does not apply to padding",
+            )
         x, w, bias, epilogue_inputs = params.split(conv.operands)
         weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
         if weight is None or (bias and offsets is None):
             return Miss(self.name, last.id, Reason("the bias is not constant", Code.NOT_CONSTANT))
         if weight.computed_by or must_stay_plain(graph, w):
-            return Miss(self.name, last.id, f"{w!r} would have to be stored, which it is not now")
+            return Miss(self.name, last.id, f"{w!r} must stay: it is computed, or others read it")
         make = fold_affine_after if after else fold_affine_before
         new_w, new_bias = make(params, weight, offsets, affine, last.results[0])
         operands = (x if after else norm.operands[0], new_w.name, new_bias.name, *epilogue_inputs)
@@ -106,7 +110,7 @@ def _norm(op: Any, x: Any) -> Any:
 
 
 def _convert(m: Match) -> Rewrite | str:
-    """Convert a batch normalisation that no convolution absorbed to a product and a sum."""
+    """Convert a batch normalisation that was not folded to a multiplication and an addition."""
     graph, region = m.graph, m.root
     affine, spec = batch_norm_affine(graph, region), m.spec("x")
     if isinstance(affine, str):
@@ -131,8 +135,10 @@ BATCH_NORM = Rule("batch-norm", (_norm,), _convert)
 
 
 def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:
-    """Match a norm between Reshapes that make groups of rows channels, and channels rows again:
-    ``[N, C, H, W]`` as ``[N, C·k, H/k, W]`` (sub-spectral normalisation)."""
+    """Match a norm between two Reshapes: ``[N, C, H, W]`` to ``[N, C·k, H/k, W]`` and back.
+
+    Each of k groups of rows then has its own statistics (sub-spectral normalisation).
+    """
     first = operand_producer(graph, norm.operands[0], "Reshape")
     readers = graph.readers(norm)
     if first is None or len(readers) != 1 or readers[0].op != "Reshape":
@@ -152,7 +158,7 @@ def _bands(graph: TileGraph, norm: Region) -> tuple[Region, ...] | None:
 
 
 def _over_rows(weight: Weight, shape: Sequence[Extent]) -> Weight:
-    """Return numbers per channel and group of rows ``[C·k, 1, 1]`` as ``[1, C, H, 1]``."""
+    """Return numbers per channel and group of rows, ``[C·k, 1, 1]``, as ``[1, C, H, 1]``."""
     channels, rows = int(str(shape[1])), int(str(shape[2]))
     times = channels * rows // weight.count
     return Weight(

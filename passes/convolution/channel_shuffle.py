@@ -27,7 +27,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["CHANNEL_SHUFFLE", "DeinterleaveChannels"]
 
 _GROUP_PERMS = ((0, 2, 1, 3, 4), (0, 2, 1, 3))
-"""Permutations that swap groups and channels; the spatial axes may be flattened to one."""
+"""Permutations that swap groups and channels, with one or two spatial axes behind them."""
 
 
 def _transposed_groups(op: Any, x: Any) -> Any:
@@ -39,9 +39,11 @@ def _shuffle_check(m: Match) -> str | None:
     transpose, before = m.labels["transpose"], m.spec("x").shape
     parts = m.graph.spec(transpose.operands[0]).shape
     if attribute(transpose, "perm", ()) not in _GROUP_PERMS or not is_f32(m.graph, m.values["x"]):
-        return unsuited_reason("it does not swap groups and channels of float32")
+        return unsuited_reason(
+            "its Transpose does not swap groups and channels of a float32 value"
+        )
     if before is None or parts is None or len(before) != 4:
-        return unsuited_reason("it is not known to view an image")
+        return unsuited_reason("its input is not known to be an image")
     channels, groups, each = before[1], parts[1], parts[2]
     if not isinstance(channels, int) or not isinstance(groups, int) or groups < 2:
         return unsuited_reason("the number of its channels or groups is not known")
@@ -79,7 +81,7 @@ class DeinterleaveChannels:
         transpose = stack and operand_producer(graph, stack.operands[0], "Transpose")
         split = transpose and operand_producer(graph, transpose.operands[0], "Reshape")
         if stack is None or transpose is None or split is None:
-            why = unsuited_reason("no reshape, transpose and reshape lie before it")
+            why = unsuited_reason("its input does not come from Reshape, Transpose, Reshape")
             yield Miss(self.name, region.id, why)
             return
         if attribute(transpose, "perm", ()) != (1, 0, 2):
@@ -92,12 +94,14 @@ class DeinterleaveChannels:
         )
         if before is None or len(before) != 4 or parts is None or not is_f32(graph, value):
             yield Miss(
-                self.name, region.id, unsuited_reason("it is not known to take float32 images")
+                self.name,
+                region.id,
+                unsuited_reason("its input is not known to be a float32 image"),
             )
             return
         count, channels = parts[1], before[1]
         if not isinstance(count, int) or not isinstance(channels, int) or channels % count:
-            why = unsuited_reason("its channels are not known to divide into groups")
+            why = unsuited_reason("the number of groups is not known to divide the channels")
             yield Miss(self.name, region.id, why)
             return
         each = channels // count
@@ -109,7 +113,7 @@ class DeinterleaveChannels:
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
             why = unsuited_reason(
-                "not every group is picked once, or it is proposed at another pick"
+                "not every reader picks one group, or the rule applies at another reader"
             )
             yield Miss(self.name, region.id, why)
             return
@@ -118,7 +122,9 @@ class DeinterleaveChannels:
             yield Miss(
                 self.name,
                 region.id,
-                Reason("what lies between its steps is read by others", Code.OTHER_READERS),
+                Reason(
+                    "an intermediate value of the shuffle has other readers", Code.OTHER_READERS
+                ),
             )
             return
         covered = with_private_producers(graph, (split, transpose, stack, *readers), (value,))
@@ -142,7 +148,8 @@ class DeinterleaveChannels:
 
 
 def _pile(graph: TileGraph, reader: Region, count: int) -> int | None:
-    """Return which part a Gather selects; None for other operators and computed indices."""
+    """Return the index of the part that a Gather selects; None for other operators and for
+    computed indices."""
     if reader.op != "Gather" or attribute(reader, "axis", 0) != 0:
         return None
     weight = graph.weight(reader.operands[1])

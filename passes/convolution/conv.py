@@ -102,11 +102,12 @@ def _pad(m: Match) -> Region:
 
 
 def zero_padding(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
-    """Return the zeros that a Pad adds at both ends of each spatial axis, or why it does not."""
+    """Return the numbers of zeros that a Pad adds at both ends of each spatial axis, or why it
+    is not such a Pad."""
     if attribute(pad, "mode", "constant") not in ("constant", b"constant"):
-        return "the padding repeats or mirrors"
+        return "the padding repeats or mirrors elements instead of adding zeros"
     if len(pad.operands) > 3 and pad.operands[3]:
-        return "the padding names its axes"
+        return "the Pad has an operand of axes"
     given = attribute(pad, "pads", None)
     if given is None:
         weight = graph.weight(pad.operands[1]) if len(pad.operands) > 1 else None
@@ -123,12 +124,13 @@ def zero_padding(graph: TileGraph, pad: Region) -> tuple[int, ...] | str:
     if rank < 3:
         return "the padding is not over spatial axes"
     if any((*pads[:2], *pads[rank : rank + 2])) or min(pads) < 0:
-        return "batch or channels are padded, or something is cut off"
+        return "batch or channels are padded, or an amount is negative"
     return (*pads[2:rank], *pads[rank + 2 :])
 
 
 def padded_attributes(conv: Region, zeros: Sequence[int]) -> Mapping[str, Attr] | None:
-    """Return a Conv's attributes with more padding; None if its own depends on its input."""
+    """Return a Conv's attributes with ``zeros`` added to its padding; None if its own padding
+    depends on its input size (``auto_pad``)."""
     attrs, kind = conv.node.attrs, attribute(conv, "auto_pad", "NOTSET")
     own = attrs.get("pads") if kind == "NOTSET" else None
     pads = own if isinstance(own, tuple) and own else (0,) * len(zeros)
@@ -186,7 +188,9 @@ class ConvEpilogue:
         for name, kind in zip(names[1:], kinds, strict=True):
             if kind is None:
                 spec = graph.spec(name)
-                return Miss(self.name, region.id, f"operand {spec} is not regular over channels")
+                return Miss(
+                    self.name, region.id, f"operand {spec} is not full, per channel or scalar"
+                )
         kept = tuple(k for k in kinds if k is not None)
         chain = dataclasses.replace(chain, operands=(FULL, *kept))
         params = dataclasses.replace(conv.params, epilogue=chain)
@@ -197,8 +201,8 @@ class ConvEpilogue:
 
 
 def channel_kind(spec: TensorSpec, result: TensorSpec) -> str | None:
-    """Return how an operand broadcasts over ``[N, C, spatial…]``: full, channel or scalar; else
-    None."""
+    """Return how an operand broadcasts over ``[N, C, spatial…]``: "full", "channel" or "scalar";
+    None for anything else."""
     shape, full = spec.shape, result.shape
     if shape is None or full is None or len(shape) > len(full):
         return None

@@ -4,8 +4,8 @@ Conv(x [1,C,D,H,W], W [O,C,kd,kh,kw])
     ->  FusedLayout(frames, x' [D,C,H,W]); Conv(W' [O,kd·C,kh,kw])
 MaxPool, ConvTranspose, Concat, GlobalAveragePool, elementwise  ->  their counterparts over images
 
-A connected group of operators is converted at once, with transposes only at its borders.  The
-results profit from all that exists for images: blocked layouts, Winograd, epilogues, bf16.
+A connected group of operators is converted at once, with transposes only at its borders.  All
+optimizations of images then apply: blocked layouts, Winograd, epilogues, bf16.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["Conv3dToConv2d"]
 
 _OPSET = 13
-"""Oldest opset whose operators take the operands that are written here."""
+"""First opset whose operators take the operands that this rule writes."""
 
 
 class Conv3dToConv2d:
@@ -36,7 +36,7 @@ class Conv3dToConv2d:
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
-            why = unsuited_reason("proposed at another convolution of the same volume")
+            why = unsuited_reason("the rule applies at another convolution of its group")
             yield Miss(self.name, region.id, why)
             return
         turned = DepthUnfolder(graph)

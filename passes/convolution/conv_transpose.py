@@ -1,7 +1,7 @@
 """Convert transposed convolutions to one convolution per phase of the stride.
 
-ConvTranspose(x, W, b)    ->    FusedConv for every phase, then interleave the results
-ConvTranspose(x, W, b)    ->    FusedConv 1x1 for all taps, sums for every phase, then interleave
+ConvTranspose(x, W, b)    ->    one FusedConv per phase, then interleave the results
+ConvTranspose(x, W, b)    ->    FusedConv 1x1 of all taps, one sum per phase, then interleave
 
 Results whose positions differ by a multiple of the stride are an ordinary convolution of x with
 every stride-th tap, reversed; no zeros are inserted or multiplied.  If windows do not overlap, all
@@ -47,8 +47,10 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class _Phase:
-    """One phase along an axis: the kernel taps, ordered by the input they read, and how far they
-    reach before and after it."""
+    """One phase along an axis: its kernel taps, ordered by the input element they read.
+
+    It also holds the numbers of input elements read before and after the current one.
+    """
 
     taps: tuple[int, ...]
     before: int
@@ -63,7 +65,7 @@ def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list
     """
     more, rest = divmod(kernel - stride - sum(pads) + extra, stride)
     if rest:
-        return "its kernel, stride and padding give outputs of unequal phases"
+        return "its kernel, stride and padding give phases of unequal size"
     phases = []
     for a in range(stride):
         q, r = divmod(a + pads[0], stride)
@@ -195,7 +197,7 @@ class ConvTranspose:
 
 
 def _taps(phases: Sequence[_Phase]) -> list[tuple[int, ...]]:
-    """Return the index tuples of a phase's taps, ordered by the input they read."""
+    """Return the index tuples of a phase's taps, ordered by the input element they read."""
     return list(itertools.product(*(range(len(p.taps)) for p in phases)))
 
 
@@ -229,15 +231,15 @@ def _read(graph: TileGraph, region: Region) -> _Plan | str:
         return Reason("its filters or bias are not constant float32", Code.NOT_CONSTANT)
     weight = graph.weights[w]
     if shape is None or len(shape) not in (3, 4) or shape[1] != weight.shape[0]:
-        return "its input is not known to have one or two axes and so many channels"
+        return "its input is not known to have one or two spatial axes and its filters' channels"
     if is_shared(graph, w, ("ConvTranspose",)):
-        return "another node reads its filters"
+        return "another operator reads its filters, and they are too large to store twice"
     groups = int(str(attribute(region, "group", 1)))
     filters = weight.shape[1] * groups
     channels = weight.shape[0]
     apart = groups == 1 or channels == groups == filters
     if not apart and (channels // groups % ALIGNED or filters // groups % ALIGNED):
-        return "its groups are not whole vectors of channels"
+        return "its channels per group are not a multiple of the vector width"
     axes = _axes(region, weight.shape[2:], shape[2:])
     if isinstance(axes, str):
         return axes

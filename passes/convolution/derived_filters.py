@@ -26,8 +26,11 @@ __all__ = [
 
 
 def must_stay_plain(graph: TileGraph, value: str) -> bool:
-    """Return whether filters must stay: others read them and they are too large to store twice,
-    or they are computed from smaller constants."""
+    """Return whether filters must not be replaced by derived ones.
+
+    This holds if other operators read them and they are too large to store twice, or if the model
+    computes them from smaller constants.
+    """
     return bool(nodes_making(graph, value)) or is_shared(graph, value, ("Conv", "FusedConv"))
 
 

@@ -1,4 +1,4 @@
-"""Evaluate integer tensors that hold sizes, over the dimensions of other values.
+"""Evaluate integer tensors that hold sizes, as expressions over the dimensions of other values.
 
     Gather(Shape(a), 2) - Gather(Shape(b), 2)    ->    [a.2 - b.2]
 

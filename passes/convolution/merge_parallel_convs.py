@@ -50,8 +50,8 @@ class MergeParallelConvs:
     name = "merge-parallel-convs"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        """Propose for this sum or a larger one around it, since the widest window may come
-        last."""
+        """Propose to merge this sum, or a larger sum that contains it: the widest window may be a
+        term of the larger one."""
         while region.op in _SUMS:
             found = self._folded(graph, region)
             if isinstance(found, Proposal):
@@ -102,7 +102,7 @@ def _sum(
         branches.append(branch)
         places.append(place)
     if any(graph.spec(t.results[0]) != graph.spec(result) for t in terms):
-        return "its branches differ in size"
+        return "the results of its branches differ in shape"
     filters = Weight(
         f"{result}_filters", DType.F32, graph.weights[widest.operands[1]].shape,
         lambda: _filters(params, branches, places),
@@ -126,9 +126,9 @@ def _branch(graph: TileGraph, term: Region) -> _Branch | str:
     _, w, bias, _ = term.params.split(term.operands)
     weight, offsets = graph.weight(w), graph.weight(bias) if bias else None
     if term.params.epilogue is not None or weight is None or (bias and offsets is None):
-        return "a branch is no longer linear, or its bias not constant"
+        return "a branch has an epilogue, or its bias is not constant"
     if weight.computed_by or must_stay_plain(graph, w):
-        return f"{w!r} would have to be stored, which it is not now"
+        return f"{w!r} must stay: it is computed, or others read it"
     return _Branch(term, weight, offsets)
 
 
@@ -147,7 +147,7 @@ def _place(params: ConvParams | None, widest: ConvParams) -> list[list[int]] | s
             t * window.dilations[axis] - pads[0] + large[0] for t in range(window.kernel[axis])
         ]
         if any(at % step or not 0 <= at // step < count for at in starts):
-            return "a branch reads what the widest one does not"
+            return "a branch reads positions that the widest window does not"
         places.append([at // step for at in starts])
     return places
 

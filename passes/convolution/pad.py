@@ -40,16 +40,16 @@ def _pad(m: Match) -> Rewrite | str:
     mode = attribute(region, "mode", "constant")
     mode = mode.decode() if isinstance(mode, bytes) else str(mode)
     if mode not in ("constant", *BORDERS):
-        return "the padding wraps around"
+        return "its mode (wrap) is not supported"
     zero = not rest or not rest[0] or mode in BORDERS or constant_number(graph, rest[0]) == 0.0
     if not zero or any(rest[1:]):
-        return "the padding is not zero, or names its axes"
+        return "the padding is not zero, or the Pad has an operand of axes"
     if graph.spec(x).rank != 4 or not is_f32(graph, x):
         return "its input is not a float32 image"
     sizes = ShapeValues(graph)
     found = sizes.read(pads)
     if found is None or found.shape != (8,):
-        return "how much is padded is not known"
+        return "the amounts of padding are not known"
     amounts = [found[i] for i in range(8)]
     if amounts[:2] + amounts[4:6] != [0, 0, 0, 0]:
         return "batch or channels are padded"
@@ -72,7 +72,7 @@ def _border(
 ) -> Rewrite | str:
     numbers = tuple(int(a) for a in amounts if isinstance(a, (int, np.integer)))
     if len(numbers) < len(amounts) or min(numbers) < 0:
-        return "how much is padded is computed, or below zero"
+        return "an amount of padding is computed or negative"
     return _step(graph, region, LayoutParams(mode, numbers), region.operands[:1])
 
 

@@ -40,10 +40,12 @@ def _pool(m: Match) -> Rewrite | str:
 
 
 def _read(graph: TileGraph, region: Region) -> PoolParams | str:
-    """Return the parameters, or a reason for none."""
+    """Return the parameters of a pool, or why it is not supported."""
     shape = graph.spec(region.operands[0]).shape
     if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
-        said = "its input is not known to have so many channels and one or two axes"
+        said = (
+            "its input is not known to have a constant channel count and one or two spatial axes"
+        )
         return unsuited_reason(said) if region.op in _REDUCED else said
     if not is_f32(graph, region.operands[0]):
         return Reason("its input is not float32", Code.UNSUPPORTED_DTYPE)
@@ -57,7 +59,7 @@ def _read(graph: TileGraph, region: Region) -> PoolParams | str:
     if region.op in _GLOBAL:
         return PoolParams(_GLOBAL[region.op])
     if any(v and (graph.uses(v) or graph.is_output(v)) for v in region.results[1:]):
-        return "its indices are read too"
+        return "its output of indices is used"
     return windowed_pool(region, shape[2:], graph.opset)
 
 
@@ -71,7 +73,7 @@ def _made_by_conv(graph: TileGraph, value: str) -> bool:
 
 
 def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> PoolParams | str:
-    """Return the parameters of a pool over windows, or a reason for none."""
+    """Return the parameters of a pool over windows, or why it is not supported."""
     kernel = attribute(region, "kernel_shape", ())
     window = read_window(region, kernel, spatial)  # type: ignore[arg-type]
     if isinstance(window, str):
@@ -80,7 +82,7 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
     kind = "max" if region.op == "MaxPool" else "average" if counted else "average-inside"
     clipped = opset >= _CLIPPED or attribute(region, "ceil_mode", 0)
     if kind == "average" and clipped and window.padded and not _within(window, spatial):
-        return "averages count the padding, and windows may reach beyond it where images are small"
+        return "its averages count padding, and a window may exceed a small padded image"
     if kind == "average" and not window.padded and (clipped or _within(window, spatial)):
         kind = "average-inside"
     if attribute(region, "ceil_mode", 0):
@@ -88,10 +90,10 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
         if isinstance(raised, str):
             return raised
         if raised != window and kind == "average":
-            return "averages count the padding, but not the positions that ceil_mode adds"
+            return "its averages count padding, but not the positions that ceil_mode adds"
         window = raised
     if any(a >= s or b >= s for (a, b), s in zip(window.pairs, window.spans, strict=True)):
-        return "a window may cover padding only"
+        return "one of its windows may cover only padding"
     if window.padded and any(
         d > 1 and not (isinstance(n, int) and n >= d)
         for d, n in zip(window.dilations, spatial, strict=True)
@@ -109,7 +111,7 @@ def _within(window: ConvWindow, spatial: Sequence[Extent]) -> bool:
 
 
 def _rounded_up(window: ConvWindow, spatial: Sequence[Extent]) -> ConvWindow | str:
-    """Return the window with its end padding raised to what ceil_mode needs, or a reason.
+    """Return the window with the end padding that ceil_mode needs, or why there is none.
 
     A window without padding that covers the image is cut to the image.
     """
@@ -117,7 +119,7 @@ def _rounded_up(window: ConvWindow, spatial: Sequence[Extent]) -> ConvWindow | s
     axes = zip(spatial, window.spans, window.strides, window.pairs, strict=True)
     for axis, (size, span, stride, (before, behind)) in enumerate(axes):
         if not isinstance(size, int):
-            return "rounding up over sizes that are not known"
+            return "its ceil_mode applies to sizes that are not known"
         if span >= size and not before and not behind and window.dilations[axis] == 1:
             kernel[axis] = size
             after.append(0)
@@ -140,7 +142,7 @@ def _flat_check(m: Match) -> str | None:
     before, after = (m.graph.spec(v).shape for v in (pool.results[0], m.root.results[0]))
     flat = before is not None and after == before[:2] and set(before[2:]) == {1}
     fits = flat and pool.params.window is None
-    return None if fits else unsuited_reason("it does not flatten channels of single values")
+    return None if fits else unsuited_reason("it does not flatten [N, C, 1, 1] to [N, C]")
 
 
 def _flatten(m: Match) -> Region:
@@ -162,12 +164,16 @@ def _line_check(m: Match) -> str | None:
     lifted = m.graph.spec(m.labels["lift"].results[0]).shape
     lines = lifted in ((*before[:2], 1, before[2]), (*before, 1))
     fits = lines and after == (*before[:2], 1)
-    return None if fits else unsuited_reason("the views around it do not add and remove one axis")
+    return (
+        None
+        if fits
+        else unsuited_reason("the views around it do not add an axis and remove it again")
+    )
 
 
 def _pool_line(m: Match) -> Region:
-    """Match global pooling of ``[N, C, L]`` through ``[N, C, 1, L]`` and back, as newer exporters
-    write adaptive 1-D pooling."""
+    """Match global pooling of ``[N, C, L]`` that is written as a pool of ``[N, C, 1, L]``, the
+    form in which newer exporters write adaptive 1-D pooling."""
     lift, pool = m.labels["lift"], m.labels["pool"]
     covered = (lift, pool, m.root)
     return fused_region("pool-unsqueeze", pool.params, lift.operands[:1], m.root.results, covered)

@@ -31,7 +31,9 @@ def _resize(m: Match) -> Rewrite | str:
     if mode not in ("linear", "bilinear", "nearest"):
         return unsuited_reason(f"its mode is {mode}")
     if mode == "nearest" and read_layout_ops(m.graph, m.root) is not None:
-        return unsuited_reason("it is a strided copy")
+        return unsuited_reason(
+            "it repeats elements an integer number of times: strided-copy converts it"
+        )
     found = _read(m.graph, m.root, str(mode))
     if isinstance(found, str):
         return found
@@ -50,13 +52,15 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
     value = region.operands[0]
     before = graph.spec(value).shape
     if before is None or len(before) not in (3, 4) or not isinstance(before[1], int):
-        return f"{value!r} is not known to have so many channels and one or two spatial axes"
+        return (
+            f"{value!r} is not known to have a constant channel count and one or two spatial axes"
+        )
     if not is_f32(graph, value):
         return Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE)
     if attribute(region, "axes", None) is not None or attribute(region, "antialias", 0):
         return "it sets axes or antialias"
     if attribute(region, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "it keeps the aspect ratio"
+        return "its keep_aspect_ratio_policy is not stretch"
     how = _way(graph, region, mode)
     if how not in WAYS:
         return how
@@ -79,8 +83,8 @@ def _way(graph: TileGraph, region: Region, mode: str) -> str:
         rounding = "floor" if old else attribute(region, "nearest_mode", "round_prefer_floor")
         if (how, rounding) == ("asymmetric", "floor"):
             return NEAREST
-        return f"no kernel resizes to the nearest by {how} coordinates rounded by {rounding}"
-    return how if how in COORDINATES else f"coordinates are mapped by {how}"
+        return f"no kernel has mode nearest with {how} coordinates and {rounding} rounding"
+    return how if how in COORDINATES else f"no kernel maps coordinates by {how}"
 
 
 def _is_old(graph: TileGraph, region: Region) -> bool:
@@ -94,12 +98,12 @@ def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
     scales = _scales(graph, region, _is_old(graph, region))
     if scales is not None:
         if scales[:2] != (1.0, 1.0) or min(scales) <= 0:
-            return "it resizes images or channels"
+            return "it resizes the batch or channel axis"
         return ResizeParams(how, scales=scales[2:]), (value,)
     if before is None or after is None or len(after) != len(before):
         return "its sizes are computed"
     if after[:2] != before[:2]:
-        return "it resizes images or channels"
+        return "it resizes the batch or channel axis"
     if all(isinstance(d, int) for d in after[2:]):
         return ResizeParams(how, sizes=_numbers(after[2:])), (value,)
     if (model := _of_that_size(graph, region, after)) is None:
@@ -108,8 +112,11 @@ def _sized(graph: TileGraph, region: Region, how: str) -> Found | str:
 
 
 def _of_that_size(graph: TileGraph, region: Region, shape: Sequence[Extent]) -> str | None:
-    """Return a value that has the result's height and width for all symbols: preferably one it is
-    combined with, so that a program sees that they agree; else a graph input."""
+    """Return a value with the result's height and width for all symbols, or None.
+
+    Prefers a value that the result is combined with: a program then infers that both agree.  Else
+    it is a graph input.
+    """
     beside = (v for reader in graph.readers(region) for v in reader.reads)
     for value in dict.fromkeys((*beside, *graph.inputs)):
         spec = graph.spec(value)

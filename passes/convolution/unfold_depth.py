@@ -85,7 +85,7 @@ class DepthUnfolder:
 
 
 def unfold_region(graph: TileGraph, region: Region) -> DepthUnfolder | None:
-    """Return an operator rewritten over images; None if it is not supported."""
+    """Return the regions that compute an operator over images; None if it is not supported."""
     turn = _TURNS.get(region.op)
     if turn is None or region.captures or len(region.writes) != 1 or not region.operands:
         return None
@@ -165,7 +165,7 @@ _USUAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 
 def _transposed(t: DepthUnfolder, region: Region) -> bool:
-    """Convert if windows do not overlap in depth: images of each tap, concatenated as channels."""
+    """Convert if windows do not overlap in depth: the depth taps of filters become channels."""
     x, w, *rest = region.operands
     weight = t.graph.weight(w)
     bias = t.graph.weight(rest[0]) if rest and rest[0] else None
@@ -205,7 +205,7 @@ def _transposed(t: DepthUnfolder, region: Region) -> bool:
 
 
 def _max_pool(t: DepthUnfolder, region: Region) -> bool:
-    """Pool over images, then over those that one window covers in depth."""
+    """Pool each image, then take the maximum over the images that one window covers in depth."""
     x, result = region.operands[0], region.results[0]
     kernel = attribute(region, "kernel_shape", ())
     spatial = _sizes(t, x)[2:]

@@ -22,7 +22,7 @@ def read_window(
     dilations = _ints(region, "dilations", ones)
     pads = _ints(region, "pads", (0,) * (2 * rank))
     if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
-        return "its attributes are not those of as many axes"
+        return "its strides, dilations or pads do not have one entry per axis of its kernel"
     auto = attribute(region, "auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else str(auto)
     if auto == "VALID":
@@ -35,7 +35,8 @@ def read_window(
 
 
 def _same(window: ConvWindow, spatial: Sequence[Extent], auto: str) -> ConvWindow | str:
-    """Pad for ⌈size/stride⌉ positions, the odd element at the end (SAME_UPPER) or start."""
+    """Return the window with padding for ⌈size/stride⌉ positions; an odd element goes to the end
+    (SAME_UPPER) or the start."""
     before, after = [], []
     for size, span, stride in zip(spatial, window.spans, window.strides, strict=True):
         if stride == 1:
@@ -43,7 +44,7 @@ def _same(window: ConvWindow, spatial: Sequence[Extent], auto: str) -> ConvWindo
         elif isinstance(size, int):
             total = max((-(-size // stride) - 1) * stride + span - size, 0)
         else:
-            return "auto_pad over a size that is not known"
+            return "its auto_pad depends on a size that is not known"
         small = total // 2
         before.append(small if auto == "SAME_UPPER" else total - small)
         after.append(total - before[-1])

@@ -38,20 +38,24 @@ def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
     """Write the projections of an Attention as separate products."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
-        raise CannotDecompose("its cache is a buffer of separate length")
+        raise CannotDecompose(
+            "it has inputs after its attention bias, such as a cache with a separate length"
+        )
     if s.attribute("do_rotary", 0):
         raise CannotDecompose("its rotary embedding (do_rotary) is not supported")
     if why := why_no_mask(s, mask):
         raise CannotDecompose(why)
     shape, stored = s.image(x), s.graph.weight(weight)
     if len(shape) != 3 or stored is None or stored.dtype is not DType.F32:
-        raise CannotDecompose("its weights are not float32 constants")
+        raise CannotDecompose("its weights are not a float32 constant, or x is not of rank 3")
     depth, wide = stored.shape
     sizes = s.attribute("qkv_hidden_sizes", None) or (wide // 3,) * 3
     if sum(sizes) != wide or shape[-1] != depth:
-        raise CannotDecompose("its weights are not as wide as q, k and v")
+        raise CannotDecompose("its weights do not have the sizes of x and of q, k and v")
     if past and sizes[1] != sizes[2]:
-        raise CannotDecompose("its cache is not one tensor of keys and values")
+        raise CannotDecompose(
+            "its cache does not hold keys and values of equal size in one tensor"
+        )
     moved, start = [], 0
     for size in sizes:
         part = s.columns(stored, start, start + size)
@@ -66,7 +70,7 @@ def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
 def why_no_mask(s: OnnxBuilder, mask: str) -> str:
     """Return why MultiHeadAttention does not take a mask, or ""."""
     if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
-        return "its mask is not one number for each key"
+        return "its mask does not hold one number for each key"
     return ""
 
 
@@ -74,8 +78,10 @@ def plain_attention(
     s: OnnxBuilder, moved: Sequence[str], sizes: Sequence[Extent], width: int, mask: str,
     past: str, added: str = "",
 ) -> OnnxBuilder:  # fmt: skip
-    """Write the MultiHeadAttention of projected q, k and v, keys of ``width`` columns, and the
-    cache of an Attention; ``sizes`` are those of the batch and of the rows."""
+    """Write a MultiHeadAttention over projected q, k and v, and the cache of an Attention.
+
+    ``sizes`` are the batch size and the number of rows; keys have ``width`` columns.
+    """
     batch, rows = sizes
     pasts, results = _split_cache(s, past, batch, rows, width)
     inputs = (*moved, "", mask, added, *pasts)
@@ -103,13 +109,15 @@ def _split_cache(
     result, present = (*s.region.results, "")[:2]
     heads = int(s.attribute("num_heads", 0))
     if heads < 1 or width % heads:
-        raise CannotDecompose("the number of heads does not divide q, k and v")
+        raise CannotDecompose("the number of heads does not divide the columns of the keys")
     pasts: tuple[str, ...] = ()
     length = rows
     if past:
         before = s.image(past)
         if len(before) != 5:
-            raise CannotDecompose("its cache is not one tensor of keys and values")
+            raise CannotDecompose(
+                "its cache does not hold keys and values of equal size in one tensor"
+            )
         held = TensorSpec(DType.F32, before[1:])
         pasts = tuple(
             s("Gather", past, s.constant(i, np.int64), spec=held, axis=0) for i in (0, 1)
@@ -128,13 +136,13 @@ def _split_cache(
 
 
 def _biased(s: OnnxBuilder, qkv: Sequence[str], bias: str) -> list[str]:
-    """Add to queries, keys and values their part of the bias."""
+    """Add to queries, keys and values their parts of the bias; return the sums."""
     weight = s.graph.weight(bias)
     if weight is None or weight.dtype is not DType.F32:
         raise CannotDecompose("its bias is not a float32 constant")
     sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
     if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
-        raise CannotDecompose("its bias is not as wide as q, k and v")
+        raise CannotDecompose("its bias does not have as many elements as q, k and v have columns")
     moved, start = [], 0
     for value, size in zip(qkv, sizes, strict=True):
         assert isinstance(size, int)

@@ -71,7 +71,7 @@ class Decompose:
         try:
             builder = decompose(OnnxBuilder(graph, region))
         except CannotDecompose as why:
-            reason = str(why) or unsuited_reason(f"it is {region.op} as rules match it")
+            reason = str(why) or unsuited_reason(f"other rules match this {region.op} as it is")
             yield Miss(self.name, region.id, reason)
             return
         yield Proposal(
@@ -88,7 +88,7 @@ def _mean_variance(s: OnnxBuilder) -> OnnxBuilder:
     rank = len(s.image(x))
     axes = tuple(int(a) for a in s.attribute("axes", (0, 2, 3)))
     if not axes or any(not -rank <= a < rank for a in axes):
-        raise CannotDecompose("its axes are not those of its input")
+        raise CannotDecompose("it has no axes, or axes that its input does not have")
     centred = s("Sub", x, s.reduce("ReduceMean", x, axes))
     variance = s.reduce("ReduceMean", s("Mul", centred, centred), axes)
     s("Div", centred, s("Add", s("Sqrt", variance), _TINY))
@@ -100,7 +100,7 @@ def _lp(s: OnnxBuilder) -> OnnxBuilder:
     x, p = s.operands[0], s.attribute("p", 2)
     rank, axis = len(s.image(x)), int(s.attribute("axis", -1))
     if p not in (1, 2) or not -rank <= axis < rank:
-        raise CannotDecompose("it is neither the 1-norm nor the 2-norm of an axis")
+        raise CannotDecompose("it is neither the 1-norm nor the 2-norm over an axis")
     norm = s.reduce("ReduceL1" if p == 1 else "ReduceL2", x, (axis,))
     zero = s("Equal", norm, 0.0, spec=TensorSpec(DType.BOOL, s.spec(norm).shape))
     s("Div", x, s("Where", zero, 1.0, norm))
@@ -108,7 +108,7 @@ def _lp(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _layer(s: OnnxBuilder) -> OnnxBuilder:
-    """Write a norm over several axes as one over their product."""
+    """Write a norm over several axes as a norm over one axis that merges them."""
     x, gamma, beta = s.operands[:3]
     shape = s.image(x)
     axis = int(s.attribute("axis", -1)) % max(len(shape), 1)
@@ -142,7 +142,7 @@ def _skip_norm(s: OnnxBuilder) -> OnnxBuilder:
     s.unread(1, 2)
     total = (*s.region.results, "", "", "")[3]
     if broadcast([shape, s.spec(skip).shape or ()]) != shape:
-        raise CannotDecompose("skip is not broadcast to x")
+        raise CannotDecompose("skip does not broadcast to x")
     y = s("Add", x, skip, result="" if bias else total)
     y = s("Add", y, bias, result=total) if bias else y
     epsilon = float(s.attribute("epsilon", 1e-12))

@@ -5,8 +5,9 @@ ibh,hnd->ibnd        -> MatMul of [i,b,h] and [h,n·d], then Reshape
 i,j->ij              -> Mul of [i,1] and [1,j]
 bhwc->bchw           -> Transpose
 
-Every label is one of four kinds: in both operands and the result (batch), in both operands only
-(summed), in the left and the result (rows), in the right and the result (columns).
+Every label is of one of four kinds, by where it occurs: in both operands and the result (batch),
+only in both operands (summed), in the left operand and the result (rows), in the right operand
+and the result (columns).
 Source: the ONNX specification.
 """
 
@@ -46,7 +47,10 @@ class _Sum:
         return self.builder("Transpose", value, spec=self.spec(order), perm=perm)
 
     def grouped(self, value: str, before: Groups, after: Groups) -> str:
-        """Reshape a value to other axes; at most one symbolic size is neither copied nor known."""
+        """Reshape a value from axes ``before`` to axes ``after``.
+
+        Raises CannotDecompose if more than one size is neither known nor copied.
+        """
         if list(before) == list(after):
             return value
         target = self.target(before, after)
@@ -64,7 +68,7 @@ class _Sum:
         return target if target.count(-1) <= 1 else None
 
     def laid(self, value: str, labels: str, groups: Groups) -> str:
-        """Return an operand with these axes; a constant is stored with them."""
+        """Return an operand with the axes ``groups``; a constant is stored in that layout."""
         order, weight = "".join(groups), self.builder.graph.weight(value)
         if weight is not None:
             perm = tuple(labels.index(i) for i in order)
@@ -84,7 +88,7 @@ def decompose_einsum(s: OnnxBuilder) -> OnnxBuilder:
     both = _Sum(s, _sizes(s, names, terms))
     if len(terms) == 1:
         if sorted(terms[0]) != sorted(result):
-            raise CannotDecompose("it sums over an axis of one operand")
+            raise CannotDecompose("it sums over an axis that only one operand has")
         if both.transposed(names[0], terms[0], result) == names[0]:
             s("Identity", names[0], spec=both.spec(result))
         return s
@@ -93,7 +97,7 @@ def decompose_einsum(s: OnnxBuilder) -> OnnxBuilder:
         pairs.reverse()
     (x, left), (w, right) = pairs
     if any(i not in result + right for i in left) or any(i not in result + left for i in right):
-        raise CannotDecompose("it sums over an axis of one operand")
+        raise CannotDecompose("it sums over an axis that only one operand has")
     if not set(left) & set(right) - set(result):
         _outer(both, pairs, result)
     else:
@@ -126,7 +130,7 @@ def _sizes(s: OnnxBuilder, names: Sequence[str], terms: Sequence[str]) -> Mappin
         for label, size in zip(labels, shape, strict=True):
             if sizes.setdefault(label, size) != size:
                 raise CannotDecompose(
-                    f"its operands are not known to have one size of axis {label!r}"
+                    f"its operands are not known to have equal sizes along axis {label!r}"
                 )
     return sizes
 

@@ -18,13 +18,13 @@ __all__ = ["CannotDecompose", "OnnxBuilder"]
 
 
 class CannotDecompose(Exception):
-    """Reason why an operator cannot be decomposed; empty if it need not be."""
+    """The operator cannot be decomposed for the given reason; an empty one: it need not be."""
 
 
 class OnnxBuilder:
     """Builder of nodes over values of a graph; the last node's result is the operator's.
 
-    A new value is named after the operator's result, with ``mark`` and a number behind it.
+    The name of a new value is that of the operator's result, then ``mark``, then a number.
     """
 
     def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:
@@ -62,7 +62,7 @@ class OnnxBuilder:
         """Raise CannotDecompose if one of these results has readers."""
         for value in (v for i in results for v in self.region.results[i : i + 1] if v):
             if self.graph.uses(value) or self.graph.is_output(value):
-                raise CannotDecompose(f"its result {value!r} is read too")
+                raise CannotDecompose(f"its result {value!r} is used")
 
     # ---- writing -----------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class OnnxBuilder:
         return self("Reshape", value, self.constant([count], np.int64), spec=spec)
 
     def entered(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array]) -> str:
-        """Return a constant of any type."""
+        """Add a constant of type ``dtype`` that ``load`` computes; return its name."""
         name = f"{self.stem}_c{len(self.weights)}"
         self.weights[name] = Weight(name, dtype, shape, load)
         return name
@@ -122,8 +122,10 @@ class OnnxBuilder:
         self, op: str, *inputs: str | float, spec: TensorSpec | None = None, result: str = "",
         **attrs: Attr,
     ) -> str:  # fmt: skip
-        """Append a node and return its result, whose spec is broadcast from the operands by
-        default."""
+        """Append a node and return its result.
+
+        Without ``spec``, the result has the operands' broadcast shape.
+        """
         names = tuple(v if isinstance(v, str) else self.constant(v) for v in inputs)
         if spec is None:
             shape = broadcast([self.spec(v).shape or () for v in names])
@@ -160,8 +162,8 @@ class OnnxBuilder:
         return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
 
     def regions(self) -> tuple[Region, ...]:
-        """Return the nodes as regions; the last one writes all results of the operator that are
-        read."""
+        """Return the nodes as regions; the last one writes those results of the operator that
+        have readers."""
         last = self.nodes[-1]
         result = self.region.results[0]
         spec = self.specs.pop(last.outputs[0])

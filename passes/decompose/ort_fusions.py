@@ -48,7 +48,7 @@ def fused_gemm(s: OnnxBuilder) -> OnnxBuilder:
 
 def fused_matmul(s: OnnxBuilder) -> OnnxBuilder:
     if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
-        raise CannotDecompose("its batch axes are moved")
+        raise CannotDecompose("it transposes batch axes (transBatchA or transBatchB)")
     sides = []
     for value, turn in zip(s.operands[:2], ("transA", "transB"), strict=True):
         shape = s.image(value)

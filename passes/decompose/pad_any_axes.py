@@ -21,7 +21,7 @@ _OPSET = 11
 _TAKE_PADDING = frozenset((
     "AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool",
 ))  # fmt: skip
-"""Readers that have padding of their own."""
+"""Operators that can take over the padding of their input."""
 
 Shape = tuple[Extent, ...]
 
@@ -34,10 +34,10 @@ def decompose_pad(s: OnnxBuilder) -> OnnxBuilder:
         raise CannotDecompose("")
     first = min(places[0], rank - 2)
     if places[-1] > first + 1:
-        raise CannotDecompose("more than two neighbouring axes are padded")
+        raise CannotDecompose("the padded axes are not two neighbouring ones")
     inner = shape[first + 2 :]
     if not all(isinstance(d, int) for d in inner):
-        raise CannotDecompose("how long the padded rows are is not known")
+        raise CannotDecompose("an extent behind the padded axes is not known")
     width = math.prod(d for d in inner if isinstance(d, int))
     lead = product(shape[:first])
     image = (lead, 1, shape[first], combine("mul", shape[first + 1], width))
@@ -68,13 +68,13 @@ def _zeros(s: OnnxBuilder) -> tuple[Shape, list[tuple[int, int]]]:
     if numbers is None or any(op in _TAKE_PADDING for op in readers):
         raise CannotDecompose("")
     if min(numbers, default=0) < 0:
-        raise CannotDecompose("it cuts")
+        raise CannotDecompose("an amount of padding is negative")
     if value and constant_number(s.graph, value) != 0.0:
         raise CannotDecompose("the padding is not zero")
     rank = len(spec.shape)
     named = constant_ints(s.graph, axes) if axes else tuple(range(rank))
     if named is None:
-        raise CannotDecompose("which axes are padded is not known")
+        raise CannotDecompose("its operand of axes is not constant")
     pairs = zip(numbers[: len(named)], numbers[len(named) :], strict=True)
     found = dict(zip((a % rank for a in named), pairs, strict=True))
     return spec.shape, [found.get(i, (0, 0)) for i in range(rank)]

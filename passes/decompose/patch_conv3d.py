@@ -3,8 +3,8 @@
 Conv(x [N,C,D,H,W], W [O,C,d,h,w]), windows that tile depth and height
     ->  Conv(x' [N,C·d,D/d·H,W], W' [O,C·d,h,w]), the images of a volume stacked vertically
 
-Video models embed patches this way.  One item of known size is left to ``conv3d-to-conv2d``,
-which converts whole nets.
+Video models embed patches this way.  A volume of batch size 1 and known extents is left to
+``conv3d-to-conv2d``, which converts whole nets.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ def _tiles(window: ConvWindow, axis: int, size: int) -> bool:
 
 
 def _reshaped(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
-    """Reshape every item of a value."""
+    """Reshape a value to ``[batch, *shape]``."""
     return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))

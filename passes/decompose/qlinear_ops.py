@@ -1,4 +1,6 @@
-"""Decompose quantized operators, which other rules match between their conversions.
+"""Decompose quantized operators into float operators between dequantizing and quantizing.
+
+Other rules match this form.
 
 QLinearMatMul, QGemm             -> DequantizeLinear, MatMul or Gemm, QuantizeLinear
 QLinearConv                      -> DequantizeLinear, Conv, QuantizeLinear
@@ -42,13 +44,13 @@ def qlinear_matmul(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
-    """Write a Conv of integers, whose sums are multiplied by the ratio of all scales.
+    """Write a Conv of integers, then a multiplication of its sums by the ratio of all scales.
 
-    ONNX Runtime multiplies once, after it has added the bias.  Rounding more often would give
-    another integer where a result is near the middle of two.
+    ONNX Runtime multiplies once, after it has added the bias.  With more roundings, a result near
+    the middle of two integers could round to the other one.
     """
     if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("its channels are last")
+        raise CannotDecompose("it has channels_last set")
     spec, one, ratio = _float(_result(s)), s.constant(np.float32(1.0)), _ratio(s, 1, 4, 6)
     ones = s.constant(np.ones(s.spec(s.operands[4]).shape or (), np.float32))
     operands = [_number(s, 0, scale=one), _number(s, 3, 0, every_rank=True, scale=ones)]
@@ -78,14 +80,14 @@ def _ratio(s: OnnxBuilder, *indices: int) -> Floats:
 
 def qlinear_global_average_pool(s: OnnxBuilder) -> OnnxBuilder:
     if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("its channels are last")
+        raise CannotDecompose("it has channels_last set")
     y = s("GlobalAveragePool", _number(s, 0), spec=_float(_result(s)))
     return _quantized(s, y, *s.operands[3:5])
 
 
 def qlinear_average_pool(s: OnnxBuilder) -> OnnxBuilder:
     if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("its channels are last")
+        raise CannotDecompose("it has channels_last set")
     kept = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
     attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
     y = s("AveragePool", _number(s, 0), spec=_float(_result(s)), **attrs)
@@ -93,7 +95,7 @@ def qlinear_average_pool(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def qlinear_concat(s: OnnxBuilder) -> OnnxBuilder:
-    """The scale and the zero point of the result precede the operands."""
+    """Write a Concat; the scale and zero point of the result are its first two operands."""
     parts = [_number(s, at) for at in range(2, len(s.region.operands), 3)]
     y = s("Concat", *parts, spec=_float(_result(s)), axis=int(s.attribute("axis", 0)))
     return _quantized(s, y, *s.operands[:2])
@@ -103,7 +105,9 @@ def qlinear_softmax(s: OnnxBuilder) -> OnnxBuilder:
     spec = _result(s)
     axis, rank = int(s.attribute("axis", -1)), len(spec.shape or ())
     if axis % max(rank, 1) != rank - 1:
-        raise CannotDecompose("it is not along the last axis, where opsets differ")
+        raise CannotDecompose(
+            "its axis is not the last one, and opsets define other axes differently"
+        )
     y = s("Softmax", _number(s, 0), spec=_float(spec), axis=rank - 1)
     return _quantized(s, y, *s.operands[3:5])
 
@@ -114,9 +118,9 @@ def qlinear_where(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def qgemm(s: OnnxBuilder) -> OnnxBuilder:
-    """Write a Gemm whose int32 bias has the scale of its sums."""
+    """Write a Gemm; the scale of its int32 bias is the product of the operands' scales."""
     if float(s.attribute("alpha", 1.0)) != 1.0:
-        raise CannotDecompose("it has a factor other than 1")
+        raise CannotDecompose("its factor alpha is not 1")
     turned = int(s.attribute("transB", 0))
     operands = [_number(s, 0), _number(s, 3, 0 if turned else 1)]
     if c := s.operands[6]:
@@ -127,12 +131,12 @@ def qgemm(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def _bias(s: OnnxBuilder, bias: str, *indices: int) -> str:
-    """Dequantize an int32 bias by the product of two constant scales, those at ``indices``."""
+    """Dequantize an int32 bias by the product of the two constant scales at ``indices``."""
     return _dequantized(s, bias, s.constant(_ratio(s, *indices)))
 
 
 def _dequantized(s: OnnxBuilder, bias: str, scale: str) -> str:
-    """Dequantize an int32 vector by one scale or one for each number."""
+    """Dequantize an int32 vector by one scale, or by one scale for each element."""
     rank = len(s.spec(scale).shape or ())
     axis: dict[str, Any] = {"axis": 0} if rank and s.graph.opset >= _AXIS_SINCE else {}
     return s("DequantizeLinear", bias, scale, spec=_float(s.spec(bias)), **axis)
@@ -175,7 +179,7 @@ def _sums(
     spec = _result(s)
     operands = [x, w, *([zero] if zero or zeros else []), *([zeros] if zeros else [])]
     if zeros and not zero:
-        raise CannotDecompose("it has zero points of the matrix alone")
+        raise CannotDecompose("its matrix has zero points, but its left operand has none")
     sums = s("MatMulInteger", *operands, spec=TensorSpec(DType.I32, spec.shape))
     y = s("Cast", sums, spec=spec, to=DType.F32.onnx)
     y = s("Mul", y, s("Mul", *scales), spec=spec)
@@ -198,9 +202,10 @@ def _float(spec: TensorSpec) -> TensorSpec:
 def _number(
     s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False, scale: str = ""
 ) -> str:
-    """Dequantize operand ``at``, which its scale and zero point follow, or by another ``scale``.
+    """Dequantize operand ``at``; its scale and zero point are the next two operands.
 
-    It may have several scales along ``axis`` if it is a matrix, or of ``every_rank``.
+    ``scale`` replaces that scale if it is not empty.  Several scales along ``axis`` are allowed
+    for a matrix, and for any rank if ``every_rank``.
     """
     value, own, zero = s.operands[at : at + 3]
     scale = scale or own
@@ -212,7 +217,9 @@ def _number(
     if counts not in ((), (1,)):
         other = len(spec.shape) != 2 and not every_rank
         if s.graph.opset < _AXIS_SINCE or len(counts) != 1 or other:
-            raise CannotDecompose("an operand that is not a matrix has several scales")
+            raise CannotDecompose(
+                "an operand has several scales but is no matrix, or the opset is too old"
+            )
         attrs = {"axis": axis}
     operands = (value, scale, *([zero] if zero else []))
     return s("DequantizeLinear", *operands, spec=_float(spec), **attrs)
@@ -220,7 +227,7 @@ def _number(
 
 def _check_scale(s: OnnxBuilder, scale: str) -> None:
     if s.spec(scale).dtype is not DType.F32:
-        raise CannotDecompose("its scales are not float32, the type it is computed in")
+        raise CannotDecompose("its scales are not float32")
 
 
 def _quantized(s: OnnxBuilder, y: str, scale: str, zero: str) -> OnnxBuilder:

@@ -18,7 +18,7 @@ __all__ = ["decompose_qattention"]
 
 
 def decompose_qattention(s: OnnxBuilder) -> OnnxBuilder:
-    """Write the projections of a QAttention as products of integers, each rescaled."""
+    """Write the projections of a QAttention as products of integers with rescaled results."""
     x, weight, bias, scale, scales, mask, zero, zeros, past = s.operands[:9]
     if s.attribute("do_rotary", 0):
         raise CannotDecompose("its rotary embedding (do_rotary) is not supported")
@@ -27,15 +27,23 @@ def decompose_qattention(s: OnnxBuilder) -> OnnxBuilder:
     shape, stored = s.spec(x).shape, s.graph.weight(weight)
     own, factors = (s.graph.weight(v) if v else None for v in (zeros, scales))
     if shape is None or len(shape) != 3 or stored is None or len(stored.shape) != 2:
-        raise CannotDecompose("its weights are not constant, or the rank of x is not known")
+        raise CannotDecompose(
+            "its weights are not a constant matrix, or x is not known to have rank 3"
+        )
     if factors is None or (zeros and own is None) or s.spec(scale).dtype is not DType.F32:
-        raise CannotDecompose("its scales or zero points are not constant, or scales not float32")
+        raise CannotDecompose(
+            "its weights' scales or zero points are not constant, or the scale of x is not float32"
+        )
     depth, wide = stored.shape
     given = s.graph.weight(bias)
     if wide % 3 or shape[-1] != depth or given is None or given.dtype is not DType.F32:
-        raise CannotDecompose("its weights or bias are not as wide as q, k and v")
+        raise CannotDecompose(
+            "its weights do not fit x and q, k, v, or its bias is not constant float32"
+        )
     if factors.count not in (1, wide) or (own and own.count not in (1, wide)):
-        raise CannotDecompose("it has neither one scale nor one for each column")
+        raise CannotDecompose(
+            "its weights do not have one scale and zero point in all, or one per column"
+        )
     width, moved = wide // 3, list[str]()
     for start in range(0, wide, width):
         part = slice(start, start + width)
@@ -56,16 +64,19 @@ def _row(factors: Weight, width: int) -> TensorSpec:
 
 
 def _no_zero(s: OnnxBuilder, x: str) -> str:
-    """Enter the zero point 0 of the type of x."""
+    """Add a constant zero point 0 of the type of x; return its name."""
     dtype = s.spec(x).dtype
     if dtype not in (DType.U8, DType.I8):
-        raise CannotDecompose("x is not of 8-bit integers")
+        raise CannotDecompose("x does not hold 8-bit integers")
     kind = np.uint8 if dtype is DType.U8 else np.int8
     return _entered(s, dtype, (), np.zeros((), kind))
 
 
 def _part(s: OnnxBuilder, weight: Weight, part: slice, axis: int) -> str:
-    """Enter the columns of a constant that are those of q, k or v; a single number is for all."""
+    """Add the columns of a constant that belong to q, k or v as a new constant; return its name.
+
+    A constant of one element serves all columns.
+    """
     if weight.count == 1:
         return _entered(s, weight.dtype, (), np.asarray(weight.load()).reshape(()))
     load, width = weight.load, part.stop - part.start

@@ -1,13 +1,13 @@
 """Express integer and boolean tensors as functions of their own indices.
 
     Unsqueeze(Range(0, n, 1), 0)                     value[i, j] = j
-    LessOrEqual(j + 0, i + past)                     true where key j ≤ query i + past
-    And(LessOrEqual(…), x)                           that bound, and x
-    Where(Less(j, i + 1), 0, −∞)                     that bound, as an additive mask
-    constant lower triangle, cut by Slice            that bound
+    LessOrEqual(j + 0, i + past)                     band: true where key j ≤ query i + past
+    And(LessOrEqual(…), x)                           a band and the condition x
+    Where(Less(j, i + 1), 0, −∞)                     a band, as an additive mask
+    constant lower triangle, cut by Slice            a band
 
 A boolean mask becomes a conjunction of the tightest proven bound on key − query and the remaining
-values.  Nothing is evaluated at concrete sizes: what its structure does not prove stays a value.
+values.  Nothing is evaluated at concrete sizes: a condition that is not proven stays a value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 _MAX_DEPTH = 16
 _MAX_TRIANGLE = 1 << 24
-"""Largest constant, in elements, that is compared with a triangle."""
+"""Number of elements up to which a constant is compared with a triangle."""
 _COMPARISONS = {
     "LessOrEqual": (1, 0),
     "Less": (1, 1),
@@ -147,7 +147,7 @@ def _sum(a: AffineTensor, b: AffineTensor, sign: int, rank: int) -> AffineTensor
 def conjunction_factors(
     graph: TileGraph, value: str, negated: bool = False
 ) -> list[Band | str] | None:
-    """Return factors whose conjunction is ``value`` (its negation if ``negated``); None: unknown.
+    """Return factors whose conjunction is ``value``, or its negation if ``negated``; else None.
 
     A factor is a band or a boolean value; the empty list is true everywhere.  A float32 mask
     counts as true where it is 0, see :func:`masking_where`.
@@ -185,7 +185,10 @@ def conjunction_factors(
 
 
 def masking_where(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
-    """Return the number ``Where(keep, 0, number)`` adds, and whether its branches are swapped."""
+    """Return the number of a ``Where(keep, 0, number)``, and whether its branches are swapped.
+
+    None for any other Where.
+    """
     a, b = (constant_fill(graph, v) for v in region.operands[1:])
     if a is None or b is None or {a == 0.0, b == 0.0} != {True, False}:
         return None
@@ -208,7 +211,7 @@ def constant_fill(graph: TileGraph, value: str) -> float | None:
 
 
 def masked_out_number(graph: TileGraph, value: str) -> float | None:
-    """Return the non-zero number of a mask of 0 and one number, or None for other values."""
+    """Return the number that, besides 0, a mask consists of; None for other values."""
     region = graph.producer(value)
     if region is None or region.fused:
         return None
@@ -221,7 +224,7 @@ def masked_out_number(graph: TileGraph, value: str) -> float | None:
 
 
 def _triangle(graph: TileGraph, region: Region) -> list[Band | str] | None:
-    """Match a constant that is zero up to a diagonal and one number above it."""
+    """Match a constant that is 0 up to a diagonal, and another single number above it."""
     if not attribute(region, "upper", 1) or not constant_fill(graph, region.operands[0]):
         return None
     shift: Extent | None = 0
@@ -253,8 +256,10 @@ def _comparison(graph: TileGraph, region: Region, negated: bool) -> list[Band | 
 
 
 def _moved(graph: TileGraph, region: Region, negated: bool) -> list[Band | str] | None:
-    """Follow bands through axes of size 1, repetition and slices; other values must not be
-    sliced."""
+    """Follow bands through operators that insert axes of size 1, repeat or slice.
+
+    A factor that is no band must not be sliced.
+    """
     source, result = region.operands[0], region.results[0]
     before, after = graph.spec(source).shape, graph.spec(result).shape
     parts = conjunction_factors(graph, source, negated)

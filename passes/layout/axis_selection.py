@@ -1,7 +1,7 @@
-"""Select a few indices of an axis, and tell which operators treat the axis index by index.
+"""Select a few indices of an axis, and find the operators that compute every index separately.
 
 Gather(x, i, axis), Slice(x, start, end, axis)   -> an AxisSelection of x
-MatMul(x, w) over an axis of x's rows            -> x has the axis, w has not
+MatMul(x, w), an axis of the rows of x           -> x has the axis, w does not
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 Shape = tuple[Extent, ...]
 OperandAxes = tuple[int | None, ...]
-"""The axis of each operand that corresponds to a result's; None if the operand has none."""
+"""For each operand, its axis that corresponds to an axis of the result; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class AxisSelection:
 def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, bool] | None:
     """Return what a Gather or Slice with constant indices selects and whether the axis stays.
 
-    None for anything else, and if most of the axis is selected.
+    Returns None for anything else, and if more than half of the axis is selected.
     """
     if region.fused or region.op not in ("Gather", "Slice"):
         return None
@@ -77,7 +77,7 @@ def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, boo
 
 
 _FEW = 8
-"""Twice the largest selection from an axis of unknown size."""
+"""Assumed size of an axis of unknown size: a selection may have half as many indices."""
 
 
 def _gather(
@@ -115,7 +115,10 @@ def _slice(
 
 
 def operand_axes(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Return the corresponding axis of each operand; None if the operator mixes its indices."""
+    """Return the axis of each operand that corresponds to ``axis`` of the result.
+
+    None if the operator may mix indices of the axis.
+    """
     reader = None if region.fused or region.captures else _READERS.get(region.op)
     if reader is None or len(region.writes) != 1 or not region.results[0]:
         return None
@@ -147,7 +150,10 @@ def _by_element(graph: TileGraph, region: Region, axis: int) -> OperandAxes | No
 
 
 def _rows(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Read norms and softmaxes: axes from their own on form one row; other operands are shared."""
+    """Read norms and softmaxes: the axes from attribute ``axis`` on form one row.
+
+    Rows share the other operands.
+    """
     rank = len(_shape(graph, region.results[0]))
     old = "Softmax" in region.op and graph.opset < 13
     first = int(str(attribute(region, "axis", 1 if old else -1))) % rank
@@ -206,7 +212,8 @@ def _reshape(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
 
 
 def _squeeze(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Read Squeeze with explicit axes: without them, a selected axis of size 1 would go too."""
+    """Read Squeeze with explicit axes; without them, it would also drop a selected axis of size
+    1."""
     named = constant_ints(region, graph, "axes", 1)
     return _reshape(graph, region, axis) if named else None
 
@@ -226,7 +233,7 @@ NORMS = frozenset(
      "Softmax")
 )  # fmt: skip
 BY_ROW = BY_ELEMENT | NORMS | {"MatMul"}
-"""Operators that treat rows of the last axis alike, whatever their number."""
+"""Operators that compute every row of the last axis separately, for any number of rows."""
 
 _READERS: Mapping[str, Callable[[TileGraph, Region, int], OperandAxes | None]] = MappingProxyType(
     {

@@ -1,18 +1,18 @@
-"""Remove the transposes around operators that want channels last.
+"""Remove the transposes around operators with channels last.
 
-Convolutions in ONNX have channels first, so operators that converters wrote for channels last
-stand between transposes; so do convolutions of integers, which read channels last.  Transposes are
-sunk through operators until they meet their inverse:
+ONNX defines operators with channels first, so converters of channels-last models put transposes
+around them.  Rules here put transposes around convolutions of integers, which need channels last.
+Transposes are sunk through operators until they meet their inverse:
 
 add(Transpose(x), c)                  ->  Transpose(add(x, c'))
 Concat(Transpose(x), Transpose(y))    ->  Transpose(Concat(x, y)) over another axis
 Slice, Split(Transpose(x))            ->  Transpose(Slice, Split(x)) along other axes
 Pad(Transpose(x))                     ->  Transpose(Pad(x)) of other axes
 ReduceMean(Transpose(x))              ->  ReduceMean(x) over other axes, transposed if axes stay
-GlobalAveragePool(Transpose(x))       ->  Transpose(ReduceMean(x)), of integers that became last
-MaxPool(Transpose(x))                 ->  Transpose(FusedPool(x)), the same
-Resize(Transpose(x))                  ->  Transpose(Resize(x)) along other axes, of integers
-Transpose(QuantizeLinear(x))          ->  QuantizeLinear(Transpose(x)), to channels last
+GlobalAveragePool(Transpose(x))       ->  Transpose(ReduceMean(x)), if x has channels last
+MaxPool(Transpose(x))                 ->  Transpose(FusedPool(x)), if x has channels last
+Resize(Transpose(x))                  ->  Transpose(Resize(x)) along other axes, for integers
+Transpose(QuantizeLinear(x))          ->  QuantizeLinear(Transpose(x)), if to channels last
 silu(Transpose(x))                    ->  Transpose(silu(x))
 op(Transpose(Transpose(x)))           ->  op(x)
 """
@@ -43,9 +43,10 @@ _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
 
 
 class SinkTransposes:
-    """Move an operator before the transposes to channels last of all its large operands.
+    """Move an operator before its operands' transposes to channels last.
 
-    An operator between convolutions of integers is moved before transposes to channels first.
+    Small and constant operands need no transpose.  Between convolutions of integers, an operator
+    is moved before transposes to channels first instead.
     """
 
     name = "sink-transposes"
@@ -68,7 +69,7 @@ class SinkTransposes:
 
 
 class QuantizeLast:
-    """Transpose numbers to channels last before they are quantized, in one pass over them."""
+    """Transpose float32 values to channels last before quantizing them, in one pass over them."""
 
     name = "quantize-last"
 
@@ -76,12 +77,16 @@ class QuantizeLast:
         if region.op != "Transpose":
             return
         if _perm(region) != _last(len(_perm(region))):
-            yield Miss(self.name, region.id, unsuited_reason("it is not to channels last"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("it does not transpose to channels last")
+            )
             return
         quantize = graph.producer(region.operands[0])
         if quantize is None or not _quantizes_all_alike(graph, quantize):
             yield Miss(
-                self.name, region.id, unsuited_reason("what it transposes is not quantized")
+                self.name,
+                region.id,
+                unsuited_reason("its input is not quantized with one constant scale"),
             )
             return
         if not only_read_by(graph, quantize.results[0], region):
@@ -102,7 +107,7 @@ class QuantizeLast:
 
 
 def _quantizes_all_alike(graph: TileGraph, region: Region) -> bool:
-    """Return whether a region quantizes, with one scale for all elements."""
+    """Return whether a region quantizes all elements with one scale."""
     if region.op != "QuantizeLinear":
         return region.op == "DynamicQuantizeLinear"
     weight = graph.weight(region.operands[1])
@@ -126,7 +131,11 @@ class CancelTransposes:
             yield Miss(self.name, region.id, unsuited_reason(f"{transposed!r} is an output"))
             return
         if any(transposed in r.captures for r in readers):
-            yield Miss(self.name, region.id, unsuited_reason(f"a body reads {transposed!r}"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(f"the body of a control-flow operator reads {transposed!r}"),
+            )
             return
         old = (*_dropped(graph, region, region.operands), region, *readers)
         yield Proposal(
@@ -162,13 +171,16 @@ def _first(rank: int) -> tuple[int, ...]:
 
 
 def _source(graph: TileGraph, value: str, perm: tuple[int, ...]) -> str:
-    """Return what was transposed by ``perm`` to give a value; empty if that is nothing."""
+    """Return the value whose transpose by ``perm`` is ``value``; empty if there is none."""
     source = graph.producer(value) if value else None
     return source.operands[0] if source and _perm(source) == perm else ""
 
 
 def _reads_channels_last(graph: TileGraph, region: Region) -> tuple[int, ...]:
-    """Return the permutation of some operand that an operator may move before; else empty."""
+    """Return the permutation of an operand's Transpose that the operator may move before.
+
+    Empty if there is none.
+    """
     for value in region.operands:
         source = graph.producer(value) if value else None
         perm = _perm(source)
@@ -181,12 +193,12 @@ def _reads_channels_last(graph: TileGraph, region: Region) -> tuple[int, ...]:
 
 
 _MOST_STEPS = 48
-"""Operators to look at between a convolution of integers and a transpose."""
+"""Number of operators searched between a convolution of integers and a transpose."""
 
 
 def _of_integers(graph: TileGraph, value: str) -> bool:
-    """Return whether a value with channels last comes from a convolution of integers, through
-    operators that were moved there."""
+    """Return whether a value with channels last comes from a convolution of integers, directly or
+    through other operators of the same rank."""
     todo, seen = [value], set[str]()
     while todo and len(seen) < _MOST_STEPS:
         region = graph.producer(todo.pop())
@@ -217,7 +229,7 @@ def _dropped(graph: TileGraph, region: Region, values: Sequence[str]) -> list[Re
 
 @dataclass
 class _Sunk:
-    """One operator rewritten to run before its transposes, all by ``perm``."""
+    """One operator, rewritten to come before the transposes of its operands, all by ``perm``."""
 
     graph: TileGraph
     region: Region
@@ -235,7 +247,7 @@ class _Sunk:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """The spatial axes of what was transposed."""
+        """The spatial axes before the transpose."""
         return tuple(range(1, self.rank - 1) if self.perm == _LAST else range(2, self.rank))
 
     def node(self, op: str, inputs: Sequence[str], result: str, **attrs: Attr) -> Region:
@@ -243,7 +255,8 @@ class _Sunk:
         return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
 
     def transposed(self) -> tuple[str, Region] | None:
-        """Return a name for the result before it is transposed, and the transpose."""
+        """Return a name for the result before its transpose, and the Transpose; None if the
+        result's rank differs."""
         result = self.region.results[0]
         spec = self.graph.spec(result)
         if spec.shape is None or len(spec.shape) != self.rank:
@@ -253,11 +266,11 @@ class _Sunk:
         return first, self.node("Transpose", (first,), result, perm=self.perm)
 
     def same(self, inputs: Sequence[str], **attrs: Attr) -> tuple[Region, ...] | None:
-        """Return the operator with other operands, and its result transposed."""
+        """Return the operator on other operands, and the Transpose of its result."""
         return self.other(self.region.op, inputs, **{**self.region.node.attrs, **attrs})
 
     def other(self, op: str, inputs: Sequence[str], /, **attrs: Attr) -> tuple[Region, ...] | None:
-        """Return another operator in place of this one, and its result transposed."""
+        """Return another operator in place of this one, and the Transpose of its result."""
         back = self.transposed()
         return back and (self.node(op, inputs, back[0], **attrs), back[1])
 
@@ -281,7 +294,7 @@ Way = Callable[[_Sunk], "tuple[Region, ...] | None"]
 
 
 def _dynamic_quantize(sunk: _Sunk) -> tuple[Region, ...] | None:
-    """Quantize what will be transposed: the range is the same."""
+    """Quantize before the transpose, which does not change the range of values."""
     source, back = _source(sunk.graph, sunk.region.operands[0], sunk.perm), sunk.transposed()
     if not source or back is None:
         return None
@@ -317,13 +330,13 @@ def _by_element(sunk: _Sunk) -> tuple[Region, ...] | None:
 
 
 def _as_it_is(graph: TileGraph, value: str) -> str:
-    """Return the value if it has one element."""
+    """Return the value if it has one element, else ""."""
     shape = graph.spec(value).shape if value else None
     return value if shape is not None and all(d == 1 for d in shape) else ""
 
 
 def _constant(sunk: _Sunk, value: str) -> str:
-    """Return a constant, transposed to how the operand lies before its transpose."""
+    """Return a constant in the axis order that operands have before their transpose."""
     weight = sunk.graph.weight(value) if value else None
     if weight is None or len(weight.shape) > sunk.rank:
         return ""
@@ -347,7 +360,7 @@ def _small(sunk: _Sunk, value: str) -> bool:
 
 
 def _activation(sunk: _Sunk) -> tuple[Region, ...] | None:
-    """Move a chain of one full operand."""
+    """Move a chain that reads one full operand."""
     region, back, chain = sunk.region, sunk.transposed(), read_chain(sunk.graph, sunk.region)
     if chain is None or chain[0].operands != (FULL,) or back is None:
         return None
@@ -386,7 +399,7 @@ def _slice(sunk: _Sunk) -> tuple[Region, ...] | None:
 
 
 def _split(sunk: _Sunk) -> tuple[Region, ...] | None:
-    """Split what was transposed; each part is transposed."""
+    """Split before the transpose, and transpose each part."""
     graph, region = sunk.graph, sunk.region
     source = _source(graph, region.operands[0], sunk.perm)
     specs = [graph.spec(v) for v in region.results]
@@ -482,7 +495,7 @@ def _resize(sunk: _Sunk) -> tuple[Region, ...] | None:
 
 
 def _flatten(sunk: _Sunk) -> tuple[Region, ...] | None:
-    """Flatten one number per channel, which lie alike in both layouts."""
+    """Flatten values with one number per channel, whose order is equal in both layouts."""
     graph, region = sunk.graph, sunk.region
     source = _source(graph, region.operands[0], sunk.perm)
     shape, flat = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))

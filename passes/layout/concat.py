@@ -1,6 +1,6 @@
 """Let producers write into a concatenation, or compute its consumer part by part.
 
-Concat(f(x), Slice(y))         -> FusedConcat that computes every part in place
+Concat(f(x), Slice(y))         -> FusedConcat that writes every part directly into the result
 Concat(Expand(x, sizes), y)    -> FusedConcat that expands x to the sizes of y
 elementwise(Concat(a, b), y)   -> FusedConcat of elementwise(a, y), elementwise(b, y)
 """
@@ -85,7 +85,7 @@ class Concat:
             yield Miss(
                 self.name,
                 region.id,
-                Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE),
+                Reason("the shapes of its parts are not proven compatible", Code.UNKNOWN_SHAPE),
             )
             return
         covered = with_private_producers(graph, [region, *expands], names)
@@ -96,9 +96,9 @@ class Concat:
 def _plain_pieces(
     graph: TileGraph, region: Region, axis: int
 ) -> tuple[list[_Piece], list[Region]]:
-    """Return the parts of a Concat, and the Expands of which it reads the source instead.
+    """Return the parts of a Concat, and the Expands that it replaces by reading their inputs.
 
-    The sizes of an Expand that was replaced are those of a part that is none.
+    The sizes of a replaced Expand are those of a part that is no Expand.
     """
     found = [_expanded(graph, v, axis) for v in region.operands]
     like = next((i for i, first in enumerate(found) if first is None), -1)
@@ -115,7 +115,7 @@ def _plain_pieces(
 
 
 def _expanded(graph: TileGraph, value: str, axis: int) -> Region | None:
-    """Return the Expand by a computed size that gives a value, unless it expands ``axis``."""
+    """Return the Expand to a computed size that writes a value; None if it expands ``axis``."""
     first = graph.producer(value)
     if first is None or first.op != "Expand" or first.fused:
         return None
@@ -150,7 +150,11 @@ class FuseIntoConcat:
             if made == whole:
                 continue
             if not results_fit(graph, made.params, made.names, wanted):
-                yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    f"it reads {value!r} in an order that strides cannot express",
+                )
                 continue
             covered = (first, region) if alone else (region,)
             new = fused_region(self.name, made.params, made.names, region.results, covered)
@@ -159,7 +163,10 @@ class FuseIntoConcat:
     def _absorbed(
         self, graph: TileGraph, piece: _Piece, value: str, first: Region, alone: bool
     ) -> _Piece | str:
-        """Return the part with ``value`` computed in it, the part itself, or a reason."""
+        """Return the part with the producer of ``value`` fused into it, or why it cannot be.
+
+        A part that does not read ``value`` is returned unchanged.
+        """
         if value not in piece.names:
             return piece
         if isinstance(piece.params, ConcatParams):
@@ -243,7 +250,7 @@ class SinkConcat:
             start = end
         params, names = _assembled(inner.axis, pieces)
         if not results_fit(graph, params, names, [graph.spec(region.results[0])]):
-            return Reason("its parts' shapes cannot be proven compatible", Code.UNKNOWN_SHAPE)
+            return Reason("the shapes of its parts are not proven compatible", Code.UNKNOWN_SHAPE)
         covered = (first, region) if alone else (region,)
         new = fused_region(self.name, params, names, region.results, covered)
         return Proposal(self.name, covered, (new,))
@@ -252,7 +259,10 @@ class SinkConcat:
         self, graph: TileGraph, outer: ElementwiseOperation, value: str, piece: _Piece, axis: int,
         start: int, end: int,
     ) -> _Piece | None:  # fmt: skip
-        """Return the outer op over one range, with ``value`` computed by the part's own op."""
+        """Return the outer op over one range of the axis, with ``value`` computed by the part.
+
+        None if the part would have too many operands.
+        """
         assert isinstance(piece.params, ElementwiseParams)
         cut = slice_operation(graph, outer, axis, start, end)
         if cut is None:

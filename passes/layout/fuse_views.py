@@ -29,7 +29,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["CHEAP", "FuseReshape", "FuseView", "StridedCopy", "why_not_fused"]
 
 CHEAP = 4
-"""Cost in vector instructions up to which recomputing a value is cheap."""
+"""Vector instructions per element up to which recomputing a value is cheap."""
 _CHEAP_REPEATED = 8
 """Cost up to which recomputing a broadcast value is cheap."""
 
@@ -51,7 +51,10 @@ def why_not_fused(
 
 
 def _joins(graph: TileGraph, inner: ElementwiseOperation) -> bool:
-    """Return whether an op reads several tensors as large as its result, which is read faster."""
+    """Return whether an op reads several tensors as large as its result.
+
+    Reading its result is then faster than recomputing it.
+    """
     common = inner.common(graph)
     maps = zip(inner.names, inner.params.views, strict=True)
     return sum(m.shape(graph.spec(name).shape or ()) == common for name, m in maps) > 1
@@ -65,9 +68,9 @@ def _same_size(graph: TileGraph, outer: ElementwiseOperation, value: str) -> boo
 
 
 def _left_to_products(graph: TileGraph, move: Region) -> bool:
-    """Return whether a transposed value reaches only products, possibly through a scale.
+    """Return whether only products read a transposed value, directly or after a scaling.
 
-    ONNX Runtime's MatMul reads a transposed matrix in place, also through a scale.
+    ONNX Runtime's MatMul reads a transposed matrix in place, even if it is scaled first.
     """
     perm = attribute(move, "perm", ())
     rank = len(perm) if isinstance(perm, tuple) else 0
@@ -90,7 +93,7 @@ def _reaches_products(graph: TileGraph, value: str, further: bool = True) -> boo
     )
 
 
-_PRODUCT_READS_IT = "ONNX Runtime's product reads it transposed"
+_PRODUCT_READS_IT = "ONNX Runtime's MatMul reads a transposed matrix in place"
 
 
 class FuseView:
@@ -126,7 +129,11 @@ class FuseView:
                 )
                 continue
             if not results_fit(graph, joined.params, joined.names, wanted):
-                yield Miss(self.name, region.id, f"strides cannot express how it reads {value!r}")
+                yield Miss(
+                    self.name,
+                    region.id,
+                    f"it reads {value!r} in an order that strides cannot express",
+                )
                 continue
             covered = (first, region) if alone else (region,)
             new = fused_region(self.name, joined.params, joined.names, region.results, covered)
@@ -144,12 +151,14 @@ class FuseReshape:
         value = region.operands[0]
         first, shape = graph.producer(value), graph.spec(region.results[0]).shape
         if first is None or shape is None or not only_read_by(graph, value, region):
-            why = unsuited_reason(f"{value!r} is an input, or others read it too")
+            why = unsuited_reason(f"{value!r} is a graph input or has other readers")
             yield Miss(self.name, region.id, why)
             return
         if len(first.results) != 1:
             yield Miss(
-                self.name, region.id, unsuited_reason(f"{value!r} is one of several results")
+                self.name,
+                region.id,
+                unsuited_reason(f"the operator that writes {value!r} has other results"),
             )
             return
         if isinstance(first.params, ConcatParams):
@@ -161,7 +170,7 @@ class FuseReshape:
             params, names = inner.params, inner.names
         else:
             why = unsuited_reason(
-                f"{value!r} comes from neither an elementwise op nor a concatenation"
+                f"neither an elementwise op nor a concatenation writes {value!r}"
             )
             yield Miss(self.name, region.id, why)
             return
@@ -170,7 +179,7 @@ class FuseReshape:
             yield Miss(
                 self.name,
                 region.id,
-                Reason(f"the shape of {value!r} is not determined", Code.UNKNOWN_SHAPE),
+                Reason(f"the shape of {value!r} is not known", Code.UNKNOWN_SHAPE),
             )
             return
         params = replace(params, target=target)
@@ -178,7 +187,7 @@ class FuseReshape:
             yield Miss(
                 self.name,
                 region.id,
-                Reason(f"the shape of {value!r} is not determined", Code.UNKNOWN_SHAPE),
+                Reason(f"the shape of {value!r} is not known", Code.UNKNOWN_SHAPE),
             )
             return
         new = fused_region(self.name, params, names, region.results, (first, region))

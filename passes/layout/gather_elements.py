@@ -33,11 +33,11 @@ def _picked(op: Any, x: Any, index: Any) -> Any:
 def _take_check(m: Match) -> str | None:
     rank, index = m.spec("x").rank, m.spec("index")
     if m.graph.opset < _SINCE or not rank or not is_f32(m.graph, m.values["x"]):
-        return unsuited_reason("it does not gather float32 of known rank, or the opset is too old")
+        return unsuited_reason("x is not float32 of known rank, or the opset is too old")
     if attribute(m.root, "axis", 0) not in (-1, rank - 1):
-        return "it does not pick along the last axis"
+        return "it does not gather along the last axis"
     if index.dtype not in (DType.I32, DType.I64):
-        return f"{m.values['index']!r} is {index}"
+        return f"the indices {m.values['index']!r} are {index}, not int32 or int64"
     return None
 
 

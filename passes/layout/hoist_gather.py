@@ -25,7 +25,7 @@ __all__ = ["HoistGather"]
 
 
 class HoistGather:
-    """Compute an operator only for the one row per item that is read."""
+    """Compute an operator only for the one row of each item that a gather reads."""
 
     name = "hoist-gather"
 
@@ -35,11 +35,11 @@ class HoistGather:
             return
         source = graph.producer(pick.value)
         if source is None:
-            yield Miss(self.name, region.id, unsuited_reason(f"{pick.value!r} is an input"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{pick.value!r} is a graph input"))
             return
         by_row = _row_operands(graph, source)
         if by_row is None:
-            why = unsuited_reason("the operator before it does not work row by row")
+            why = unsuited_reason("the operator before it may mix rows")
             yield Miss(self.name, region.id, why)
             return
         if graph.is_output(pick.value) or not only_read_by(graph, pick.value, pick.regions[0]):
@@ -100,7 +100,7 @@ def _read_pick(graph: TileGraph, region: Region) -> _Pick | None:
 
 
 def _row_operands(graph: TileGraph, source: Region) -> tuple[bool, ...] | None:
-    """Return which operands have the result's rows; None if the operator mixes rows."""
+    """Return, for each operand, whether it has the result's rows; None if rows may be mixed."""
     if source.op not in BY_ROW:
         return None
     items, rows = (operand_axes(graph, source, axis) for axis in (0, 1))
@@ -118,7 +118,7 @@ def _row_operands(graph: TileGraph, source: Region) -> tuple[bool, ...] | None:
 
 @dataclass
 class _Written:
-    """The gathered rows of other values; operators share those of one value."""
+    """Gathered rows of further values; a value's rows are gathered once for all operators."""
 
     graph: TileGraph
     pick: _Pick

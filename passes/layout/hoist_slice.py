@@ -5,8 +5,8 @@ Slice(Add(x, y))                   ->   Add(Slice(x), Slice(y))
 Slice(Reshape(Gemm(Reshape(x))))   ->   Reshape(Gemm(Reshape(Slice(x))))
 Gather(Split(x))                   ->   Slice(Gather(x)) over the axis that was split
 
-The logits of a language model's last token need only the last row of its last block, a classifier
-only that of its first token.  The rewrite is exact: no row depends on another.
+The logits of a language model's last token need only the last row of its last block; a classifier
+needs only the row of its first token.  The rewrite is exact: no row depends on another.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HoistSlice:
         value = region.operands[0]
         source = graph.producer(value)
         if source is None:
-            yield Miss(self.name, region.id, unsuited_reason(f"{value!r} is an input"))
+            yield Miss(self.name, region.id, unsuited_reason(f"{value!r} is a graph input"))
             return
         readers = {u.region.id: u.region for u in graph.uses(value)}.values()
         site = _Hoist(graph, found[0], value, source, tuple(readers))
@@ -57,7 +57,7 @@ class HoistSlice:
             site.name_result()
         old = site.unflattened() or site.flattened() or site.part()
         if old is None:
-            why = unsuited_reason("the operator before it does not work index by index")
+            why = unsuited_reason("the operator before it may mix indices of the axis")
             yield Miss(self.name, region.id, why)
             return
         if reason is not None:
@@ -72,9 +72,9 @@ class HoistSlice:
 
 @dataclass
 class _Hoist:
-    """An operator and the selections of its result, rewritten in swapped order.
+    """An operator and the selections of its result, rewritten to select before the operator.
 
-    ``result`` names the value that replaces them.
+    ``result`` names the value that replaces the selections.
     """
 
     graph: TileGraph
@@ -89,12 +89,11 @@ class _Hoist:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def obstacle(self) -> str | None:
-        """Return why all of the value is needed, checking readers until one needs more; else
-        None."""
+        """Return why the whole value is needed, or None if all readers select the same indices."""
         value, found = self.value, (read_selection(self.graph, r) for r in self.readers)
         same = all(f is not None and f[0] == self.chosen for f in found)
         if self.graph.is_output(value):
-            return f"{value!r} is an output"
+            return f"{value!r} is a graph output"
         operands = [u.operand for u in self.graph.uses(value)]
         return None if same and not any(operands) else other_readers_reason(value)
 
@@ -173,7 +172,7 @@ class _Hoist:
         return ()
 
     def hand_out(self) -> None:
-        """Write the selections that had other names or drop the axis."""
+        """Write the readers' selections that have other names than ``result`` or drop the axis."""
         result = self.result
         self.specs[result] = self.chosen.spec(self.graph.spec(self.value))
         for other, axis_stays in self._readings():
@@ -190,7 +189,7 @@ class _Hoist:
     # ---- select from operands ----------------------------------------------------------
 
     def selected(self, value: str, chosen: AxisSelection) -> str:
-        """Return the selection of an operand: an existing one, of a constant, or a new one."""
+        """Return the selected part of an operand: an existing value, a constant or a new value."""
         for use in self.graph.uses(value):
             if use.operand or use.region.op != chosen.op or use.region in self.readers:
                 continue
@@ -230,7 +229,7 @@ class _Hoist:
 
 @dataclass(frozen=True)
 class _FlatProduct:
-    """Reshape(product(Reshape(x))) in which rows of x, ``width`` numbers each, are result rows."""
+    """Reshape(product(Reshape(x))): one result row for each row of x, of ``width`` numbers."""
 
     x: str
     width: int

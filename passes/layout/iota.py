@@ -1,4 +1,4 @@
-"""Match numbers that count along axes, such as cell centres and positions.
+"""Match values that are affine in their indices, such as positions and centres of grid cells.
 
 Cast(Range(0, Gather(Shape(x), 2), 1)) + 0.5                    -> FusedIota(x)
 Expand(Reshape(…, [-1, 1]), Concat(Shape(…), Shape(…)))         -> FusedIota over two axes
@@ -32,8 +32,10 @@ _SINCE = 11
 _DEEPEST = 16
 _NUMBERS = (DType.F32, DType.I64, DType.I32)
 _PARTS, _LARGEST = 256, 65536
-"""Numbers must be multiples of 1 over the former and at most the latter: then float32 holds
-them and all intermediate results exactly, in any order of evaluation."""
+"""Numbers must be multiples of 1/``_PARTS`` and at most the second constant.
+
+float32 then holds them and all intermediate results exactly, in any order of evaluation.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class _Affine:
 
 @dataclass
 class _IotaReader:
-    """Read values as affine functions of indices, and remember what their extents stand for."""
+    """Read values as affine functions of indices, and record the value and axis of each extent."""
 
     graph: TileGraph
     lengths: ShapeValues = field(init=False)
@@ -94,7 +96,10 @@ class _IotaReader:
         return _Affine(tuple(substitute_symbols(s, name) for s in p.sizes), p.start, p.steps)
 
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
-        """Return the elements of a short integer vector, through the operands of earlier iotas."""
+        """Return the elements of a short integer vector, or None.
+
+        Sizes of an earlier iota are expressed by the iota's own operands.
+        """
         found = self.lengths.read(value)
         if found is None:
             return None
@@ -134,7 +139,7 @@ def _cast(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _arithmetic(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
-    """Read a sum, difference or product with a number."""
+    """Read a sum, difference or product of an affine value and a number."""
     a, b = (r.read(v, depth) for v in region.operands)
     if a is None or b is None:
         return None
@@ -201,7 +206,7 @@ def _squeeze(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
 
 
 def _with_ones(grid: _Affine, sizes: Sequence[Extent]) -> _Affine | None:
-    """Return the numbers with axes of size 1 elsewhere; a single number fits any shape."""
+    """Return the values with axes of size 1 inserted or removed; one number fits any shape."""
     if not any(grid.steps):
         return replace(grid, sizes=tuple(sizes), steps=(0.0,) * len(sizes))
     moving = [(d, s) for d, s in zip(grid.sizes, grid.steps, strict=True) if d != 1]
@@ -245,15 +250,17 @@ _READERS: Mapping[str, Callable[[_IotaReader, Region, int], _Affine | None]] = M
 
 
 def _worth(graph: TileGraph, value: str, dtype: DType | None) -> bool:
-    """Return whether a value of this type is converted: a float, or integers that an op of ours
-    reads, such as positions that are looked up in a table."""
+    """Return whether to convert a value: it is float32, or a fused region reads its integers.
+
+    Such integers are, for example, positions that are looked up in a table.
+    """
     if dtype is DType.F32:
         return True
     return dtype in _NUMBERS and any(use.region.fused for use in graph.uses(value))
 
 
 class Iota:
-    """Convert numbers that count along axes whose extents are those of other values."""
+    """Convert values that are affine in their indices, with extents of other values."""
 
     name = "iota"
 
@@ -263,11 +270,19 @@ class Iota:
         value = region.results[0]
         spec, reader = graph.spec(value), _IotaReader(graph)
         if not spec.rank or spec.rank > MAX_RANK or not _worth(graph, value, spec.dtype):
-            yield Miss(self.name, region.id, unsuited_reason("it is not worth a kernel"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "its rank is not supported, or no fused region reads its integers"
+                ),
+            )
             return
         grid = reader.read(value)
         if grid is None or all(isinstance(s, int) for s in grid.sizes):
-            why = unsuited_reason(f"{value!r} is not a range over sizes known at run time")
+            why = unsuited_reason(
+                f"{value!r} is not affine in its indices, or all its sizes are constant"
+            )
             yield Miss(self.name, region.id, why)
             return
         values = list[str]()

@@ -114,8 +114,10 @@ _SAME = (
 
 
 def _factors(graph: TileGraph, region: Region, kept: int, old: bool) -> tuple[int, ...] | None:
-    """Return the integer factors of the axes from ``kept`` on, from scales or known sizes; None if
-    one before is resized."""
+    """Return the integer factors of the axes from ``kept`` on, read from scales or known sizes.
+
+    None if an earlier axis is resized or a factor is no integer.
+    """
     before, after = (graph.spec(v).shape or () for v in (region.operands[0], region.results[0]))
     at = 1 if old else 2
     given = attribute(region, "scales", None)

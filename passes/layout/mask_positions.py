@@ -1,4 +1,4 @@
-"""Read masks that are looked up at positions which only count along axes.
+"""Read look-ups of a mask at all its positions as a view of the mask.
 
 GatherND(mask, Concat(Expand(Range(batch)), Expand(Range(keys))))    ->    mask[:, None, None, :]
 
@@ -20,10 +20,10 @@ _DEEPEST = 12
 
 
 def read_mask_positions(graph: TileGraph, region: Region) -> tuple[int, ...] | None:
-    """Return the axis of the result that each axis of the operand becomes, in order.
+    """Return, for each axis of the mask in order, its axis in the result.
 
-    The result has all leading positions of the operand, and size 1 at its other axes.  None if
-    the region is no such look-up.
+    The result holds all leading positions of the mask, and has size 1 along its other axes.  None
+    if the region is no such look-up.
     """
     if region.fused or region.op != "GatherND" or attribute(region, "batch_dims", 0):
         return None

@@ -1,4 +1,4 @@
-"""Read data movement as an index map: the moves that make a view of a stored value.
+"""Read data movement as an index map: the moves that turn a stored value into a view.
 
 Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Slice, Split, Expand, GatherND of one constant
 index, Gather of one or of equidistant indices
@@ -26,7 +26,7 @@ RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 """Operators that ONNX Runtime runs without copying."""
 
 _MOST_PLACES = 1 << 16
-"""Largest constant index, in elements, that is read."""
+"""Number of elements up to which a constant index tensor is read."""
 
 Shape = tuple[Extent, ...]
 
@@ -34,7 +34,7 @@ Shape = tuple[Extent, ...]
 def read_view(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
     """Return how ``value``, a result of an original operator, views the first operand.
 
-    None if the operator does not move data, or by no constant map.
+    None if the operator is no data movement, or its map is not constant.
     """
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not region.operands or not region.operands[0]:
@@ -55,7 +55,7 @@ def _transpose(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape)
 
 
 def _reshape(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) -> Moves:
-    """Read the target from the shapes: numbers, one copied and one inferred dimension."""
+    """Read the target from the shapes: constants, copied dimensions and one inferred dimension."""
     if (target := reshape_target(x, y)) is None:
         return None
     move = ViewMove("reshape", target)
@@ -136,8 +136,10 @@ def _gather(graph: TileGraph, region: Region, value: str, x: Shape, y: Shape) ->
 
 
 def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
-    """Read equidistant indices in any shape, or a permutation that is a transposed grid, as in
-    window partitioning."""
+    """Read equidistant indices of any shape, or a permutation that transposes a grid.
+
+    Window partitioning uses the latter.
+    """
     size = x[axis]
     if not isinstance(size, int):
         return None
@@ -162,7 +164,7 @@ def _places(index: npt.NDArray[Any], axis: int, x: Shape, y: Shape) -> Moves:
 
 
 def _under(moves: list[ViewMove], x: Shape, y: Shape) -> Moves:
-    """Reshape what the moves make of ``x`` to ``y``."""
+    """Append a reshape to ``moves`` on ``x`` if shape ``y`` needs it; None if impossible."""
     made = IndexMap(tuple(moves)).shape(x)
     if made == y:
         return moves

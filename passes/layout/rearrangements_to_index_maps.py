@@ -25,7 +25,7 @@ _UPRIGHT = (("half_pixel", "round_prefer_floor"), ("asymmetric", "floor"))
 
 
 def read_rearrangement(graph: TileGraph, region: Region) -> Rearrangement | None:
-    """Return how an operator rearranges its first operand, or None if it is no constant map."""
+    """Return how an operator rearranges its first operand, or None if no constant map does so."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or len(region.results) != 1:
         return None
@@ -34,7 +34,7 @@ def read_rearrangement(graph: TileGraph, region: Region) -> Rearrangement | None
 
 
 def _sizes(*dims: Extent | None) -> tuple[int, ...] | None:
-    """Return a Reshape target: known sizes, 0 for a copied first one, -1 for one symbol."""
+    """Return a Reshape target: constants, 0 for a copied first dimension, -1 for one symbol."""
     sizes = tuple(0 if i == 0 else d if isinstance(d, int) else -1 for i, d in enumerate(dims))
     return sizes if sizes.count(-1) <= 1 else None
 

@@ -44,16 +44,20 @@ class SliceOfConcat:
             for cut, result in zip(known, region.writes, strict=True)
         ]
         if any(name is None for name in names):
-            why = unsuited_reason("its parts do not come from one concatenation each")
+            why = unsuited_reason("a part is not made of whole operands of a concatenation")
             yield Miss(self.name, region.id, why)
             return
         renamed = {v: n for v, n in zip(region.writes, names, strict=True) if n and n != v}
         readers = {u.region.id: u.region for v in renamed for u in graph.uses(v)}.values()
         if any(graph.is_output(v) for v in renamed):
-            yield Miss(self.name, region.id, "a part is an output and something else too")
+            yield Miss(
+                self.name,
+                region.id,
+                "a part is a graph output, whose name another value would replace",
+            )
             return
         if any(r.fused or r.captures for r in readers) or not (readers or site.new):
-            why = unsuited_reason("a reader is fused, has a body, or there is none")
+            why = unsuited_reason("it has no readers, or a reader is fused or has a body")
             yield Miss(self.name, region.id, why)
             return
         new = (*site.new, *(_reading(reader, renamed) for reader in readers))
@@ -84,8 +88,10 @@ class _Slices:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def part(self, value: str, reader: Region, cut: AxisSelection, name: str) -> str | None:
-        """Return the slice ``cut`` of a value, called ``name`` if it is new; None if not
-        aligned."""
+        """Return the slice ``cut`` of a value, called ``name`` if it is new.
+
+        None if the slice does not end at boundaries of the concatenation.
+        """
         if name in self.specs:
             return name
         source, alone = self.graph.producer(value), only_read_by(self.graph, value, reader)

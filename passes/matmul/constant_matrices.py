@@ -1,4 +1,4 @@
-"""Find a product's constant matrix: where it is stored, who else reads it, what it contains."""
+"""Find a product's constant matrix: where it is stored, and which other regions read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
 _MAX_DEPTH = 16
 _SMALL = 1 << 16
-"""Size in bytes below which storing a matrix twice is acceptable."""
+"""Number of bytes up to which a matrix may be stored twice."""
 
 
 def gemm_pattern(op: Any, x: Any, w: Any) -> Any:
@@ -54,8 +54,11 @@ def must_stay_plain(graph: TileGraph, root: str) -> bool:
 
 
 def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) -> Weight | None:
-    """Return a product's stored matrix if it may be replaced; with ``twice``, also if other
-    readers need the original beside it.  A matrix masked by tiles set by hand stays."""
+    """Return a product's stored matrix if it may be replaced, else None.
+
+    With ``twice``, it may be replaced even if other readers need the original, which is then
+    stored beside it.  A matrix with a pattern of hand-set tiles is never replaced.
+    """
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
         return None
@@ -68,10 +71,10 @@ def replaceable_matrix(graph: TileGraph, region: Region, twice: bool = False) ->
 
 
 def why_not_replaceable(graph: TileGraph, region: Region, twice: bool = False) -> Reason:
-    """Return why :func:`replaceable_matrix` finds no matrix in a product."""
+    """Return why :func:`replaceable_matrix` returns None for a product."""
     params, value = region.params, region.operands[1]
     if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
-        return Reason(f"{value!r} is stored in another form already", Code.OTHER_FORM)
+        return Reason(f"{value!r} is already stored in another form", Code.OTHER_FORM)
     if graph.weight(value) is None:
         return not_constant_reason(value)
     if not twice and must_stay_plain(graph, value):
@@ -80,7 +83,7 @@ def why_not_replaceable(graph: TileGraph, region: Region, twice: bool = False) -
 
 
 def matrix_of(params: GemmParams, weight: Weight) -> Floats:
-    """Return the matrix ``[K, N]``, loaded now."""
+    """Load and return a product's matrix as float32 ``[K, N]``."""
     return params.layout.matrix([np.asarray(weight.array(), np.float32)], params.k, params.n)
 
 
@@ -90,9 +93,10 @@ def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
 
 
 def smaller_source(graph: TileGraph, value: str) -> str | None:
-    """Return the smaller constant a matrix is computed from, or None; packing would grow the file.
+    """Return the smaller constant that a matrix is computed from, or None if there is none.
 
-    A matrix stored in fp16 or bf16 may take as many bytes as its model would have in float32.
+    Packing the matrix instead would grow the file.  A matrix that is stored in fp16 or bf16 may
+    take as many bytes as in float32.
     """
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
@@ -104,7 +108,7 @@ def smaller_source(graph: TileGraph, value: str) -> str | None:
 
 
 def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
-    """Return the nodes that compute a constant from a smaller one; none if it may be stored."""
+    """Return the nodes that compute a constant from a smaller one; empty if it may be stored."""
     nodes: list[Node] = []
     if smaller_source(graph, value) is not None:
         while (region := graph.producer(value)) is not None and region.operands:

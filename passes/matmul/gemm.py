@@ -51,10 +51,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Gemm:
-    """Convert a product with a constant matrix, which it reads where it is stored.
+    """Convert a product with a constant matrix, which the new product reads where it is stored.
 
-    A scale or leading axes of size 1 need a new matrix; the rule does not apply if the original
-    has other readers or if ``plain`` forbids new matrices.
+    A scale or leading axes of size 1 need a new matrix.  The rule then does not apply if the
+    original has other readers or if ``plain`` forbids new matrices.
     """
 
     plain: bool = False
@@ -82,7 +82,7 @@ class Gemm:
                 yield Miss(
                     self.name,
                     region.id,
-                    Reason(f"{matrix!r} is needed unchanged by other readers", Code.OTHER_READERS),
+                    Reason(f"other readers need {matrix!r} unchanged", Code.OTHER_READERS),
                 )
                 return
         elif scale != 1.0 or not flat:
@@ -113,8 +113,8 @@ class Gemm:
 def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
     """Return the shape of a product's constant right operand if all rows share one matrix.
 
-    Leading axes of size 1 are allowed if the left operand has them too.  None for anything else,
-    and if the left operand is transposed.
+    Leading axes of size 1 are allowed if the left operand also has them.  Returns None for
+    anything else, and if the left operand is transposed.
     """
     if region.op not in ("MatMul", "Gemm") or region.fused:
         return None
@@ -152,8 +152,8 @@ def gemm_epilogue(
 ) -> tuple[Chain | None, tuple[str, ...]]:
     """Return the chain a Gemm applies to its accumulator, α·acc + β·C, and the chain's operands.
 
-    The operand is C, unless C is ``bias``, which the product adds itself.  ``alpha`` is the factor
-    still to be applied; None means all of α.
+    C is the chain's operand unless it is ``bias``, which the product itself adds.  ``alpha`` is
+    the part of α that is still to be applied; None means all of α.
     """
     if region.op != "Gemm":
         return None, ()
@@ -196,7 +196,7 @@ def _bias_check(m: Match) -> str | None:
     gemm, spec = m.labels["gemm"], m.spec("bias")
     open_ = gemm.params.norm is None and gemm.results[0] in m.root.operands
     if not open_ or gemm.params.bias or gemm.params.epilogue or gemm.params.integers:
-        return unsuited_reason("the product has a bias or an epilogue already, or sums integers")
+        return unsuited_reason("the product already has a bias or an epilogue, or sums integers")
     vector = spec.shape == (gemm.params.n,) and spec.dtype is DType.F32
     return (
         None
@@ -206,7 +206,7 @@ def _bias_check(m: Match) -> str | None:
 
 
 def _take_bias(m: Match) -> Region:
-    """Start the accumulators with a vector that is added right after the product."""
+    """Initialise the accumulators with the vector that is added right after the product."""
     gemm = m.labels["gemm"]
     params = dataclasses.replace(gemm.params, bias=True)
     operands = (*gemm.operands[: gemm.params.first], m.values["bias"])
@@ -217,7 +217,7 @@ GEMM_BIAS = Rule("gemm-bias", (_plus_vector,), _take_bias, _bias_check)
 
 
 class GemmReshape:
-    """Let a product take rows of any rank instead of flattening and unflattening them.
+    """Let a product read rows of any rank, and remove the Reshapes that flatten and unflatten.
 
     Reshape [B,S,K] -> [B·S,K], FusedGemm, Reshape -> [B,S,N]     ->   FusedGemm on [B,S,K]
 
@@ -231,13 +231,15 @@ class GemmReshape:
             return
         gemm = _gemm_behind(graph, region.operands[0])
         if gemm is None or gemm.params.epilogue is not None or len(gemm.results) > 1:
-            why = unsuited_reason("no product without an epilogue makes what it reshapes")
+            why = unsuited_reason("its input does not come from a product without an epilogue")
             yield Miss(self.name, region.id, why)
             return
         flat = graph.producer(gemm.operands[0])
         if flat is None or flat.op not in ("Reshape", "Flatten"):
             yield Miss(
-                self.name, region.id, unsuited_reason("what the product reads was not reshaped")
+                self.name,
+                region.id,
+                unsuited_reason("the product's input does not come from a Reshape or Flatten"),
             )
             return
         x = flat.operands[0]
@@ -246,12 +248,12 @@ class GemmReshape:
         if rows is not None and before:
             before = (*before[:-2], gemm.params.k)
         if not before or len(before) < 2 or before[-1] != gemm.params.k:
-            why = unsuited_reason("the reshape before the product keeps no matrix of its rows")
+            why = unsuited_reason("the reshape before the product does not keep the last axis")
             yield Miss(self.name, region.id, why)
             return
         if after != (*before[:-1], gemm.params.n):
             reason = Reason(
-                f"{region.results[0]!r} is not provably {x!r} with other columns",
+                f"{region.results[0]!r} is not proven to have the rows of {x!r}",
                 Code.UNKNOWN_SHAPE,
             )
             yield Miss(self.name, region.id, reason)
@@ -275,7 +277,7 @@ class GemmReshape:
 
 
 def _heads_in_rows(graph: TileGraph, gemm: Region, flat: Region) -> Region | None:
-    """Return an attention that writes merged heads, if only the flattened product reads it."""
+    """Return an attention that can write merged heads, if only the product reads its result."""
     made = operand_producer(graph, flat.operands[0], "FusedAttention")
     if made is None or made.params.layouts[3] != "split":
         return None
@@ -298,7 +300,11 @@ def _norm_check(m: Match) -> str | None:
     alone = len(gemm.results) == 1 and gemm.params.norm is None
     fits = alone and m.root.params.prologue is None
     return (
-        None if fits else unsuited_reason("the product has a norm already, or the norm a prologue")
+        None
+        if fits
+        else unsuited_reason(
+            "the product already has a norm or several results, or the norm has a prologue"
+        )
     )
 
 

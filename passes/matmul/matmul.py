@@ -53,12 +53,12 @@ def _check(m: Match) -> str | None:
         return f"the ranks of {a!r} and {b!r} are not both known"
     sources = [operand_producer(graph, v, "DequantizeLinear") for v in (a, b)]
     if sources[1] is not None and graph.weight(sources[1].operands[0]) is not None:
-        return f"{b!r} is quantized, for which integer kernels are faster"
+        return f"{b!r} is quantized, and integer kernels are faster for it"
     return None
 
 
 def _build(m: Match) -> Rewrite | str:
-    """Convert a product whose right operand is computed, batched or not a stored matrix."""
+    """Convert a product whose right operand is not a constant matrix."""
     graph, region = m.graph, m.root
     turns = [
         (1, 0) if region.op == "Gemm" and attribute(region, name, 0) else ()
@@ -96,7 +96,7 @@ MATMUL = Rule("matmul", (_product,), _build, _check)
 def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
     """Follow an operand back through views, and through scales that have no other reader.
 
-    A view with other readers stays for them; reading past it costs nothing.
+    A view with other readers stays in the graph for them; the product still reads its source.
     """
     found, alone = _Operand(value, perm), True
     while (region := graph.producer(found.value)) is not None and not region.fused:

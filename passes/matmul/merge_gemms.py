@@ -35,13 +35,15 @@ class MergeQkv:
             return
         if any(params.offsets) or params.layouts[:3] != ("rows",) * 3:
             yield Miss(
-                self.name, region.id, unsuited_reason("attention reads no rows of three products")
+                self.name,
+                region.id,
+                unsuited_reason("its queries, keys and values are not stored as rows"),
             )
             return
         gemms = [operand_producer(graph, v, "FusedGemm") for v in region.operands[:3]]
         q, k, v = gemms
         if q is None or k is None or v is None or len({g.id for g in (q, k, v)}) < 3:
-            why = unsuited_reason("three products do not make the queries, keys and values")
+            why = unsuited_reason("its queries, keys and values do not come from three products")
             yield Miss(self.name, region.id, why)
             return
         parts = (q, k, v)
@@ -56,9 +58,9 @@ class MergeQkv:
         if any(g.params.epilogue or g.params.norm for g in parts):
             return "a projection has an epilogue"
         if any(replaceable_matrix(graph, g) is None for g in parts):
-            return "the projections' matrices cannot be replaced by one"
+            return "a projection's matrix may not be replaced"
         if any(g.params.n % ALIGNED for g in parts) or len({g.params.bias for g in parts}) > 1:
-            return "the projections' columns do not come in whole vectors"
+            return "the projections' columns are not whole vectors, or only some have a bias"
         if any(graph.only_use(g.results[0]) is None for g in parts):
             return Reason("a projection has other readers", Code.OTHER_READERS)
         if parts[0].params.bias and any(graph.weight(g.operands[2]) is None for g in parts):
@@ -95,7 +97,7 @@ class MergeGemms:
         parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
             why = unsuited_reason(
-                "no other product reads this, or it is proposed at another product"
+                "no other product reads its input, or the rule applies at another product"
             )
             yield Miss(self.name, region.id, why)
             return
@@ -109,7 +111,10 @@ class MergeGemms:
 
 
 def _alone(graph: TileGraph, region: Region) -> bool:
-    """Return whether a product has constant weights, no epilogue and whole vectors of columns."""
+    """Return whether a product can be merged with others.
+
+    It needs constant weights, no epilogue, and columns in a multiple of the vector width.
+    """
     p = region.params
     if (
         not isinstance(p, GemmParams)
@@ -127,8 +132,10 @@ def _alone(graph: TileGraph, region: Region) -> bool:
 def _side_by_side(
     graph: TileGraph, parts: Sequence[Region], name: str
 ) -> tuple[GemmParams, list[str], dict[str, Weight]]:
-    """Return the merged product: parameters, operands, and weights whose names begin with
-    ``name``."""
+    """Return the parameters, operands and new weights of the merged product.
+
+    The names of the weights begin with ``name``.
+    """
     k, total = parts[0].params.k, sum(g.params.n for g in parts)
     stored = [(g.params, graph.weights[g.operands[1]]) for g in parts]
 

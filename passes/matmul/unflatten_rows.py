@@ -41,12 +41,14 @@ class UnflattenRows:
         flat, apart = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if flat is None or apart is None or len(flat) != 2 or len(apart) < 3 or flat[0] == 1:
             yield Miss(
-                self.name, region.id, unsuited_reason("it restores no axes of flattened rows")
+                self.name,
+                region.id,
+                unsuited_reason("it does not split flattened rows into items and rows"),
             )
             return
         last = graph.producer(region.operands[0])
         if flat[1] != apart[-1] or last is None or _by_rows(graph, last) is None:
-            why = unsuited_reason("the operator before it does not work row by row")
+            why = unsuited_reason("the operator before it may mix rows")
             yield Miss(self.name, region.id, why)
             return
         new = _UnflattenedRows(graph, apart[:-1], flat[0], region.results[0])
@@ -65,7 +67,7 @@ class UnflattenRows:
 
 
 def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
-    """Return the operands with one row per result row; None if the operator mixes rows."""
+    """Return the indices of operands with one row per result row; None if rows may be mixed."""
     params, count = region.params, len(region.operands)
     if region.captures or len(region.results) != 1:
         return None
@@ -83,8 +85,10 @@ def _by_rows(graph: TileGraph, region: Region) -> Sequence[int] | None:
 
 @dataclass
 class _UnflattenedRows:
-    """Values ``[B·S,N]`` rewritten as ``[B,S,N]``, and their regions, the last of which writes
-    ``result``."""
+    """Values ``[B·S,N]`` rewritten as ``[B,S,N]``, and the regions that compute them.
+
+    The last region writes ``result``.
+    """
 
     graph: TileGraph
     lead: Shape
@@ -97,7 +101,7 @@ class _UnflattenedRows:
     made: dict[str, str] = field(default_factory=dict)
 
     def value(self, value: str, depth: int = 0) -> str:
-        """Return the value as ``[B,S,N]``, or one that all rows share.
+        """Return the value as ``[B,S,N]``, or unchanged if all rows share it.
 
         Raises NoMatch if it is neither.
         """
@@ -117,11 +121,11 @@ class _UnflattenedRows:
             return source
         by_rows = _by_rows(self.graph, region) if region else None
         if region is None or by_rows is None or depth > _MAX_DEPTH:
-            raise NoMatch(f"{value!r} is not computed row by row")
+            raise NoMatch(f"the operator that writes {value!r} may mix rows")
         if not equal_as_polynomials(shape[0], self.rows):
             raise NoMatch(
                 Reason(
-                    f"{value!r} does not provably have the rows of {self.result!r}",
+                    f"{value!r} is not proven to have the rows of {self.result!r}",
                     Code.UNKNOWN_SHAPE,
                 )
             )

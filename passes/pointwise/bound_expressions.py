@@ -33,8 +33,9 @@ def inline_producer(
 ) -> BoundChain | None:
     """Replace the operands of ``outer`` that are named in ``results`` by ``inner``'s results.
 
-    The inner operands come first, so an accumulator stays operand 0.  The inner results whose
-    numbers are ``kept`` follow the outer ones.  None if the chain would have too many operands.
+    The inner operands come first, so an accumulator stays operand 0.  ``kept`` lists the indices
+    of inner results that remain results, after the outer ones.  Returns None if the chain would
+    have too many operands.
 
         outer(v, b), v = inner(a)   ->   (inner; outer)(a, b)
     """

@@ -1,4 +1,4 @@
-"""Convert layer normalisation over the channels of ``[N, C, H, W]``, as ConvNeXt has it.
+"""Convert layer normalisation over the channels of ``[N, C, H, W]``, as in ConvNeXt.
 
     mean, variance over axis 1        ->    Transpose, FusedNorm over the last axis, Transpose
 
@@ -46,7 +46,7 @@ class ChannelNorm:
         varying = [
             n for n in ("gamma", "beta") if n in m.values and not m.graph.weight(m.values[n])
         ]
-        return f"{varying[0]} is not one constant per channel" if varying else None
+        return f"{varying[0]} is not a constant with one number per channel" if varying else None
 
     def _build(self, m: Match) -> Proposal:
         graph, result = m.graph, m.root.results[0]

@@ -31,7 +31,7 @@ Shape = tuple[Extent, ...]
 _MANY = 1 << 14
 """Number of results cached: a model composes the same few ops again and again."""
 _MOVED = (DType.F32, DType.U8, DType.I8)
-"""Types of what kernels read through views."""
+"""Types of values that kernels can read through views."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class ElementwiseOperation:
     names: tuple[str, ...]
 
     def common(self, graph: TileGraph) -> Shape:
-        """Return the shape of the op's loops.  Raises ValueError if symbols leave it open."""
+        """Return the shape of the op's loops.  Raises ValueError if it depends on how symbolic
+        sizes broadcast."""
         return self.params.common([graph.spec(n).shape or () for n in self.names])
 
 
@@ -124,8 +125,9 @@ def fuse_producer(
 ) -> ElementwiseOperation | None:
     """Return ``outer`` with operand ``value`` computed by ``inner`` in the same loop.
 
-    None if the result would have too many operands, or a map cannot pass a broadcast.  Raises
-    ValueError if symbols leave the loop shape of ``inner`` open.
+    None if the result would have too many operands, or if a view cannot be applied to a broadcast
+    operand.  Raises ValueError if the loop shape of ``inner`` depends on how symbolic sizes
+    broadcast.
     """
     values = tuple(dict.fromkeys((*inner.names, *outer.names)))
     number = {v: i for i, v in enumerate(values)}
@@ -142,7 +144,8 @@ def _merged(
     outer: ElementwiseParams, outer_reads: tuple[int, ...], value: int,
     inner: ElementwiseParams, inner_reads: tuple[int, ...], shapes: Sequence[Shape],
 ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:  # fmt: skip
-    """Run :func:`fuse_producer` on numbered values; ``shapes`` are those the inner op reads."""
+    """Do the work of :func:`fuse_producer` on numbered values; ``shapes`` are those of values
+    that the inner op reads."""
     builder = _Builder()
     around = inner.common([shapes[i] for i in inner_reads])
     values: list[str] = []
@@ -165,9 +168,9 @@ def _merged(
 
 
 def fuse_siblings(graph: TileGraph, first: Region, second: Region) -> ElementwiseOperation | None:
-    """Return one op with both regions' results; the second may read the first's result.
+    """Return one op with both regions' results; the second region may read the first's result.
 
-    None if that would have too many operands.
+    None if the op would have too many operands.
     """
     names = tuple(dict.fromkeys((*first.operands, *second.operands)))
     builder, made = _Builder(), ""
@@ -216,9 +219,9 @@ def results_fit(
     names: Sequence[str],
     wanted: Sequence[TensorSpec],
 ) -> bool:
-    """Return whether an op provably gives results of these shapes, also from its operands alone.
+    """Return whether the shapes of an op's operands alone prove the shapes of its results.
 
-    A kernel knows its operands' sizes and nothing else of the graph.
+    A kernel knows the sizes of its operands and nothing else about the graph.
     """
     found = _given(params, tuple(map(graph.spec, names)))
     return found is not None and found == tuple((s.dtype, s.shape) for s in wanted)
@@ -228,7 +231,7 @@ def results_fit(
 def _given(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
 ) -> tuple[tuple[DType | None, Shape | None], ...] | None:
-    """Return types and shapes of an op's results, None for what a kernel cannot infer."""
+    """Return types and shapes of an op's results; None for a shape that a kernel cannot infer."""
     try:
         found = params.infer(specs)
         params.infer(localise_symbols(replace_clipped_sizes(specs))[0])

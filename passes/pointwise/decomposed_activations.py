@@ -37,7 +37,7 @@ _SIXTH = 0.1666666716337204
 
 
 def _phi(op: Any, x: Any) -> Any:
-    """1 + Erf(x/√2)"""
+    """Match 1 + Erf(x/√2)."""
     return op.Add(op.Erf(op.scaled(x, _ROOT_HALF)), 1.0)
 
 
@@ -54,7 +54,7 @@ def _gelu_half_phi(op: Any, x: Any) -> Any:
 
 
 def _cubic_term(op: Any, x: Any) -> Any:
-    """0.044715 x³"""
+    """Match 0.044715 x³."""
     cube = op.either(op.Mul(op.square(x), x), op.Pow(x, 3.0))
     scaled_x = op.scaled(x, _CUBIC)
     return op.either(
@@ -63,13 +63,13 @@ def _cubic_term(op: Any, x: Any) -> Any:
 
 
 def _quadratic_factor(op: Any, x: Any) -> Any:
-    """1 + 0.044715 x²"""
+    """Match 1 + 0.044715 x²."""
     square = op.either(op.scaled(op.square(x), _CUBIC), op.Mul(op.scaled(x, _CUBIC), x))
     return op.Add(square, 1.0)
 
 
 def _tanh_phi(op: Any, x: Any) -> Any:
-    """1 + Tanh(√(2/π)(x + 0.044715 x³)), or with the cube factored: x·(1 + 0.044715 x²)"""
+    """Match 1 + Tanh(√(2/π)(x + 0.044715 x³)), or with x factored out: x·(1 + 0.044715 x²)."""
     factor = _quadratic_factor(op, x)
     inner = op.either(op.Add(x, _cubic_term(op, x)), op.Mul(x, factor))
     prescaled = op.Mul(op.scaled(x, _TANH_SCALE), factor)
@@ -93,7 +93,7 @@ def _silu(op: Any, x: Any) -> Any:
 
 
 def _relu6_gate(op: Any, x: Any) -> Any:
-    """Clip(x + 3, 0, 6)"""
+    """Match Clip(x + 3, 0, 6)."""
     return op.Clip(op.Add(x, 3.0), label="gate")
 
 
@@ -228,7 +228,7 @@ def _norm_op_check(m: Match) -> str | None:
     if attribute(region, "axis", -1) not in (-1, (rank or 0) - 1):
         return "it normalises more than the last axis"
     if any(v for v in region.results[1:] if m.graph.uses(v) or m.graph.is_output(v)):
-        return "its mean or deviation is read too"
+        return "its mean or deviation output is used"
     if (reason := _affine_check(m)) is not None:
         return reason
     forgotten = "beta" not in m.values and any(region.operands[2:])

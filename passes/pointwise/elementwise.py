@@ -34,7 +34,7 @@ class ElementwiseOp:
 
 
 class NormPrologue:
-    """Compute the sum that a normalisation reads row by row inside it."""
+    """Fuse the elementwise op before a normalisation into it, which then computes it per row."""
 
     name = "norm-prologue"
 
@@ -45,7 +45,7 @@ class NormPrologue:
         first = graph.producer(value)
         bound_chain = read_chain(graph, first) if first is not None else None
         if first is None or bound_chain is None or len(first.results) != 1:
-            why = unsuited_reason("its input is not computed elementwise")
+            why = unsuited_reason("its input does not come from an elementwise operator")
             yield Miss(self.name, region.id, why)
             return
         chain, names = bound_chain
@@ -53,7 +53,11 @@ class NormPrologue:
         if FULL not in chain.operands or not all(
             broadcasts_over_matrix(graph.spec(n), result) for n in names
         ):
-            yield Miss(self.name, region.id, "the prologue's operands are not regular over rows")
+            yield Miss(
+                self.name,
+                region.id,
+                "an operand of the prologue does not broadcast over rows and columns",
+            )
             return
         keep = graph.is_output(value) or any(u.region.id != region.id for u in graph.uses(value))
         params = NormParams(region.params.norm, chain, keep)

@@ -4,7 +4,7 @@ elementwise(FusedGemm(x), a, b …)      -> FusedGemm(x, …, epilogue)
 elementwise(FusedMatMul(x), a, b …)    -> FusedMatMul(x, …, epilogue)
 elementwise(FusedConvInteger(x), a …)  -> FusedConvInteger(x, …, epilogue)
 
-A product with other readers stays a result beside that of the epilogue.
+If a product has other readers, it stays a result, beside the result of the epilogue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class GemmEpilogue:
             why = Reason(f"another operand also depends on the product {value!r}", Code.CYCLE)
             return Miss(self.name, region.id, why)
         if _widens(graph, product, value, region):
-            return Miss(self.name, region.id, f"{value!r} is stored in 8 bits, its reader is not")
+            return Miss(
+                self.name,
+                region.id,
+                f"{value!r} is stored in 8 bits, but its reader's result is not",
+            )
         kept = [i for i, v in enumerate(product.results) if not only_read_by(graph, v, region)]
         if len(kept) >= MAX_RESULTS:
             return Miss(
@@ -108,10 +112,10 @@ def _uneven(
     """Return why an operand does not broadcast over the product's rows and columns, or None."""
     if isinstance(product.params, MatMulParams):
         ranks = [graph.spec(v).rank or 0 for v in product.operands[:2]]
-        return "the product is of vectors" if min(ranks) < 2 else None
+        return "an operand of the product is a vector" if min(ranks) < 2 else None
     for other in bound_chain[1]:
         if other != value and not broadcasts_over_matrix(graph.spec(other), result):
-            return f"operand {graph.spec(other)} is not regular over {result}"
+            return f"operand {graph.spec(other)} is not full, row, column or scalar over {result}"
     return None
 
 

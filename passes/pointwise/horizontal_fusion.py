@@ -18,7 +18,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["HorizontalFusion"]
 
 _MOST_READERS = 8
-"""Readers above which a value is shared by the whole model, and pairing them is arbitrary."""
+"""Readers above which a value counts as shared by the whole model; they are not paired."""
 
 
 class HorizontalFusion:
@@ -55,8 +55,7 @@ def _plain(region: Region) -> bool:
 
 
 def _neighbours(graph: TileGraph, region: Region) -> list[Region]:
-    """Return elementwise regions of equal shape that write or read a stored operand of this
-    one."""
+    """Return elementwise regions of equal shape that write or read an operand of this region."""
     near: dict[str, Region] = {}
     shape = graph.spec(region.results[0]).shape
     for value, index_map in zip(region.operands, region.params.views, strict=True):

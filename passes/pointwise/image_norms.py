@@ -23,7 +23,8 @@ __all__ = ["RULES", "is_over_channels", "why_not_over_channels"]
 
 
 def _image(m: Match, *vectors: str) -> str | None:
-    """Return why x is not an image of constant channel count with such vectors, or None."""
+    """Return why x is not a float32 image of constant channel count, or why one of ``vectors`` is
+    not a vector over its channels; None if all fit."""
     shape = m.spec("x").shape
     if shape is None or len(shape) < 3 or not isinstance(shape[1], int):
         return "x is not known to be an image with a constant number of channels"
@@ -80,7 +81,7 @@ def _op_check(m: Match) -> str | None:
     if not (_is_vector(m, "gamma") and _is_vector(m, "beta")):
         return "it has one weight per group instead of per channel"
     stash = attribute(m.labels["norm"], "stash_type", 1)
-    return None if stash == 1 else "it computes in another precision"
+    return None if stash == 1 else "its stash_type is not float32"
 
 
 def _op(m: Match) -> Region:
@@ -119,13 +120,13 @@ def _group_check(m: Match) -> str | None:
     shape = m.spec("x").shape or ()
     flat = m.graph.spec(m.labels["there"].results[0]).shape
     if flat is None or len(flat) != 3 or flat[0] != shape[0] or not isinstance(flat[1], int):
-        return "it is not known to be flattened into groups"
+        return "its input is not known to be reshaped to [N, groups, -1]"
     if shape[1] % flat[1]:  # type: ignore[operator]
-        return "its groups are not whole channels"
+        return "the number of groups does not divide the channels"
     if m.graph.spec(m.root.results[0]).shape != shape:
         return "the result does not have the shape of x"
     if not (_filled(m.graph, m.values["ones"], 1.0) and _filled(m.graph, m.values["zeros"], 0.0)):
-        return "it has a weight per group too"
+        return "its InstanceNormalization also has weights per group"
     return None
 
 
@@ -151,7 +152,7 @@ def is_over_channels(m: Match) -> bool:
 
 
 def why_not_over_channels(m: Match) -> str | None:
-    """Return why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is no norm over channels, or None."""
+    """Return why a match of ``LAYER_NORMS`` or ``RMS_NORMS`` is not over channels, or None."""
     affine = _affine(m)
     if (reason := _image(m, *affine)) is not None:
         return reason
@@ -192,7 +193,7 @@ def _transposed_norm_check(m: Match) -> str | None:
     if not (_is_vector(m, "gamma") and _is_vector(m, "beta")):
         return "gamma or beta is not a vector over the channels"
     if any(v for v in m.labels["norm"].results[1:] if m.graph.uses(v) or m.graph.is_output(v)):
-        return "its mean or deviation is read too"
+        return "its mean or deviation output is used"
     return None
 
 

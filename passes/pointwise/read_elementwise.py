@@ -44,9 +44,10 @@ def fuse_into_producer(
     producer_of: Callable[[TileGraph, str], Region | None],
     fuse: Callable[[TileGraph, Region, BoundChain, str, Region], Proposal | Miss],
 ) -> Iterator[Proposal | Miss]:
-    """Try to fuse an elementwise region into the producer of each of its operands.
+    """Try to fuse an elementwise region into the producer of each of its operands in turn.
 
-    Yields what ``fuse(graph, region, chain, operand, producer)`` returns, up to a proposal.
+    Yields the results of ``fuse(graph, region, chain, operand, producer)``, and stops after the
+    first proposal.
     """
     bound_chain = read_chain(graph, region)
     if bound_chain is None or len(region.results) != 1:
@@ -104,7 +105,8 @@ def _one_step(
 def _assemble(
     graph: TileGraph, region: Region, values: Sequence[str], takes: str, make: Maker
 ) -> BoundChain | None:
-    """Build steps over values of the types ``takes``; constants of one element become literals."""
+    """Return a chain over values of the types ``takes``; constants of one element become
+    literals."""
     result = graph.spec(region.results[0])
     names: list[str] = []
     args: list[Ref] = []
@@ -248,7 +250,11 @@ _RANGES: Mapping[DType, tuple[float, float]] = MappingProxyType(
 
 
 def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType] | None:
-    """Return scale, zero point and integer type if each is one constant, of usual size."""
+    """Return scale, zero point and integer type, or None.
+
+    Scale and zero point must be one constant number each, and the scale far from the ends of
+    float32.
+    """
     operands = (*region.operands, "", "")[:3]
     scale = constant_number(graph, operands[1])
     zero = constant_number(graph, operands[2]) if operands[2] else 0.0
@@ -295,8 +301,10 @@ def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
 
 
 def _in_integers(graph: TileGraph, region: Region) -> bool:
-    """Return whether a product or convolution with a constant matrix is computed in integers,
-    which it is only while rules see the QuantizeLinear and DequantizeLinear around it."""
+    """Return whether a product or convolution with constant weights will be computed in integers.
+
+    Until it is converted, the QuantizeLinear and DequantizeLinear around it must stay.
+    """
     if region.op not in ("Conv", "Gemm", "MatMul"):
         return False
     x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])

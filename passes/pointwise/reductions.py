@@ -4,7 +4,8 @@ Reduce…, GlobalAveragePool, GlobalMaxPool       -> FusedReduce
 ArgMax, ArgMin                                  -> FusedArg
 TopK                                            -> FusedTopK
 Softmax, LogSoftmax, exp(x − max)/sum           -> FusedSoftmax
-FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue), likewise others
+FusedReduce(elementwise(a, b))                  -> FusedReduce(a, b, prologue); FusedSoftmax and
+                                                   FusedArg too
 elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
 """
 
@@ -165,11 +166,12 @@ def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
     if attribute(region, "axis", -1) not in (-1, len(shape) - 1):
         return "it is not along the last axis"
     if attribute(region, "sorted", 1) != 1:
-        return "the order of what it chooses is left open"
+        return "its sorted is 0, which leaves the order of results open"
     given = constant_ints(region, graph, "k", 1)
     if not given:
         return Reason(
-            f"how many it chooses, {region.operands[-1]!r}, is not constant", Code.NOT_CONSTANT
+            f"the number of elements to choose, {region.operands[-1]!r}, is not constant",
+            Code.NOT_CONSTANT,
         )
     if len(region.results) != 2:
         return "one of its results is missing"
@@ -189,7 +191,7 @@ CONVERT_RULES = (REDUCE, ARG_REDUCE, TOP_K, SOFTMAX)
 
 
 class ReducePrologue:
-    """Compute what a reduction, index or softmax reads tile by tile inside it."""
+    """Compute the input of a reduction, arg-reduction or softmax inside it, tile by tile."""
 
     name = "reduce-prologue"
 
@@ -292,7 +294,7 @@ def _shifted(op: Any, x: Any) -> Any:
 
 
 def _softmax(op: Any, x: Any) -> Any:
-    """Match exp(x − max) / sum, or times the reciprocal of the sum."""
+    """Match exp(x − max) / sum, or exp(x − max) times the reciprocal of the sum."""
     e = op.Exp(_shifted(op, x))
     total = op.ReduceSum(e)
     return op.either(op.Div(e, total), op.Mul(e, op.Reciprocal(total)))
@@ -305,10 +307,10 @@ def _log_softmax(op: Any, x: Any) -> Any:
 
 
 def _axis(m: Match) -> int | str:
-    """Return the one axis of both reductions, or why there is none."""
+    """Return the one axis that both reductions are over, or why there is none."""
     reductions = [r for r in m.covered if r.op.startswith("Reduce")]
     if any(attribute(r, "keepdims", 1) != 1 for r in reductions):
-        return "a reduction drops its axis"
+        return "a reduction does not keep its axis (keepdims=0)"
     found = {axes_of(m.graph, r) for r in reductions}
     axes = found.pop()
     if found or isinstance(axes, str) or len(axes) != 1:

@@ -1,9 +1,9 @@
-"""Shorten expressions that quantize and dequantize: the same numbers from fewer steps.
+"""Shorten expressions that quantize and dequantize: compute equal numbers in fewer steps.
 
 saturate(round(q) + z, low, high) - z   ->   saturate(round(q), low - z, high - z)
 saturate(round(relu(x) / s) + z, z, …)  ->   saturate(round(x / s) + z, z, …)
-round(q) + 0, x - 0                     ->   as they are
-x - z, x - z                            ->   one of equal steps
+round(q) + 0, x - 0                     ->   round(q), x
+x - z, x - z                            ->   one step instead of two equal ones
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tracea_graph.ops.chain import Chain, Ref, Step
 __all__ = ["readers_of", "shorten_requantization", "without_step"]
 
 _LARGEST = 1024.0
-"""Zero points and bounds up to which sums of rounded numbers are exact."""
+"""Magnitude of zero points and bounds up to which their sums with rounded numbers are exact."""
 
 
 def shorten_requantization(chain: Chain) -> Chain:
-    """Return an equal chain with fewer steps; itself if there are none to save."""
+    """Return an equivalent chain with fewer steps; ``chain`` itself if no step can be saved."""
     while (step := next(_shorter(chain), None)) is not None:
         chain = _without_unread(step)
     return chain
 
 
 def _shorter(chain: Chain) -> Iterator[Chain]:
-    """Yield chains with one step less that is read."""
+    """Yield equivalent chains in which one step fewer is read."""
     seen: dict[str, int] = {}
     for i, step in enumerate(chain.steps):
         made = len(chain.operands) + i
@@ -48,13 +48,16 @@ def _shorter(chain: Chain) -> Iterator[Chain]:
 
 
 def _step(chain: Chain, ref: Ref, op: str) -> Step | None:
-    """Return the step of an operation that makes a value, if one does."""
+    """Return the step that computes a value if its operation is ``op``, else None."""
     at = ref - len(chain.operands) if isinstance(ref, int) else -1
     return chain.steps[at] if at >= 0 and chain.steps[at].op == op else None
 
 
 def _moved(chain: Chain, value: int, zero: float) -> Step | None:
-    """Return the saturation that ``value`` less ``zero`` is, of what was moved by ``zero``."""
+    """Return a saturate step that equals ``value − zero``, or None.
+
+    There is one if ``value`` is saturate(round(…) + zero).
+    """
     held = _step(chain, value, "saturate")
     added = _step(chain, held.args[0], "add") if held else None
     if held is None or added is None or added.args[1] != zero or abs(zero) > _LARGEST:
@@ -67,7 +70,8 @@ def _moved(chain: Chain, value: int, zero: float) -> Step | None:
 
 
 def _positive(chain: Chain, index: int, value: int) -> Ref | None:
-    """Return what ``relu`` took to make ``value``, if a saturation does the same."""
+    """Return the operand of the ``relu`` that computes ``value``, if a later saturation has the
+    same effect; else None."""
     relu = _step(chain, value, "relu")
     if relu is None:
         return None
@@ -81,7 +85,10 @@ def _positive(chain: Chain, index: int, value: int) -> Ref | None:
 
 
 def _holds(chain: Chain, index: int) -> bool:
-    """Return whether a step of a rounded number, moved or not, saturates it at that of 0."""
+    """Return whether a step saturates a rounded number at the value that 0 rounds to.
+
+    The step may be an addition of a zero point before the saturation.
+    """
     step, zero = chain.steps[index], 0.0
     if step.op == "add" and isinstance(step.args[1], float):
         zero = step.args[1]
@@ -92,9 +99,9 @@ def _holds(chain: Chain, index: int) -> bool:
 
 
 def readers_of(chain: Chain, index: int) -> Iterator[int | None]:
-    """Yield the steps that read a step's value; None for a result of the chain.
+    """Yield the steps that read the value of step ``index``; None for a result of the chain.
 
-    Operands are those of negative ``index``.
+    A negative ``index`` stands for an operand of the chain.
     """
     value = len(chain.operands) + index
     for i, step in enumerate(chain.steps):

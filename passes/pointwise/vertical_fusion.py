@@ -21,11 +21,11 @@ __all__ = ["VerticalFusion"]
 
 
 _MOST_STEPS = 8
-"""Elementwise operators to look through for the convolution before them."""
+"""Number of elementwise operators to go back through in search of a convolution."""
 
 
 def _belongs_to_conv(graph: TileGraph, first: Region) -> bool:
-    """Return whether a convolution of integers can store what a region makes of it in 8 bits."""
+    """Return whether a convolution of integers can store the region's result in 8 bits."""
     if graph.spec(first.results[0]).dtype not in (DType.U8, DType.I8):
         return False
     found: Region | None = first

@@ -1,4 +1,4 @@
-"""How operands of products and convolutions are rounded, as chosen from what a model computes."""
+"""Choices from calibration data of how to round operands of products and convolutions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Array = npt.NDArray[Any]
 class CalibratedRounding:
     """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``, or for one value.
 
-    ``factors`` ``[K]`` multiply x, and divide the rows of the matrix, before both are rounded.
-    ``scale`` and ``zero`` are those of x in uint8, fixed; without a scale, every row has its own.
-    ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]``, and the ``scales`` and
-    ``zeros`` ``[blocks, N]`` of blocks of ``block`` steps, are the matrix in 4 bits.  ``error`` is
-    that of the product on calibration data, relative to its norm.
+    For a product, ``factors`` ``[K]`` multiply x and divide the rows of the matrix before both are
+    rounded.  ``scale`` and ``zero`` are fixed for x in uint8; without a scale, every row of x has
+    its own.  ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]`` is the matrix in
+    4 bits; every ``block`` steps of k share a row of ``scales`` and ``zeros`` ``[blocks, N]``.
+    ``error`` is the error of the product on calibration data, relative to its norm.
 
-    Of a value, ``scale`` and ``zero`` are what convolutions read it with; ``correction`` and
-    ``error`` are those of the convolution that writes it.
+    For a value, convolutions read it rounded with ``scale`` and ``zero``; ``correction`` and
+    ``error`` belong to the convolution that writes it.
     """
 
     error: float
@@ -40,4 +40,4 @@ class CalibratedRounding:
 
 
 UNCALIBRATED: Mapping[str, CalibratedRounding] = MappingProxyType({})
-"""No choices; others are by the name of a stored matrix, or of a value."""
+"""Empty table of choices.  Keys of such a table are names of stored matrices and of values."""

@@ -65,8 +65,7 @@ class IntegerConv:
 
 
 class QuantizedConv:
-    """Convolve integers where a convolution reads two dequantized operands, the filters
-    constant."""
+    """Convolve integers if a convolution's input and its constant filters are both dequantized."""
 
     name = "quantized-conv"
 
@@ -74,7 +73,9 @@ class QuantizedConv:
         if region.op != "Conv" or region.fused:
             return
         if (sides := dequantized_sides(graph, region)) is None:
-            why = unsuited_reason("not both operands are dequantized, the filters from a constant")
+            why = unsuited_reason(
+                "its input is not dequantized, or its filters are not dequantized from a constant"
+            )
             yield Miss(self.name, region.id, why)
             return
         made = self._made(graph, region, *sides)
@@ -108,7 +109,7 @@ def _sums(op: Any, x: Any, w: Any) -> Any:
 
 def _sums_check(m: Match) -> str | None:
     to_float = attribute(m.root, "to", 0) == DType.F32.onnx
-    return None if to_float else "its sums are not converted to float32"
+    return None if to_float else "its int32 result is not cast to float32"
 
 
 def _sums_rewrite(m: Match) -> Rewrite | str:
@@ -138,7 +139,7 @@ def _padded_check(m: Match) -> str | None:
         return zeros
     scales = [m.graph.weight(m.labels[name].operands[1]) for name in ("quantize", "dequantize")]
     if any(s is None or s.count != 1 or not ordinary(s) for s in scales):
-        return "a scale of what is padded is not one ordinary constant"
+        return "a scale behind the padding is not one constant of ordinary size"
     padded = padded_attributes(m.root, zeros)
     return "its padding depends on the size of its input" if padded is None else None
 
@@ -170,9 +171,9 @@ QUANTIZED_PAD = Rule("quantized-pad", (_of_padded,), _padded_rewrite, _padded_ch
 def integer_conv(
     graph: TileGraph, region: Region, x: str, w: str, zero: str, zeros: str
 ) -> IntegerConv | str:
-    """Return the convolution of x less ``zero`` with W less ``zeros``, or why there is none.
+    """Return the convolution of ``x − zero`` with filters ``W − zeros``, or why there is none.
 
-    ``region`` has the attributes.  ``zero`` and ``zeros`` may be empty: nothing is subtracted.
+    ``region`` has the attributes.  An empty ``zero`` or ``zeros`` stands for 0.
     """
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
@@ -183,7 +184,7 @@ def integer_conv(
     if shape is None or len(shape) != len(weight.shape) or len(shape) not in (3, 4):
         return Reason("the operands do not have one or two spatial axes", Code.UNKNOWN_SHAPE)
     if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        return "the number of input channels is not known, or not that of the filters"
+        return "the number of input channels is not known, or does not fit the filters"
     window = read_window(region, weight.shape[2:], shape[2:])
     if isinstance(window, str):
         return window
@@ -223,7 +224,7 @@ def _integer_conv(
 
 
 def _channels_last(filters: Array) -> Array:
-    """``[O, I, kernel…]`` as ``[O, taps · I]``."""
+    """Return filters ``[O, I, kernel…]`` as ``[O, taps · I]``."""
     return np.ascontiguousarray(np.moveaxis(filters, 1, -1)).reshape(len(filters), -1)
 
 
@@ -241,9 +242,9 @@ def between_transposes(
     rule: str, graph: TileGraph, x: str, made: IntegerConv, root: Region,
     covered: Sequence[Region], image: str = "",
 ) -> Proposal:  # fmt: skip
-    """Propose the convolution on x with channels last, and its result with channels first.
+    """Propose a convolution with channels last between two transposes.
 
-    ``image`` names x with channels last, by default for all its readers.
+    ``image`` names x with channels last; the default is a name that all readers of x share.
     """
     result = root.results[0]
     rank = made.params.window.rank

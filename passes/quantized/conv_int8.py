@@ -1,12 +1,13 @@
-"""Write convolutions in integer operators, on request.
+"""Write convolutions as ONNX operators on 8-bit integers, on request.
 
 Conv(x, W)    ->    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(W))  x has a scale
 Conv(x, W)    ->    ConvInteger(DynamicQuantizeLinear(x), W), rescaled              it has none
 x + y         ->    DequantizeLinear(QuantizeLinear(x)) + y                         x is rounded
 
-Every filter has a scale from its own values, x has one that calibration chose or one from its
-range in each run.  What is read in bytes by a convolution is read so by sums too, and need not be
-stored in float32.  Rules for models that come in such operators do the rest.
+Every filter has a scale computed from its values.  The scale of x was chosen by calibration, or is
+computed from the range of x whenever the model runs.  If a convolution reads a value as 8-bit
+integers, sums read these integers too, and the value need not be stored in float32.  The rules for
+quantized models then convert the operators.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ __all__ = [
 CONV_INT8 = "conv-int8"
 """The rule's name."""
 CONV_INT8_ERROR = 2.0**-8 / 6
-"""Error of the outputs, as a share of max|y|, that plans predict for one convolution."""
+"""Error of the outputs that a plan predicts for one convolution, relative to max|y|."""
 _AXIS_SINCE = 13
-"""First opset with a scale for each filter."""
+"""First opset whose DequantizeLinear can have a scale for each filter."""
 _RANKS = (3, 4)
 _FEWEST, _MOST = 1e-16, 1e16
-"""Between these, the largest number of a filter has an ordinary scale."""
+"""Bounds for the largest magnitude in a filter; between them its scale is an ordinary number."""
 
 
 def why_no_integers(graph: TileGraph, region: Region) -> str | None:
@@ -65,22 +66,23 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
         return unsuited_reason("its operands are not a float32 value and float32 filters")
     shape, groups = spec.shape, int(str(attribute(region, "group", 1)))
     if shape is None or len(shape) not in _RANKS or len(shape) != len(weight.shape):
-        return unsuited_reason("its input is no image or line of known rank")
+        return unsuited_reason("its input is not known to have one or two spatial axes")
     if 0 in weight.shape or shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        return "the number of input channels is not known, or not that of the filters"
+        return "the number of input channels is not known, or does not fit the filters"
     if prod(weight.shape[1:]) > MAX_DEPTH:
         return "its sums may not fit 32 bits"
     if isinstance(window := constant_conv_window(graph, region), str):
         return window
     if graph.opset < _AXIS_SINCE:
-        return "its opset has no scale for each filter"
+        return "its opset does not allow a scale for each filter"
     high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
     fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
-    return None if fits.all() else "a filter is not finite, or out of range"
+    return None if fits.all() else "a filter has non-finite, very small or very large numbers"
 
 
 def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]:
-    """Return what a convolution reads, before zeros are added, and its attributes with them."""
+    """Return a convolution's input before an explicit zero padding, and the attributes of a
+    convolution that pads this input itself."""
     x, attrs = region.operands[0], region.node.attrs
     pad = operand_producer(graph, x, "Pad")
     zeros = zero_padding(graph, pad) if pad is not None else ""
@@ -91,8 +93,8 @@ def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]
 
 
 def constant_conv_window(graph: TileGraph, region: Region) -> ConvWindow | str:
-    """Return the window of a convolution with constant filters over :func:`unpadded`, or why
-    there is none."""
+    """Return a convolution's window over the input that :func:`unpadded` returns, or why there
+    is none.  The filters must be constant."""
     x, attrs = unpadded(graph, region)
     node = replace(region.node, attrs=attrs)
     kernel = graph.weights[region.operands[1]].shape[2:]
@@ -101,7 +103,7 @@ def constant_conv_window(graph: TileGraph, region: Region) -> ConvWindow | str:
 
 @dataclass(frozen=True)
 class ConvInt8:
-    """Write convolutions with constant filters in integers, as ``calibrated`` says."""
+    """Write convolutions with constant filters in integers, with the scales in ``calibrated``."""
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = CONV_INT8
@@ -132,7 +134,11 @@ def _sum(op: Any, x: Any, y: Any) -> Any:
 
 def _sum_check(m: Match) -> str | None:
     rounds = any(_rounded(m.graph, v) != v for v in m.root.operands)
-    return None if rounds else unsuited_reason("no convolution rounds what it adds")
+    return (
+        None
+        if rounds
+        else unsuited_reason("no convolution reads one of its operands in rounded form")
+    )
 
 
 def _read_rounded(m: Match) -> Rewrite:
@@ -154,7 +160,7 @@ def _rounded(graph: TileGraph, value: str) -> str:
 
 @dataclass
 class RoundedValue:
-    """What rounds a value to bytes, for all its readers."""
+    """Operators that round a value to 8-bit integers, shared by all its readers."""
 
     value: str
     spec: TensorSpec
@@ -178,7 +184,7 @@ class RoundedValue:
         return f"{self.value}_bytes_zero"
 
     def fixed(self, chosen: CalibratedRounding) -> tuple[Region, ...]:
-        """Return what rounds with one scale, and dequantizes."""
+        """Return the regions that round the value with a fixed scale and dequantize it."""
         scale, zero = np.asarray(chosen.scale, np.float32), np.asarray(chosen.zero, np.uint8)
         self.weights[self.scale] = Weight(self.scale, DType.F32, (), lambda: scale)
         self.weights[self.zero] = Weight(self.zero, DType.U8, (), lambda: zero)
@@ -191,7 +197,7 @@ class RoundedValue:
         )
 
     def dynamic(self) -> tuple[Region, ...]:
-        """Return what rounds with a scale from the range in each run."""
+        """Return the regions that round with a scale computed from the value's range."""
         results = (self.numbers, self.scale, self.zero)
         types = (DType.U8, DType.F32, DType.U8)
         shapes = (self.spec.shape, (), ())
@@ -205,7 +211,7 @@ def _region(op: str, operands: tuple[str, ...], results: tuple[str, ...]) -> Reg
 
 
 def _filters(s: OnnxBuilder) -> tuple[str, str]:
-    """Enter the filters in int8, and the scale of each."""
+    """Add the filters in int8 and a scale for each filter as constants; return their names."""
     weight = s.graph.weights[s.region.operands[1]]
     count = weight.shape[0]
 
@@ -221,7 +227,7 @@ def _filters(s: OnnxBuilder) -> tuple[str, str]:
 
 
 def _bias(s: OnnxBuilder, own: CalibratedRounding) -> Weight | None:
-    """Return the bias and what the rounding loses on average; None without both."""
+    """Return the sum of the bias and of the correction of rounding; None if there is neither."""
     name = s.operands[2]
     given, lost = s.graph.weight(name) if name else None, own.correction
     if given is None and lost is None:

@@ -1,14 +1,21 @@
-"""Move conversions from integers past what only selects or rearranges elements.
+"""Move quantizing and dequantizing past operators that only select or rearrange elements.
 
-MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))        so that integers stay
-QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))          the same
-QuantizeLinear(Concat(x, y))         -> Concat(QuantizeLinear(x), …(y))     the same
-Slice(DequantizeLinear(q))           -> DequantizeLinear(Slice(q))          if quantized so again;
-                                        Split, Resize: the same
-QuantizeLinear(DequantizeLinear(q))  -> q, of equal scales and zero points
-DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))      so that products see it
-Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))   so that few rows are
-f(d), g(d) of d = DequantizeLinear(q) -> f(d), g(d'), each of its own, which fuses into it
+To move integers instead of float32 values:
+MaxPool(DequantizeLinear(q))         -> DequantizeLinear(MaxPool(q))
+QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))
+QuantizeLinear(Concat(x, y))         -> Concat(QuantizeLinear(x), QuantizeLinear(y))
+Slice(DequantizeLinear(q))           -> DequantizeLinear(Slice(q)), if all readers quantize the
+                                        result with equal scale again; also for Split and Resize
+QuantizeLinear(DequantizeLinear(q))  -> q, if scales and zero points are equal
+
+To put the DequantizeLinear next to the product that will absorb it:
+DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))
+
+To dequantize only the rows that are looked up:
+Gather(DequantizeLinear(table), ids) -> DequantizeLinear(Gather(table, ids))
+
+To give each reader a DequantizeLinear that fuses into it:
+f(d), g(d), d = DequantizeLinear(q)  -> f(d), g(d'), d' = DequantizeLinear(q)
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 class DequantizeFirst:
-    """Dequantize, with one scale, in front of a view of the integers."""
+    """Move a DequantizeLinear with one scale before the view whose result it reads."""
 
     name = "dequantize-first"
 
@@ -45,7 +52,9 @@ class DequantizeFirst:
             return
         view = graph.producer(region.operands[0])
         if view is None or view.op not in _VIEWS or view.fused or len(view.results) != 1:
-            yield Miss(self.name, region.id, unsuited_reason("what it dequantizes is not a view"))
+            yield Miss(
+                self.name, region.id, unsuited_reason("its input does not come from a view")
+            )
             return
         if not _one_scale(graph, region):
             yield Miss(self.name, region.id, _SCALES)
@@ -68,7 +77,7 @@ class DequantizeFirst:
 
 
 class GatherFirst:
-    """Gather the integers of a constant table and dequantize what was gathered, with one scale."""
+    """Gather integers of a constant table with one scale, and dequantize the gathered rows."""
 
     name = "gather-first"
 
@@ -84,7 +93,9 @@ class GatherFirst:
             return
         stored = graph.weight(table.operands[0])
         if stored is None or graph.spec(region.results[0]).shape is None:
-            why = unsuited_reason(f"{table.operands[0]!r} is not constant, or a rank not known")
+            why = unsuited_reason(
+                f"{table.operands[0]!r} is not constant, or the result's rank is not known"
+            )
             yield Miss(self.name, region.id, why)
             return
         result, alone = region.results[0], only_read_by(graph, table.results[0], region)
@@ -99,7 +110,7 @@ class GatherFirst:
 
 
 class PoolFirst:
-    """Take the maximum of integers and dequantize it: a positive scale keeps their order."""
+    """Pool integers, then dequantize their maxima: a positive scale keeps the order."""
 
     name = "pool-first"
 
@@ -108,7 +119,13 @@ class PoolFirst:
             return
         source = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if source is None or graph.opset < _BYTES_SINCE:
-            yield Miss(self.name, region.id, unsuited_reason("its input is not dequantized"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "its input is not dequantized, or the opset has no MaxPool of integers"
+                ),
+            )
             return
         scale = graph.weight(source.operands[1])
         if not _one_scale(graph, source) or scale is None or not ordinary(scale):
@@ -117,7 +134,11 @@ class PoolFirst:
         stored, result = graph.spec(source.operands[0]), region.results[0]
         if stored.dtype not in (DType.U8, DType.I8) or graph.spec(result).shape is None:
             yield Miss(
-                self.name, region.id, unsuited_reason("it is not of 8-bit integers, or a rank")
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "its input is not dequantized from 8 bits, or its rank is not known"
+                ),
             )
             return
         name = f"{result}_integers"
@@ -132,7 +153,10 @@ class PoolFirst:
 
 
 class SelectFirst:
-    """Select integers and dequantize what was selected, if all of it is quantized alike again."""
+    """Select integers, then dequantize the selected ones, if all readers quantize them again.
+
+    The readers must use the scale and zero point that the integers had.
+    """
 
     name = "select-first"
 
@@ -141,16 +165,28 @@ class SelectFirst:
             return
         source = operand_producer(graph, region.operands[0], "DequantizeLinear")
         if source is None or not _one_scale(graph, source):
-            yield Miss(self.name, region.id, unsuited_reason("it reads no numbers of one scale"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason("its input is not dequantized with one constant scale"),
+            )
             return
         stored, specs = graph.spec(source.operands[0]), [graph.spec(v) for v in region.results]
         if any(s.shape is None for s in specs) or stored.dtype not in (DType.U8, DType.I8):
             yield Miss(
-                self.name, region.id, unsuited_reason("it is not of 8-bit integers, or a rank")
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "its input is not dequantized from 8 bits, or its rank is not known"
+                ),
             )
             return
         if region.op == "Resize" and not _nearest(graph, region):
-            yield Miss(self.name, region.id, unsuited_reason("it interpolates"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason("it is a Resize that may interpolate or extrapolate"),
+            )
             return
         readers = graph.readers(region)
         if (
@@ -159,7 +195,11 @@ class SelectFirst:
             or not all(r.op == "QuantizeLinear" and _alike(graph, source, r) for r in readers)
         ):
             yield Miss(
-                self.name, region.id, unsuited_reason("not all it selects is quantized again")
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "a result is a graph output, or not quantized again with the input's scale"
+                ),
             )
             return
         names = tuple(v and f"{v}_integers" for v in region.results)
@@ -204,11 +244,11 @@ def _parts_check(m: Match) -> str | None:
     if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
         return _SCALES
     if graph.spec(m.root.results[0]).dtype not in (DType.U8, DType.I8):
-        return unsuited_reason("it is not to 8-bit integers")
+        return unsuited_reason("it does not quantize to 8-bit integers")
     if not any(operand_producer(graph, v, "DequantizeLinear") for v in concat.operands):
-        return unsuited_reason("no part of what is concatenated comes from integers")
+        return unsuited_reason("no operand of the concatenation is dequantized")
     if any(graph.weight(v) for v in concat.operands):
-        return unsuited_reason("a part of what is concatenated is constant")
+        return unsuited_reason("an operand of the concatenation is constant")
     return None
 
 
@@ -223,7 +263,7 @@ def _quantize_parts(m: Match) -> Rewrite:
 
 
 QUANTIZE_PARTS = Rule("quantize-parts", (_quantized_parts,), _quantize_parts, _parts_check)
-"""Concatenate integers: what is joined is quantized alike."""
+"""Quantize the operands of a concatenation instead of its result."""
 
 
 def _quantized_pool(op: Any, x: Any) -> Any:
@@ -235,10 +275,14 @@ def _quantize_first_check(m: Match) -> str | None:
     if not _one_scale(graph, m.root) or scale is None or not ordinary(scale):
         return _SCALES
     if len(m.labels["pool"].results) != 1 or graph.opset < _BYTES_SINCE:
-        return unsuited_reason("its pool writes places too, or takes no integers")
+        return unsuited_reason(
+            "the pool has an output of indices, or the opset has no MaxPool of integers"
+        )
     bytes_of_rank = graph.spec(m.root.results[0]).dtype in (DType.U8, DType.I8)
     if not bytes_of_rank or m.spec("x").shape is None:
-        return unsuited_reason("it is not to 8-bit integers, or of a rank")
+        return unsuited_reason(
+            "it does not quantize to 8-bit integers, or the rank of x is not known"
+        )
     return None
 
 
@@ -254,14 +298,14 @@ def _quantize_first(m: Match) -> Rewrite:
 
 
 QUANTIZE_FIRST = Rule("quantize-first", (_quantized_pool,), _quantize_first, _quantize_first_check)
-"""Quantize and take the maximum of integers: a positive scale keeps the order of numbers."""
+"""Quantize before a MaxPool instead of after it: a positive scale keeps the order of numbers."""
 
 _BYTES_SINCE = 12
 """First opset whose MaxPool takes 8-bit integers."""
 
 
 class CancelQuantize:
-    """Let readers of integers that were dequantized and quantized alike read the integers."""
+    """Let readers of integers that were dequantized and quantized again read the originals."""
 
     name = "cancel-quantize"
 
@@ -277,11 +321,17 @@ class CancelQuantize:
         quantized, value = region.results[0], source.operands[0]
         readers = graph.in_order(graph.readers(region))
         if not readers or graph.is_output(quantized):
-            yield Miss(self.name, region.id, unsuited_reason(f"{quantized!r} is an output"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(f"{quantized!r} is a graph output or has no readers"),
+            )
             return
         if any(r.fused or quantized in r.captures for r in readers):
             yield Miss(
-                self.name, region.id, unsuited_reason(f"a reader of {quantized!r} is fused")
+                self.name,
+                region.id,
+                unsuited_reason(f"a reader of {quantized!r} is fused or has a body"),
             )
             return
         alone = only_read_by(graph, source.results[0], region)
@@ -299,14 +349,17 @@ def _dequantized(op: Any, q: Any) -> Any:
 def _each_check(m: Match) -> str | None:
     source, value, graph = m.values["q"], m.root.results[0], m.graph
     if graph.spec(source).dtype not in (DType.U8, DType.I8) or graph.weight(source):
-        return unsuited_reason(f"{source!r} is constant, or has 16 bits")
+        return unsuited_reason(f"{source!r} is constant, or does not hold 8-bit integers")
     if any(value in reader.captures for reader in graph.readers(m.root)):
-        return unsuited_reason(f"a body reads {value!r}")
+        return unsuited_reason(f"the body of a control-flow operator reads {value!r}")
     return None
 
 
 def _each_rewrite(m: Match) -> Rewrite | str:
-    """Give all elementwise readers a DequantizeLinear, but the only reader of this one."""
+    """Give each elementwise reader a DequantizeLinear of its own.
+
+    If all readers are elementwise, the first one keeps the existing DequantizeLinear.
+    """
     graph, value = m.graph, m.root.results[0]
     readers = graph.in_order(graph.readers(m.root))
     moved = [r for r in readers if not r.fused and read_chain(graph, r) is not None]
@@ -325,11 +378,11 @@ def _each_rewrite(m: Match) -> Rewrite | str:
 
 
 DEQUANTIZE_EACH = Rule("dequantize-each", (_dequantized,), _each_rewrite, _each_check)
-"""Dequantize 8-bit integers for each elementwise reader, which then reads the integers."""
+"""Dequantize 8-bit integers for each elementwise reader separately, to fuse with that reader."""
 
 
 def _alike(graph: TileGraph, source: Region, region: Region) -> bool:
-    """Return whether a QuantizeLinear has the scale, zero point and type of what it undoes."""
+    """Return whether a QuantizeLinear has the scale, zero point and type of a DequantizeLinear."""
     if not (_one_scale(graph, source) and _one_scale(graph, region)):
         return False
     scales = [graph.weights[r.operands[1]] for r in (source, region)]
@@ -361,7 +414,7 @@ def _one_scale(graph: TileGraph, region: Region) -> bool:
 
 
 def _made(region: Region, operands: tuple[str, ...], result: str) -> Region:
-    """Return the operator of a region on other operands."""
+    """Return a new region with a region's operator, on other operands and with another result."""
     node = region.node
     made = region_of(Node(node.op, operands, (result,), node.attrs, node.domain, node.name), 0)
     return Region(f"{region.id}.{result}", made.op, made.operands, made.results, made.nodes)

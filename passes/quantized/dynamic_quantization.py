@@ -43,7 +43,7 @@ def _product(op: Any, x: Any, w: Any) -> Any:
 
 def _product_check(m: Match) -> str | None:
     to_float = attribute(m.root, "to", 0) == DType.F32.onnx
-    return None if to_float else "its sums are not converted to float32"
+    return None if to_float else "its int32 result is not cast to float32"
 
 
 def _product_rewrite(m: Match) -> Rewrite | str:

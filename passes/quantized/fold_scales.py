@@ -1,10 +1,10 @@
-"""Fold the scale of a result into those that rescale the sums of integers.
+"""Fold the scale of a quantized result into the factors that rescale sums of integers.
 
 quantize(sums · r + b, scale)   ->   round(sums · (r / scale) + b / scale) …
 
-What is between is rounded once less.  Not the same to the last bit: a quotient that lies within
-float32's error of a half may round to the other integer, as it may where ONNX Runtime, which folds
-all scales into one, computes the same operators.
+This saves one rounding, so results are not bit-identical: a quotient within float32's error of a
+half may round to the other integer.  This may happen in ONNX Runtime too, which folds all scales
+into one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ODD = unsuited_reason("a scale or a bias is not constant, or out of range")
 
 @dataclass(frozen=True)
 class _Rescaling:
-    """Places of a chain: the factor of the sums, what is added to them if anything is, and the
-    step that divides by the result's scale."""
+    """Parts of a chain: the factor of the sums, the summand if there is one, and the step that
+    divides by the result's scale."""
 
     factor: int
     summand: int
@@ -42,7 +42,7 @@ class _Rescaling:
 
 
 class FoldScales:
-    """Divide constant scales and biases by the constant scale of what is made of them."""
+    """Divide constant scales and biases by the constant scale of the quantized result."""
 
     name = "fold-scales"
 
@@ -56,7 +56,11 @@ class FoldScales:
         found = _rescaling(chain)
         if found is None:
             yield Miss(
-                self.name, region.id, unsuited_reason("it does not only rescale and quantize")
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "its epilogue is not one that only rescales sums and quantizes them"
+                ),
             )
             return
         operands, weights = list(region.operands), dict[str, Weight]()
@@ -76,7 +80,8 @@ class FoldScales:
 
 
 def _rescaling(chain: Chain) -> _Rescaling | None:
-    """Return how a chain rescales its first operand before it divides it by a literal."""
+    """Return how a chain rescales its first operand and divides it by a literal; None for other
+    chains."""
     step = _only_reader(chain, 0, "mul")
     factor = None if step is None else _other_operand(chain, step, 0)
     if step is None or factor is None:
@@ -99,8 +104,8 @@ def _rescaling(chain: Chain) -> _Rescaling | None:
 
 
 def _other_operand(chain: Chain, step: int, value: int) -> int | None:
-    """Return the operand of the chain that a step takes beside a value; None if it is no row or
-    single number."""
+    """Return the chain operand that a step combines with a value; None if that operand is neither
+    a row nor a scalar."""
     others = [a for a in chain.steps[step].args if a != value or isinstance(a, float)]
     if len(others) != 1 or not isinstance(others[0], int) or others[0] >= len(chain.operands):
         return None
@@ -108,8 +113,10 @@ def _other_operand(chain: Chain, step: int, value: int) -> int | None:
 
 
 def _only_reader(chain: Chain, value: int, op: str) -> int | None:
-    """Return the step that alone reads a value, as its first argument or as a factor or summand;
-    None if it is another op."""
+    """Return the only step that reads a value if its op is ``op``, else None.
+
+    The value must be the dividend of a division.
+    """
     readers = list(readers_of(chain, value - len(chain.operands)))
     step = readers[0] if len(readers) == 1 else None
     if step is None or chain.steps[step].op != op:
@@ -118,7 +125,7 @@ def _only_reader(chain: Chain, value: int, op: str) -> int | None:
 
 
 def _divided(weight: Weight, scale: float, factor: bool) -> Weight | None:
-    """Return a constant divided by a scale; None if numbers of the result are not ordinary."""
+    """Return a constant divided by a scale; None if a quotient is too large or too small."""
     made = _quotient(weight, scale)
     size = np.abs(made())
     if not np.all(size < _LARGEST) or (factor and not np.all(size > _SMALLEST)):

@@ -4,7 +4,7 @@ MatMul(DequantizeLinear(x), DequantizeLinear(W))           -> FusedGemm of integ
 Gemm(DequantizeLinear(x), DequantizeLinear(W), bias)       -> the same with a bias
 
 W is constant, with one scale or one for each column.  The bias may be a constant behind a
-DequantizeLinear.  What requantizes the result joins the product's epilogue.
+DequantizeLinear.  Operators that quantize the result join the product's epilogue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["QuantizedGemm"]
 
 
 class QuantizedGemm:
-    """Multiply integers where a product reads two dequantized operands, the right one constant."""
+    """Multiply integers if a product's left operand and constant matrix are both dequantized."""
 
     name = "quantized-gemm"
 
@@ -43,7 +43,7 @@ class QuantizedGemm:
             return
         if (sides := dequantized_sides(graph, region)) is None:
             why = unsuited_reason(
-                "not both operands are dequantized, the right one from a constant"
+                "its left operand is not dequantized, or its right one not from a constant"
             )
             yield Miss(self.name, region.id, why)
             return
@@ -79,7 +79,10 @@ def _factors(region: Region) -> tuple[float, float]:
 
 
 def _bias(graph: TileGraph, region: Region, made: IntegerGemm) -> RescaleFactor | str | None:
-    """Return what Gemm adds, or why it cannot; a dequantized constant becomes a weight."""
+    """Return the bias of a Gemm, None if it has none, or why it is not supported.
+
+    A dequantized constant becomes a weight.
+    """
     name = region.operands[2] if len(region.operands) > 2 else ""
     if not name:
         return None
@@ -94,7 +97,7 @@ def _bias(graph: TileGraph, region: Region, made: IntegerGemm) -> RescaleFactor 
 def _finished(
     made: IntegerGemm, factors: tuple[RescaleFactor, ...], bias: RescaleFactor | None
 ) -> IntegerGemm:
-    """Return the product with the chain that rescales its sums and adds the bias."""
+    """Return the product with an epilogue that rescales its sums and adds the bias."""
     params = dataclasses.replace(made.params, epilogue=rescale_chain(factors, bias))
     beside = (*factors, *([bias] if bias else []))
     return IntegerGemm(params, (*made.operands, *(f.name for f in beside)), made.weights)

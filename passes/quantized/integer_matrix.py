@@ -1,4 +1,4 @@
-"""Products of a computed tensor of 8-bit integers with a constant matrix of such integers."""
+"""Build products of a computed tensor of 8-bit integers with a constant 8-bit matrix."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class IntegerGemm:
 def integer_gemm(
     graph: TileGraph, x: str, w: str, zero: str, zeros: str, transposed: bool = False
 ) -> IntegerGemm | str:
-    """Return the product of x less ``zero`` with W less ``zeros``, or why there is none.
+    """Return the product ``(x − zero) · (W − zeros)``, or why it cannot be built.
 
-    ``zero`` and ``zeros`` may be empty: nothing is subtracted.  W is ``[N, K]`` if
-    ``transposed``.  An unsigned W becomes a signed one, 128 less.
+    An empty ``zero`` or ``zeros`` stands for 0.  W is ``[K, N]``, or ``[N, K]`` if ``transposed``.
+    A uint8 W is stored as int8: 128 is subtracted from it and from its zero points.
     """
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
@@ -74,7 +74,8 @@ def integer_gemm(
 
 
 def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:
-    """Return x's zero point; None if it is computed; a reason if it is not one number."""
+    """Return x's zero point; None if it is computed at run time; a reason if it is not a single
+    number of x's type."""
     spec = graph.spec(zero) if zero else None
     if spec is None:
         return 0
@@ -85,14 +86,17 @@ def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:
 
 
 def column_zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str | None:
-    """Return the columns' zero points as the signed matrix has them, or a reason."""
+    """Return the columns' zero points as int8, None if there are none, or why they do not fit.
+
+    Like the matrix, zero points of type uint8 are shifted by −128.
+    """
     given = graph.weight(zeros) if zeros else None
     if zeros and given is None:
         return not_constant_reason(zeros)
     if given is not None and (
         given.dtype is not weight.dtype or given.shape not in ((), (1,), (n,))
     ):
-        return "the matrix does not have one zero point, or one for each column, of its type"
+        return "the matrix's zero points are not one number, or one per column, of its type"
     if given is None and weight.dtype is DType.I8:
         return None
     own = np.zeros((), np.int16) if given is None else given.array().astype(np.int16)
@@ -101,7 +105,7 @@ def column_zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array 
 
 
 def signed_matrix(weight: Weight) -> Weight:
-    """Return an int8 matrix: the weight itself, or one 128 less."""
+    """Return an int8 matrix: the weight itself, or a uint8 weight minus 128."""
     if weight.dtype is DType.I8:
         return weight
     return Weight(

@@ -1,7 +1,9 @@
-"""GatherBlockQuantized(table, ids, scales, zeros) -> FusedQuantizedEmbedding.
+"""Convert look-ups in block-quantized tables.
 
-Rows of a table whose codes lie in bytes.  A table that is also the matrix of a product is stored
-once: a row of the table is a column of the matrix.
+GatherBlockQuantized(table, ids, scales, zeros)    -> FusedQuantizedEmbedding
+
+The table holds its codes in bytes.  A table that is also the matrix of a product is stored once: a
+row of the table is a column of the matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ GATHER_BLOCK_QUANTIZED = "com.microsoft::GatherBlockQuantized"
 
 
 class QuantizedEmbedding:
-    """Convert look-ups of rows in a table of bytes, whose blocks lie along the rows."""
+    """Convert look-ups of rows in a table of codes in bytes, with blocks along the rows."""
 
     name = "quantized-embedding"
 
@@ -57,7 +59,7 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
     if ids.dtype not in (DType.I64, DType.I32) or ids.shape is None:
         return Reason("the ids are not integers of known rank", Code.UNSUPPORTED_DTYPE)
     if len(scales.shape) != 2 or gathered != 0 or along % 2 != 1:
-        return "it gathers no rows of a matrix with blocks along them"
+        return "it does not gather rows, or its blocks are not along the rows"
     if (why := unsupported_blocks(bits, block)) is not None:
         return why
     n, blocks = scales.shape
@@ -65,11 +67,14 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
         return Reason("its table does not hold codes in bytes", Code.UNSUPPORTED_DTYPE)
     k = data.count // n * 8 // bits
     if -(-k // block) != blocks or k % block:
-        return "its rows are not whole blocks"
+        return "the block size does not divide the length of its rows"
     return matrix_of_byte_codes(data, scales, zeros, (k, n), bits, block)
 
 
 def _unshaped(graph: TileGraph, value: str) -> str:
-    """Return the value that a Reshape reads, or the value itself: the sizes say the shape."""
+    """Return the input of the Reshape that writes ``value``, else ``value`` itself.
+
+    The numbers of codes and scales determine the table's shape.
+    """
     source = graph.producer(value)
     return source.operands[0] if source and source.op == "Reshape" and not source.fused else value

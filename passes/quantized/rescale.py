@@ -1,4 +1,4 @@
-"""Dequantized operands of products: factors that rescale exact sums of integers, as a chain."""
+"""Turn scales of dequantized operands into factors that rescale sums of integers, as a chain."""
 
 from __future__ import annotations
 
@@ -30,28 +30,30 @@ class RescaleFactor:
 
 
 def dequantized_sides(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
-    """Return what dequantizes a region's first two operands, the second one constant.
+    """Return the two DequantizeLinear that write a region's first two operands.
 
-    None if an operand is not dequantized, or the second one is no constant.
+    None if an operand is not dequantized, or the second one not from a constant.
     """
     x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
     return None if x is None or w is None or graph.weight(w.operands[0]) is None else (x, w)
 
 
 def covered_with(graph: TileGraph, region: Region, sides: Iterable[Region]) -> tuple[Region, ...]:
-    """Return a region after those of ``sides`` that nothing else reads, each once."""
+    """Return those of ``sides`` that only ``region`` reads, each once, then ``region``."""
     alone = [r for r in sides if only_read_by(graph, r.results[0], region)]
     return (*dict.fromkeys(alone), region)
 
 
 def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) -> str | None:
-    """Return why a dequantized matrix does not have one scale for all, or for each of its ``n``
-    columns, which are its ``axis``."""
+    """Return why a dequantized matrix has neither one scale nor one per column, or None.
+
+    Its ``n`` columns lie along ``axis``.
+    """
     weight = graph.weight(scales)
     if weight is None:
         return not_constant_reason(scales)
     if weight.dtype is not DType.F32 or w.node.attrs.get("block_size", 0):
-        return "the scale of its matrix is not float32, or differs by block"
+        return "its matrix has scales that are not float32, or a scale per block"
     if weight.count == 1:
         return None
     stored = graph.weight(w.operands[0])
@@ -65,7 +67,8 @@ def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) 
 def rescaling(
     graph: TileGraph, scale: str, scales: str, weights: dict[str, Weight]
 ) -> tuple[RescaleFactor, ...] | str:
-    """Return the factors that rescale the sums, or why there are none; adds their weights."""
+    """Return the factors that rescale the sums, or why there are none; add new ones to
+    ``weights``."""
     left, right = graph.weight(scale), graph.weights[scales]
     if left is None:
         spec = graph.spec(scale)
@@ -97,8 +100,10 @@ def _product(left: Weight, right: Weight, shape: tuple[int, ...]) -> Callable[[]
 def dequantized_row(
     graph: TileGraph, name: str, weights: dict[str, Weight]
 ) -> RescaleFactor | str | None:
-    """Return a dequantized constant vector as a weight, which is added, or why it cannot be one;
-    None if the value is no such vector."""
+    """Return a dequantized constant vector as a new weight, or why it cannot be one.
+
+    The weight is added to ``weights``.  None if the value is no dequantized constant vector.
+    """
     source = operand_producer(graph, name, "DequantizeLinear")
     stored = graph.weight(source.operands[0]) if source else None
     if source is None or stored is None or len(stored.shape) != 1:

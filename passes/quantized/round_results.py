@@ -1,10 +1,10 @@
-"""Round what lies between convolutions of integers too, for models that get no custom ops.
+"""Round the values between convolutions of integers too, for models without custom ops.
 
-v = op(…)    ->    DequantizeLinear(QuantizeLinear(v)) for all that reads v
+v = op(…)    ->    all readers of v read DequantizeLinear(QuantizeLinear(v))
 
-ONNX Runtime computes an operator in integers only between such conversions.  Only values that
-reach another convolution or product are rounded: what comes behind the last one keeps its
-precision.
+ONNX Runtime computes an operator in integers only if it lies between such conversions.  Only
+values that reach another convolution or product are rounded: results behind the last one keep
+their precision.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["RoundResults", "values_between"]
 
 _COMPUTED = ("Add", "Concat", "Conv", "GlobalAveragePool", "Mul", "Sigmoid")
 _CLAMPS = ("Clip", "Relu")
-"""Operators that ONNX Runtime computes by the range of the integers behind them."""
+"""Operators that ONNX Runtime folds into the range of the integers quantized after them."""
 _THROUGH = (*_CLAMPS, "MaxPool")
-"""Operators that are computed on what was rounded for their readers."""
+"""Operators after which a value is rounded instead of before them, if they alone read it."""
 _MOST_STEPS = 48
-"""Operators to look at between a value and a convolution."""
+"""Number of operators searched between a value and a convolution."""
 
 
 def values_between(graph: TileGraph) -> Iterator[str]:
-    """Yield the values that may be rounded, in order."""
+    """Yield the values that may be rounded, in graph order."""
     for region in graph.regions():
         if region.fused or region.op not in (*_COMPUTED, *_CLAMPS) or len(region.results) != 1:
             continue
@@ -43,19 +43,19 @@ def values_between(graph: TileGraph) -> Iterator[str]:
 
 
 def _clamped(graph: TileGraph, region: Region) -> Region:
-    """Return what computes the operand of a clamp; any other region itself."""
+    """Return the region that computes the operand of a clamp; for other regions, the region."""
     source = graph.producer(region.operands[0]) if region.op in _CLAMPS else None
     return source or region
 
 
 def _goes_through(graph: TileGraph, region: Region) -> bool:
-    """Return whether a clamp or a pool alone reads a region's result."""
+    """Return whether the only reader of a region's result is a clamp or a pool."""
     uses = graph.uses(region.results[0])
     return len(uses) == 1 and uses[0].region.op in _THROUGH
 
 
 def _reaches(graph: TileGraph, region: Region) -> bool:
-    """Return whether a product or a convolution of integers can come behind a region."""
+    """Return whether a region's result reaches a product or convolution that may use integers."""
     todo, seen = graph.readers(region), set[str]()
     while todo and len(seen) < _MOST_STEPS:
         reader = todo.pop()
@@ -72,7 +72,7 @@ def _reaches(graph: TileGraph, region: Region) -> bool:
 
 @dataclass(frozen=True)
 class RoundResults:
-    """Round a calibrated value that integers were used to compute, for all its readers."""
+    """Round a calibrated value for all its readers, if its operator reads dequantized values."""
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "round-results"
@@ -84,14 +84,24 @@ class RoundResults:
         chosen = self.calibrated.get(value, CalibratedRounding(0.0))
         rounded = any(operand_producer(graph, v, "DequantizeLinear") for v in first.operands if v)
         if not chosen.scale or not rounded:
-            yield Miss(self.name, region.id, unsuited_reason("no integers are used to compute it"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason(
+                    "it reads no dequantized value, or calibration chose no scale for its result"
+                ),
+            )
             return
         readers = [r for r in graph.readers(region) if r.op != "QuantizeLinear"]
         if any(r.fused or value in r.captures for r in readers) or _goes_through(graph, region):
             yield Miss(self.name, region.id, other_readers_reason(value))
             return
         if not readers:
-            yield Miss(self.name, region.id, unsuited_reason("everything reads its integers"))
+            yield Miss(
+                self.name,
+                region.id,
+                unsuited_reason("all readers of its result already read the rounded form"),
+            )
             return
         made = RoundedValue(value, graph.spec(value))
         shared = made.fixed(chosen)

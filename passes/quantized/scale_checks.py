@@ -1,4 +1,4 @@
-"""Say which scales of quantized values are ordinary numbers."""
+"""Check that scales of quantized values are ordinary numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracea_graph.ir import Weight
 __all__ = ["is_ordinary", "ordinary"]
 
 _SMALLEST, _LARGEST = 1e-18, 1e18
-"""Between these, a product of two scales is a normal float32 number."""
+"""Bounds for scales; between them, a product of two scales is a normal float32 number."""
 
 
 def is_ordinary(scale: float) -> bool:
@@ -18,6 +18,6 @@ def is_ordinary(scale: float) -> bool:
 
 
 def ordinary(scales: Weight) -> bool:
-    """Return whether all scales of a constant are positive, finite and of usual size."""
+    """Return whether :func:`is_ordinary` holds for all scales of a constant."""
     numbers = np.asarray(scales.array(), np.float32)
     return bool(np.all((numbers > _SMALLEST) & (numbers < _LARGEST)))

@@ -1,7 +1,7 @@
 """Convert products of float32 rows with matrices that are quantized by blocks of k.
 
 MatMulNBits(x, codes, scales, zeros, bias)      -> FusedGemm over a block-quantized matrix
-MatMul(x, DequantizeLinear(W, scales, zeros))   -> the same; W of 2, 4 or 8 bits, also for Gemm
+MatMul(x, DequantizeLinear(W, scales, zeros))   -> the same; Gemm too; W has 2, 4 or 8 bits
 
 A matrix with a scale for each column, or one for all, has a single block.
 """
@@ -43,9 +43,9 @@ MATMUL_NBITS = "com.microsoft::MatMulNBits"
 _INT8_LEVEL = 4
 """Accuracy level at which ONNX Runtime rounds x to int8."""
 _INT8_BLOCKS_OF_2_BITS = (32, 64, 128)
-"""Blocks of 2-bit codes for which it does."""
+"""Block sizes of 2-bit codes for which ONNX Runtime rounds x to int8."""
 _ALIGNED = 16
-"""Blocks are multiples of so many codes."""
+"""The number of codes in a block must be a multiple of this."""
 _SIGNED = {DType.I2: 2, DType.I4: 4, DType.I8: 8}
 _UNSIGNED = {DType.U2: 2, DType.U4: 4, DType.U8: 8}
 
@@ -63,7 +63,7 @@ class BlockMatrix:
 
 
 class MatmulNbits:
-    """Convert ONNX Runtime's own operator; x is rounded to int8 where ONNX Runtime does it."""
+    """Convert MatMulNBits; round x to int8 in the cases in which ONNX Runtime does so."""
 
     name = "matmul-nbits"
 
@@ -76,7 +76,7 @@ class MatmulNbits:
             return
         bias = _operand(region, 5)
         if bias and (not is_f32(graph, bias) or graph.spec(bias).shape != (made.n,)):
-            yield Miss(self.name, region.id, "its bias is not a float32 vector")
+            yield Miss(self.name, region.id, "its bias is not a float32 vector over the columns")
             return
         params = GemmParams(made.k, made.n, made.layout, bool(bias))
         operands = [region.operands[0], made.codes, made.scales, *([bias] if bias else [])]
@@ -85,7 +85,7 @@ class MatmulNbits:
 
 
 class DequantizedGemm:
-    """Multiply by the codes of a matrix that is dequantized in front of its product."""
+    """Let a product read the codes of a constant matrix that is dequantized before it."""
 
     name = "dequantized-gemm"
 
@@ -124,7 +124,7 @@ def _operand(region: Region, at: int) -> str:
 
 
 def _left(graph: TileGraph, x: str, k: int) -> str | None:
-    """Return why rows of x cannot be multiplied, or None."""
+    """Return why x is not float32 rows of ``k`` elements, or None."""
     spec = graph.spec(x)
     if spec.dtype is not DType.F32:
         return Reason("x is not float32", Code.UNSUPPORTED_DTYPE)
@@ -146,9 +146,9 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
     if (why := unsupported_blocks(bits, block)) is not None:
         return why
     if min(k, n) < 1:
-        return f"it is a matrix of {k} x {n}"
+        return f"its matrix of {k} x {n} is empty"
     if attribute(region, "weight_prepacked", 0):
-        return "its matrix is packed for another processor"
+        return "its matrix is prepacked for another kernel (weight_prepacked)"
     stored = constants_of(graph, region, region.operands[1])
     if isinstance(stored, str):
         return stored
@@ -163,16 +163,19 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
 
 
 def unsupported_blocks(bits: int, block: int) -> str | None:
-    """Return why codes of so many bits in blocks of so many cannot be read, or None."""
+    """Return why codes of ``bits`` bits in blocks of ``block`` codes are unsupported, or None."""
     if bits in BITS and block % _ALIGNED == 0 and 0 < block <= MAX_BLOCK:
         return None
-    return f"it has codes of {bits} bits in blocks of {block}"
+    return f"codes of {bits} bits in blocks of {block} are not supported"
 
 
 def constants_of(
     graph: TileGraph, region: Region, codes: str
 ) -> tuple[Weight, Weight, Weight | None] | str:
-    """Return codes, scales and zero points (operands 2 and 3), or which of them is no constant."""
+    """Return codes, scales and zero points, or a reason that names the one that is not constant.
+
+    Scales and zero points are operands 2 and 3.
+    """
     beside = _operand(region, 3)
     names = (codes, region.operands[2], *([beside] if beside else []))
     found = [graph.weight(name) for name in names]
@@ -187,7 +190,7 @@ def matrix_of_byte_codes(
     codes: Weight, scales: Weight, zeros: Weight | None, sizes: tuple[int, int], bits: int,
     block: int,
 ) -> BlockMatrix | str:  # fmt: skip
-    """Return the matrix ``[K, N]`` whose codes lie in bytes, column by column, or a reason."""
+    """Return the matrix ``[K, N]`` with codes stored in bytes by column, or why there is none."""
     k, n = sizes
     blocks = -(-k // block)
     if codes.dtype is not DType.U8 or codes.count != n * blocks * block * bits // 8:
@@ -225,7 +228,7 @@ def matrix_of_byte_codes(
 
 
 def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
-    """Return why the blocks of k are not those in order, or None."""
+    """Return why the rows of the matrix are not assigned to blocks in order, or None."""
     if not name:
         return None
     weight = graph.weight(name)
@@ -233,7 +236,7 @@ def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
         return not_constant_reason(name)
     groups = np.asarray(weight.array()).ravel()
     in_order = len(groups) >= k and bool((groups[:k] == np.arange(k) // block).all())
-    return None if in_order else "its rows are assigned to blocks out of order"
+    return None if in_order else "its rows are not assigned to blocks in order"
 
 
 # ---- DequantizeLinear ------------------------------------------------------------------------
@@ -249,9 +252,12 @@ def _dequantized(
     if scales is None or (_operand(source, 2) and zeros is None):
         return not_constant_reason(source.operands[1 if scales is None else 2])
     if bits is None or scales.dtype is not DType.F32:
-        return Reason("its matrix or scales have another type", Code.UNSUPPORTED_DTYPE)
+        return Reason(
+            "its matrix does not have integers of 2, 4 or 8 bits, or its scales are not float32",
+            Code.UNSUPPORTED_DTYPE,
+        )
     if len(stored.shape) != 2 or 0 in stored.shape or attribute(region, "transA", 0):
-        return "its operands are not matrices in order"
+        return "its constant is no matrix, or its left operand is transposed"
     k, n = stored.shape[::-1] if transposed else stored.shape
     if (why := _left(graph, region.operands[0], k)) is not None:
         return why
@@ -259,7 +265,7 @@ def _dequantized(
     if isinstance(block, str):
         return block
     if zeros is not None and (zeros.dtype is not stored.dtype or zeros.shape != scales.shape):
-        return "its zero points are not those of its scales"
+        return "its zero points do not have the type of its codes and the shape of its scales"
     kind = "middle" if zeros is None and stored.dtype in _SIGNED else "integer"
     layout = BlockQuantized(bits, block, kind)
     made = BlockMatrix(layout, k, n, f"{stored.name}_codes", f"{scales.name}_of_{stored.name}")
@@ -272,7 +278,7 @@ def _dequantized(
 
 
 def _block(source: Region, stored: Weight, scales: Weight, k: int, transposed: bool) -> int | str:
-    """Return the length of blocks along k, or why scales do not lie so."""
+    """Return the length of blocks along k, or why the scales are not by block or column."""
     size = int(attribute(source, "block_size", 0))  # type: ignore[call-overload]
     axis = int(attribute(source, "axis", 1)) % 2  # type: ignore[call-overload]
     along_k = 1 if transposed else 0
@@ -282,7 +288,7 @@ def _block(source: Region, stored: Weight, scales: Weight, k: int, transposed: b
         if axis != along_k or scales.shape != tuple(blocks):
             return "its blocks are not along k"
         fits = size % _ALIGNED == 0 and size <= MAX_BLOCK
-        return size if fits else f"it has blocks of {size}"
+        return size if fits else f"blocks of {size} are not supported"
     whole = k + -k % _ALIGNED
     if whole > MAX_BLOCK:
         return f"sums of {k} products may not fit 32 bits"
@@ -298,12 +304,12 @@ def _loads(
     stored: tuple[Weight, Weight, Weight | None],
     transposed: bool,
 ) -> tuple[Callable[[], Array], Callable[[], Array]]:
-    """Return what loads the codes and the scales of a dequantized matrix."""
+    """Return functions that load the codes and the scales of a dequantized matrix."""
     (k, n), (matrix, scales, zeros), blocks = sizes, stored, layout.blocks(sizes[0])
     shift = layout.middle if matrix.dtype in _SIGNED else 0
 
     def by_column(weight: Weight) -> Floats:
-        """Return numbers of blocks as ``[N, blocks]``."""
+        """Return one number per block as ``[N, blocks]``."""
         array = np.asarray(weight.load()).astype(np.float32)
         if array.ndim == 2:
             return array if transposed else array.T

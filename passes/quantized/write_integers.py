@@ -1,4 +1,4 @@
-"""Write products in the integer operators that ONNX Runtime alone runs.
+"""Write products in standard integer operators, which ONNX Runtime runs without custom ops.
 
 x · W    ->    DequantizeLinear(QuantizeLinear(x)) · DequantizeLinear(W)    x has a fixed scale
 x · W    ->    MatMulInteger(DynamicQuantizeLinear(x), W), rescaled         it has none
@@ -28,21 +28,21 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["INTEGER_PRECISIONS", "WriteIntegers"]
 
 INTEGER_PRECISIONS = ("int8", "int4-weights")
-"""Precisions that standard operators can be written in."""
+"""Precisions that standard operators can express."""
 _BLOCK, _BITS = 32, 4
 _ERROR = 1e-3
 """Predicted error of the outputs for each product."""
 _LEAST = 1 << 12
-"""Elements below which a matrix is not worth it."""
+"""Number of elements below which a matrix stays in float32."""
 _AXIS_SINCE = 13
-"""First opset with a scale for each column."""
+"""First opset whose DequantizeLinear can have a scale for each column."""
 _INT8_LEVEL = 4
 """Accuracy level at which ONNX Runtime rounds rows to 8 bits."""
 
 
 @dataclass(frozen=True)
 class WriteIntegers:
-    """Write products with constant matrices in integers, as ``calibrated`` says."""
+    """Write products with constant matrices in integers, with the choices in ``calibrated``."""
 
     precision: str
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
@@ -84,10 +84,12 @@ def _unfit(graph: TileGraph, region: Region) -> str | None:
     if any(attribute(region, name, value) != value for name, value in usual.items()):
         return "its left operand is transposed, or it has factors other than 1"
     if weight.count < _LEAST:
-        return "its matrix is small"
+        return "its matrix is too small to gain from integers"
     if _sizes(region, weight)[0] > MAX_DEPTH:
         return "its sums may not fit 32 bits"
-    return "its opset has no scale for each column" if graph.opset < _AXIS_SINCE else None
+    return (
+        "its opset does not allow a scale for each column" if graph.opset < _AXIS_SINCE else None
+    )
 
 
 def _sizes(region: Region, weight: Weight) -> tuple[int, int]:
@@ -96,7 +98,7 @@ def _sizes(region: Region, weight: Weight) -> tuple[int, int]:
 
 
 def _matrix(s: OnnxBuilder, chosen: CalibratedRounding) -> Array:
-    """Return the product's matrix ``[K, N]``, over the factors of x."""
+    """Return the product's matrix ``[K, N]``, divided by the factors that multiply x."""
     found = np.asarray(s.graph.weights[s.region.operands[1]].load(), np.float32)
     found = found.T if s.attribute("transB", 0) else found
     made: Array = found if chosen.factors is None else found / chosen.factors[:, None]
@@ -108,7 +110,7 @@ def _array(values: Any) -> Callable[[], Array]:
 
 
 def _entered(s: OnnxBuilder, dtype: DType, load: Callable[[], Array], *shape: int) -> str:
-    """Enter a constant; its shape is that of its values by default."""
+    """Add a constant and return its name; by default it has the shape of its values."""
     name = f"{s.region.operands[1]}_of_{s.region.results[0]}_{len(s.weights)}"
     s.weights[name] = Weight(name, dtype, shape or load().shape, load)
     return name
@@ -121,7 +123,7 @@ def _scaled(s: OnnxBuilder, x: str, chosen: CalibratedRounding) -> str:
 
 
 def _int8(s: OnnxBuilder, chosen: CalibratedRounding) -> tuple[str, str]:
-    """Enter the matrix in int8 and the scales of its columns."""
+    """Add the matrix in int8 and the scales of its columns as constants; return their names."""
     k, n = _sizes(s.region, s.graph.weights[s.region.operands[1]])
     return (
         _entered(s, DType.I8, lambda: round_columns(_matrix(s, chosen))[0], k, n),

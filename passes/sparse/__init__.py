@@ -1,1 +1,1 @@
-"""Exploit sparse, low-rank and dead parts of weights, found in them or chosen by compression."""
+"""Exploit sparse, low-rank and dead parts of weights, in the model or chosen by compression."""

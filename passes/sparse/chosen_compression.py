@@ -1,6 +1,6 @@
 """Describe matrices that compression chose to approximate.
 
-Which matrix gets which replacement is decided before planning, from calibration data.
+A search decides before planning, from calibration data, which matrix gets which replacement.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
 
 @dataclass(frozen=True)
 class CompressedMatrix:
-    """Replacement of a matrix ``[K, N]``: two factors ``[K, R]`` and ``[R, N]``, or a pruned copy;
-    and the predicted error of the model's outputs."""
+    """Replacement of a matrix ``[K, N]``, and the predicted error of the model's outputs.
+
+    The replacement is two factors ``[K, R]`` and ``[R, N]``, or a pruned copy.
+    """
 
     matrices: tuple[Floats, ...]
     error: float
@@ -37,20 +39,22 @@ class CompressedMatrix:
 def pruned_for(
     chosen: Mapping[str, CompressedMatrix], graph: TileGraph, region: Region
 ) -> CompressedMatrix | None:
-    """Return the pruned matrix chosen for a product, if there is one and it may be replaced."""
+    """Return the pruned matrix chosen for a product; None if there is none or it may not be
+    used."""
     found = chosen_for(chosen, region, 1)
     return found if found is None or replaceable_matrix(graph, region) is not None else None
 
 
 def reason_not_compressed(value: str) -> Reason:
-    """Return the reason to leave a matrix that compression did not choose for a rule."""
-    return Reason(f"the search did not choose {value!r} for this", Code.NOT_APPLICABLE)
+    """Return the reason of a rule for not changing a matrix: compression did not choose it."""
+    return Reason(f"compression did not choose this for {value!r}", Code.NOT_APPLICABLE)
 
 
 def chosen_for(
     chosen: Mapping[str, CompressedMatrix], region: Region, count: int
 ) -> CompressedMatrix | None:
-    """Return the replacement chosen for a product if it has ``count`` matrices."""
+    """Return the replacement chosen for a product if it consists of ``count`` matrices, else
+    None."""
     params = region.params
     if not isinstance(params, GemmParams) or not isinstance(params.layout, PlainMatrix):
         return None

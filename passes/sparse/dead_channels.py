@@ -65,7 +65,8 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv")
 
 @dataclass(frozen=True)
 class DeadChannels:
-    """Match two products, the first read only by the second, possibly through depthwise ones."""
+    """Match two products, the first read only by the second, directly or through depthwise
+    convolutions."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = DEAD_CHANNELS
@@ -93,10 +94,13 @@ class DeadChannels:
     def _dead(
         self, graph: TileGraph, region: Region
     ) -> tuple[tuple[Region, ...], list[Mask], Mask] | str:
-        """Return the producers, their constant channels and the unused ones, or a reason."""
+        """Return the producers, their constant channels and the unused channels, or why there
+        are none to remove."""
         makers, value = _makers(graph, region), region.operands[0]
         if not makers:
-            return Reason(f"no product of its kind makes {value!r}", Code.NOT_APPLICABLE)
+            return Reason(
+                f"no product or convolution like it computes {value!r}", Code.NOT_APPLICABLE
+            )
         own, unused = [self._constant(graph, m) for m in makers], self._unused(graph, region)
         if not any(found.any() for found in (*own, unused)):
             return Reason(f"no channel of {value!r} is dead", Code.DENSE_WEIGHTS)
@@ -143,9 +147,10 @@ def remove_channels(
     matrix: Floats | None = None,
     error: float = 0.0,
 ) -> Proposal:
-    """Return the products with only the ``kept`` channels; ``values`` are the others' constants.
+    """Propose the products with only the ``kept`` channels.
 
-    ``matrix`` ``[k, n]`` replaces that of the last product.
+    ``values`` holds the constant values of the removed channels.  ``matrix`` ``[k, n]``, if given,
+    replaces the matrix of the last product.
     """
     n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
     x = makers[0].operands[0]
@@ -172,7 +177,7 @@ def remove_channels(
 
 
 def _narrowed(graph: TileGraph, region: Region, kept: Mask, name: str) -> tuple[Any, list[Weight]]:
-    """Return a product of the kept channels, and its operands except the first."""
+    """Return a product's parameters with only the kept channels, and its new weights."""
     params: Any = with_channels(region.params, "result", int(kept.sum()))
     _, matrix, bias, epilogue_inputs, *_ = region.params.split(region.operands)
     weights = graph.weights
@@ -190,7 +195,8 @@ def _shape(spec: TensorSpec, params: Any, n: int) -> TensorSpec:
 
 
 def channel_producers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
-    """Return the producers of the channels a matrix product reads, if any could be removed."""
+    """Return the producers of the channels that a matrix product reads; empty if no channel may
+    be removed."""
     if not isinstance(region.params, GemmParams):
         return ()
     makers = _makers(graph, region)
@@ -198,8 +204,8 @@ def channel_producers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
 
 
 def _makers(graph: TileGraph, region: Region) -> tuple[Region, ...]:
-    """Return the product that makes the channels ``region`` reads, then the depthwise
-    convolutions in between; empty if there is no such product."""
+    """Return the product that computes the channels ``region`` reads, then the depthwise
+    convolutions between the two; empty if there is no such product."""
     found: list[Region] = []
     maker = graph.producer(region.operands[0])
     while maker is not None and is_depthwise(maker.params):
@@ -215,7 +221,7 @@ def _why_fixed(graph: TileGraph, region: Region) -> str | None:
     params = region.params
     if isinstance(params, ConvParams):
         grouped = params.groups > 1 and not is_depthwise(params)
-        said = f"the convolution that makes {region.results[0]!r} has groups"
+        said = f"the convolution that computes {region.results[0]!r} has groups"
         return Reason(said, Code.NOT_APPLICABLE) if grouped else None
     return None if replaceable_matrix(graph, region) else why_not_replaceable(graph, region)
 
@@ -230,7 +236,7 @@ def _check(graph: TileGraph, makers: Sequence[Region], last: Region) -> str | No
             return reason
     value = makers[-1].results[0]
     if any(not _replaceable(graph, r) for r in (*makers, last)):
-        return f"the weights beside {value!r} would have to be stored, which they are not now"
+        return f"weights around {value!r} must stay: they are computed, or others read them"
     if any(graph.weight(v) is None for v in last.operands[2 : 2 + last.params.bias]):
         return Reason(
             f"the bias of the product that reads {value!r} is not constant", Code.NOT_CONSTANT
@@ -259,13 +265,13 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
         return f"the epilogue that computes {value!r} reads operands that differ by row"
     if any(graph.weight(v) is None for v in maker.operands[1:]):
         return Reason(
-            f"an operand of the product that makes {value!r} is not constant", Code.NOT_CONSTANT
+            f"an operand of the product that computes {value!r} is not constant", Code.NOT_CONSTANT
         )
     return None
 
 
 def whole_vectors(alive: Mask) -> Mask:
-    """Return the live channels, padded with dead ones to whole vectors and at least one."""
+    """Return the live channels, padded with dead ones to whole vectors, at least one vector."""
     kept = alive.copy()
     missing = -int(alive.sum()) % ALIGNED if alive.any() else ALIGNED
     kept[np.flatnonzero(~alive)[:missing]] = True
@@ -275,7 +281,7 @@ def whole_vectors(alive: Mask) -> Mask:
 def _constants(
     graph: TileGraph, makers: Sequence[Region], own: Sequence[Mask]
 ) -> tuple[Mask, Floats]:
-    """Return which channels are constant at the end and their values in float64."""
+    """Return which channels are constant after all ``makers``, and their values in float64."""
     constant, values = own[0], _idle(graph, makers[0])
     for maker, zero in zip(makers[1:], own[1:], strict=True):
         if maker.params.window.padded:
@@ -288,7 +294,7 @@ def _constants(
 
 
 def _idle(graph: TileGraph, region: Region, added: Floats | None = None) -> Floats:
-    """Return each channel's value if its weights contribute nothing, or only ``added``."""
+    """Return each channel's value if its weights contribute only ``added`` (0 by default)."""
     params, count = region.params, out_channels(region.params)
     _, _, bias, epilogue_inputs, *_ = params.split(region.operands)
 

@@ -1,7 +1,7 @@
 """Find constant matrices of exactly low rank.
 
-A submatrix with a well-conditioned Gram matrix has full rank, which bounds that of the whole
-matrix from below.  What this does not rule out is projected on a random range.  Source: Halko,
+A submatrix with a well-conditioned Gram matrix has full rank, and the whole matrix has at least
+that rank.  A matrix that this does not rule out is projected on a random range.  Source: Halko,
 Martinsson, Tropp, "Finding structure with randomness" (SIAM Review 2011), algorithm 4.1.
 """
 
@@ -21,11 +21,11 @@ __all__ = ["EPSILON", "Floats", "RankScan", "exact_factors", "largest_rank"]
 
 Floats = npt.NDArray[np.floating[Any]]
 EPSILON = 1e-6
-"""Relative error, in norm, that counts as exact."""
+"""Relative error (in the Frobenius norm) up to which factors count as exact."""
 _SHARE = 4
-"""Ranks up to the smaller side divided by this are looked for: above, little is gained."""
+"""Divisor of the smaller side that gives the largest rank searched for; more gains little."""
 _LEAST = 1 << 16
-"""Elements below which a matrix is not worth splitting."""
+"""Number of elements below which a matrix is not split."""
 _OVERSAMPLED = 8
 _SINGULAR = 1e-9
 """Ratio of squared singular values below which a submatrix may be rank-deficient."""
@@ -37,7 +37,7 @@ def largest_rank(k: int, n: int) -> int:
 
 
 def exact_factors(matrix: Floats, seed: int = 0) -> tuple[Floats, Floats] | None:
-    """Return ``[K, R]`` and ``[R, N]`` in float32, whose product is within :data:`EPSILON`.
+    """Return float32 factors ``[K, R]`` and ``[R, N]`` of a matrix, exact to :data:`EPSILON`.
 
     None if R would exceed :func:`largest_rank`, or if the matrix is not finite.
     """
@@ -86,8 +86,8 @@ def _may_be_low(matrix: Floats, limit: int, chance: np.random.Generator) -> bool
 class RankScan:
     """Factors of constant matrices, each searched for once.
 
-    A candidate matrix is identified by its hash, not its name; a matrix that is ruled out is never
-    read as a whole, not even to hash it.
+    A candidate matrix is identified by its hash, not by its name.  A matrix that a submatrix rules
+    out is never read as a whole, and therefore not hashed.
     """
 
     _full: WeakSet[Weight] = field(default_factory=WeakSet)

@@ -52,7 +52,10 @@ def conv_output(region: Region) -> str:
 
 
 def table_key(table: str) -> str:
-    """Return the key of a replacement for the lookups in a table; its name is that of products."""
+    """Return the key of a replacement for lookups in a table.
+
+    The plain name is the key for products with the table.
+    """
     return f"{table} looked up"
 
 
@@ -74,7 +77,7 @@ class LowRankGemm(PatternPass):
 
     def rewrite(self, m: Match) -> Rewrite | str:
         if m.root.rule == self.name:
-            return Reason("it is a factor already", Code.OTHER_FORM)
+            return Reason("it is already one of two factors", Code.OTHER_FORM)
         if (found := chosen_for(self.chosen, m.root, 2)) is None:
             return reason_not_compressed(m.root.operands[1])
         shape = m.graph.spec(m.root.results[0]).shape
@@ -95,7 +98,7 @@ class LowRankConv(PatternPass):
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
         if m.root.rule == self.name:
-            return Reason("it is a factor already", Code.OTHER_FORM)
+            return Reason("it is already one of two factors", Code.OTHER_FORM)
         other = params.groups > 1 or params.window.rank > 2
         said = "it has groups or more than two axes"
         return Reason(said, Code.NOT_APPLICABLE) if other else None
@@ -137,7 +140,9 @@ class LowRankEmbedding(PatternPass):
 
     def check(self, m: Match) -> str | None:
         first = attribute(m.root, "axis", 0) == 0
-        return None if first else Reason("it takes no rows of a table", Code.NOT_APPLICABLE)
+        return (
+            None if first else Reason("it does not look up rows of a table", Code.NOT_APPLICABLE)
+        )
 
     def rewrite(self, m: Match) -> Rewrite | str:
         region, table, ids = m.root, m.values["table"], m.values["ids"]

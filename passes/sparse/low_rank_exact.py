@@ -40,7 +40,7 @@ LOW_RANK = ("low-rank-gemm", "low-rank-conv", "low-rank-embedding")
 
 @dataclass(frozen=True)
 class LowRankExact(PatternPass):
-    """Split a product by one constant of the model."""
+    """Split a product whose constant matrix has exactly low rank."""
 
     scan: WeightScan = field(default_factory=WeightScan)
     name: str = LOW_RANK_EXACT
@@ -48,9 +48,9 @@ class LowRankExact(PatternPass):
 
     def check(self, m: Match) -> str | None:
         if m.root.rule == self.name:
-            return Reason("it is a factor already", Code.OTHER_FORM)
+            return Reason("it is already one of two factors", Code.OTHER_FORM)
         if m.root.params.splits:
-            return Reason("its result is split, which one factor cannot be", Code.OTHER_FORM)
+            return Reason("it is a merged product with several results", Code.OTHER_FORM)
         return (
             None if replaceable_matrix(m.graph, m.root) else why_not_replaceable(m.graph, m.root)
         )
@@ -66,11 +66,11 @@ class LowRankExact(PatternPass):
         return two_products(self.name, region, *factors, shape[:-1], EPSILON)
 
     def _factors(self, graph: TileGraph, region: Region) -> tuple[Floats, Floats] | None:
-        """Return ``[K, R]`` and ``[R, N]`` of the matrix as the product holds it now.
+        """Return factors ``[K, R]`` and ``[R, N]`` of the product's current matrix, or None.
 
-        A matrix that was narrowed has at most the rank of the model's, which is asked first: most
-        are of full rank, and a narrowed one has to be computed to be looked at.  A merged matrix
-        is not looked at.
+        A matrix that lost channels has at most the rank of the model's matrix, which is searched
+        first: most have full rank, and a matrix without some channels must be computed to be
+        searched.  A merged matrix is not searched.
         """
         products = [n for n in region.nodes if n.op in ("MatMul", "Gemm")]
         source = graph.weight(products[0].inputs[1]) if len(products) == 1 else None
@@ -96,7 +96,7 @@ def two_products(
 ) -> Rewrite:
     """Return products by ``[K, R]`` and ``[R, N]``, the second with the region's epilogue.
 
-    The rank is padded with zeros to whole vectors.
+    Zeros pad the rank to a multiple of the vector width.
     """
     rank = round_up_aligned(a.shape[1])
     middle = f"{region.results[0]}_rank{a.shape[1]}"

@@ -45,7 +45,7 @@ class PruneChannels:
         kept = whole_vectors(np.any(matrix, axis=1))
         makers = channel_producers(graph, region)
         if kept.all() or not makers:
-            why = f"no product whose channels may go makes {region.operands[0]!r}"
+            why = f"no product with removable channels computes {region.operands[0]!r}"
             few = Reason(f"too few rows of {region.operands[1]!r} are zero", Code.DENSE_WEIGHTS)
             yield Miss(self.name, region.id, few if kept.all() else why)
             return

@@ -38,8 +38,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
-    """Return the projection and the attention whose heads a product reads, if any may be
-    removed."""
+    """Return the projection and the attention whose heads a product reads; None if no head may
+    be removed."""
     attention = graph.producer(region.operands[0])
     if attention is None or not isinstance(attention.params, AttentionParams):
         return None
@@ -77,7 +77,7 @@ class PruneHeads:
             yield Miss(self.name, region.id, reason_not_compressed(region.operands[1]))
             return
         if (behind := prunable_heads(graph, region)) is None:
-            why = f"no attention whose heads may go makes {region.operands[0]!r}"
+            why = f"no attention with removable heads computes {region.operands[0]!r}"
             yield Miss(self.name, region.id, why)
             return
         (matrix,) = found.matrices
@@ -86,7 +86,10 @@ class PruneHeads:
         if not kept.all() and kept.any():
             yield self._without(graph, (*behind, region), kept, found)
         else:
-            why = Reason(f"no head has only zeros in {region.operands[1]!r}", Code.DENSE_WEIGHTS)
+            why = Reason(
+                f"in {region.operands[1]!r}, no head or every head has only zeros",
+                Code.DENSE_WEIGHTS,
+            )
             yield Miss(self.name, region.id, why)
 
     def _without(

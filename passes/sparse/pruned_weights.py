@@ -44,7 +44,8 @@ def in_channels(params: Products) -> int:
 
 
 def with_channels(params: Any, side: str, n: int) -> Any:
-    """Return parameters with ``n`` channels on one side, or on both if depthwise."""
+    """Return parameters with ``n`` channels on ``side`` ("operand" or "result"); a depthwise
+    convolution gets ``n`` on both."""
     if is_depthwise(params):
         return dataclasses.replace(params, filters=n, channels=n, groups=n)
     if isinstance(params, ConvParams):
@@ -71,8 +72,8 @@ def with_matrix(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]
 def pruned_weight(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
-    """Return the matrix or filters with the kept channels of result (axis 0) or operand (axis
-    1)."""
+    """Return the matrix or filters with only the kept channels, of the result (axis 0) or of the
+    operand (axis 1)."""
 
     def part() -> Floats:
         return np.compress(kept, plain_weights(old, weight), axis)
@@ -88,7 +89,7 @@ def pruned_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
 
 
 def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
-    """Return the kept elements of an operand with one per channel; a scalar stays."""
+    """Return the kept elements of an operand with one element per channel; a scalar as it is."""
     if weight.count == 1:
         return Weight(name, weight.dtype, weight.shape, weight.load)
     axis = weight.shape.index(len(kept))
@@ -99,7 +100,7 @@ def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
 def shifted_bias(
     name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
 ) -> Weight:
-    """Return the bias plus what the weights make of channels of constant ``values``."""
+    """Return the bias plus the contribution of channels with constant ``values``."""
     count = out_channels(params)
 
     def load() -> Array:

@@ -1,7 +1,8 @@
-"""Find zeros in constant matrices: sample first, and count only where the sample has some.
+"""Find zeros in constant matrices: sample first, and read a matrix only if the sample has zeros.
 
-Sparse kernels skip one k in sixteen columns, so the zero map of a matrix is ``[⌈N/16⌉, K]``, true
-where sixteen neighbours are all zero.  Zero rows, columns and coarser blocks follow from it.
+Sparse kernels skip one step of k for sixteen columns at once.  So the zero map of a matrix is
+``[⌈N/16⌉, K]``, true where sixteen neighbours are all zero.  Zero rows, columns and coarser blocks
+follow from it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 Mask = npt.NDArray[np.bool_]
 _SAMPLE = 2048
-"""Elements sampled before a matrix counts as dense."""
+"""Number of elements in a sample."""
 LEAST_ZEROS = 0.1
 """Share of zeros below which sparse kernels cannot gain."""
 
@@ -71,7 +72,7 @@ def nonzero_tiles(zeros: Mask, block: int) -> TileSet:
 
 @dataclass
 class ZeroMaps:
-    """Zero maps of constant matrices, each computed once, whatever the matrix is called.
+    """Zero maps of constant matrices, each computed once even if a matrix has several names.
 
     ``looked`` counts the matrices that were read as a whole.
     """

@@ -1,8 +1,8 @@
 """Find zeros, blocks and N:M patterns in constant matrices, with an early exit.
 
-Probes come first: sampled elements estimate the share of zeros, and one strip of the matrix tells
-whether rows or columns may be zero.  Only a matrix in which a probe finds something is read as a
-whole, and is then identified by its hash.
+Probes come first: sampled elements estimate the share of zeros, and a strip of the matrix shows
+whether rows or columns may be zero.  Only if a probe finds zeros is the matrix read as a whole and
+identified by its hash.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 GROUPS = ((1, 4), (2, 8), (2, 4), (4, 8))
-"""N:M patterns looked for (N of M neighbours are not zero), the sparsest first."""
+"""N:M patterns to search for (at most N of M neighbours are not zero), the sparsest first."""
 _STRIP = 64
-"""Rows and columns that are probed for others that are zero."""
+"""Number of rows and columns that are read to find zero columns and rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class ZeroStructure:
     """Zeros of a matrix ``[rows, columns]``.
 
     ``zeros`` is the share of zero elements, ``blocks`` that of zero 16 x 16 blocks.  ``rows`` and
-    ``columns`` mark zero lines; an empty mask means none.  ``pattern`` is an N:M pattern
-    ``(N, M, axis)`` that the whole matrix keeps.
+    ``columns`` mark lines that are all zero; an empty mask means none.  ``pattern`` is an N:M
+    pattern ``(N, M, axis)`` that holds in the whole matrix, or None.
     """
 
     zeros: float = 0.0
@@ -104,7 +104,7 @@ def _pattern(kept: Mask, zeros: float) -> tuple[int, int, int] | None:
 
 @dataclass
 class WeightScan:
-    """Weight analysis: what is known of constant matrices, shared by all passes and plans."""
+    """Weight analysis: the zeros and factors of constant matrices, shared by passes and plans."""
 
     ranks: RankScan = field(default_factory=RankScan)
     zeros: ZeroMaps = field(default_factory=ZeroMaps)

@@ -134,7 +134,7 @@ def test_more_than_four_tables_are_a_reason() -> None:
         total = net("Add", total, lookup(net, ids))
     graph = net.graph(total)
     trace = schedule_only(graph, LIFT, SUM)
-    assert reasons(trace, "embedding-sum") == {"more than 4 tables"}
+    assert reasons(trace, "embedding-sum") == {"the lookup would read more than 4 tables"}
     assert_same(net, graph, {"i": IDS["i"]})
 
 

@@ -294,7 +294,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
     [
         (
             {"strides": [2, 2], "pads": [1, 1, 0, 0]},
-            "its kernel, stride and padding give outputs of unequal phases",
+            "its kernel, stride and padding give phases of unequal size",
         ),
         (
             {"strides": [3, 3], "output_padding": [1, 1]},
@@ -306,7 +306,7 @@ def test_a_transposed_convolution_to_few_channels_sums_what_taps_give(
             {"output_shape": [18, 14], "strides": [2, 2]},
             "its output_shape or auto_pad sets the size of the result",
         ),
-        ({"group": 4}, "its groups are not whole vectors of channels"),
+        ({"group": 4}, "its channels per group are not a multiple of the vector width"),
     ],
 )
 def test_other_transposed_convolutions_stay(attrs: dict[str, Any], reason: str) -> None:

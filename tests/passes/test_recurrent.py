@@ -105,8 +105,8 @@ def test_results_nobody_wants_are_not_computed() -> None:
 @pytest.mark.parametrize(
     ("op", "attrs", "reason"),
     [
-        ("LSTM", {"clip": 0.5}, "it clips, couples its gates, or has the batch first"),
-        ("LSTM", {"input_forget": 1}, "it clips, couples its gates, or has the batch first"),
+        ("LSTM", {"clip": 0.5}, "it sets clip, input_forget or layout"),
+        ("LSTM", {"input_forget": 1}, "it sets clip, input_forget or layout"),
         ("LSTM", {"activations": ["Tanh"] * 3}, "its activations are not the defaults"),
     ],
 )  # fmt: skip
@@ -122,7 +122,7 @@ def test_lengths_and_fed_matrices_are_named() -> None:
     lengths = net.const(np.full(BATCH, STEPS), np.int32)
     graph = net.graph(net("GRU", *operands, lengths, **usual("GRU")))
     trace = schedule_only(graph, RulePass(RECURRENT))
-    assert reasons(trace, "recurrent") == {f"sequences have individual lengths, {lengths!r}"}
+    assert reasons(trace, "recurrent") == {f"its sequences have individual lengths, {lengths!r}"}
     net, operands = cell("GRU")
     operands[2] = net.input("r", 1, 3 * HIDDEN, HIDDEN)
     trace = schedule_only(net.graph(net("GRU", *operands, **usual("GRU"))), RulePass(RECURRENT))

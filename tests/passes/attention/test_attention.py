@@ -325,7 +325,7 @@ GUARDED = {
 MISSES = {
     "masked, then scaled": (
         replace(PLAIN, mask=scaled_after),
-        "the scores are masked before they are scaled",
+        "a mask is added to the scores before they are scaled",
     ),
     "replaced where another mask was added": (
         replace(PLAIN, mask=replaced_after),
@@ -397,7 +397,7 @@ def test_weights_read_elsewhere_are_a_reason() -> None:
     y = PLAIN.build(net)
     graph = net.graph(y, net("Exp", "p"))
     assert reasons(schedule_only(graph, Attention()), "attention") == {
-        "the Softmax is not read by a single product with v"
+        "the Softmax result has readers other than a single product with v"
     }
 
 

@@ -302,8 +302,8 @@ def added_to_a_number(net: Net, scores: str) -> str:
 
 
 INTERFERING = {
-    mixed: "causality and another condition are masked as one beside a second mask",
-    added_to_a_number: "one mask is added to the scores, another one then replaces them",
+    mixed: "a condition that includes causality replaces scores that have another mask",
+    added_to_a_number: "one mask is added to scores that another mask replaces",
 }
 
 
@@ -330,7 +330,9 @@ def test_an_order_needs_an_opset_whose_bodies_can_count(opset: int) -> None:
     graph = loaded(net, net("MatMul", p, v))
     trace = schedule_only(graph, Attention())
     if opset < 11:
-        assert reasons(trace, "attention") == {"its body needs Range, which came with opset 11"}
+        assert reasons(trace, "attention") == {
+            "its function body needs Range, which requires opset 11"
+        }
     else:
         assert only(graph, "FusedAttention").params.causal != "none"
     assert_same(net, graph, feeds(net))

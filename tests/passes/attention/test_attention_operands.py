@@ -285,7 +285,7 @@ def test_scores_read_outside_are_a_reason() -> None:
     q, k, v = (net.input(x, B, H, S, D) for x in "qkv")
     y = net.many("Attention", 4, q, k, v)
     _, trace = lifted(net, (y[0], y[3]))
-    assert reasons(trace, "attention-op") == {"its attention scores are read too"}
+    assert reasons(trace, "attention-op") == {"its output of attention scores is used"}
 
 
 def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
@@ -330,11 +330,11 @@ def test_multi_head_attention() -> None:
         ("MultiHeadAttention", ["q", "k", "v", "b"], "it has a bias"),
         (
             "MultiHeadAttention", ["q", "k", "v", "", "lengths"],
-            "its mask is not one number for each key",
+            "its mask does not hold one number for each key",
         ),
         (
             "MultiHeadAttention", ["q", "k", "v", "", "items"],
-            "its mask is not one number for each key",
+            "its mask does not hold one number for each key",
         ),
         ("MultiHeadAttention", ["q"], "q, k and v are packed in one tensor"),
         ("MultiHeadAttention", ["q", *"kv", *[""] * 5, "n"], "it has a past_sequence_length"),

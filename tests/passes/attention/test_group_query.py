@@ -210,9 +210,9 @@ def test_a_decoder_computes_places_once_and_is_one_program(
         ({"smooth_softmax": 1}, "its smooth_softmax is 1"),
         ({"local_window_size": 0}, "its window of 0 keys is not supported"),
         ({"rotated": 16, "rotary_interleaved": 1},
-         "it rotates a part of each head in interleaved pairs"),
+         "it rotates only a part of each head in interleaved pairs"),
         ({"local_window_size": 3, "bias": (1, 1)}, "it has both a window and an attention bias"),
-        ({"bias": (1, 3)}, "its bias is not one of its heads"),
+        ({"bias": (1, 3)}, "its attention bias does not broadcast over its heads"),
         ({"cache": "held"}, ""),
     ],
 )  # fmt: skip

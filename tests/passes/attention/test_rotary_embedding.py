@@ -81,7 +81,7 @@ def test_the_head_split_before_it_is_read_in_place() -> None:
         (("batch", 3, "seq", "d"), {}, 8, "the number or size of its heads is not known"),
         (
             ("batch", 3, "seq", 24), {"interleaved": 1, "rotary_embedding_dim": 16}, 8,
-            "it rotates a part of each head in interleaved pairs, or its tables do not fit",
+            "it rotates only a part of each head in interleaved pairs, or its tables do not fit",
         ),
     ],
 )  # fmt: skip

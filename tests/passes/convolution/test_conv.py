@@ -185,7 +185,7 @@ def test_same_padding_of_unknown_sizes_is_refused() -> None:
     graph = net.graph(one, two)
     trace = schedule_only(graph, *LIFT)
     assert ops(graph).count("FusedConv") == 1
-    assert reasons(trace, "conv") == {"auto_pad over a size that is not known"}
+    assert reasons(trace, "conv") == {"its auto_pad depends on a size that is not known"}
 
 
 # ---- padding in front --------------------------------------------------------------------
@@ -204,7 +204,12 @@ def test_zeros_in_front_become_padding() -> None:
     ("pads", "value", "mode", "reason"),
     [
         ((0, 0, 1, 1, 0, 0, 1, 1), 1.0, "constant", "the padding is not zero"),
-        ((0, 0, 1, 1, 0, 0, 1, 1), 0.0, "reflect", "the padding repeats or mirrors"),
+        (
+            (0, 0, 1, 1, 0, 0, 1, 1),
+            0.0,
+            "reflect",
+            "the padding repeats or mirrors elements instead of adding zeros",
+        ),
         ((0, 0, -1, 1, 0, 0, 1, 1), 0.0, "constant", "batch or channels are padded"),
         ((0, 0, 1, 1, 1, 0, 1, 1), 0.0, "constant", "batch or channels are padded"),
     ],
@@ -247,7 +252,9 @@ def test_batch_norm_before_padding_stays_in_front() -> None:
     graph = net.graph(convolve(net, batch_norm(net, x, 16), 20, 16))
     trace = schedule_only(graph, *LIFT)
     assert ops(graph) == ["BatchNormalization", "FusedConv"]
-    assert reasons(trace, "conv-batch-norm") == {"the norm's shift would reach into the padding"}
+    assert reasons(trace, "conv-batch-norm") == {
+        "the convolution pads, and the norm's shift does not apply to padding"
+    }
     optimized(graph)
     assert "BatchNormalization" not in ops(graph)
     assert_same(net, graph, FEEDS)
@@ -304,7 +311,7 @@ def test_one_number_per_position_is_no_epilogue() -> None:
     graph = net.graph(net("Mul", convolve(net, x, 16, 16), net.weight(1, 1, 9, 7)))
     schedule_only(graph, *LIFT)
     trace = schedule_only(graph, *FUSE)
-    assert any("not regular over channels" in r for r in reasons(trace, "conv-epilogue"))
+    assert any("is not full, per channel or scalar" in r for r in reasons(trace, "conv-epilogue"))
 
 
 def test_winograd_only_where_it_is_exact_mathematics() -> None:
@@ -504,5 +511,5 @@ def test_indices_of_a_pool_keep_it() -> None:
     y, where = net.many("MaxPool", 2, x, kernel_shape=[2, 2])
     graph = net.graph(y, where)
     trace = schedule_only(graph, RulePass(pool.POOL))
-    assert reasons(trace, "pool") == {"its indices are read too"}
+    assert reasons(trace, "pool") == {"its output of indices is used"}
     assert DType.F32 is graph.spec(y).dtype

@@ -73,7 +73,7 @@ def test_pointwise_convolutions_and_a_norm_add_up() -> None:
 
 
 REFUSED = {
-    "a branch reads what the widest one does not": lambda net, x: (
+    "a branch reads positions that the widest window does not": lambda net, x: (
         conv(net, x, 16, (1, 3)), conv(net, x, 16, (3, 1)),
     ),
     "its branches differ in channels, groups or strides": lambda net, x: (
@@ -82,7 +82,7 @@ REFUSED = {
     "its branches read different values": lambda net, x: (
         conv(net, x, 16, (3, 3)), conv(net, net("Relu", x), 16, (3, 3)),
     ),
-    "its branches differ in size": lambda net, x: (
+    "the results of its branches differ in shape": lambda net, x: (
         conv(net, x, 16, (3, 3)), net("Conv", x, net.weight(1, 16, 1, 1)),
     ),
     "the sum has terms that are not convolutions of this input": lambda net, x: (

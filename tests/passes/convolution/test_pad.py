@@ -67,14 +67,14 @@ def test_padding_with_what_is_inside(mode: str) -> None:
 @pytest.mark.parametrize(
     ("pads", "attrs", "reason"),
     [
-        ((0, 0, 1, 1, 0, 0, 1, 1), {"mode": "wrap"}, "the padding wraps around"),
+        ((0, 0, 1, 1, 0, 0, 1, 1), {"mode": "wrap"}, "its mode (wrap) is not supported"),
         (
             (0, 0, 1, -1, 0, 0, 1, 1),
             {"mode": "edge"},
-            "how much is padded is computed, or below zero",
+            "an amount of padding is computed or negative",
         ),
         ((0, 1, 1, 1, 0, 0, 1, 1), {}, "batch or channels are padded"),
-        (None, {}, "how much is padded is not known"),
+        (None, {}, "the amounts of padding are not known"),
     ],
 )
 def test_other_padding_stays(pads: Any, attrs: dict[str, Any], reason: str) -> None:

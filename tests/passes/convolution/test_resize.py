@@ -170,10 +170,10 @@ def test_what_is_computed_from_it_tells_no_size(tmp_path: Path) -> None:
     [
         ((2, 5, "h", 7), {"scales": (1, 1, 1.5, 2)}, "not a whole number of pixels"),
         ((2, 5, 3, 6, 7), {"scales": (1, 1, 2, 2, 2)}, "two spatial axes"),
-        ((2, 5, 6, 7), {"scales": (1, 2, 2, 2)}, "resizes images or channels"),
+        ((2, 5, 6, 7), {"scales": (1, 2, 2, 2)}, "resizes the batch or channel axis"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "antialias": 1}, "antialias"),
         ((2, 5, 6, 7), {"scales": (1, 1, 2, 2), "how": "tf_crop_and_resize"}, "tf_crop"),
-        ((2, 5, 6, 7), {"sizes": (2, 5, 7, 9), "mode": "nearest"}, "by round_prefer_floor"),
+        ((2, 5, 6, 7), {"sizes": (2, 5, 7, 9), "mode": "nearest"}, "round_prefer_floor rounding"),
     ],
 )
 def test_what_is_left(shape: Any, settings: dict[str, Any], why: str) -> None:

@@ -238,7 +238,7 @@ def test_other_masks_of_an_attention_stay(sizes: tuple[int, ...]) -> None:
             num_heads=2, domain=MS)  # fmt: skip
     net.graph(y)
     trace = schedule_only(loaded(net, y), Decompose())
-    assert reasons(trace, "decompose") == {"its mask is not one number for each key"}
+    assert reasons(trace, "decompose") == {"its mask does not hold one number for each key"}
 
 
 def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:
@@ -259,7 +259,7 @@ def test_the_sizes_of_an_attention_s_projections_may_differ() -> None:
         (
             lambda n, x: n.many("SkipLayerNormalization", 2, x, x, n.weight(16), domain=MS,
                                 name="y"),
-            "its result 'y_1' is read too",
+            "its result 'y_1' is used",
         ),
         (
             lambda n, x: (n("LayerNormalization", x, n.input("g", 16), axis=1),),

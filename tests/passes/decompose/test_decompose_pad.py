@@ -65,12 +65,12 @@ def test_rows_of_any_length_in_any_number(pads: tuple[int, ...]) -> None:
     ("sizes", "pads", "value", "reason"),
     [
         (("n", 3, 5, 6), (0, 0, 1, 1, 0, 0, 1, 1), 0.0, None),  # an image as it is
-        (("n", 5, 6, 16), (0, 0, 0, 0, 0, -1, 1, 0), 0.0, "it cuts"),
+        (("n", 5, 6, 16), (0, 0, 0, 0, 0, -1, 1, 0), 0.0, "an amount of padding is negative"),
         (("n", 5, 16), (0, 2, 0, 0, 0, 0), 1.0, "the padding is not zero"),
         (("n", 5, 6, 16), (0, 1, 0, 1, 0, 0, 0, 0), 0.0,
-         "more than two neighbouring axes are padded"),
+         "the padded axes are not two neighbouring ones"),
         (("n", 5, 6, "c"), (0, 1, 0, 0, 0, 0, 0, 0), 0.0,
-         "how long the padded rows are is not known"),
+         "an extent behind the padded axes is not known"),
         (("n", "m", 5, 6, 16), (0, 0, 1, 0, 0, 0, 0, 0, 0, 0), 0.0,
          "the sizes of its axes are not known"),
     ],

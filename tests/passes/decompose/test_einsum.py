@@ -70,12 +70,12 @@ def test_rows_of_two_axes_beside_a_batch_of_no_known_size() -> None:
     ("equation", "shapes", "reason"),
     [
         ("ii->i", [(4, 4)], "it takes the diagonal of an operand"),
-        ("ij->i", [(4, 5)], "it sums over an axis of one operand"),
-        ("ij,k->ik", [(4, 5), (3,)], "it sums over an axis of one operand"),
+        ("ij->i", [(4, 5)], "it sums over an axis that only one operand has"),
+        ("ij,k->ik", [(4, 5), (3,)], "it sums over an axis that only one operand has"),
         ("...ij->...ji", [(2, 4, 5)],
          "its equation has an ellipsis, or it has more than two operands"),
         ("ij,ij->ij", [(4, 5), (1, 5)],
-         "its operands are not known to have one size of axis 'i'"),
+         "its operands are not known to have equal sizes along axis 'i'"),
     ],
 )  # fmt: skip
 def test_others_stay(equation: str, shapes: list[tuple[int, ...]], reason: str) -> None:

@@ -243,7 +243,9 @@ def test_products_read_transposed_operands_themselves() -> None:
     graph = net.graph(net("MatMul", x, k))
     trace = schedule_only(graph, StridedCopy())
     assert ops(graph) == ["Transpose", "MatMul"]
-    assert reasons(trace, "strided-copy") == {"ONNX Runtime's product reads it transposed"}
+    assert reasons(trace, "strided-copy") == {
+        "ONNX Runtime's MatMul reads a transposed matrix in place"
+    }
 
 
 def test_products_read_transposed_operands_behind_a_scale() -> None:
@@ -253,7 +255,9 @@ def test_products_read_transposed_operands_behind_a_scale() -> None:
     schedule_only(graph, ElementwiseOp())
     trace = schedule_only(graph, StridedCopy(), FuseView())
     assert ops(graph) == ["Transpose", "FusedElementwise", "MatMul"]
-    assert reasons(trace, "fuse-view") == {"ONNX Runtime's product reads it transposed"}
+    assert reasons(trace, "fuse-view") == {
+        "ONNX Runtime's MatMul reads a transposed matrix in place"
+    }
 
 
 # ---- concatenations ------------------------------------------------------------------------

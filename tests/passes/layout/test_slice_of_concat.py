@@ -75,7 +75,7 @@ LEFT: dict[str, tuple[Write, str]] = {
     "another axis": (lambda n: read(n, split(n, joined(n), 1, 3, axis=2)), ""),
     "the whole is read, behind moves": (lambda n: levels(n, shared=True), ""),
     "a part is an output": (
-        lambda n: tuple(split(n, joined(n), 3, 2, 6)), "is an output and something else too",
+        lambda n: tuple(split(n, joined(n), 3, 2, 6)), "a part is a graph output",
     ),
 }  # fmt: skip
 

@@ -312,7 +312,7 @@ def test_an_operand_repeated_along_the_batch_is_the_reason() -> None:
     graph = net.graph(net("Add", linear(net, x), net.input("r", "seq", N)))
     trace = optimized(graph)
     assert reasons(trace, "gemm-epilogue") == {
-        f"operand f32[seq,{N}] is not regular over f32[batch,seq,{N}]"
+        f"operand f32[seq,{N}] is not full, row, column or scalar over f32[batch,seq,{N}]"
     }
     assert_same(net, graph, FEEDS | {"r": normal(5, N, seed=3)})
 

@@ -145,7 +145,7 @@ def test_reasons() -> None:
     trace = schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
     assert reasons(trace, "matmul") == {
         "the operands are not float32",
-        f"{quantized!r} is quantized, for which integer kernels are faster",
+        f"{quantized!r} is quantized, and integer kernels are faster for it",
     }
     assert sorted(ops(graph)) == ["DequantizeLinear", "FusedMatMul", "MatMul", "MatMul"]
 

@@ -85,7 +85,7 @@ def test_projections_to_fewer_heads_of_keys_become_one() -> None:
         (lambda n: projected(n, xs="zxx"), "the projections read different inputs"),
         (
             lambda n: projected(n, (24, 24, 24)),
-            "the projections' columns do not come in whole vectors",
+            "the projections' columns are not whole vectors, or only some have a bias",
         ),
     ],
 )

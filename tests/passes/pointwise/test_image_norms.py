@@ -83,7 +83,8 @@ def test_a_spelling_is_a_channel_norm(name: str) -> None:
 
 MISSED: dict[str, tuple[Write, str, str]] = {
     "per group": (
-        lambda n, x: group_norm(n, x, 2.0), "group-norm", "it has a weight per group too"
+        lambda n, x: group_norm(n, x, 2.0), "group-norm",
+        "its InstanceNormalization also has weights per group"
     ),
     "another shape": (
         lambda n, x: group_norm(n, x, back=n.ints(0, 3, -1, 7)),

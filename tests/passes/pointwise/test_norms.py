@@ -207,7 +207,7 @@ def test_the_mean_as_a_second_result_is_a_reason() -> None:
     net, x = new()
     y, mean = net.many("LayerNormalization", 2, x, net.weight(16), net.weight(16))
     trace = schedule_only(net.graph(y, mean), *RULES)
-    assert reasons(trace, "layer-norm-op") == {"its mean or deviation is read too"}
+    assert reasons(trace, "layer-norm-op") == {"its mean or deviation output is used"}
 
 
 def test_an_unread_second_result_is_none() -> None:
@@ -281,6 +281,8 @@ def test_an_operand_repeated_along_the_batch_is_a_reason() -> None:
     y, _ = normed_sum(net, x, net.input("r", 1, "seq", 16))
     graph = net.graph(y)
     trace = optimized(graph)
-    assert reasons(trace, "norm-prologue") == {"the prologue's operands are not regular over rows"}
+    assert reasons(trace, "norm-prologue") == {
+        "an operand of the prologue does not broadcast over rows and columns"
+    }
     assert ops(graph) == ["FusedElementwise", "FusedNorm"]
     assert_same(net, graph, FEEDS | {"r": normal(1, 5, 16, seed=1)})
