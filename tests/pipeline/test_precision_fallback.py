@@ -76,7 +76,7 @@ def test_the_front_stays_exact_as_far_as_needed(needed: int) -> None:
     assert needed <= kept <= needed + 1
     assert one.asked <= 8
     places = f" in {kept} of 20 places" if kept < 20 else ""
-    assert one.warnings == [f"without conv-bf16{places}: with all of it, it was wrong"]
+    assert one.warnings == [f"dropped conv-bf16{places}: otherwise, it was wrong"]
 
 
 def test_another_rule_where_the_first_is_not_to_blame() -> None:
@@ -87,7 +87,7 @@ def test_another_rule_where_the_first_is_not_to_blame() -> None:
 def test_two_rules_where_neither_is_enough() -> None:
     one = strict(rule="conv-bf16", needed=6, too="gemm-bf16")
     assert one._precision_culprits() == {"gemm-bf16 8", "conv-bf16 6"}
-    assert one.warnings[0].startswith("without gemm-bf16, conv-bf16 in 6 of 20 places: ")
+    assert one.warnings[0].startswith("dropped gemm-bf16, conv-bf16 in 6 of 20 places: ")
 
 
 def test_squares_of_errors_tell_where_to_look() -> None:
@@ -180,7 +180,7 @@ def test_what_timing_leaves_is_within_tolerance_too(monkeypatch: pytest.MonkeyPa
     one._right = whole
     kept = cast(Any, one.time(whole))
     assert kept.dropped == {"slow", "gemm-bf16 3"}, "the rounding, not the run, is given up"
-    assert one.warnings == ["without gemm-bf16 in 3 of 8 places: with all of it, it was wrong"]
+    assert one.warnings == ["dropped gemm-bf16 in 3 of 8 places: otherwise, it was wrong"]
     assert one.decision is not None
     assert {v.group.key: v.kept for v in one.decision.verdicts} == {"slow": False, "fast": True}
 

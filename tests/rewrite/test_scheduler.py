@@ -88,7 +88,7 @@ def test_the_greater_gain_goes_first_and_supersedes_the_other() -> None:
     between = graph.regions()[1].nodes[0].outputs[0]
     assert verdicts(trace) == [
         ("relu-exp", "applied", ""),
-        ("tanh-relu", "superseded", f"relu-exp rewrote {between!r} before"),
+        ("tanh-relu", "superseded", f"relu-exp rewrote {between!r} first"),
     ]
     assert [d.gain_us for d in trace.entries] == [5.5, 1.5]
 

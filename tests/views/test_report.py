@@ -303,7 +303,7 @@ def test_the_headline_gives_the_lower_bound() -> None:
     assert gain_in_words((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
     assert gain_in_words(()) == "not timed"
     few = replace(TIMING, low=0.0)
-    assert gain_in_words((few,)) == "2.00× in the median, of too few runs for bounds"
+    assert gain_in_words((few,)) == "2.00× in the median, with too few runs for bounds"
 
 
 def test_layers_go_by_the_original_nodes_and_kernels_are_named_on_request() -> None:

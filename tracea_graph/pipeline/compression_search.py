@@ -370,7 +370,7 @@ class ChosenCompression:
 
     ``inputs`` are used to verify and time, ``planner`` plans with the compressed matrices, and
     ``holdout_error`` measures a result on held-out inputs, by the user's ``own_metric`` or as a
-    share of max|y|.  ``steers``: that metric decides how much precision is given up.
+    share of max|y|.  ``steers`` says that the metric decides how much precision is given up.
     """
 
     inputs: ModelInputs

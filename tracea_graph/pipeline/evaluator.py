@@ -421,7 +421,7 @@ class Evaluator:
             rule + f" in {n} of {len(keys[rule])} places" * (n < len(keys[rule]))
             for rule, n in counts.items()
         )
-        self.warnings.append(f"without {where}: with all of it, {self.verification.sentence}")
+        self.warnings.append(f"dropped {where}: otherwise, {self.verification.sentence}")
         return frozenset(keys[rule][n - 1] for rule, n in counts.items()) - self.dropped
 
     def _bisect(self, full: BuiltModel) -> frozenset[str]:

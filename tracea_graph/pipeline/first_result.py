@@ -51,7 +51,7 @@ class FirstResult:
 
     @property
     def warning(self) -> str:
-        """What the report of an interrupted run says."""
+        """The warning in the report of an interrupted run."""
         found = self.built.built
         levels = f" and kernels for {', '.join(found.levels)} only" if found else ""
         return (

@@ -219,7 +219,9 @@ class Planner:
                 self._known_unprofitable |= unprofitable
                 return self._planned(frozen, excluded, unclustered)
         except OutOfTime:
-            self.deadline.note(f"planning ended early: kernels below {_WORTH_US:g} µs are kept")
+            self.deadline.note(
+                f"planning ended early: kernels that may save less than {_WORTH_US:g} µs are kept"
+            )
         return plan
 
     def plan_under(

@@ -73,9 +73,9 @@ def _fewest(
 ) -> int:
     """Return the fewest leading regions to keep exact for an error of at most ``most``.
 
-    All ``count`` suffice; ``none`` is an estimate of the error without any.  Errors of regions
-    are independent, so their squares add up: where the sum crosses the limit follows from both
-    ends, in fewer measurements than by halving, which is what the third and later ones do.
+    All ``count`` suffice; ``none`` is an estimate of the error if none is kept exact.  Errors of
+    regions are independent, so their squares add up.  The first two measurements are therefore
+    placed where interpolation between both ends predicts the limit; later ones halve the range.
     """
     low, high, step = 0, count, max(1, count // _RESOLUTION)  # undoing `low` is not enough
     below, above, asked = none, error(count), 0

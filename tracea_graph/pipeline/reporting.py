@@ -264,7 +264,7 @@ class Reporter:
         if kept is None and self._is_float32:
             again = replace(self.model, widened=frozenset(), float32_form=None)
             why = replace(self, model=again)._reason(None, evaluator)
-            return Reason(f"ONNX Runtime runs it in float32; beyond that, {why}", Code.IMPROVED)
+            return Reason(f"the model now runs in float32; beyond that, {why}", Code.IMPROVED)
         if kept is None:
             if evaluator.reason:
                 return evaluator.reason

@@ -59,7 +59,7 @@ class StepTimer:
             self.progress(StepProgress(name, best=self.best))
 
     def count(self, done: int, total: int) -> None:
-        """Say how many parts of the current step are finished; nothing between steps."""
+        """Report how many parts of the current step are finished; between steps, do nothing."""
         if self._whole:
             self.progress(StepProgress(self._whole, done, total, self.best))
 

@@ -2,9 +2,9 @@
 
 ``shares``        fraction of peak throughput that products reach, by who computes them
 ``instructions``  vector instructions per element, by operator (ONNX Runtime's, or ``fused …``);
-                  ``across`` is along another axis than the last, ``Gather run`` per contiguous
-                  run of elements copied, ``fused staging`` per element that is strided and copied
-                  on its way into a chain, a cache line each
+                  ``across`` is for axes other than the last, ``Gather run`` is per contiguous
+                  run of copied elements, ``fused staging`` per strided element that a chain
+                  copies first, each from a cache line of its own
 ``us``            fixed costs: per head of an attention, per step of a recurrence
 
 Shares of 16-bit products and convolutions are fitted to ``minilm.bf16``, ``minilm.int16`` and
@@ -13,7 +13,7 @@ convolutions in int16, direct and by Winograd, are close to those in bf16, atten
 at the peak of float32, and products of 8-bit integers at nine tenths of four times that peak
 (``python -m models.region_times resnet50.onnx --precision int16`` measures the former).
 
-Shares named ``… tiles`` are those of processors with a matrix unit, over the peak of float32.
+Shares named ``… tiles`` are for processors with a matrix unit, relative to the float32 peak.
 
 Operators that no model of the zoo contains keep initial values.  These come from chains of equal
 nodes, run in ONNX Runtime without optimizations: the time of a node minus the time of its traffic

@@ -95,7 +95,7 @@ class KernelCatalog:
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
     ) -> tuple[CandidateVariant, ...]:
-        """Return every variant of a call, the one that runs first, each with the reason.
+        """Return every variant of a call with its reason; the first is the one that runs.
 
         ``levels`` are those that the library has and the machine may run, lowest first.  Modelled
         times need the ``figures`` of a machine.

@@ -293,7 +293,7 @@ class _Run:
             known = next((r for r in proposal.old if r.id in gone and r.id in self.took), None)
             if known is None:
                 return "superseded", "another rule rewrote part of it first"
-            return "superseded", f"{self.took[known.id]} rewrote {known.results[0]!r} before"
+            return "superseded", f"{self.took[known.id]} rewrote {known.results[0]!r} first"
         if taken := next(filter(self.is_taken, proposal.weights.values()), None):
             return "rejected", Reason(
                 f"the model has another value called {taken.name!r}", Code.NAME_CLASH

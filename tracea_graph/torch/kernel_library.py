@@ -52,7 +52,7 @@ def use_library(path: str | Path) -> None:
 
 
 def kernel_library() -> NativeLibrary | None:
-    """Return the library, on as many threads as PyTorch has; None if there can be none.
+    """Return the library, on as many threads as PyTorch has; None if it cannot be built.
 
     The first use in a process builds it for this machine: about half a minute with an empty cache
     of compiled kernels, two seconds with a full one.

@@ -118,7 +118,7 @@ class Study:
     ``known`` are trials of an earlier, interrupted study; ``save`` is called after every
     measurement; ``has_time`` returns whether to continue.  ``trials`` limits the measured
     candidates; ``seed`` is the sampler's.  ``search`` measures the first rung for as long as
-    ``may_search()`` is true.  If that ends early, the best candidate so far is still compared with
+    ``may_search()`` is true.  If this search ends early, the best candidate is still compared with
     the default, but the outcome is not final.
     """
 

@@ -168,7 +168,7 @@ class ScheduleSpace(Protocol):
         """Return a program of the problem alone.
 
         Its inputs are x, the weights, further operands, and the previous node's result, which is
-        not read; its rows are the symbol ``m``.  Where a call has no weights, nothing reads those.
+        not read; its rows are the symbol ``m``.  A call without weights does not read that input.
         """
         ...
 

@@ -93,7 +93,7 @@ class SharedStorage:
 
 
 class SharedStudy:
-    """One study; pass it as a study's ``search``."""
+    """One shared study; pass it as the ``search`` of a :class:`Study`."""
 
     def __init__(self, shared: SharedStorage, study: optuna.Study) -> None:
         self._shared, self._study = shared, study

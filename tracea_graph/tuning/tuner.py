@@ -84,8 +84,8 @@ class Tuner:
     problem (see ``identity``); ``architecture`` the processor family whose known-good
     configurations are seeds; ``limit`` the maximum number of candidates per case, in the policy's
     order. ``propose`` may change the candidates of a case, ``pin`` may prescribe its schedule.
-    Runs whose expected end-to-end gain is below ``min_gain`` are not tuned; if ``selective``,
-    neither are row counts that were not requested, nor single cases that contribute little.
+    Runs whose expected end-to-end gain is below ``min_gain`` are not tuned.  If ``selective``, row
+    counts that were not requested, and single cases of small gain, are not tuned either.
     ``within`` replaces axes of the search space; ``run_bytes`` are the weights that one run of the
     fixture reads, if that is known; ``backend`` names the backend in published tasks.
     """

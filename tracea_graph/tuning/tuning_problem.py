@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Problem(Protocol):
-    """A kernel call except for its row count; equal problems are measured once.
+    """A kernel call without its row count; equal problems are measured once.
 
     ``str`` gives its display name.
     """

@@ -72,11 +72,11 @@ class RegionExplanation:
 
     ``rule`` is empty for an unchanged operator.  ``before_us`` and ``after_us`` are predicted
     times of one run; ``measured`` is the gain of the whole model from this and equal regions, if a
-    report of an earlier run has it.  ``steps`` are the rules that built it, in order; ``missed``
-    those that nearly applied, with the first reason that failed; ``superseded`` those that lost to
-    another; ``untouched`` is why no rule came close; ``inside`` is the execution plan of a program
-    of several steps; ``kernel_calls`` is what the policy decided about its calls; ``launches``
-    are those that a device runs one after another, empty on a CPU.
+    report of an earlier run has it.  ``steps`` are the rules that built the region, in order;
+    ``missed`` are rules that nearly applied, with the first reason that failed; ``superseded`` are
+    rules that lost to another rule; ``untouched`` is why no rule came close.  ``inside`` is the
+    execution plan of a program of several steps; ``kernel_calls`` is what the policy decided about
+    its calls; ``launches`` are the kernels that a device runs in order, empty on a CPU.
     """
 
     op: str

@@ -14,8 +14,8 @@ __all__ = ["KernelRow", "kernel_rows"]
 class KernelRow:
     """Equal kernel calls: their sizes, the variant that runs them, and the policy's reasons.
 
-    ``variant_id`` is that of the highest level that this machine may use; ``tiling`` says which
-    results are computed how.
+    ``variant_id`` is that of the highest level that this machine may use; ``tiling`` names how
+    the results are divided and computed.
     """
 
     call: str

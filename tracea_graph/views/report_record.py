@@ -339,7 +339,7 @@ def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
     most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
     median = f"{ratios[0]:.2f}×{most} in the median"
     if min(lows) <= 0:
-        return f"{median}, of too few runs for bounds"
+        return f"{median}, with too few runs for bounds"
     return f"at least {min(lows):.2f}× as fast, {median}"
 
 

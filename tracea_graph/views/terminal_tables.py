@@ -30,8 +30,8 @@ __all__ = [
 _GAP = 3
 """Characters between two columns."""
 _FOLDED, _LONGEST_WORD, _NARROWEST = 20, 24, 8
-"""Widths of a column that wraps: the least while others can go, the longest word that is kept
-whole, and the least of all.
+"""Widths of a column that wraps: its minimum while other columns can be dropped, the longest word
+that is kept whole, and its minimum after that.
 """
 _LONGEST = 2000  # characters of a cell
 _FIGURE = r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?"
@@ -138,7 +138,7 @@ class FittedTable:
         yield table
 
     def _records(self, kept: Sequence[int], width: int) -> Table:
-        """Return a block of lines per row, one per column: for what no table has room for."""
+        """Return each row as a block of lines, one per column, if the table does not fit."""
         heads = max(cell_len(self.columns[i].name) for i in kept)
         table = _styled(self.title, headed=False)
         table.add_column(no_wrap=True)

@@ -105,7 +105,10 @@ def _power(extent: int, parts: int) -> int:
 def _need(
     graph: TileGraph, region: Region, value: str, consumer: TileSet, bindings: Mapping[str, int]
 ) -> TileFootprint | None:
-    """None for a value that no modelled region produces, or one with too many tiles to draw."""
+    """Return the tiles of ``value`` that each tile of ``consumer`` reads.
+
+    None if no modelled region produces the value, or if it has too many tiles to draw.
+    """
     producer = graph.producer(value)
     model = graph.model(producer) if producer is not None else None
     if producer is None or model is None:
