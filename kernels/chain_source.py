@@ -27,7 +27,7 @@ FLAGS = ("-fschedule-insns", "-fsched-pressure")
 """Let gcc interleave the instructions of the vectors that :func:`vectors_to_unroll` unrolls."""
 
 _LONG = 8
-"""Vector instructions from which a chain is bound by latency instead of memory."""
+"""Number of vector instructions from which on latency, not memory, bounds a chain."""
 
 StepSource = tuple[str, tuple[str, ...]]
 """A C++ expression over the arguments, and the vector header sections it needs."""
@@ -105,7 +105,7 @@ _POWERS: Mapping[float, StepSource] = MappingProxyType(
         -2.0: ("(set1(1.0f) / {0}) * (set1(1.0f) / {0})", ()),
     }
 )
-"""Powers with these literal exponents: at most 1.9 ulp, with the special values of ``pow``."""
+"""Powers by literal exponent: errors up to 1.9 ulp, and the special values of ``pow``."""
 
 _FAST_MATH: Mapping[str, StepSource] = MappingProxyType(
     {
@@ -173,7 +173,7 @@ class ChainOperand:
 class ChainResult:
     """One result of an elementwise chain, for the C++ template: its expression and type.
 
-    With ``zero`` the store rounds the expression and adds that.
+    If ``zero`` is given, the store rounds the expression and then adds ``zero``.
     """
 
     expression: str
@@ -226,9 +226,9 @@ def chain_operands(chain: Chain) -> list[ChainOperand]:
 
 
 def chain_statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
-    """One statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
+    """Return a C++ statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
 
-    ``spelled`` gives other expressions for some steps.
+    ``spelled`` maps step numbers to expressions that replace those of the steps.
     """
     lines = []
     for i, step in enumerate(chain.steps):
@@ -241,10 +241,10 @@ def chain_statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType
 def chain_results(
     chain: Chain, spelled: Mapping[int, tuple[str, int | None]] = MappingProxyType({})
 ) -> list[ChainResult]:
-    """The chain's results, in order.
+    """Return the chain's results, in order.
 
-    ``spelled`` gives other expressions for some, and what is added to those that are rounded as
-    they are stored.
+    ``spelled`` maps result numbers to replacements: an expression, and the ``zero`` of the
+    :class:`ChainResult` (None: the store does not round).
     """
     pairs = enumerate(zip(chain.results, chain.result_types, strict=True))
     return [
@@ -272,7 +272,7 @@ def _expression(chain: Chain, step: Step) -> str:
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:
-    """The two arguments with a non-NaN literal first, or None if neither is one."""
+    """The two arguments with a non-NaN literal first, or None if neither is such a literal."""
     numbers = [isinstance(a, float) and not math.isnan(a) for a in step.args]
     return (step.args if numbers[0] else step.args[::-1]) if any(numbers) else None
 

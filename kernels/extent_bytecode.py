@@ -29,7 +29,7 @@ def operator_opcode(op: str) -> int:
 def symbol_index(name: str, symbols: Mapping[str, int]) -> int:
     """The index of a symbol.  Raises GraphError if no input binds it."""
     if name not in symbols:
-        raise GraphError(f"A plan uses the size {name!r}, which no input of it binds.")
+        raise GraphError(f"A plan uses the size {name!r}, which none of its inputs binds.")
     return symbols[name]
 
 

@@ -21,7 +21,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the machine code of a kernel takes, read from the object or cubin.
+    """Resources that a kernel's machine code takes, read from its object file or cubin.
 
     ``registers`` are the vector registers in use, on GPUs the registers of a thread;
     ``stack_bytes`` is the largest frame, on GPUs the local memory of a thread; ``spills`` counts
@@ -36,10 +36,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """One kernel variant; ``resources`` is None where it was not compiled.
+    """One kernel variant; ``resources`` is None if it was not compiled.
 
     ``fragments`` are the sides of its register tile and further parameters of its template,
-    ``epilogue`` says what may follow its result, in the same pass or another.
+    ``epilogue`` names the operations that may follow it, in the same pass or another.
     """
 
     name: str

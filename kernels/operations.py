@@ -37,7 +37,7 @@ def _product(s: Sequence[int]) -> Sizes4:
 
 
 def _conv(s: Sequence[int]) -> Sizes4:
-    """As one product: pixels × filters × (channels · taps)."""
+    """The convolution as one product: pixels × filters × (channels · taps)."""
     batch, channels, height, width, filters, kernel = s[:6]
     return 1, batch * height * width, filters, channels * kernel * kernel
 
@@ -49,7 +49,7 @@ def _channelwise(s: Sequence[int]) -> Sizes4:
 
 
 def _attention(s: Sequence[int]) -> Sizes4:
-    """Both products as one: queries × keys × the depths of keys and of values."""
+    """Both products as one: queries × keys × (depth of keys + depth of values)."""
     batch, heads, queries, keys, head = s[:5]
     return batch * heads, queries, keys, 2 * head
 
@@ -83,7 +83,7 @@ def _over(name: str, *calls: str, structure: str = "rows") -> KernelOperation:
 
 
 def over_images(name: str, *calls: str) -> KernelOperation:
-    """An operation over images that multiplies nothing."""
+    """An operation over images without matrix multiplications."""
     return KernelOperation(name, _IMAGE, _RESNET, _image, calls or (name,), "elements")
 
 

@@ -64,7 +64,7 @@ class View:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tiling and work division of one call, as the backend's host loop reads it: integers by name.
+    """Tiling and work division of one call: named integers that the backend's host loop reads.
 
     Backends derive dataclasses from this class.  The first field is the largest number of rows
     (images of a convolution) that the schedule applies to; the others are tunable.
@@ -133,9 +133,10 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class LaunchedCall:
-    """A call by its number in a program that a device launches, and why it is an own launch.
+    """A call that a device launches separately, by its number in the program, and the reason.
 
-    ``reason`` is what keeps it from being part of the launch before; empty for the first.
+    ``reason`` says what keeps the call from being part of the previous launch; empty for the
+    first launch.
     """
 
     call: int
@@ -181,7 +182,7 @@ class Loop:
 
     Views inside the loop may use two more symbols, the rows [``start``, ``end``) of an iteration.
     Iterations of a ``parallel`` loop are independent: each thread has its own scratch, and the
-    runtime may shorten iterations to give every thread one.
+    runtime may shorten iterations so that every thread gets one.
     """
 
     first: int
@@ -246,9 +247,9 @@ class ViewAccess:
 class CallStats:
     """Operation counts of one call: FLOPs of its matrix products, result elements and views.
 
-    ``multiplies`` is the element type of the products.  ``size`` is M × N × K, after the batch if
-    above 1, or the dims of the result.  A call in a loop counts all iterations; its size is that
-    of the first, after ``iterations ×``.
+    ``multiplies`` is the element type of the products.  ``size`` is a text: M × N × K, preceded by
+    the batch if above 1, or the dims of the result if there are no products.  Counts of a call in
+    a loop include all iterations; its size is ``iterations ×`` that of the first.
     """
 
     kernel: str

@@ -63,7 +63,7 @@ class Value:
         return replace(self, view=self.view.stretched(full))
 
     def part(self, axis: int, start: Extent, count: Extent) -> Value:
-        """``count`` positions of an axis from ``start`` on."""
+        """Restrict an axis to the ``count`` positions from ``start`` on."""
         dims = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         shift = combine("mul", self.view.strides[axis], start)
         offset = combine("add", self.view.offset, shift)
@@ -79,7 +79,7 @@ class Value:
             own = [a for a in range(at, at + count) if self.shape[a] != 1]
             for a, b in pairwise(own):
                 if not _together(self.view, a, b):
-                    raise ValueError("axes do not follow each other in one step")
+                    raise ValueError("the axes to merge are not contiguous")
             dims.append(product(self.shape[at : at + count]))
             steps.append(self.view.strides[own[-1]] if own else 0)
             at += count
@@ -119,7 +119,7 @@ class ProgramWriter(ABC):
 
     @abstractmethod
     def elementwise_call(self, chain: Chain, views: Sequence[View]) -> None:
-        """Append an elementwise call on views of operands, then results, of one shape."""
+        """Append an elementwise call; ``views``: its operands, then its results, in one shape."""
 
     @abstractmethod
     def copy_call(self, source: View, target: View, dtype: DType) -> None:
@@ -159,7 +159,7 @@ class ProgramWriter(ABC):
         return self.again(value, dtype, tuple(range(len(value.shape))))
 
     def again(self, value: Value, dtype: DType, order: tuple[int, ...]) -> Value:
-        """A cached copy of the value in a type and axis order."""
+        """A copy of the value in a type and axis order, made at most once."""
         key = value, dtype, order
         if key not in self.made:
             target = self.temp(dtype, value.shape, order)
@@ -168,7 +168,7 @@ class ProgramWriter(ABC):
         return self.made[key]
 
     def typed_as(self, value: Value, dtype: DType) -> Value:
-        """The value in a type; converted only if its type differs."""
+        """The value with element type ``dtype``; converted only if its own type differs."""
         if value.dtype is dtype:
             return value
         return self.again(value, dtype, tuple(range(len(value.shape))))
@@ -181,7 +181,7 @@ class ProgramWriter(ABC):
             return self.dense(value).flat(*groups)
 
     def matrix(self, value: Value) -> Value:
-        """The value as a matrix: all leading axes by the last one."""
+        """The value as a matrix: all axes but the last are merged into rows."""
         return self.flat(value, len(value.shape) - 1, 1)
 
     def through(self, value: Value, moves: IndexMap) -> Value:

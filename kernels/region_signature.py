@@ -31,8 +31,8 @@ def localise_symbols(
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Rewrite specs over local symbols ``s0``, ``s1`` …; also return where each symbol is bound.
 
-    A dimension that is an expression becomes a symbol of its own, or a constant multiple of one:
-    the number of windows is a multiple of the number of images.
+    A dimension that is an expression becomes a symbol of its own or a constant multiple of a
+    symbol: the number of windows, for instance, is a multiple of the number of images.
     """
     names: dict[Extent, str] = {}
     where: dict[str, tuple[int, int]] = {}
@@ -69,7 +69,7 @@ def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
 
 
 def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
-    """Axes that share a loose symbol with others and may have size 1 instead of it."""
+    """Axes that share a loose symbol with other axes and may have size 1 instead."""
     places: dict[str, list[_At]] = {}
     for i, value in enumerate(region.operands):
         for axis, size in enumerate(graph.spec(value).shape or ()):

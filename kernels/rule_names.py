@@ -30,14 +30,14 @@ class RuleNames:
     packing: tuple[str, ...] = ()
 
     def replaced(self, rule: str) -> tuple[str, ...]:
-        """Return the rules that a rule replaces if they are disabled, directly or in turn."""
+        """Return the rules that a rule replaces if they are disabled, directly or indirectly."""
         found = list[str]()
         while (rule := self.fallback.get(rule, "")) and rule not in found:
             found.append(rule)
         return tuple(found)
 
     def replacements(self, rule: str) -> tuple[str, ...]:
-        """Return the rules that replace a disabled rule, directly or in turn."""
+        """Return the rules that replace a disabled rule, directly or indirectly."""
         return tuple(other for other in self.fallback if rule in self.replaced(other))
 
     @property

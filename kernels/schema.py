@@ -55,18 +55,18 @@ class Attribute:
     default: Value | None = None
 
     def encode(self, value: Value, of: str) -> list[float]:
-        """Encode a value as numbers.  Raises GraphError if the attribute lacks the value."""
+        """Encode a value as numbers.  Raises GraphError for a value that is not allowed."""
         if self.words is not None:
             if value not in self.words:
                 known = ", ".join(map(str, self.words))
-                raise GraphError(f"{of}: {self.name} is one of {known}, not {value}.")
+                raise GraphError(f"{of}: {self.name} must be one of {known}, not {value}.")
             return [self.words[value]]
         listed = value if isinstance(value, tuple) else (value,)
         if self.as_bits:
             listed = (sum(1 << int(bit) for bit in listed),)
         made = [float(v) if self.real else int(v) for v in listed]
         if self.count not in (_SHARED, len(made)):
-            raise GraphError(f"{of}: {self.name} has {self.count} numbers, not {len(made)}.")
+            raise GraphError(f"{of}: {self.name} needs {self.count} numbers, not {len(made)}.")
         self._check(made, of)
         return list(made)
 
@@ -74,10 +74,10 @@ class Attribute:
         for one in () if self.real else made:
             if not self.low <= one <= self.high:
                 bounds = f"{self.low} .. {self.high}"
-                raise GraphError(f"{of}: {self.name} lies in {bounds}, not {one}.")
+                raise GraphError(f"{of}: {self.name} must be in {bounds}, not {one}.")
 
     def decode(self, made: Sequence[float], of: str) -> Value:
-        """Decode numbers to a value.  Raises GraphError if they encode none."""
+        """Decode numbers to a value.  Raises GraphError if they do not encode one."""
         if self.words is not None:
             for word, stored in self.words.items():
                 if [stored] == list(made):
@@ -108,7 +108,7 @@ def flag(name: str, default: bool | None = None) -> Attribute:
 
 
 def choice(name: str, words: Sequence[str] | Mapping[Any, int]) -> Attribute:
-    """An enumeration, numbered from 0 or by the mapping; a single word is the default."""
+    """An enumeration, numbered from 0 or by a mapping; if there is one word, it is the default."""
     if not isinstance(words, Mapping):
         words = {word: i for i, word in enumerate(words)}
     only = next(iter(words)) if len(words) == 1 else None
@@ -141,7 +141,8 @@ class Operand:
     stands for (None: one): the chain's ``operands``, its ``inputs`` after the first operand, its
     ``results``, or the attribute whose value or length is the count.  ``rows`` says which rows a
     result row reads: its own (``row``), those of a window (``window``) or ``all``.  ``touched``
-    says what a call reads: ``all``, the rows it ``picks``, or ``none`` for fallback weights.
+    says how much of it a call reads: ``all``, the rows that it ``picks``, or ``none``, as of
+    fallback weights.
     """
 
     name: str
@@ -273,7 +274,7 @@ class CallSchema:
         for operand in self.operands:
             views += self._views(operand, named.pop(operand.name, None), counts)
         if named:
-            raise GraphError(f"A call of {self.name} has no {', '.join(sorted(named))}.")
+            raise GraphError(f"A call of {self.name} does not take {', '.join(sorted(named))}.")
         if self.schedule is None and schedules:
             raise GraphError(f"A call of {self.name} takes no schedule.")
         self.words(attributes)
@@ -310,7 +311,7 @@ class CallSchema:
         views = [view for view in given if isinstance(view, View)]
         if len(views) != counts[operand.many]:
             raise GraphError(
-                f"A call of {self.name} needs {counts[operand.many]} of {operand.name}, "
+                f"A call of {self.name} needs {counts[operand.many]} views of {operand.name}, "
                 f"not {len(views)}."
             )
         return [*views]
@@ -327,7 +328,7 @@ class CallSchema:
         parts = attributes.get("parts", 1)
         assert isinstance(parts, int)
         if chain is not None and parts > 1:
-            raise GraphError(f"A call of {self.name} has a chain over several results.")
+            raise GraphError(f"A call of {self.name} with several parts takes no chain.")
         counts = {
             "operands": operands,
             "inputs": operands - 1,
@@ -348,7 +349,7 @@ class CallSchema:
         return self._slices(counts, len(call.views))
 
     def slices_of(self, attributes: Attributes, views: int, written: int) -> dict[str, slice]:
-        """:meth:`slices` without the chain, from the number of views and of written views."""
+        """Like :meth:`slices`, from the numbers of all and of written views, without the chain."""
         counts = self._counts(attributes, None, strict=False)
         fixed = sum(1 for o in self.operands if o.written and o.many is None)
         counts["results"] = written - fixed
@@ -368,7 +369,7 @@ class CallSchema:
             found[operand.name] = slice(at, at + count)
             at += count
         if at != views:
-            raise GraphError(f"A call of {self.name} has {at} views, not {views}.")
+            raise GraphError(f"A call of {self.name} needs {at} views, not {views}.")
         return found
 
     def written(self, call: Call) -> range:
@@ -418,7 +419,7 @@ class CallSchema:
         lists = sum(a.count == _SHARED for a in own)
         left = len(held) - sum(a.count for a in own)
         if left < 0 or (left % lists if lists else left):
-            raise GraphError(f"A call of {self.name} has {len(held)} parameters.")
+            raise GraphError(f"A call of {self.name} cannot have {len(held)} numbers.")
         values, at = dict[str, Value](), 0
         for attribute in own:
             count = attribute.count or left // lists
@@ -457,7 +458,7 @@ class Calls(Mapping[str, CallSchema]):
     def coded(self, opcode: int) -> CallSchema:
         """The schema of an opcode.  Raises GraphError if the opcode is unknown."""
         if not 1 <= opcode <= len(self._listed):
-            raise GraphError(f"A plan calls kernel {opcode}, of {len(self._listed)}.")
+            raise GraphError(f"A plan has opcode {opcode}; the highest is {len(self._listed)}.")
         return self._listed[opcode - 1]
 
     def make(self, op: str, dtype: str = "f32", **named: object) -> Call:
@@ -473,7 +474,7 @@ class Calls(Mapping[str, CallSchema]):
 
     def _known(self, name: str) -> CallSchema:
         if name not in self._named:
-            raise GraphError(f"No host loop runs {name!r}; plans know {', '.join(self._named)}.")
+            raise GraphError(f"There is no kernel call {name!r}, only {', '.join(self._named)}.")
         return self._named[name]
 
 

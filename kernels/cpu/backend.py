@@ -57,7 +57,7 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 __all__ = ["CPU", "CpuBackend", "useful_levels"]
 
 _INT8 = frozenset(isa.name for family in FAMILIES for isa in family.int8)
-"""Levels of which a library only has code if they have kernels of their own in it."""
+"""Levels that a library has code for only if one of its kernels has a variant for them."""
 _BF16 = frozenset(isa.name for family in FAMILIES for isa in family.bf16)
 _NEEDED = MappingProxyType(
     {
@@ -74,8 +74,8 @@ _NEEDED = MappingProxyType(
 class CpuBackend:
     """C++ kernels with vector instructions; levels are instruction sets, lowest first.
 
-    Libraries are built for every one of ``deployments``, or for this machine if there is none;
-    only the first can be measured, if it is this machine.
+    Libraries are built for every one of ``deployments``, or for this machine if there are none.
+    Only the first deployment can be measured, and only if it is this machine.
     """
 
     name = "cpu"
@@ -107,7 +107,7 @@ class CpuBackend:
             return tuple(isa.name for isa in LEVELS if isa.name in found)
         if level not in (have := host_levels()):
             raise UsageError(
-                f"this machine cannot run, so cannot check, cpu:{level}; it has {have[-1]}"
+                f"this machine cannot run cpu:{level}, so it cannot check it; it has {have[-1]}"
             )
         return have[: have.index(level) + 1]
 
@@ -124,9 +124,9 @@ class CpuBackend:
         return "fp32", f"nothing is computed in {precision}: {why}"
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """This machine as measured; without an environment, a nominal machine.
+        """Return the model of this machine, measured; without an environment, a nominal one.
 
-        The nominal one is for plans that must not depend on the machine they are made on.
+        The nominal model is for plans that must not depend on the machine they are made on.
         """
         if environment is None or unmeasured(self.deployments[:1]):
             return Machine(tiles=TILES in levels, bf16=not _BF16.isdisjoint(levels))
@@ -145,7 +145,7 @@ class CpuBackend:
             return ""
         return (
             f"ONNX Runtime uses {highest} here and cannot be limited to {level}: the result was "
-            f"checked but not timed; on such a machine, tracea bench --retune times it"
+            f"checked but not timed; to time it, use tracea bench --retune on such a machine"
         )
 
     def fingerprint(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class CpuBackend:
         return (*phases(request, machine.tiles, machine.bf16), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Empty: there are kernels for every custom op."""
+        """Return "": this backend has kernels for every custom op."""
         return ""
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
@@ -172,7 +172,7 @@ class CpuBackend:
         return lower(graph, region)
 
     def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-        """Return nothing: the threads of a team call kernels."""
+        """Return no launches: the threads of a team call the kernels."""
         return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
@@ -193,7 +193,7 @@ class CpuBackend:
         kernels: Sequence[str] | None = None,
         environment: Environment | None = None,
     ) -> tuple[KernelMetadata, ...]:
-        """The facts of its kernels; their resources too, if an environment to compile in is given.
+        """The facts of the kernels; with an environment to compile in, also their resources.
 
         Raises BuildError for a kernel that does not compile.
         """
@@ -210,15 +210,15 @@ class CpuBackend:
         return emitter.compilation_units(kernels, chains, levels)
 
     def device_runtime(self) -> Mapping[str, str]:
-        """Return nothing: kernels run on the host."""
+        """Return no sources: kernels run on the host."""
         return {}
 
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:
-        """Compile what every library for these levels has, until ``stopped``.
+        """Compile what all libraries for these levels have in common, until ``stopped``.
 
-        Nothing is compiled for other platforms, whose libraries take another compiler.
+        Nothing is compiled for other platforms, which need another compiler.
         """
         if self.deployments:
             here = (d.levels for d in self.deployments if d.platform == HERE)
@@ -289,7 +289,7 @@ class CpuBackend:
 
 
 def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
-    """Return the levels to build kernels for: the base of a level that has none of its own."""
+    """Return the levels to build for: a level without own kernels is replaced by its base."""
 
     def useful(name: str) -> str:
         without = name in _INT8 and not kernels_of_level(name) & kernels

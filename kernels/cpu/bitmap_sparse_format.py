@@ -1,7 +1,7 @@
 """Bitmap format of sparse matrices: the nonzero elements and one bit per position.
 
-The nonzero elements of each panel of 16 columns are stored in order of k, panel after panel,
-``[numbers]`` in all.  The map ``[⌈N/16⌉][1 + ⌈K/2⌉]`` (int32) holds for each panel the index of
+The nonzero elements of each panel of 16 columns are stored in order of k, panel after panel, in
+one array ``[numbers]``.  The map ``[⌈N/16⌉][1 + ⌈K/2⌉]`` (int32) holds for each panel the index of
 its first element, then one word for every two steps of k: bit c of the lower half is set if the
 first step stores column c; the upper half is for the second step.  At density d a position takes
 1/8 + 4·d bytes instead of 4.

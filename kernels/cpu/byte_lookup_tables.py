@@ -1,8 +1,8 @@
-"""Look up what a chain computes from a quantized number.
+"""Replace steps of a chain that depend on one quantized number by a table look-up.
 
-What follows a saturation to at most 256 integers, and depends on nothing else, has as many
-values.  A result in bytes that takes more steps from there than a look-up becomes one: an
-activation between two quantizations then costs no more than any other function.
+A number that is saturated to at most 256 integers leads to at most 256 values of a result that
+depends on it alone.  If the result is stored in bytes and its steps cost more than a look-up, a
+table replaces them: an activation between two quantizations then costs as much as any other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tracea_graph.ops.chain import ELEMENTARY, Chain, Ref, Step
 __all__ = ["ByteTable", "with_tables"]
 
 _LEAST = 24
-"""Vector instructions that a table replaces at least."""
+"""Smallest number of vector instructions that a table replaces."""
 _ENTRIES = 256
 
 
 @dataclass(frozen=True)
 class ByteTable:
-    """The 256 bytes of a result; its index is what the shortened chain gives instead."""
+    """The 256 bytes of a result; the shortened chain computes the index of one of them."""
 
     values: tuple[int, ...]
 
@@ -47,8 +47,8 @@ def with_tables(chain: Chain) -> tuple[Chain, Mapping[int, ByteTable]]:
 
 
 def _source(chain: Chain, result: Ref) -> int | None:
-    """Return the saturated integer that a result depends on alone, the earliest one, if a table
-    is worth it."""
+    """Return the earliest saturated integer that alone determines a result; None if there is
+    none, or a table would replace too little."""
     count = len(chain.operands)
     for source in range(count, count + len(chain.steps)):
         behind = _behind(chain, source, result) if _is_integer(chain, source) else None
@@ -73,7 +73,7 @@ def _behind(chain: Chain, source: int, result: Ref) -> set[int] | None:
 
 
 def _is_integer(chain: Chain, value: int) -> bool:
-    """Return whether a value is one of at most 256 integers: rounded, moved by a literal, held."""
+    """Whether a value is rounded, maybe moved by a literal, and held to at most 256 integers."""
     step = chain.steps[value - len(chain.operands)]
     if step.op != "saturate":
         return False
@@ -93,7 +93,7 @@ def _step(chain: Chain, ref: Ref) -> Step | None:
 
 
 def _values(chain: Chain, source: int, number: int, low: float) -> tuple[int, ...]:
-    """Return a result for every integer from ``low`` on, computed in float32."""
+    """Return a result for each of 256 integers from ``low`` on, computed in float32."""
     count = len(chain.operands)
     behind = _behind(chain, source, chain.results[number]) or set()
     place = {source: 0}
@@ -120,7 +120,7 @@ def _trimmed(chain: Chain) -> Chain:
 def _renumbered(
     chain: Chain, values: Iterable[int], place: dict[int, int], first: int
 ) -> tuple[Step, ...]:
-    """Return the steps of these values, which are numbered from ``first`` on in ``place``."""
+    """Return the steps of ``values``; ``place`` maps old numbers to new, from ``first`` on."""
     steps = list[Step]()
     for value in sorted(values):
         step = chain.steps[value - len(chain.operands)]

@@ -1,8 +1,8 @@
-"""What each call of a plan does at given sizes: products, bytes, results.
+"""Operation counts of each call of a plan at given sizes: products, bytes, results.
 
-    bytes of a view = its dims, those of stride 0 once, × element size
+    bytes of a view = element size × product of its dims other than those of stride 0
 
-A table rows are picked from is touched as far as the result is long.
+A table that rows are picked from counts at most as many bytes as the result has.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ __all__ = ["call_stats"]
 
 
 def call_stats(plan: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
-    """The work of every call under the values of the program's symbols.
+    """Return the operation counts of every call; ``symbols`` holds the symbols' values.
 
-    Raises GraphError for a plan of another version, or one that makes no sense.
+    Raises GraphError for a plan of another version or a malformed one, and for missing values.
     """
     made = decode(plan)
     if len(symbols) < len(made.symbols):
-        raise GraphError(f"The plan has {len(made.symbols)} symbols, not {len(symbols)}.")
+        raise GraphError(
+            f"The plan has {len(made.symbols)} symbols, but there are {len(symbols)} values."
+        )
     bound = {f"s{i}": value for i, value in enumerate(symbols[: len(made.symbols)])}
     types = _types(made)
     try:
@@ -50,7 +52,7 @@ def _in_all(
     types: Mapping[Buffer, DType],
     bound: Mapping[str, int],
 ) -> CallStats:
-    """A call, in all iterations if a loop has it."""
+    """The counts of a call, summed over all iterations if it is in a loop."""
     for loop in plan.loops:
         if loop.first <= index <= loop.last:
             iterations = loop.iterations(evaluate(loop.extent, bound))
@@ -113,7 +115,7 @@ def _access(view: View, dtype: DType, symbols: Mapping[str, int]) -> ViewAccess:
 
 
 def _share(operand: Operand, view: ViewAccess, result: ViewAccess) -> ViewAccess:
-    """A view with the bytes a call reads of it."""
+    """The view, with the number of bytes that the call really touches."""
     if operand.touched == "none":
         return replace(view, bytes=0.0)
     if operand.touched == "picks":

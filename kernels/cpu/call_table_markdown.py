@@ -27,7 +27,7 @@ def _row(schema: CallSchema) -> str:
 
 
 def _operand(operand: Operand) -> str:
-    """``x [… M K] bf16``: a question mark where it may be missing, dots where there are more."""
+    """``x [… M K] bf16``: ``?`` marks an optional operand, dots one of several views."""
     shape = " ".join("…" if axis == "..." else axis for axis in operand.shape)
     types = "" if operand.types in (("f32",), ("chain",)) else " " + "/".join(operand.types)
     many = " …" if operand.many else ""

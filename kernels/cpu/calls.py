@@ -106,7 +106,7 @@ _BYTES_EQUAL = CallSchema(
     ),
     (number("count", 1, LIMITS["kMaxCompared"]), flag("further")),
 )  # fmt: skip
-"""Whether all ``x`` equal their references bytewise; ``further``: and y was already true."""
+"""Whether all ``x`` equal their references bytewise and, if ``further``, y was true before."""
 
 
 def _over(op: str, y: str, *attributes: Attribute) -> CallSchema:
@@ -130,7 +130,7 @@ _TOP_K = CallSchema(
 
 
 def _recurrent_problem(s: Sizes) -> tuple[int, ...]:
-    """The products with the state: the gates of every step and direction."""
+    """The matrix products with the state, for the gates of every step and direction."""
     (directions, steps, batch, _), (_, panels, hidden, width) = s.of("p"), s.of("r")
     return directions * steps, batch, panels * width, hidden
 

@@ -54,7 +54,7 @@ _SHARED = {
     "core": "threads of a core", "L2": "cores of an L2", "L3": "cores of an L3",
     "node": "L3s of a memory node", "machine": "memory nodes",
 }  # fmt: skip
-"""What two processors share at most, by the level of :meth:`ProcessorTopology.nearest`."""
+"""Words for what two processors share, by level of :meth:`ProcessorTopology.nearest`."""
 
 
 def measure_core(
@@ -65,9 +65,9 @@ def measure_core(
     seconds: float = SECONDS,
     only: str = "",
 ) -> Measurements:
-    """The machine's figures, from the cache, or measured if they are not there or ``refresh``.
+    """Return the machine's figures; measure them if the cache lacks them, or if ``refresh``.
 
-    With a type in ``only``, peaks of other types may be missing, which takes less time.  Never
+    If ``only`` names a type, peaks of other types may be missing, to save time.  Never
     fails: figures that cannot be measured are derived from the instruction set, with a note of the
     reason.  Results without fp32 peaks and bandwidths are not cached.
     """
@@ -86,8 +86,9 @@ def measure_core(
 def assumed_figures(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
     """Figures of a core of this processor's family and instruction sets, without measuring.
 
-    Its multiply-add units (two if the family is unknown) at the clock in ``cpuinfo``, else its
-    family's, else 2.5 GHz; 32, 16 and 4 bytes per cycle from L2, L3 and DRAM.
+    Peaks follow from its multiply-add units (two if the family is unknown) and its clock: that in
+    ``cpuinfo``, else its family's, else 2.5 GHz.  Bandwidths are 32, 16 and 4 bytes per cycle from
+    L2, L3 and DRAM.
     """
     ghz = _told_ghz(cpuinfo) or nominal_ghz(cpu) or _GHZ
     lanes = {name: isa_of(name).width for name in levels_of(cpu)}
@@ -189,7 +190,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
 
 
 def _between(folder: Path, probe: Probe, end: float) -> tuple[NamedFigure, ...]:
-    """What it takes to hand a cache line over, and to wake a thread up, by what is shared."""
+    """Times to hand over a cache line and to wake a thread, by what two processors share."""
     pairs = read_topology().pairs()
     if not pairs:
         return ()

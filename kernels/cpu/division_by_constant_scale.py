@@ -1,7 +1,7 @@
-"""Divide by a constant scale without a division, where quotients are rounded to few integers.
+"""Replace divisions by a constant scale whose quotients are rounded to few integers.
 
 x / s, rounded to an integer and saturated, becomes fma(x, hi, x · lo) with hi + lo near 1 / s.
-Only numbers next to the half between two integers could round otherwise: they are all tried.
+Only numbers next to the half between two integers could round differently: all are tried.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ __all__ = ["quotients", "reciprocal", "rounded_stores", "zero_of_rounded_rows"]
 _NEAR = 12
 """Neighbouring float32 numbers to try on either side of a half."""
 _WIDEST = 1024
-"""Integers in a range at most."""
+"""Largest number of integers in a range."""
 _LEAST, _MOST = 2.0**-60, 2.0**60
-"""Scales between which neither part of the reciprocal is subnormal."""
+"""Bounds of the scales for which neither part of the reciprocal is subnormal."""
 
 
 def quotients(chain: Chain) -> Mapping[int, str]:
-    """Return the expressions, by number, of the divisions in a chain that can do without.
+    """Return expressions that replace divisions in a chain, by step number.
 
-    They are those by a literal whose result is rounded, moved by a literal and saturated.
+    A division is replaced if its divisor is a literal and its result is rounded, maybe moved by a
+    literal, and saturated.
     """
     found: dict[int, str] = {}
     for i, step in enumerate(chain.steps):
@@ -45,8 +46,8 @@ def quotients(chain: Chain) -> Mapping[int, str]:
 
 
 def _range(chain: Chain, index: int) -> tuple[int, int] | None:
-    """Return the integers between which quotients matter; None if they are not only rounded and
-    saturated, or moved by a literal between."""
+    """Return the bounds outside which a rounded quotient is saturated; None if it has another
+    use than being rounded, maybe moved by a literal, and saturated."""
     ends: list[tuple[int, int]] = []
     for rounded in _readers(chain, index):
         if rounded is None or chain.steps[rounded].op != "round":
@@ -63,7 +64,7 @@ def _range(chain: Chain, index: int) -> tuple[int, int] | None:
 
 
 def _saturated(chain: Chain, index: int) -> list[tuple[int, int]] | None:
-    """Return the bounds of the numbers that a step saturates, or moves to where they are."""
+    """Return the bounds of the saturations at or after a step, less the literal it adds."""
     step, ends = chain.steps[index], list[tuple[int, int]]()
     zero = step.args[1] if step.op == "add" else 0.0
     held = _readers(chain, index) if step.op == "add" else [index]
@@ -78,10 +79,10 @@ def _saturated(chain: Chain, index: int) -> list[tuple[int, int]] | None:
 
 
 def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
-    """Return, by number, the results that an instruction rounds as it converts them: what to
-    round, no larger than it may be, and what to add then.
+    """Return the results, by number, that a store can round: the expression to round, limited to
+    the upper bound, and the integer to add to the rounded number.
 
-    They are saturated to the range of the bytes they are stored as.
+    These results are saturated to the range of the byte type that they are stored as.
     """
     found: dict[int, tuple[str, int]] = {}
     for number, (ref, dtype) in enumerate(zip(chain.results, chain.result_types, strict=True)):
@@ -105,9 +106,9 @@ def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
 
 
 def zero_of_rounded_rows(chain: Chain) -> int | None:
-    """Return what is added to round(operand 0 · row 1 + row 2), stored as an unsigned byte.
+    """Return z of a chain that stores round(operand 0 · row 1 + row 2) + z as unsigned bytes.
 
-    None if a chain is anything else.
+    None for any other chain.
     """
     stored = rounded_stores(chain).get(0) if chain.result_types == (DType.U8,) else None
     rows = chain.operands == (FULL, ROW, ROW) and not chain.dtypes
@@ -146,10 +147,10 @@ def _is(argument: int | float, value: int) -> bool:
 
 
 def reciprocal(scale: float, low: int, high: int) -> tuple[float, float] | None:
-    """Return two float32 numbers that multiply as described above; None if some number between
-    ``low`` and ``high`` times the scale would round otherwise.
+    """Return float32 (hi, lo) for which fma(x, hi, x · lo) rounds as x / scale does; None if a
+    quotient between ``low`` and ``high`` would round differently.
 
-    The first is not larger than 1 / scale, so that infinity keeps its sign in both products.
+    hi is not larger than 1 / scale, so that infinity keeps its sign in both products.
     """
     s = np.float32(scale)
     if not _LEAST < s < _MOST:

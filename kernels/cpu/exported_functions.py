@@ -1,6 +1,6 @@
-"""The functions that each kernel exports: from its op and what it multiplies.
+"""The functions that each kernel exports, by its op and the element type it multiplies.
 
-Names hold ``{}`` where the type of the kernel stands, nothing for float32: ``winograd{}_in`` is
+In names, ``{}`` stands for the kernel's type, which is left out for float32: ``winograd{}_in`` is
 ``winograd_in`` and ``winograd_bf16_in``.
 """
 
@@ -90,7 +90,7 @@ _OPS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
         "top_k": (ExportedFunction("top_k{}", "const tracea_top_k_tile*"),),
     }
 )
-"""What kernels of an op export, whatever they multiply."""
+"""Functions that all kernels of an op export, whatever type they multiply."""
 _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
     {
         ("gemm", "f32"): (
@@ -132,7 +132,7 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""What some export beside that."""
+"""Functions that kernels of one type export in addition."""
 _NOTES = MappingProxyType(
     {
         "gemm_bf16": "lanes of a tile are pairs of bf16, k counts pairs",
@@ -163,5 +163,5 @@ def _functions(op: str, dtype: str) -> Iterator[ExportedFunction]:
 KERNELS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
     {v.kernel: tuple(_functions(v.op, v.dtype)) for v in VARIANTS if v.op != "chain"}
 )
-"""The kernels a library may hold beside its chains, with their functions, in the order of
-``tracea_isa_table``: that in which variants are listed."""
+"""The kernels that a library may hold besides its chains, with their functions, in the order of
+``tracea_isa_table``, which is the order of the variants."""

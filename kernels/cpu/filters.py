@@ -85,7 +85,7 @@ class Filters(FilterLayout):
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if window.rank > 2:
-            raise ValueError("only one and two axes are stored in blocks")
+            raise ValueError("only filters over one or two axes can be packed")
 
     @abstractmethod
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
@@ -185,7 +185,7 @@ class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if self.rounded and not self.in_bf16:
-            raise ValueError("filters that may be rounded are those of x in bf16")
+            raise ValueError("filters may be rounded only if x is read in bf16")
 
     def _shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         o, _, kh, kw = _four(shape)
@@ -262,7 +262,7 @@ class WinogradFilters(_Nchw16cFilters):
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if not transformable(window, groups):
-            raise ValueError("Winograd's transform is for 3x3 kernels padded by one all around")
+            raise ValueError("Winograd needs 3x3 windows of stride 1 and padding 1, in one group")
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         o, i = map(blocks, shape[:2])
@@ -310,7 +310,7 @@ class Vnni2Filters(_Nchw16cFilters):
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         self.of.check(shape, groups, window)
         if groups * shape[1] % 2:
-            raise ValueError("channels are taken in pairs")
+            raise ValueError("the number of channels must be even")
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         *outer, _, _ = self.of.shape(shape)
@@ -346,7 +346,7 @@ class Nchw32cFilters(_Nchw16cFilters):
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         super().check(shape, groups, window)
         if shape[1] % (2 * BLOCK) or groups > 1:
-            raise ValueError("two blocks are taken together of one group of whole ones")
+            raise ValueError("nchw32c needs one group whose channels are a multiple of 32")
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         o, i, kh, kw = _four(shape)
@@ -413,8 +413,8 @@ class Bf16x2Filters(_Nchw16cFilters):
 class Int16Filters(_Nchw16cFilters):
     """Filters ``of`` another layout, and x, in 16-bit integers; the second array holds scales.
 
-    One scale per filter, or per plane and filter of transformed ones, where it includes the factor
-    that keeps the transformed input in range.
+    There is one scale per filter; transformed filters have one per plane and filter, including the
+    factor that keeps the transformed input in range.
     """
 
     of: BlockedFilters | WinogradFilters
@@ -527,12 +527,12 @@ class DispatchFilters(_Nchw16cFilters):
     @property
     def direct(self) -> Filters:
         found = self.transformed.direct
-        assert found is not None, f"{self.transformed.name} is no transformed layout"
+        assert found is not None, f"{self.transformed.name} is not a transformed layout"
         return found
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         if self.transformed.direct is None:
-            raise ValueError("only transformed filters are there as they are, too")
+            raise ValueError("only transformed filters have a direct form to fall back on")
         self.transformed.check(shape, groups, window)
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
@@ -597,4 +597,4 @@ LAYOUTS: Mapping[str, Filters] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""By name."""
+"""Filter layouts by name."""

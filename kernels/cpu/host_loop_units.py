@@ -1,4 +1,4 @@
-"""Units of host loops: the runtime has what most models need; others are compiled on demand."""
+"""Compilation units of host loops: those that few models need are compiled on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOP_UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""Ops by unit, each of which has kernels; a unit is ``runtime/<name>_loops.cpp``."""
+"""Ops by unit, ``runtime/<name>_loops.cpp``; each of these ops has kernels."""
 
 
 def unit_of(op: str) -> str:
@@ -33,7 +33,7 @@ def unit_of(op: str) -> str:
 
 
 def units_for(kernels: Collection[str]) -> tuple[str, ...]:
-    """The units besides the runtime of which a library of these kernels can run any call."""
+    """The units, besides the runtime, with an op whose kernels are all in ``kernels``."""
     held = set(kernels)
     runs = {s.op for s in CALLS.values() if s.needs and held.issuperset(s.needs)}
     return tuple(unit for unit, ops in LOOP_UNITS.items() if runs.intersection(ops))

@@ -69,8 +69,8 @@ class Isa:
 class IsaFamily:
     """The levels of one processor architecture, lowest first; ``name`` as ``uname -m`` has it.
 
-    ``plain`` serve every precision; above them come levels for kernels that multiply 8-bit
-    integers, and above those levels for kernels that multiply bf16 or int16.
+    ``plain`` levels serve every precision.  Above them are levels for kernels that multiply 8-bit
+    integers; the highest levels are for kernels that multiply bf16 or int16.
     """
 
     name: str
@@ -185,7 +185,7 @@ _NOTED = (
     "amx_bf16",
     "amx_int8",
 )
-"""Features beyond those of the levels that variants may need."""
+"""Processor features that variants may need in addition to those of their level."""
 
 
 _LEVEL: Mapping[str, Isa] = MappingProxyType({isa.name: isa for isa in LEVELS})
@@ -224,7 +224,7 @@ def family_of(cpu: CpuProfile) -> IsaFamily:
 def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
     """The levels of a processor, lowest first.
 
-    Int8, int16 and bf16 precisions add higher ones.
+    The precisions int8, int16 and bf16 add higher levels.
     """
     found: tuple[str, ...] = ()
     flags = _flags(cpu)

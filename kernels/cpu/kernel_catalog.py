@@ -47,7 +47,7 @@ _FLIGHT = 8
 _PER_NUMBER: Mapping[str, float] = MappingProxyType(
     {"norm": 8.0, "channel_norm": 8.0, "softmax": 14.0, "elementwise": 4.0}
 )
-"""Operations per number of kernels without products, 1 by default."""
+"""Operations per element for kernels without matrix products, 1 by default."""
 _SOFTMAX = 14.0
 """Operations per score of attention besides its products."""
 
@@ -191,13 +191,13 @@ def _kernel(topology: OperatorTopology) -> tuple[str, str]:
 
 @cache
 def _usable(levels: tuple[str, ...]) -> frozenset[str]:
-    """The levels of a library and those whose kernels they use."""
+    """The levels of a library, and the levels whose kernels these use."""
     bases = {isa_of(level).base for level in levels} - {""}
     return frozenset((*levels, *bases))
 
 
 def _relation(level: str) -> Callable[[str], bool]:
-    """Whether a level is one of the same architecture."""
+    """A predicate: does a level belong to the same architecture as ``level``?"""
     families = set(families_with_level(level))
     return lambda other: not families.isdisjoint(families_with_level(other))
 
@@ -208,11 +208,11 @@ def _flags() -> frozenset[str]:
 
 
 def _against(variant: KernelVariant, chosen: KernelVariant, levels: Sequence[str]) -> str:
-    """Why a variant does not run."""
+    """Why a variant was not chosen."""
     if variant.isa == chosen.isa:
-        return f"a library holds one tile of a level, and {chosen.tile} is listed first"
+        return f"a library holds one tile per level, and {chosen.tile} is listed first"
     if variant.isa in _usable(tuple(levels)):
-        return f"a lower level: {chosen.isa} is there"
+        return f"its level is lower than {chosen.isa}"
     missing = [f for f in isa_of(variant.isa).features if f not in _flags()]
     if missing:
         return f"needs {', '.join(missing)}, which this processor lacks"

@@ -35,7 +35,7 @@ _TASKS = {
     "attention": "queries of the heads that share keys, or of some of them",
     "norm": "a chunk of rows",
 }
-"""What one task of the host loop of an op computes; of others a part of the result."""
+"""What one task of an op's host loop computes; for ops not listed, a part of the result."""
 
 
 def kernel_metadata(
@@ -45,9 +45,9 @@ def kernel_metadata(
 ) -> tuple[KernelMetadata, ...]:
     """Return the facts of every variant for these levels, in the order of the tables.
 
-    ``kernels`` restricts them to kernels, or variants, of these names.  With an environment they
-    are compiled, or taken from its cache, and have resources if ``objdump`` is there.  Raises
-    BuildError.
+    ``kernels`` restricts them to kernels, or variants, of these names.  With an environment,
+    kernels are compiled, or taken from its cache, and their resources are read if ``objdump`` is
+    installed.  Raises BuildError.
     """
     found = []
     for variant in VARIANTS:
@@ -90,7 +90,7 @@ def _epilogue(kernel: str) -> str:
 
 
 def resources_of(data: bytes) -> Resources:
-    """Return what the functions of an object take together.  Raises BuildError without objdump."""
+    """Return the resources of an object's functions.  Raises BuildError without objdump."""
     with ScratchFolder("object") as name:
         path = Path(name) / "unit.o"
         path.write_bytes(data)

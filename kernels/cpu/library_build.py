@@ -126,7 +126,7 @@ def build_library(
 
     ``seconds`` limits each compiler run; ``quick`` trades kernel speed for compile time.
     ``counted`` is called with the number of compiled units and of all that the cache lacks.
-    ``domain`` is that of libraries for several platforms.  Raises BuildError, leaving nothing at
+    ``domain`` is shared by libraries for several platforms.  Raises BuildError, leaving nothing at
     ``out``.
     """
     start = time.perf_counter()
@@ -177,10 +177,10 @@ def compile_part(
 def build_ahead(
     isas: Sequence[str], environment: Environment, stopped: Callable[[], bool]
 ) -> None:
-    """Compile what every library has, one unit at a time, until ``stopped``.
+    """Compile what all libraries have in common, one unit at a time, until ``stopped``.
 
-    That are the runtime and the precompiled headers, the highest level's first.  Errors are left
-    to the build, which meets them too.
+    These are the runtime and the precompiled headers, that of the highest level first.  Errors
+    are ignored, because the build runs into them too and reports them.
     """
     with suppress(BuildError), ScratchFolder("build") as name:
         compiler, cache = find_compiler(environment), ObjectCache(environment.cache / "objects")

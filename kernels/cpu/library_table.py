@@ -38,7 +38,7 @@ def table_source(
     isas: Iterable[str],
     tiles: Tiles = NO_TILES,
 ) -> str:
-    """The text of ``table.cpp``; ``tiles`` are those of its kernels that were asked for.
+    """The text of ``table.cpp``; ``tiles`` are the requested tiles of its kernels.
 
     Types, kernels, chains and levels are sorted, so their order does not matter.  Raises
     GraphError for a domain or name that is not a plain identifier, or two types of one name.

@@ -62,10 +62,10 @@ class CpuDiagnostics:
 
 
 class CallTracing:
-    """The work of traced calls, for the profiler."""
+    """Operation counts of traced calls, for the profiler."""
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
-        """The work of an encoded program's calls.  Raises GraphError for a malformed plan."""
+        """Operation counts of a plan's calls.  Raises GraphError for a malformed plan."""
         return call_stats(words, symbols)
 
 

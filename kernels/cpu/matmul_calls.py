@@ -29,7 +29,7 @@ _BIAS = _op("bias", "N", optional=True, rows="all")
 
 
 def epilogue(shape: str) -> tuple[Operand, Operand]:
-    """The further operands of a product's chain, and the results."""
+    """The operands of a product's chain other than the product, and the results."""
     inputs = _op("inputs", shape, "chain", many="inputs")
     return inputs, _out("y", shape, "chain", many="results")
 
@@ -57,7 +57,8 @@ def _stored_blocks(s: Sizes) -> tuple[int, ...]:
 def gemm(dtype: str, layouts: dict[str, int], x: tuple[str, ...]) -> CallSchema:
     """``y = epilogue(x · w + bias)``, with the columns in one or several results.
 
-    Of 8-bit integers, x less its zero point; its row sums are needed where w has zero points.
+    For 8-bit integers, the zero point of x is subtracted from x; row sums of x are needed if the
+    columns of w have zero points.
     """
     beside = {
         "int16": (_op("row_scales", "M"), _op("column_scales", "16*Np", rows="all")),
@@ -96,7 +97,7 @@ SUM_ROWS = CallSchema(
     kernels=(("gemm", "int8"),),
     row_tiled=True,
 )
-"""The sums of rows of bytes as unsigned ones, and those rows filled up to whole lanes of four."""
+"""Sum rows of bytes, as unsigned numbers, and pad the rows to whole lanes of four bytes."""
 
 
 ROUND_INT8 = CallSchema(
@@ -111,7 +112,7 @@ ROUND_INT8 = CallSchema(
     kernels=("gemm",),
     row_tiled=True,
 )
-"""Rows as bytes less 128 with a scale for each, after a factor for each column."""
+"""Multiply columns by ``factors``, then round rows to bytes: zero point 128, a scale per row."""
 
 
 NBITS = CallSchema(
@@ -135,7 +136,7 @@ NBITS = CallSchema(
     kernels=(("gemm", "f32"), "gemm_nbits"),
     problem=gemm_problem,
 )
-"""A product with codes of few bits that have a scale for each block of k and column."""
+"""A product with a matrix of 2- to 8-bit codes; each column of a block of k has a scale."""
 
 
 def _conv_nhwc_problem(s: Sizes) -> tuple[int, ...]:
@@ -163,8 +164,8 @@ CONV_NHWC = CallSchema(
     kernels=("gemm",),
     problem=_conv_nhwc_problem,
 )  # fmt: skip
-"""``y = epilogue(patches(x) · w)`` on bytes less their zero point, which is the padding too; M
-counts the windows' positions in all images."""
+"""``y = epilogue(patches(x) · w)`` on bytes.  The zero point of x is subtracted from x, and also
+pads x.  M counts the windows' positions in all images."""
 
 
 GATHER_NBITS = CallSchema(
@@ -182,11 +183,11 @@ GATHER_NBITS = CallSchema(
         choice("zeros", ZEROS),
     ),
 )
-"""Columns of such a matrix as rows of float32."""
+"""Columns of a matrix that is stored as for ``gemm_nbits``, as rows of float32."""
 
 
 def _sparse(op: str, dtype: str, x: str, w: str, index: str, problem: Problem) -> CallSchema:
-    """A product with sparse weights; ``index`` holds the positions of those that are stored."""
+    """A product with sparse weights; ``index`` holds the positions of stored weights."""
     return CallSchema(
         op,
         (

@@ -14,7 +14,7 @@ from tracea_graph.kernels.operations import KernelOperation, over_images
 __all__ = ["OPERATIONS", "TARGETS"]
 
 TARGETS = ("cpu:scalar", "cpu:avx2", "cpu:avx512", "cpu:neon")
-"""Lowest first, by architecture."""
+"""Targets by architecture, the lowest level of each first."""
 
 _LAYOUTS = (over_images("reorder_to_nchw16c"), over_images("reorder_to_nchw"))
 OPERATIONS: Mapping[str, KernelOperation] = MappingProxyType(

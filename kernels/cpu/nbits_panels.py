@@ -2,8 +2,8 @@
 
 A panel of 16 columns is a row of bytes: the zero points of its blocks where these are integers,
 ``[blocks][16]`` filled up to whole cache lines, then the codes.  64 bytes of codes are
-``[16 columns][4 bytes]``; byte b, its p-th code from the lowest bits on, is step ``4 p + b`` of k.
-So one load gives all operands of byte products for 4 steps and 16 columns per code of a byte.
+``[16 columns][4 bytes]``; code p of byte b, from the lowest bits on, is for step ``4 p + b``
+of k.  One load gives the operands of byte products for 4 steps and 16 columns per code in a byte.
 Scales, and zero points in float32, are the second array, ``[panels][blocks][1 or 2][16]``.
 """
 
@@ -23,7 +23,7 @@ from tracea_graph.ops.weight_layouts import Floats, Numbers
 __all__ = ["NBitsPanels", "pack_codes", "pack_nbits_scales"]
 
 _LANE = 4
-"""Bytes of a column side by side."""
+"""Number of adjacent bytes of one column."""
 _LINE = 64
 """Bytes of a cache line."""
 

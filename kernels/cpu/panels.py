@@ -15,9 +15,8 @@ In 16-bit integers panels have the bf16 layout, and the last operand holds one s
 padded to whole panels; x is rounded to integers row by row (``ops/int16.py``).
 
 8-bit integers (``int8``) lie in fours of k, ``[⌈N/16⌉][⌈K/4⌉ + 1][16][4]``; the last row of a
-panel holds, instead of weights, the int32 sums of its columns less their zero points, by which the
-kernel corrects for the zero point of x.  If columns have zero points of their own, these follow in
-one more row.
+panel holds, instead of weights, the int32 sums of its columns (weights minus zero points), which
+correct for the zero point of x.  If columns have zero points, these follow in one more row.
 
 In ``bf16x2`` panels are ``[⌈N/16⌉][⌈K/32⌉ · 32][16][2]``: for every 32 steps of k the pairs of the
 high terms, then those of the low terms, K padded with zeros.
@@ -296,7 +295,7 @@ class WeightOnlyBf16Panels(_Vnni2Panels):
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
         if k % 2:
-            raise ValueError(f"float32 times bf16 panels takes an even K, not {k}")
+            raise ValueError(f"bf16 panels need an even K if x is float32, not {k}")
 
 
 @dataclass(frozen=True)

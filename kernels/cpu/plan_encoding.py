@@ -114,7 +114,7 @@ def encode(program: Program) -> tuple[int, ...]:
 def _counted(what: str, items: Sequence[object] | Iterable[object]) -> int:
     count = len(tuple(items))
     if count > LIMITS[what]:
-        raise GraphError(f"A plan holds at most {LIMITS[what]} {what}, this one has {count}.")
+        raise GraphError(f"A plan holds at most {LIMITS[what]} {what}; this one has {count}.")
     return count
 
 
@@ -191,7 +191,7 @@ class DecodedPlan:
 def decode(plan: Sequence[int]) -> DecodedPlan:
     """Decode a plan.
 
-    Raises GraphError for a plan of another version and for a malformed one.
+    Raises GraphError for a plan of another version or a malformed plan.
     """
     try:
         return _Reader(plan).plan()
@@ -231,7 +231,7 @@ class _Reader:
             loose,
         )
         if self.at != total or total != len(self.words):
-            raise ValueError("it has another length than it says")
+            raise ValueError("its length differs from the one it declares")
         return made
 
     def tensor(self) -> tuple[TensorSpec, list[int]]:
@@ -293,12 +293,12 @@ class _Reader:
 def _word(words: Sequence[str], code: int) -> str:
     """The word with index ``code``.  Raises ValueError if it is negative or too large."""
     if not 0 <= code < len(words):
-        raise ValueError(f"{code} is none of {', '.join(words)}")
+        raise ValueError(f"{code} is not the number of one of {', '.join(words)}")
     return words[code]
 
 
 def _element(code: int) -> DType:
     dtype = DType.from_onnx(code)
     if dtype is None:
-        raise ValueError(f"it names the element type {code}")
+        raise ValueError(f"it has the unknown element type {code}")
     return dtype

@@ -32,8 +32,9 @@ class Deployment:
 def deployments_of(names: Sequence[str], precision: str) -> tuple[Deployment, ...]:
     """The deployments of names such as ``host`` and ``linux-aarch64:neon``.
 
-    Without a level a library has all levels that the precision has a use for; ``host`` has this
-    machine's.  Raises UsageError for an unknown name or level, and a platform named twice.
+    A name without a level stands for all levels that the precision has a use for; ``host`` stands
+    for this machine's levels.  Raises UsageError for an unknown name or level, and for a platform
+    that is named twice.
     """
     found = tuple(_deployment(name.strip(), precision) for name in names)
     platforms = [d.platform for d in found]
@@ -77,7 +78,7 @@ def unmeasured(deployments: Sequence[Deployment]) -> str:
     if not elsewhere:
         return ""
     return (
-        f"this machine is {HERE.name}: what ONNX Runtime makes of the result was checked, the "
+        f"this machine is {HERE.name}: the function bodies of the result were verified, but the "
         f"kernels for {', '.join(elsewhere)} are unmeasured"
     )
 
@@ -92,9 +93,9 @@ def build_all(
     quick: bool,
     counted: Counted = ignore_progress,
 ) -> Library:
-    """Build a library per deployment beside ``out``; all share a domain, and a model.
+    """Build a library per deployment next to ``out``, all for one domain and one model.
 
-    Returns the first one's.  Raises BuildError, leaving nothing there.
+    Returns the first library, which lists the others.  Raises BuildError, and then leaves none.
     """
     facts = Manifest(
         platforms={

@@ -1,9 +1,9 @@
-"""The header of the vector intrinsics, parsed once: it takes a compiler longer than most kernels.
+"""Precompile the header of the vector intrinsics, which takes longer to parse than most kernels.
 
-gcc keeps what it parsed as a precompiled header, which gives the same objects as the header's
-text.  It is an entry of the object cache like any other, so one that is damaged is made anew; a
-gcc that cannot make or use one compiles as it would without.  clang and zig tie theirs to the
-folder and the moment it was made in: they take the text.
+gcc makes the same objects from a precompiled header as from the header's text.  The precompiled
+header is an entry of the object cache like any other, so a damaged one is made again; a gcc that
+cannot make or use one compiles without it.  clang and zig tie theirs to the folder and time in
+which it was made, so they get the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 __all__ = ["USES", "header_flags", "precompiled", "takes_intrinsics"]
 
 USES = 3
-"""Compilations with equal flags that make up for the precompiled header's own."""
+"""Number of compilations with equal flags from which on a precompiled header saves time."""
 _TEXT = "#include <immintrin.h>\n"
 _NAME = "intrinsics.h"
 _SCHEDULING = "-fsched"
@@ -35,8 +35,8 @@ def takes_intrinsics(text: str) -> bool:
 def header_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flags of the header for units compiled with ``flags``.
 
-    gcc takes a precompiled header whatever the scheduling of instructions, so units that differ
-    in it alone share one.
+    gcc accepts a precompiled header whatever the flags for instruction scheduling are, so units
+    that differ only in those share one header.
     """
     return tuple(flag for flag in flags if not flag.startswith(_SCHEDULING))
 
@@ -50,11 +50,11 @@ def precompiled(
     *,
     make: bool = True,
 ) -> tuple[str, ...]:
-    """Flags by which a source compiled with ``flags`` takes the header as it was parsed before.
+    """Return flags with which a source compiled with ``flags`` uses a precompiled header.
 
-    The header lies in ``folder`` then, which is made if need be and holds nothing else.  Empty
-    where the compiler gives none, or where the cache has none and ``make`` is false.  ``seconds``
-    limits the compiler's run.
+    The header is put into ``folder``, which is created if missing and holds nothing else.  Returns
+    no flags if the compiler cannot precompile it, or if the cache lacks it and ``make`` is false.
+    ``seconds`` limits the compiler run.
     """
     if compiler.family != "gcc":
         return ()

@@ -2,8 +2,8 @@
 
 Sources: AMD's Software Optimization Guides for families 17h, 19h and 1Ah, Intel's Optimization
 Reference Manual, Arm's Software Optimization Guides and Technical Reference Manuals of each core,
-and Apple's Silicon CPU Optimization Guide.  Those of Arm and Apple were not measured; their tiles
-are those of ``python -m models.modelled_tiles``.  Tiles seed a search; the schedules it keeps are
+and Apple's Silicon CPU Optimization Guide.  Arm's and Apple's cores were not measured; their tiles
+are from ``python -m models.modelled_tiles``.  Tiles seed a search; the schedules it keeps are
 measured.
 """
 
@@ -93,7 +93,7 @@ _GHZ: Mapping[str, float] = MappingProxyType(
         "apple-m3": 4.0, "apple-m4": 4.4,
     }
 )  # fmt: skip
-"""Clocks of cores whose systems do not tell theirs, as such machines are commonly sold."""
+"""Clocks, as commonly sold, of cores whose operating systems do not report them."""
 
 
 def architecture_of(cpu: CpuProfile) -> ProcessorFamily | None:
@@ -117,7 +117,7 @@ def architecture_of(cpu: CpuProfile) -> ProcessorFamily | None:
 def pipes_of(cpu: CpuProfile, width: int) -> float:
     """Vector multiply-adds of ``width`` lanes that a core does in a cycle; two if unknown.
 
-    Vectors that a core splits count as parts of one; narrower ones than its widest do not join.
+    Vectors that a core splits count as fractions; narrow vectors are not joined to wider ones.
     """
     known = architecture_of(cpu)
     if known is None:

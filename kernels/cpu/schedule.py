@@ -54,9 +54,9 @@ class ConvSchedule(Schedule):
 class TaskSchedule(Schedule):
     """Size of one task of a call of up to ``max_rows`` rows; pure data, 0 means automatic.
 
-    ``rows`` and ``columns`` of a task are queries, and heads that share keys, of attention; rows
-    that are packed together, and columns, of products with sparse or few-bit weights.  Elementwise
-    expressions have ``rows`` only, of as many elements as the last axis.
+    For attention, ``rows`` are queries and ``columns`` are heads that share keys.
+    For products with sparse or few-bit weights, they are the rows that are packed together, and
+    columns.  Elementwise expressions have ``rows`` only, each as long as the last axis.
     """
 
     max_rows: int = 2**31 - 1
@@ -72,8 +72,8 @@ GEMM_SCHEDULES: tuple[GemmSchedule, ...] = (
 )
 """The policy's schedules by row count, used unless the tuner found better ones.
 
-Up to four rows time goes into reading the weights, which prefetching would slow down; many rows
-share a pass over them.
+With up to four rows, reading the weights takes most of the time, and prefetching would slow it
+down; with more, many rows share a pass over the weights.
 """
 
 TASK_SCHEDULES: tuple[TaskSchedule, ...] = tuple(

@@ -91,7 +91,7 @@ struct CallSpec {
 def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> str:
     """The text of ``runtime/schema.h``.
 
-    Raises GraphError where calls of one op have an attribute at different places.
+    Raises GraphError if calls of one op have an attribute at different places.
     """
     ops = {
         schema.op: [s for s in calls.values() if s.op == schema.op] for schema in calls.values()
@@ -158,7 +158,7 @@ def kernels_header(calls: Calls = CALLS) -> str:
 
 
 def _held(schema: CallSchema) -> str:
-    """A predicate of a level."""
+    """The C++ predicate whether a level has the kernels that a call needs."""
     if not schema.needs:
         return "nullptr"
     has = " && ".join(f"t.{KERNELS[kernel][0].name} != nullptr" for kernel in schema.needs)
@@ -166,7 +166,7 @@ def _held(schema: CallSchema) -> str:
 
 
 def _loop_units(ops: Sequence[str]) -> Iterator[str]:
-    """The units of host loops, and the one that has each op's."""
+    """The enumeration of host-loop units, and the table of every op's unit."""
     names = {unit: f"k{unit.capitalize()}Unit" for unit in (COMMON, *LOOP_UNITS)}
     yield f"enum LoopUnit : uint8_t {{ {', '.join(names.values())} }};\n"
     units = ", ".join(names[unit_of(op)] for op in ops)
@@ -179,7 +179,7 @@ def _constant(name: str) -> str:
 
 
 def _enum(name: str, items: Iterable[tuple[str, int]]) -> str:
-    """An enumeration; a number is written where it is not one more than that before."""
+    """An enumeration; a number is written only if it is not its predecessor plus one."""
     made, expected = list[str](), 0
     for constant, value in items:
         made.append(constant if value == expected else f"{constant} = {value}")
@@ -221,21 +221,21 @@ def _number(item: tuple[str, int]) -> int:
 
 
 def _slots(attributes: Sequence[Attribute]) -> dict[str, int]:
-    """Where each attribute's first number lies, but those behind a list."""
+    """The place of each attribute's first number; attributes after a list are left out."""
     lists = [i for i, attribute in enumerate(attributes) if not attribute.count]
     known = attributes[: lists[0] + 1] if lists else attributes
     return {_constant(attribute.name): at for at, attribute in _walk(known)}
 
 
 def _total(schemas: Sequence[CallSchema]) -> dict[str, int]:
-    """How many whole numbers a call has, if that is the same for all of an op."""
+    """How many whole numbers a call has, if all calls of its op have equally many."""
     found = {sum(a.count for a in s.integers) for s in schemas}
     lists = any(not a.count for s in schemas for a in s.integers)
     return {} if lists or len(found) > 1 else {"kInts": found.pop()}
 
 
 def _operands(schema: CallSchema) -> dict[str, int]:
-    """Where each operand's first view lies, but those behind one that may be several."""
+    """The place of each operand's first view; those after several views are left out."""
     found = dict[str, int]()
     for at, operand in enumerate(schema.operands):
         found[_constant(operand.name)] = at
@@ -247,7 +247,7 @@ def _operands(schema: CallSchema) -> dict[str, int]:
 def _agreed(
     op: str, found: Sequence[dict[str, int]], last: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, int]:
-    """What is at the same place in all calls of an op."""
+    """Merge the places in all calls of an op, which must agree."""
     merged = dict[str, int]()
     for one in found:
         for name, at in one.items():
@@ -257,7 +257,7 @@ def _agreed(
 
 
 def _same(found: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The same of views: what lies apart has no name, since scales come before the others."""
+    """Merge the places of views; leave out those that differ, as scales may precede them."""
     places: dict[str, set[int]] = {}
     for one in found:
         for name, at in one.items():
@@ -270,7 +270,7 @@ def _same(found: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _tables(calls: Calls) -> Iterator[str]:
-    """The arrays and the table of all calls; calls that are alike have an array in common."""
+    """The arrays and the table of all calls; equal calls share an array."""
     arrays, rows = dict[str, str](), list[str]()
     for schema in calls.values():
         name = _constant(schema.name)

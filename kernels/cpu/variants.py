@@ -125,7 +125,7 @@ def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
 def _gemm_bf16x2(isa: str, mr: int, nv: int, amx: bool = False) -> KernelVariant:
     """A GEMM on bf16x2 (hi + lo) operands: three bf16 products (``split_bf16``).
 
-    But for matrix tiles, the tile is that of the bf16 GEMM.
+    Unless ``amx``, the tile is that of the bf16 GEMM.
     """
     params = {"mr": mr, "nv": nv, "amx": amx}
     functions, tile = frozenset({"bf16", "vnni2"}), f"{mr}x{nv * PANEL}"
@@ -338,8 +338,8 @@ def _softmax(isa: str, rows: int) -> KernelVariant:
 def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> KernelVariant:
     """Recurrent cells: ``vectors`` vectors of units per gate for up to ``lstm`` or ``gru`` rows.
 
-    For a ``few`` rows, whose gates alone would leave registers unused, several times as many
-    units.
+    GRUs on up to ``few`` rows, whose gates alone would leave registers unused, take several times
+    as many units.
     """
     cells = {
         "lstm": (lstm, 0, 1), "gru": (gru, few, 2), "gru_gates": (gru, few, 2),
@@ -488,7 +488,7 @@ def _by_kernel(
     for variant in variants:
         others = found.get((variant.kernel, variant.isa), ())
         if any(other.key == variant.key for other in others):
-            raise ValueError(f"two variants are {' '.join(variant.key)}")
+            raise ValueError(f"two variants have the key {' '.join(variant.key)}")
         found[variant.kernel, variant.isa] = (*others, variant)
     return MappingProxyType(found)
 
@@ -497,10 +497,10 @@ _KNOWN = _by_kernel(VARIANTS)
 
 
 def find_variant(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
-    """The variant of a kernel for the level ``isa``, or for the nearest base that has one: of
-    several tiles the one asked for, else the first that is listed.
+    """Return the variant of a kernel for the level ``isa``, or for its nearest base that has one.
 
-    Raises KeyError when there is none, and for a tile that does not exist.
+    Of several tiles, the requested one is taken, else the first in the list.  Raises KeyError if
+    there is no variant, or none with the requested tile.
     """
     if known := _KNOWN.get((kernel, isa)):
         wanted = tiles.get((kernel, isa), known[0].tile)
@@ -508,7 +508,7 @@ def find_variant(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVarian
             if variant.tile == wanted:
                 return variant
         listed = ", ".join(v.tile for v in known)
-        raise KeyError(f"{kernel} has no tile {wanted} for {isa}, but {listed}")
+        raise KeyError(f"{kernel} has no tile {wanted} for {isa}, only {listed}")
     if base := isa_of(isa).base:
         return find_variant(kernel, base, tiles)
     raise KeyError(f"there is no kernel {kernel} for {isa}")
@@ -545,7 +545,7 @@ def conv_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
 
 
 def conv_bf16_tile(isa: str, tiles: Tiles = NO_TILES) -> tuple[int, int]:
-    """The same of convolutions in bf16."""
+    """Outputs and 16-wide channel blocks of the level's largest tile of bf16 convolutions."""
     return _tile("conv_bf16", isa, tiles)
 
 

@@ -22,7 +22,7 @@ def two_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_two_variants_have_one_key() -> None:
     assert len({v.key for v in VARIANTS}) == len(VARIANTS)
-    with pytest.raises(ValueError, match="two variants are gemm f32 scalar 4x16"):
+    with pytest.raises(ValueError, match="two variants have the key gemm f32 scalar 4x16"):
         variants._by_kernel((*VARIANTS, find_variant("gemm", "scalar")))
 
 

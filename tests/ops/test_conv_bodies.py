@@ -102,13 +102,13 @@ def test_filters_in_integers_come_back_nearly_as_they_were(layout: Int16Filters)
 def test_filters_that_cannot_be_stored_so_are_none() -> None:
     images = ConvWindow((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
     lines = ConvWindow((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
-    with pytest.raises(ValueError, match="Winograd's transform is for 3x3 kernels"):
+    with pytest.raises(ValueError, match="Winograd needs 3x3 windows"):
         ConvParams(16, 16, images, layout=WINOGRAD4)
-    with pytest.raises(ValueError, match="taken in pairs"):
+    with pytest.raises(ValueError, match="channels must be even"):
         ConvParams(19, 16, images, layout=VNNI2)
-    with pytest.raises(ValueError, match="one and two axes"):
+    with pytest.raises(ValueError, match="one or two axes"):
         ConvParams(16, 16, lines, layout=BLOCKED)
-    with pytest.raises(ValueError, match="two blocks are taken together"):
+    with pytest.raises(ValueError, match="a multiple of 32"):
         ConvParams(48, 16, images, layout=NCHW32C)
     with pytest.raises(ValueError, match="only transformed filters"):
         ConvParams(16, 16, images, layout=DispatchFilters(VNNI2))

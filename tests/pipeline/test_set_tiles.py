@@ -135,7 +135,7 @@ def test_columns_that_are_no_panels_run_dense_with_a_reason(tmp_path: Path) -> N
     (expected,) = run(after, {"x": normal(4, 64)})
     trace = optimized(after, every_phase())
     assert only(after, "FusedGemm").params.layout == PANELS
-    assert reasons(trace, "tiled-gemm") == {"tiles of 8 columns are no whole panels of 16"}
+    assert reasons(trace, "tiled-gemm") == {"tiles of 8 columns do not fill panels of 16"}
     assert relative_error(evaluate(after, {"x": normal(4, 64)})[0], expected) < 1e-5
 
 

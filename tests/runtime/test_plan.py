@@ -44,7 +44,7 @@ def test_the_words_of_a_loop() -> None:
     assert words[3:9] == (1, 1, 1, 1, 0, 1)
     assert words[27:34] == (0, 0, 4, 0, 2, 1, 0)
     assert any(words[i : i + 5] == (5, 1, 2, 1, 1) for i in range(len(words)))
-    with pytest.raises(GraphError, match="'start', which no input"):
+    with pytest.raises(GraphError, match="'start', which none of its inputs"):
         encode(replace(looped, loops=()))
 
 
@@ -72,8 +72,8 @@ def test_expressions_are_postfix() -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (replace(PROGRAM, symbols={}), "'m', which no input"),
-        (replace(PROGRAM, calls=(replace(NORM, op="fft"),)), "No host loop runs 'fft'"),
+        (replace(PROGRAM, symbols={}), "'m', which none of its inputs"),
+        (replace(PROGRAM, calls=(replace(NORM, op="fft"),)), "There is no kernel call 'fft'"),
         (replace(PROGRAM, calls=(NORM,) * (LIMITS["calls"] + 1)), "at most 4096 calls"),
         (replace(PROGRAM, inputs=(replace(spec("m", 4), dtype=None),)), "fully typed"),
         (replace(PROGRAM, outputs=(spec(*[1] * 9),)), "at most 8 rank"),

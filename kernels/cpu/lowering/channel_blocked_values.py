@@ -1,8 +1,9 @@
 """Blocked values: the channel-blocked layout inside a program of convolutions.
 
 A value ``[N, C, H, W]`` (``[N, C, W]`` has H = 1) is stored as ``[N, Cb, Hp, Wp, 16]``,
-Cb = ⌈C/16⌉, with a border of zeros, the halo that its readers need: Hp = top + H + bottom, Wp
-likewise.  It may be a range of blocks of a larger buffer, as the parts of a concatenation are.
+Cb = ⌈C/16⌉, with a border of zeros, the halo that its readers need: Hp = top + H + bottom,
+Wp = left + W + right.  It may be a range of blocks of a larger buffer, as the parts of a
+concatenation are.
 Lanes past C of the last block are undefined.  In bf16 a value may be stored in nchw32c, full
 blocks of 32 channels.
 """

@@ -198,7 +198,7 @@ def _read(step: RegionStep) -> tuple[int, ...]:
 
 
 def _rounds(step: RegionStep) -> Collection[int | None]:
-    """The operands a step reads in bf16."""
+    """The operands that a step reads in bf16."""
     params = step.params
     if isinstance(params, ConvParams) and params.layout.rounds:
         return (0, params.added)

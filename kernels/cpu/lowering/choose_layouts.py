@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_SHUFFLE_PARTS = 9
-"""Operands of one ``channel_shuffle`` at most."""
+"""Largest number of operands of one ``channel_shuffle``."""
 
 _NONE: Halo = (0, 0, 0, 0)
 CHANNELS_FIRST = (0, 3, 1, 2)
@@ -68,9 +68,9 @@ class RegionLayout:
     """The memory layout of each value of a region.
 
     ``blocked`` values lie in nchw16c or nchw32c, ``channels_last`` ones in ``[N, H, W, C]``.
-    ``within`` gives the value whose buffer another one shares and its first channel there,
-    ``around`` the value that a bordered one surrounds.  ``apart`` values share no concatenation's
-    buffer.
+    ``within`` maps a value to the one whose buffer it shares and to its first channel there,
+    ``around`` a bordered value to the one that it surrounds.  Values in ``apart`` do not share
+    the buffer of a concatenation.
     """
 
     specs: Sequence[TensorSpec]
@@ -160,7 +160,7 @@ class RegionLayout:
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
     def lies_over(self, value: int, full: int) -> str:
-        """The kind of an operand over a blocked value; empty if it has none of these.
+        """Return the kind of operand ``value`` over blocked ``full``; empty if it has none of:
 
         ``full`` (rows or columns may repeat), ``row`` (one number per channel), ``col`` (one per
         position) or ``scalar``.

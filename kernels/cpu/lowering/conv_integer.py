@@ -23,7 +23,7 @@ __all__ = ["lower_conv_integer"]
 def lower_conv_integer(
     w: RegionWriter, p: ConvIntegerParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """Emit ``conv_nhwc``; a pointwise convolution of whole lanes of four is a product."""
+    """Emit ``conv_nhwc``, or a product if pointwise and the channels fill lanes of four."""
     assert isinstance(p.layout, Int8Panels)
     rows = product(results[0].shape[:-1])
     weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n))
@@ -53,12 +53,12 @@ def lower_conv_integer(
 
 
 def _two(numbers: Sequence[int], fill: int = 1) -> tuple[int, ...]:
-    """A parameter of a window over one or two axes, over two."""
+    """Extend a parameter of a window over one axis to two axes."""
     return (*(fill,) * (2 - len(numbers)), *numbers)
 
 
 def _image(slot: Slot) -> View:
-    """``[N, L, C]`` as ``[N, 1, L, C]``; images as they are."""
+    """View ``[N, L, C]`` as ``[N, 1, L, C]``; images stay unchanged."""
     shape: tuple[Extent, ...] = slot.shape
     if len(shape) == 3:
         shape = (shape[0], 1, *shape[1:])

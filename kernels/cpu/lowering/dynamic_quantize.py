@@ -1,4 +1,4 @@
-"""Lower dynamic quantization: of a tensor by its range, of rows by theirs."""
+"""Lower dynamic quantization of a tensor, by its range, or of rows, each by its own range."""
 
 from __future__ import annotations
 

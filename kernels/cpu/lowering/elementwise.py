@@ -41,7 +41,7 @@ def part_views(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[V
 
 
 def write_part(w: RegionWriter, part: ConcatPart, operands: Sequence[Slot], place: View) -> None:
-    """Write one part of a concatenation to ``place``; ``operands`` are the part's own."""
+    """Write one part of a concatenation to ``place``; ``operands`` are those of the part."""
     if not isinstance(part.params, ConcatParams):
         _write_chain(w, part.params, operands, [place])
         return

@@ -112,7 +112,8 @@ def lower(graph: TileGraph, region: Region) -> Program:
 def _with_fast_math(program: Program) -> Program:
     """Relax the precision of a program that multiplies 16-bit numbers or bf16x2.
 
-    With 16-bit products, chains use fast math; with those or bf16x2, first layers multiply bf16.
+    With 16-bit products, chains use fast math; with 16-bit or bf16x2 products, first layers
+    multiply bf16.
     """
     narrow = any(call.dtype in _NARROW for call in program.calls)
     if not narrow and not any(call.dtype == "bf16x2" for call in program.calls):

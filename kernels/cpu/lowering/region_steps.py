@@ -89,7 +89,7 @@ def lower_region(
 
 
 def _needed(p: RegionParams) -> set[int]:
-    """Return the values whose numbers are read; of all others only sizes are."""
+    """Return the values whose elements are read; of all others, only sizes are read."""
     needed, value = set(p.results), p.inputs + sum(step.results for step in p.steps)
     for step in reversed(p.steps):
         value -= step.results
@@ -99,7 +99,7 @@ def _needed(p: RegionParams) -> set[int]:
 
 
 def _read(step: RegionStep) -> Sequence[int]:
-    """Return the operands of a step whose numbers it reads."""
+    """Return the operands of a step whose elements it reads."""
     if isinstance(step.params, IotaParams):
         return ()
     sized = isinstance(step.params, LayoutParams) and step.params.sizes

@@ -145,7 +145,7 @@ class RegionValues:
         self.w.call("reorder_to_nchw", x=source.view(), y=with_four_axes(target), tail=tail)
 
     def block(self, value: int) -> BlockedValue:
-        """The value blocked, in the element type it is stored in."""
+        """The value in the blocked layout, with the element type it is stored in."""
         if value not in self.blocks:
             dst = self.dst(value)
             if value in self.shuffled:
@@ -193,7 +193,7 @@ class RegionValues:
     def copy_blocked(
         self, source: BlockedValue, place: BlockedValue, pads: Halo = (0, 0, 0, 0)
     ) -> None:
-        """Copy a value and ``pads`` of its halo; round if the destination is bf16."""
+        """Copy a value, ``pads`` of its halo included; round if the destination is bf16."""
         copy(self.w, *matching_views(source, place, pads))
 
     def block_in_bf16x2(self, value: int) -> BlockedValue:
@@ -209,7 +209,7 @@ class RegionValues:
         return self.bf16x2[value]
 
     def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
-        """The value blocked, in 16-bit integers, and the scale of each image."""
+        """The value in the blocked layout, in 16-bit integers, and the scale of each image."""
         source = self.block(value)
         if value not in self.int16:
             made = self._like(source, DType.I16)

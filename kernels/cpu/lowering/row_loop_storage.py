@@ -45,7 +45,8 @@ class RowsNeeded:
     """Rows of a result needed for the first ``e`` rows of the loop's last result: a·e + b.
 
     ``first`` is the first row an iteration reads; it computes that row unless a previous
-    iteration left it.  If ``rounded``, it may start earlier, at a multiple of the granularity.
+    iteration left it.  If ``rounded``, computation may start earlier, at a multiple of
+    the granularity.
     """
 
     a: int
@@ -112,7 +113,7 @@ def rows_needed(
     if not found:
         return None
     if len({a for a, _ in found}) > 1:
-        raise NotTileable("readers of a value advance at different rates")
+        raise NotTileable("the readers of a value advance at different rates")
     first = reduce(extent_min, firsts)
     if granularity > 1:
         first = times(combine("floordiv", combine("max", 0, first), granularity), granularity)
@@ -188,7 +189,7 @@ class LoopValue:
         return slice_rows(view, times(self.step, row), count)
 
     def _moved(self, view: View) -> View:
-        """The view at row 0 of the shrunken buffer."""
+        """The view, moved to row 0 of the shrunken buffer."""
         if not self.blocked:
             return view
         old, new = self.view.strides[1], times(self.step, self.capacity or 0)
@@ -217,7 +218,7 @@ def row_of(view: View) -> int:
     """
     if len(view.dims) != 5:
         if not isinstance(view.offset, int):
-            raise NotTileable("the start of a matrix is not known")
+            raise NotTileable("the offset of a matrix in its buffer is not known")
         return 0
     block, line = view.strides[1], view.strides[LINES]
     if not isinstance(view.offset, int) or not isinstance(block, int) or not isinstance(line, int):

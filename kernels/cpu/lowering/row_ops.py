@@ -52,7 +52,7 @@ def sum_destination(w: RegionWriter, results: Sequence[Slot]) -> View:
 def with_bf16_stores(
     chain: Chain | None, results: Sequence[Slot]
 ) -> tuple[Chain | None, list[Slot]]:
-    """Let a chain also, or only, store its result in bf16 if a slot asks for it.
+    """Let a chain store a result in bf16, or in both types, if its slot asks for that.
 
     Returns the chain and the slots that it stores to.
     """

@@ -154,7 +154,7 @@ class _LoopBuilder:
             if not outside and value.readers:
                 value.capacity = 0
             elif value.need.end("e") != "e" and not last:
-                raise NotTileable("rows that others need may not all be made")
+                raise NotTileable("the loop may not compute all rows that are read outside it")
         if not builder._try_parallel():
             builder._simulate()
         return builder
@@ -199,9 +199,9 @@ class _LoopBuilder:
                 else rows_needed(call, rows, top, readers)
             )
             if need is None:
-                raise NotTileable("a call computes nothing the loop needs")
+                raise NotTileable("a call computes nothing that the loop needs")
             if need.a * self.step % granularity_of(call):
-                raise NotTileable("a tile would split rows that a kernel makes at once")
+                raise NotTileable("a tile would split rows that a kernel computes together")
             needs.append(need)
             for view in made:
                 value = self.values.get(view.buffer)
@@ -220,11 +220,11 @@ class _LoopBuilder:
             if any(
                 access is None and view.buffer in self.values for view, access in views_read(call)
             ):
-                raise NotTileable("a call needs all of what another one makes")
+                raise NotTileable("a call needs all rows of what another call computes")
         if any(n.rows != self.needs[-1].rows for n in self.needs) and not isinstance(
             self.extent, int
         ):
-            raise NotTileable("the rows of its calls are not known to agree")
+            raise NotTileable("its calls may differ in their number of rows")
         for value in self.values.values():
             for view in (
                 v for c in self.inside for v in c.views if v and v.buffer == value.view.buffer
@@ -247,7 +247,7 @@ class _LoopBuilder:
         """
         near = [v for v in self.values.values() if v.capacity is not None]
         if not near:
-            raise NotTileable("everything between its calls is read elsewhere too")
+            raise NotTileable("every value between its calls is also read elsewhere")
         if not isinstance(self.extent, int):
             for value in near:
                 value.capacity = self.step
@@ -274,10 +274,10 @@ class _LoopBuilder:
         shift = window - evaluate(value.window(e0), {e0: last})
         begins = evaluate(value.begins(e0), now) if start else value.top
         if begins < window:
-            raise NotTileable("an iteration makes rows that lie before those it keeps")
+            raise NotTileable("an iteration would compute rows that lie before its buffer")
         kept = max(0, begins - window) if start and not value.parallel else 0
         if kept > shift > 0:
-            raise NotTileable("a tile is smaller than what its windows share with the next one")
+            raise NotTileable("a tile has fewer rows than its windows share with the next tile")
         value.carries |= kept > 0
         held = {place: held[place + shift] for place in range(kept) if place + shift in held}
         edge = evaluate(plus(value.top, value.need.rows), now)
@@ -291,7 +291,7 @@ class _LoopBuilder:
             n0, n1 = (evaluate(e, now) for e in (need.begin(e0, value.parallel), need.end(e1)))
             rows = range(n0 * access.stride + at, (n1 - 1) * access.stride + access.span + at)
             if n1 > n0 and any(held.get(row - window) != row for row in rows):
-                raise NotTileable("a row would be missing")
+                raise NotTileable("a row that is read would be missing")
             value.capacity = max(value.capacity or 0, rows.stop - window)
         under = edge + padding_below(value) - window if ends > edge else 0
         value.capacity = max(value.capacity or 0, value.top + 1, made - window, under)
@@ -401,5 +401,5 @@ def _interior(call: Call, halo: Call | None) -> tuple[int, Extent]:
     assert isinstance(lines, int)
     top, _, bottom, _ = halo_of_result(call)
     if halo is not None and call.op == "elementwise":
-        raise NotTileable("a chain whose result has a halo")
+        raise NotTileable("the result of an elementwise call has a halo")
     return top, lines - top - bottom

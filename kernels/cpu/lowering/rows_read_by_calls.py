@@ -119,13 +119,13 @@ def as_rows(call: Call) -> Call:
         return call
     dims = views[0].dims
     if len(dims) < 2 or any(v.dims != dims for v in views):
-        raise NotTileable("an elementwise part is no matrix")
+        raise NotTileable("the views of an elementwise call do not form matrices")
     merged = []
     for view in views:
         for axis in range(len(dims) - 2):
             inner = combine("mul", view.dims[axis + 1], view.strides[axis + 1])
             if view.strides[axis] != inner and dims[axis] != 1:
-                raise NotTileable("an elementwise part reads rows that are not adjacent in memory")
+                raise NotTileable("an elementwise call reads rows that are not adjacent in memory")
         shape = (product(dims[:-1]), dims[-1])
         merged.append(View(view.buffer, shape, view.strides[-2:], view.offset))
     return replace(call, views=tuple(merged))

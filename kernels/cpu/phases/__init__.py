@@ -64,8 +64,8 @@ def phases(request: PlanRequest, tiles: bool = False, bf16: bool = True) -> tupl
 
 
 def _integers(request: PlanRequest) -> tuple[Phase, ...]:
-    """Phases that round products to bytes, and let what computes an operand round it; or matrices
-    to 4 bits."""
+    """Phases that round the operands of products to bytes, if possible as they are computed, or
+    that round matrices to 4 bits."""
     epilogues = Phase("int8-epilogues", (GemmEpilogue(), VerticalFusion()))
     return {
         "int8": (Phase("int8", (GemmInt8(request.calibrated),)), epilogues),
@@ -74,8 +74,8 @@ def _integers(request: PlanRequest) -> tuple[Phase, ...]:
 
 
 def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
-    """Return the rules that compute a product by other means than its dense matrix, and attention
-    over a window."""
+    """Return the rules that compute a product without its dense matrix, and one that skips parts
+    of attention: those outside a window, or those that a constant mask drops."""
     chosen, precision, twice = request.compressed, request.precision, _twice(request)
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # bf16 interleaves pairs of k
     few = FEW_ROWS if precision == "fp32" else 1
@@ -95,7 +95,7 @@ def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
 
 
 def _twice(request: PlanRequest) -> bool:
-    """Whether a matrix is stored again for other readers: at half the size that is affordable."""
+    """Whether a matrix may be stored twice: in bf16, the copy takes half the memory."""
     return request.precision == "bf16"
 
 
@@ -103,8 +103,8 @@ def _lower(precision: str, tiles: bool, bf16: bool) -> tuple[Phase, ...]:
     """Phases that lower the precision of products and attention; regions stay as they are.
 
     With bf16, products that must not use it fall back to int16, or to bf16x2 where matrix
-    ``tiles`` make that faster.  With int8, they fall back to int16, which is as fast as bf16 where
-    there are no tiles, else to bf16; a processor without ``bf16`` has nothing between.
+    ``tiles`` make that faster.  With int8, they fall back to bf16 if there are tiles, else to
+    int16, which is then as fast as bf16; a processor without ``bf16`` has no fallback.
     """
     integers, halves = Phase("int16", (GemmInt16(),)), Phase("bf16x2", (GemmBf16x2(),))
     rounds = Phase("precision", (GemmBf16(), AttentionBf16()))
@@ -128,7 +128,7 @@ def _lower_convolutions(precision: str, tiles: bool, bf16: bool) -> tuple[Phase,
     bf16, convolutions that must not use it fall back to int16.  Matrix ``tiles`` have no int16
     instruction: there only Winograd convolutions fall back to int16, all others to bf16x2.
     Depthwise filters stay in float32 on such processors, which convert them faster than they
-    multiply bf16 pairs.  What int8 leaves is lowered as products are, see :func:`_lower`.
+    multiply bf16 pairs.  For int8, see :func:`_lower`: what it leaves is lowered further.
     """
     rounds = Phase("conv-precision", (ConvBf16(nchw32c=tiles),))
     integers = Phase("conv-int16", (ConvInt16(transformed=tiles and precision == "bf16"),))

@@ -83,7 +83,7 @@ class BlockSparseGemm(PatternPass):
         maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
         stored = {b: len(places) * b / zeros.size for b, places in maps.items()}
         if min(stored.values()) > _MOST_STORED:
-            return f"the zeros of {weight.name!r} do not fill runs of {PANEL} columns"
+            return f"too few zeros of {weight.name!r} fill runs of {PANEL} columns"
         return [
             _skipping(self.name, region, weight.name, matrix, block, places)
             for block, places in maps.items() if stored[block] <= _MOST_STORED
@@ -106,19 +106,21 @@ class TiledGemm(PatternPass):
             said = f"no tiles of {region.operands[1]!r} were set by hand"
             return Reason(said, Code.NOT_APPLICABLE)
         if not isinstance(params.layout, PlainMatrix):
-            return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
+            return Reason(
+                f"{region.operands[1]!r} is not stored as a plain matrix", Code.OTHER_FORM
+            )
         if weight is None:
             return not_constant_reason(region.operands[1])
         if reason := without_scatter(graph):
             return reason
         width = pattern.tiles.tile[1]
         if pattern.tiles.grid[1] > 1 and width % PANEL:
-            return f"tiles of {width} columns are no whole panels of {PANEL}"
+            return f"tiles of {width} columns do not fill panels of {PANEL}"
         starts = [t.k_start for t in pattern.tiles]
         ends = [t.k_end for t in pattern.tiles if t.k_end < params.k]
         fitting = [b for b in self.blocks if not any(k % b for k in (*starts, *ends))]
         if not fitting:
-            return f"the tiles are not cut along k by blocks of {self.blocks[0]}"
+            return f"the tiles do not begin and end at multiples of {self.blocks[0]} along k"
         active = pattern.mask(params.k, params.n)
         places = nonzero_tiles(zero_map(active), max(fitting)).l1_map
         matrix = partial(matrix_of, params, weight)
@@ -143,7 +145,7 @@ class PruneBlocks(PatternPass):
         (matrix,) = found.matrices
         zeros = zero_map(matrix)
         if zeros.mean() < 1 - _MOST_STORED:
-            return f"the zeros of {region.operands[1]!r} do not fill runs of {PANEL} columns"
+            return f"too few zeros of {region.operands[1]!r} fill runs of {PANEL} columns"
         maps = {block: nonzero_tiles(zeros, block).l1_map for block in self.blocks}
         name = f"{region.operands[1]}_pruned"
         made = [
@@ -151,7 +153,7 @@ class PruneBlocks(PatternPass):
             for block, places in maps.items()
             if len(places) * block <= _MOST_STORED * zeros.size
         ]
-        return made or f"the zeros of {region.operands[1]!r} do not fill blocks"
+        return made or f"too few zeros of {region.operands[1]!r} fill whole blocks"
 
 
 def _skipping(
@@ -188,7 +190,7 @@ def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None
 def why_dense(graph: TileGraph, region: Region, twice: bool) -> Reason:
     """The reason why :func:`dense_matrix` finds no matrix in a product."""
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK):
-        return Reason("a factor of a matrix has no zeros of its own", Code.OTHER_FORM)
+        return Reason("its matrix is a factor of a low-rank form", Code.OTHER_FORM)
     if not sources_of(graph, region):
         return not_constant_reason(region.operands[1])
     return why_not_replaceable(graph, region, twice)

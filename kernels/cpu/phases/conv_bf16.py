@@ -43,7 +43,7 @@ __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 @dataclass(frozen=True)
 class ConvBf16(PatternPass):
-    """Let a convolution between blocked values read them, and dense filters, in bf16.
+    """Let a convolution read blocked values in bf16, and its filters too if they are dense.
 
     ``nchw32c``: read 32-channel blocks where the producer can write them.
     """
@@ -56,7 +56,7 @@ class ConvBf16(PatternPass):
         layout = m.root.params.layout
         dense = layout == BLOCKED
         fits = not layout.rounds and (dense or isinstance(layout, DepthwiseFilters))
-        return None if fits else unsuited_reason("its filters are not blocked float32")
+        return None if fits else unsuited_reason("its filters are not float32 in channel blocks")
 
     def rewrite(self, m: Match) -> Rewrite | Sequence[Rewrite] | str:
         graph, region, params = m.graph, m.root, m.root.params
@@ -69,7 +69,7 @@ class ConvBf16(PatternPass):
         if weight is None:
             return Reason("its filters are not constant", Code.NOT_CONSTANT)
         if params.channels % BLOCK % 2:
-            return f"{params.channels} channels do not form pairs"
+            return f"its {params.channels} channels cannot be paired"
         made, nchw32c = (
             list[Rewrite](),
             self.nchw32c and _reads_nchw32c(graph, m.values["x"], params),

@@ -31,7 +31,9 @@ class ConvBf16x2(PatternPass):
 
     def check(self, m: Match) -> str | None:
         blocked = m.root.params.layout == BLOCKED
-        return None if blocked else unsuited_reason("its filters are not blocked float32")
+        return (
+            None if blocked else unsuited_reason("its filters are not float32 in channel blocks")
+        )
 
     def rewrite(self, m: Match) -> Rewrite | str:
         weight, params = m.graph.weight(m.values["w"]), m.root.params

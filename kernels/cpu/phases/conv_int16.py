@@ -32,7 +32,7 @@ _MOST_TAPS = 25
 class ConvInt16(PatternPass):
     """Let a dense convolution between blocked values multiply 16-bit integers.
 
-    ``transformed``: only convolutions that Winograd's transform applies to.
+    ``transformed``: only apply to convolutions that Winograd's transform applies to.
     """
 
     transformed: bool = False
@@ -43,7 +43,7 @@ class ConvInt16(PatternPass):
         params: ConvParams = m.root.params
         direct = self.transformed and not transformable(params.window, params.groups)
         if params.layout != BLOCKED:
-            return unsuited_reason("its filters are not blocked float32")
+            return unsuited_reason("its filters are not float32 in channel blocks")
         return unsuited_reason("Winograd's transform does not apply to it") if direct else None
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
@@ -52,7 +52,7 @@ class ConvInt16(PatternPass):
             return Reason("its filters are not constant", Code.NOT_CONSTANT)
         taps = params.taps // (params.channels // params.groups)
         if taps > _MOST_TAPS:
-            return f"sums of {taps} taps leave too little of 32 bits"
+            return f"32-bit sums over {taps} taps leave operands too few bits"
         for layout in filter_layouts(INT16, params, output_extents(m.graph, m.root)):
             lower = dataclasses.replace(params, layout=layout)
             filters = repack_filters(weight, params, layout)

@@ -39,7 +39,7 @@ class ConvWinograd(PatternPass):
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
         fits = params.layout == BLOCKED and params.filters > FEW_FILTERS
-        said = f"its filters are not blocked float32, or not more than {FEW_FILTERS}"
+        said = f"it has up to {FEW_FILTERS} filters, or they are not float32 in channel blocks"
         return None if fits else unsuited_reason(said)
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:

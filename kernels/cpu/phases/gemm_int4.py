@@ -2,8 +2,8 @@
 
 FusedGemm(x, [K, N], …)    ->    FusedGemm(x, codes, scales, …)
 
-Every block of k has a scale and a zero point in each column: as calibration chose them, else for
-the range of its weights.  Kernels round rows of x to 8 bits block by block.
+Every block of k has a scale and a zero point in each column.  Calibration chooses them; else they
+fit the range of the block's weights.  Kernels round rows of x to 8 bits block by block.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tracea_graph.rewrite import Match, PatternPass, Rewrite
 __all__ = ["BITS", "BLOCK", "GemmInt4"]
 
 BITS, BLOCK = 4, 32
-"""Size of a code, and of a block without calibration."""
+"""Bits of a code, and steps of k in a block that calibration did not choose."""
 
 
 @dataclass(frozen=True)
 class GemmInt4(PatternPass):
-    """Store the matrix of a product in codes of 4 bits, as ``calibrated`` says."""
+    """Store the matrix of a product in 4-bit codes; ``calibrated`` holds roundings by name."""
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "gemm-int4"
@@ -45,7 +45,7 @@ class GemmInt4(PatternPass):
         if replaceable_matrix(m.graph, m.root) is None:
             return why_not_replaceable(m.graph, m.root)
         if not is_f32(m.graph, *m.root.operands[:2]) or not m.spec("x").shape:
-            return "x or its matrix is not float32 of known rank"
+            return "x or the matrix is not float32, or the rank of x is not known"
         return None
 
     def rewrite(self, m: Match) -> Rewrite | str:

@@ -4,8 +4,8 @@ FusedGemm(x, [K, N], …)    ->    FusedGemm(FusedQuantizeRows(x), int8 [K, N], 
 FusedGemm(x, [K, N], …)    ->    FusedGemm(FusedElementwise(x), int8 [K, N], …)
 
 Every row of x has a scale from its own values, or all rows have one that calibration chose; every
-column of the matrix has a scale from its own values.  The epilogue multiplies the exact sums by
-both, before it does what it did.  Products that round one x in the same way share its integers.
+column of the matrix has a scale from its own values.  The epilogue first multiplies the exact
+sums by both scales.  Products that round one x in the same way share its integers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ GEMM_INT8 = "gemm-int8"
 
 @dataclass(frozen=True)
 class GemmInt8:
-    """Multiply rows of x and a constant matrix in 8-bit integers, as ``calibrated`` says."""
+    """Multiply rows of x and a constant matrix in 8-bit integers.
+
+    ``calibrated`` maps the names of matrices to the roundings that calibration chose.
+    """
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = GEMM_INT8
@@ -62,7 +65,7 @@ class GemmInt8:
             else _unfit(graph, region)
         )
         if weight is None or why:
-            yield Miss(self.name, region.id, why or "its matrix stays")
+            yield Miss(self.name, region.id, why or "its matrix cannot be replaced")
             return
         chosen = self.calibrated.get(region.operands[1], CalibratedRounding(0.0))
         yield _proposal(self.name, graph, region, weight, chosen)
@@ -73,13 +76,13 @@ def _unfit(graph: TileGraph, region: Region) -> str:
     params, (x, w, *_) = region.params, region.operands
     spec = graph.spec(x)
     if spec.dtype is not DType.F32 or not spec.shape or graph.weight(x) is not None:
-        return "x is not a computed float32 value of known rank"
+        return "x is constant, not float32, or of unknown rank"
     if graph.weights[w].dtype is not DType.F32:
         return "its matrix is not stored in float32"
     if params.k > MAX_DEPTH:
         return f"sums of {params.k} products may not fit 32 bits"
     if len(params.epilogue.operands if params.epilogue else (FULL,)) + 3 > MAX_OPERANDS:
-        return "its epilogue has too many operands for scales beside them"
+        return "its epilogue has too many operands to add scales to them"
     if params.bias and graph.weight(region.operands[params.first]) is None:
         return "its bias is not constant"
     return ""
@@ -116,7 +119,7 @@ def _proposal(
 
 @dataclass(frozen=True)
 class _Rounded:
-    """The region that rounds x, its integers, and their scales if every row has one."""
+    """The region that rounds x, the integers, and their scales if each row has its own."""
 
     region: Region
     numbers: str
@@ -159,8 +162,8 @@ def _rounded(rule: str, graph: TileGraph, region: Region, chosen: CalibratedRoun
 def _weights(
     params: GemmParams, weight: Weight, part: slice, chosen: CalibratedRounding
 ) -> tuple[Weight, ...]:
-    """Return columns of a matrix in int8, as ``[K, columns]``, and what sums with them are
-    multiplied by."""
+    """Return columns of a matrix in int8, ``[K, columns]``, and the scales by which sums with
+    them are multiplied."""
 
     def fitted() -> tuple[Array, Floats]:
         matrix = matrix_of(params, weight)[:, part]
@@ -185,7 +188,7 @@ def _weights(
 def _added(
     graph: TileGraph, bias: str | None, part: slice, chosen: CalibratedRounding, matrix: Weight
 ) -> Weight:
-    """Return what columns of the result get added: a bias, and a correction of the rounding."""
+    """Return the row to add to the result: the bias plus a correction of the rounding."""
     width, correction = part.stop - part.start, chosen.correction
     given = graph.weights[bias] if bias else None
     if given is not None and correction is None and given.shape == (width,):
@@ -207,8 +210,8 @@ def _row(weight: Weight) -> Floats:
 
 
 def with_rescaling(epilogue: Chain | None, more: Sequence[str]) -> Chain:
-    """Return a chain that multiplies sums by one or two operands of kinds ``more``, adds a row if
-    it ends with a second one, and goes on with ``epilogue``."""
+    """Return a chain that multiplies sums by operands of the kinds ``more`` and continues with
+    ``epilogue``; if ``more`` has two rows, the last one is added instead."""
     kinds = (FULL, *more)
     bias = more.count(ROW) == 2
     factors = len(more) - bias

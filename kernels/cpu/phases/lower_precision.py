@@ -1,6 +1,6 @@
 """Lower the precision of products and attention, on request.
 
-bf16            both operands in bf16, sums in float32; attention likewise, its softmax in float32
+bf16            both operands in bf16, sums in float32; attention too, with softmax in float32
 bf16-weights    weights in bf16, everything else in float32
 int8            both operands in 8-bit integers with scales (``gemm_int8``); attention in bf16
 int4-weights    weights in 4 bits with a scale and a zero point for each block of k (``gemm_int4``)
@@ -107,9 +107,9 @@ FALLBACK = MappingProxyType(
         "conv-bf16x2": "conv-bf16",
     }
 )
-"""Rules that apply where another rule, their value here, was not applied."""
+"""Fallback rules: a key applies where its value, another rule, was not applied."""
 FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
-"""Rules that apply on top of another rule, their value here."""
+"""Further rules: a key applies on top of its value, another rule."""
 _INTEGERS = ("gemm-int8", "conv-int8")
 _LOWEST = (*_INTEGERS, "gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16")
 PRECISION_FALLBACKS = (
@@ -155,14 +155,14 @@ class AttentionBf16(PatternPass):
             return unsuited_reason("it multiplies bf16 already")
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
         if any(size % 2 for size in sizes) or "transposed" in params.layouts:
-            return "its columns do not lie in pairs"
+            return "an operand is transposed, or a size or offset of its columns is odd"
         return None
 
     def rewrite(self, m: Match) -> Rewrite | str:
         _, queries = m.root.params.extents(0, m.spec("q"))
         whole = _whole(m.graph, m.root)
         if whole and isinstance(queries, int) and queries <= FEW_QUERIES:
-            return f"{queries} queries read its keys as they lie"
+            return f"rounding its keys does not pay for {queries} queries"
         return rounded_as_read(self.name, m.root, in_bf16=True, whole=whole)
 
 
@@ -230,7 +230,7 @@ class GemmBf16:
             return dataclasses.replace(params, layout=BITMAP_BF16), _numbers(stored)
         if isinstance(params.layout, BlockSparsePanels):
             if params.layout.block % 2:
-                return "blocks of one step do not lie in pairs"
+                return "blocks of one step of k hold no pairs"
             pairs = BlockSparseVnni2Panels(params.layout.block)
             return dataclasses.replace(params, layout=pairs), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)

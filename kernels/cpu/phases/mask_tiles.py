@@ -3,8 +3,8 @@
 FusedAttention(q, k, v, mask)    ->    FusedAttention(q, k, v, mask, map of tiles)
 
 Banded, block-causal and block-sparse masks leave some tiles of the scores without a key.  The
-kernel visits the other tiles.  The result is exact, whatever the mask's numbers: queries of which
-every key is masked, and scores too large for the mask, make the kernel visit the rest as well.
+kernel visits the other tiles.  The result is exact for any mask: if every key of a query is
+masked, or scores are too large for the mask, the kernel visits the skipped tiles as well.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MaskTiles:
         if mask is None:
             return not_constant_reason(name)
         if params.window or params.causal != "none":
-            return "the order of keys or a window skips tiles already"
+            return "causal order or a window already skips tiles"
         if len(mask.shape) < 2 or min(mask.shape[-2:]) == 1:
             return f"the mask {name!r} does not depend on queries and keys"
         kept, beyond = _kept(mask.array(), params.fill)
@@ -74,7 +74,7 @@ class MaskTiles:
         grid = TileGrid(_ROWS, _KEYS, tiles.grid[0], -(-keys // _KEYS), beyond)
         places = tiles.l1_map
         if (left := len(places) / grid.count) > _MOST_LEFT:
-            return f"the mask {name!r} leaves a key in {left:.0%} of the tiles"
+            return f"the mask {name!r} keeps a key in {left:.0%} of the tiles"
         return grid, Weight(f"{name}_tile_map", DType.I32, places.shape, lambda: places)
 
 

@@ -58,7 +58,7 @@ __all__ = [
 FEW_CHANNELS = 8
 """Input channels below which a block of 16 would be mostly padding."""
 _MOST_GROUPS = 4
-"""Groups merged at most: beyond that the products with zeros cost more than blocking saves."""
+"""Largest number of groups to merge: more products with zeros cost more than blocking saves."""
 
 
 def conv(op: Any, x: Any, w: Any) -> Any:
@@ -70,7 +70,7 @@ def conv(op: Any, x: Any, w: Any) -> Any:
 class PackFilters(PatternPass):
     """Pack the filters of a convolution over one or two axes for the CPU kernels.
 
-    If ``at_load``, nodes of the model do that: the plain filters stay in it.
+    If ``at_load``, nodes of the model pack them, and the plain filters stay in the model.
     """
 
     at_load: bool = False
@@ -78,7 +78,11 @@ class PackFilters(PatternPass):
     patterns = (conv,)
 
     def check(self, m: Match) -> str | None:
-        return None if m.root.params.layout == PLAIN else unsuited_reason("its filters are packed")
+        return (
+            None
+            if m.root.params.layout == PLAIN
+            else unsuited_reason("its filters are packed already")
+        )
 
     def rewrite(self, m: Match) -> Rewrite | str:
         graph, region, params = m.graph, m.root, m.root.params
@@ -90,7 +94,7 @@ class PackFilters(PatternPass):
         params, weight = _laid_out(params, weight, spatial, kept)
         layout = params.layout
         if not isinstance(layout, BlockedFilters | LaneFilters):
-            return unsuited_reason(f"no kernel takes {w!r} in another layout")
+            return unsuited_reason(f"there is no packed layout for {w!r}")
         weights, count = dict[str, Weight](), layout.biases(params.filters)
         if bias and count != params.filters:
             if (stored := graph.weight(bias)) is None:

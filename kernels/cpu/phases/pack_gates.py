@@ -38,7 +38,7 @@ class PackGates(PatternPass):
         return (
             None
             if m.root.params.layout == PLAIN_GATES
-            else unsuited_reason("its gates are packed")
+            else unsuited_reason("its gates are packed already")
         )
 
     def rewrite(self, m: Match) -> Rewrite:

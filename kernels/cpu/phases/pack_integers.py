@@ -3,8 +3,8 @@
 FusedGemm(x, W, …, zeros)         ->    FusedGemm(x, panels, …)
 FusedConvInteger(x, W, …, zeros)  ->    FusedConvInteger(x, panels, …)
 
-Filters of groups that end within a panel join into larger groups, with their zero points for the
-channels of other groups; depthwise filters stay as they are.
+Groups whose filters end within a panel are joined into larger ones; for the channels of other
+groups, a filter then holds its zero point.  Depthwise filters stay unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _integers(op: Any, x: Any, w: Any) -> Any:
 def _check(m: Match) -> str | None:
     params = m.root.params
     plain = params.integers and isinstance(params.layout, PlainMatrix)
-    return None if plain else unsuited_reason("its matrix holds no integers in their plain order")
+    return None if plain else unsuited_reason("its matrix does not hold integers in plain order")
 
 
 def _rewrite(m: Match) -> Rewrite | str:
@@ -70,7 +70,7 @@ def _rewrite(m: Match) -> Rewrite | str:
 
 
 def _depthwise(params: ConvIntegerParams) -> bool:
-    """Return whether each channel has one filter, for which there is a kernel."""
+    """Return whether each channel has one filter; there is a kernel for that."""
     return params.groups == params.channels == params.filters
 
 
@@ -84,7 +84,7 @@ def _joined(params: ConvIntegerParams) -> int:
 def _join(
     matrix: Array, params: ConvIntegerParams, joined: int, zeros: Array | None
 ) -> Array:  # fmt: skip
-    """Return ``[taps, joined groups' channels, O]``, a filter's zero point in other groups."""
+    """Return joined filters ``[taps, channels, O]``, with zero points for other groups."""
     each, depth = params.filters // params.groups, params.channels // params.groups
     taps = params.k // depth
     shape = taps, joined, depth, params.filters

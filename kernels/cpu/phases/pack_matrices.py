@@ -36,7 +36,7 @@ PACK_MATRICES = "pack-matrices"
 class PackMatrices:
     """Pack a product's matrix into panels; ``twice``: even if other nodes need the plain one.
 
-    If ``at_load``, nodes of the model do that: the plain matrix stays in it.
+    If ``at_load``, nodes of the model pack it, and the plain matrix stays in the model.
     """
 
     twice: bool = False

@@ -1,7 +1,7 @@
 """Pack block-quantized matrices into panels of codes.
 
 FusedGemm(x, codes, scales, …)                  -> FusedGemm(x, panels, panels of scales, …)
-FusedQuantizedEmbedding(codes, scales, ids)     -> the same for a table
+FusedQuantizedEmbedding(codes, scales, ids)     -> …(panels, panels of scales, ids)
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ __all__ = ["PACK_NBITS", "PACK_NBITS_TABLE"]
 def _check(m: Match) -> str | None:
     layout = m.root.params.layout
     unpacked = isinstance(layout, BlockQuantized) and not isinstance(layout, NBitsPanels)
-    return None if unpacked else unsuited_reason("its matrix holds no codes in the model's order")
+    return (
+        None
+        if unpacked
+        else unsuited_reason("its matrix does not hold codes in the order of the model")
+    )
 
 
 def _packed(m: Match, rule: str, first: int) -> Rewrite | str:

@@ -3,7 +3,7 @@
 FusedRegion -> FusedRegion with ``row_tiles`` (``ops.region.RowTile``)
 
 The tile graph's planner (``ttg.plan``) chooses the steps and the rows of a tile: it rejects tiles
-whose footprint exceeds the cache, and proposes the few of the others that move the fewest bytes.
+whose footprint exceeds the cache, and proposes a few others, those that move the fewest bytes.
 The first proposal is applied; the others, and the untiled program, are timed against it.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["TILE_AND_FUSE", "TILE_SIZES", "TileAndFuse"]
 TILE_AND_FUSE = "tile-and-fuse"
 """The rule's name."""
 TILE_SIZES = (TILE_AND_FUSE, *(f"{TILE_AND_FUSE}-{i}" for i in range(2, len(CACHE_FRACTIONS) + 1)))
-"""Names of its proposals, those with the largest tiles first."""
+"""Names of the rule's proposals, the one with the largest tiles first."""
 
 _OPEN = "{!r} has inputs whose sizes are known only at run time"
 

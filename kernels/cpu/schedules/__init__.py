@@ -1,4 +1,4 @@
-"""How the calls of the CPU backend can be scheduled: what its tuner is told."""
+"""How the calls of the CPU backend can be scheduled, for the tuner."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _USUAL_GAINS = {
     "elementwise": 0.01,
     "attention": 0.05,
 }
-"""What the best schedules of recorded cases save (models/tuning_tables.json, RESULTS.md)."""
+"""Share saved by the best schedules of recorded cases (models/tuning_tables.json, RESULTS.md)."""
 _FEW_ROWS = 32
-"""Rows up to which a product is bound by memory; of such few were recorded."""
+"""Rows up to which a product is bound by memory; few such cases were recorded."""
 _UNKNOWN_CACHE = 32 << 20
 """Bytes assumed if the machine does not report its cache size."""
 
 
 class CpuScheduleSpace(HostTimed):
-    """Schedules of products (:class:`GemmSchedule`), convolutions (:class:`ConvSchedule`) and what
-    is cut into tasks of rows and columns (:class:`TaskSchedule`).
+    """Schedules of products (:class:`GemmSchedule`), convolutions (:class:`ConvSchedule`) and
+    calls that are cut into tasks of rows and columns (:class:`TaskSchedule`).
     """
 
     tile = tuple(dict.fromkeys((*gemm_problem.TILE, *conv_problem.TILE)))
@@ -71,7 +71,7 @@ class CpuScheduleSpace(HostTimed):
         return profile.l3 or profile.l2 or _UNKNOWN_CACHE
 
     def usual_gain(self, case: Case) -> float:
-        """Return what the best schedules of recorded cases of this kind save."""
+        """Return the share that the best schedules of recorded cases of this kind save."""
         problem, usual = case.problem, super().usual_gain(case)
         if isinstance(problem, TaskProblem):
             return _USUAL_GAINS.get(problem.op, usual)
@@ -89,7 +89,7 @@ class CpuScheduleSpace(HostTimed):
         return CATALOG
 
     def topology(self, case: Case) -> OperatorTopology:
-        """The topology of a case's call, of a direct convolution if it is transformed."""
+        """The topology of a case's call; for Winograd, that of the direct convolution."""
         problem, rows = case.problem, case.rows
         if isinstance(problem, TaskProblem):
             return problem.topology(rows)

@@ -123,7 +123,7 @@ class ConvProblem:
         return ""
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """The images of a call whose image has these dims."""
+        """The number of images of a call whose x has these dims."""
         return dims[0]
 
     @property

@@ -73,7 +73,7 @@ class TaskGrid:
 
 
 def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchSpace:
-    """All schedules of a case with distinct cuts, the library's choice first.
+    """All schedules that cut a case differently, the library's choice first.
 
     Seeds are coarse and fine cuts, and those that suit the caches of the architecture ``on``.
     """

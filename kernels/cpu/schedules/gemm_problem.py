@@ -33,9 +33,9 @@ TYPICAL_ROWS = (1, 16, 128, 1024)
 TILE: Mapping[str, str] = MappingProxyType({"panels": "nr_panels", "rows": "mc", "columns": "nc"})
 """Keys of a hint's tile, and the schedule fields they set."""
 SPLIT = "bf16x2"
-"""The layout of which each number is two, a high and a low term."""
+"""The layout that stores each number as a high and a low term."""
 BYTES = "int8"
-"""The layout of which four neighbouring numbers are multiplied together."""
+"""The layout that multiplies four adjacent numbers at once."""
 _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT, BYTES)
 """Layouts that schedules apply to; weights ``[N, K]`` are read by rows instead."""
 
@@ -44,10 +44,10 @@ _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT, BYTES)
 class GemmProblem:
     """One product for any number of rows: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``; of bf16x2,
-    ``k`` counts padding.  ``parts`` are the widths of the results if the columns are split over
-    several; their sum is ``n``.  Of int8, ``x_type`` is the element type of x, whose zero point is
-    an operand if ``given_zero``; ``own_zeros`` says that the columns have some.
+    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``.  For bf16x2,
+    ``k`` includes padding.  ``parts`` are the widths of the results if the columns are split over
+    several; their sum is ``n``.  For int8, ``x_type`` is the element type of x; ``given_zero``
+    says that its zero point is an operand, ``own_zeros`` that columns of w have zero points.
     """
 
     k: int
@@ -110,7 +110,7 @@ class GemmProblem:
         return "prefetch"
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """The rows of a call whose x has these dims."""
+        """The number of rows of a call whose x has these dims."""
         return dims[0]
 
     def flops(self, rows: int) -> float:

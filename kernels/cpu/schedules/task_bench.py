@@ -1,8 +1,8 @@
 """Build the programs that the tuner measures for calls that are cut into tasks.
 
-Inputs are a tensor of as many numbers as there are rows, which binds their symbol; the weights, or
-a few numbers that nothing reads; every other operand by itself, in as much memory as it spans; and
-y of the node before.  Operands in bf16 are rounded by the program first, as in programs of models.
+Inputs are a tensor with one element per row, which binds the symbol of the rows; the weights, or a
+few numbers that nothing reads; each other operand, in as much memory as it spans; and y of the
+previous node.  Operands in bf16 are rounded by the program first, as in programs of models.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Bench:
 
 
 def contents_of(problem: TaskProblem) -> dict[int, Array]:
-    """Contents of inputs that cannot be arbitrary: the places of stored blocks, evenly spread."""
+    """Contents of inputs that cannot be arbitrary: evenly spread indices of stored blocks."""
     if not (found := problem.named.get(_INDEX)):
         return {}
     (w,), (x,) = problem.named["w"], problem.named["x"]

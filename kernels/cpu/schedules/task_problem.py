@@ -56,7 +56,7 @@ class Strided:
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """One call for any number of rows; ``views`` are in the order of the call's (None: absent)."""
+    """One call for any number of rows; ``views`` are those of the call (None: absent)."""
 
     op: str
     multiplies: str
@@ -126,7 +126,7 @@ class TaskProblem:
         return ""
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """The rows of a call whose first view has these dims; 0 for a batch of another size."""
+        """The number of rows of a call whose first view has these dims; 0 for another batch."""
         if self.op == "attention":
             return dims[2] if dims[0] == self.named["q"][0].dims[0] else 0
         return prod(dims[:-1])
@@ -201,7 +201,7 @@ def tasks_of_call(program: Program, call: Call) -> TaskProblem | None:
 
 
 def _symbols(op: str, dims: Sequence[Extent]) -> Mapping[Extent, Extent]:
-    """What stands for the symbolic extents of a call: the rows for one, 1 for each other."""
+    """Replacements of a call's symbolic extents: one becomes the rows, all others 1."""
     axes = (0, 2) if op == "attention" else range(len(dims) - 1)
     open_dims = [d for i in axes if not isinstance(d := dims[i], int)]
     if op == "attention" and isinstance(dims[2], int):

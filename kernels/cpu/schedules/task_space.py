@@ -65,7 +65,7 @@ class TaskCut:
 
 
 def space_of(case: Case, isa: str) -> SearchSpace:
-    """All schedules of a case with distinct cuts, the library's choice first."""
+    """All schedules that cut a case differently, the library's choice first."""
     problem, rows = _problem(case), case.rows
     if problem.op == "elementwise":
         wide = _columns(problem, rows)
@@ -186,9 +186,9 @@ def _transfer_us(case: Case, problem: TaskProblem, share: float) -> float:
 
 
 def _again_us(case: Case, problem: TaskProblem, work: TaskCut) -> float:
-    """Packing of keys and values by every task, or weights read again for every further rows.
+    """Time to pack keys and values in every task, or to read weights again for further rows.
 
-    Sparse weights are streamed from the second-level cache beside the arithmetic.  Packed rows of
+    Sparse weights are streamed from the second-level cache during the arithmetic.  Packed rows of
     more than one group are read from there again, one vector for each vector of weights.
     """
     if problem.op == "attention":

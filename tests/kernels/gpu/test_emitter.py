@@ -132,7 +132,7 @@ def test_none_and_several_variants_are_refused() -> None:
         find(call, target.architecture)
     with pytest.raises(GraphError, match="0 kernels compute norm on sm_80 in tiles of 9x9"):
         find(call, target.architecture, "9x9")
-    with pytest.raises(GraphError, match="No host loop runs 'unheard'"):
+    with pytest.raises(GraphError, match="There is no kernel call 'unheard'"):
         emit_kernel(replace(call, op="unheard"), VARIANTS[0], target)
 
 

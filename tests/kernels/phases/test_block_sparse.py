@@ -89,7 +89,7 @@ def test_scattered_zeros_fill_no_block() -> None:
     w = normal(128, 64) * (np.random.default_rng(1).random((128, 64)) < 0.5)
     params, trace = planned(product(w.astype(np.float32))[1], 128)
     assert params.layout == PANELS
-    assert any("do not fill runs" in reason for _, reason in trace.misses())
+    assert any("fill runs of 16" in reason for _, reason in trace.misses())
 
 
 def test_an_old_opset_cannot_place_blocks() -> None:

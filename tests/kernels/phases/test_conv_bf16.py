@@ -76,7 +76,7 @@ def test_filters_are_rounded_once() -> None:
 def test_channels_that_are_no_pairs_are_a_miss() -> None:
     region, trace = planned(net(19, 24), "bf16")
     assert isinstance(region.params, ConvParams) and region.params.layout.name == "int16"
-    assert ("conv-bf16", "19 channels do not form pairs") in trace.misses()
+    assert ("conv-bf16", "its 19 channels cannot be paired") in trace.misses()
 
 
 def test_an_old_opset_is_a_miss() -> None:

@@ -67,7 +67,7 @@ def test_the_layout_follows_the_precision(shape: tuple[int, ...], layouts: Seque
 
 def test_many_taps_are_a_miss() -> None:
     _, trace = planned(net(20, 24, 7))
-    assert ("conv-int16", "sums of 49 taps leave too little of 32 bits") in trace.misses()
+    assert ("conv-int16", "32-bit sums over 49 taps leave operands too few bits") in trace.misses()
 
 
 def test_what_bf16_is_too_coarse_for_goes_to_integers() -> None:
