@@ -207,5 +207,5 @@ def test_a_value_of_an_iteration_never_leaves_its_loop(tmp_path: Path) -> None:
     tanh = helper.make_node("Neg", ["h:body"], ["leak"])
     proto.graph.node.append(tanh)
     proto.graph.output.append(value("leak", None))
-    with pytest.raises(GraphError, match="a value of an iteration"):
+    with pytest.raises(GraphError, match="reads a value inside it"):
         sink_into_subgraphs(proto)

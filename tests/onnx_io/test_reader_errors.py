@@ -102,8 +102,11 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
         "'h' is f32[2,3] and 'b' is f32[2,4]",
     ),
     "unknown weight type": (unknown_type, "has the unknown type 99"),
-    "data of another size": (misfit, "holds 2048 bytes, its shape [9, 64] needs 2304"),
-    "an attribute of another size": (misfit_attribute, "holds 20 bytes, its shape [2] needs 8"),
+    "data of another size": (misfit, "holds 2048 bytes, but its shape [9, 64] needs 2304"),
+    "an attribute of another size": (
+        misfit_attribute,
+        "holds 20 bytes, but its shape [2] needs 8",
+    ),
     "external missing": (lambda: outside(location="w.bin"), "put 'w.bin' beside m.onnx"),
     "external above": (lambda: outside(location="../w.bin"), "outside the model's folder"),
     "external absolute": (lambda: outside(location="/etc/passwd"), "outside the model's folder"),
@@ -161,7 +164,7 @@ def test_corrupt_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
 def test_name_that_is_no_text(tmp_path: Path) -> None:
     content = relu().SerializeToString().replace(b"Relu", b"Re\xff\xfe")
     (tmp_path / "m.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match="'op_type' of the model is not UTF-8"):
+    with pytest.raises(ModelError, match="field 'op_type' is not UTF-8"):
         load(tmp_path / "m.onnx")
 
 

@@ -79,7 +79,7 @@ CASES = {
     ),
     "a declared rank": (
         {"nodes": ADD, "inputs": {"x": (2, 4)}, "outputs": {"y": (2,)}, "weights": {"w": (4,)}},
-        [("declared", "sum", "another rank")],
+        [("declared", "sum", "the ranks differ")],
     ),
     "a declared type": (
         {

@@ -693,7 +693,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: GemmParams(0, 4, PANELS), "no product with K=0"),
+        (lambda: GemmParams(0, 4, PANELS), "invalid matrix: K=0"),
         (lambda: GemmParams(4, 4, BlockSparsePanels(3)), "no blocks of 3 steps"),
         (lambda: GemmParams(4, 4, BlockSparseVnni2Panels(1)), "no blocks of 1 steps"),
         (lambda: GemmParams(3, 4, WEIGHT_ONLY_BF16), "an even K"),
@@ -702,7 +702,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, PANELS, splits=(0, 4)), "1 column or more"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
-        (lambda: GatherElementsParams(0), "no axis"),
+        (lambda: GatherElementsParams(0), "operands with an axis"),
         (lambda: IotaParams(0, (3,), 0.0, (1.0,)), "one step per axis"),
         (lambda: IotaParams(1, ("0.0", 3), 0.0, (1.0,)), "one step per axis"),
         (lambda: MatMulParams((0, 2)), "not a permutation"),
@@ -717,12 +717,12 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: ConcatParams(0, ()), "1 to 16 parts"),
         (
             lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(SUM), (0, 2)),)),
-            "each of its operands",
+            "must be read by a part",
         ),
         (lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(SUM), (0,)),)), "as many operands"),
         (
             lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(IDENTITY, (), (-1,)), (0,)),)),
-            "keeps",
+            "must not reshape",
         ),
         (lambda: ConcatParams(0, (ConcatPart(ElementwiseParams(TWO), (0,)),)), "one result each"),
         (lambda: EmbeddingParams(5), "1 to 4 tables"),
@@ -730,14 +730,17 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(0, 3, 4, 1.0), "0 heads"),
         (lambda: AttentionParams(2, 3, 4, 1.0, "causal", widths=(6, 6, 8)), "mask 'causal'"),
         (lambda: AttentionParams(2, 3, 4, 1.0, "none", (0, 1, 0), (6, 6, 8)), "lie outside"),
-        (lambda: AttentionParams(4, 3, 4, 1.0, kv_heads=3), "do not serve 4"),
-        (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "order 'left'"),
-        (lambda: replace(PLACES, mask="add"), "given places has no mask"),
-        (lambda: replace(PLACES, global_keys=1), "given places has no mask"),
-        (lambda: KvCacheAppendParams(2, 3, 8, 13), "no 2 heads of 3 in 13 columns"),
-        (lambda: KvCacheAppendParams(0, 3, 0, 13), "no 0 heads of 3"),
+        (lambda: AttentionParams(4, 3, 4, 1.0, kv_heads=3), "do not divide 4"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "causal 'left'"),
+        (lambda: replace(PLACES, mask="add"), "with positions must have no mask"),
+        (lambda: replace(PLACES, global_keys=1), "with positions must have no mask"),
+        (lambda: KvCacheAppendParams(2, 3, 8, 13), "2 heads of 3 do not fit 13 columns"),
+        (lambda: KvCacheAppendParams(0, 3, 0, 13), "0 heads of 3"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
-        (lambda: AttentionParams(2, 3, 4, 1.0, layouts=("transposed",) * 4), "between layouts"),
+        (
+            lambda: AttentionParams(2, 3, 4, 1.0, layouts=("transposed",) * 4),
+            "unsupported layouts",
+        ),
     ],
 )
 def test_impossible_parameters_are_refused(make: Any, reason: str) -> None:

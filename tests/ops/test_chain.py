@@ -148,21 +148,21 @@ def test_the_cost_of_a_chain_is_its_steps() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Step("add", (0,)), "add takes 2 arguments"),
+        (lambda: Step("add", (0,)), "add must have 2 arguments"),
         (lambda: Step("cosh", (0,)), "cosh"),
         (lambda: Chain(("full",) * 9, (), (0,)), "at most 8 operands"),
         (lambda: Chain(("full",), (), ()), "1 or 2 results"),
-        (lambda: Step("elu", (0, 1)), "the last 1 arguments of elu are literals"),
-        (lambda: Chain(("full",), (Step("not", (0,)),), (1,)), "step 0, not, takes other types"),
+        (lambda: Step("elu", (0, 1)), "elu: the last 1 arguments must be literals"),
+        (lambda: Chain(("full",), (Step("not", (0,)),), (1,)), "arguments of wrong types"),
         (
             lambda: Chain(("full",), (Step("exp", (0,)),), (1,), (DType.BOOL,)),
-            "step 0, exp, takes other types",
+            "arguments of wrong types",
         ),
         (
             lambda: Chain(("full",), (), (0,), (DType.F64,)),
-            "16 or 32 bits, bool or a known integer",
+            "bool or a supported integer",
         ),
-        (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "every one of its operands"),
+        (lambda: Chain(("full",), (), (0,), (DType.BOOL,) * 2), "one element type per operand"),
         (lambda: Chain(("full",), (), (0, 0, 0)), "1 or 2 results"),
         (lambda: Chain(("diagonal",), (), (0,)), "unknown operand kind"),
         (lambda: Chain(("full",), (Step("relu", (1,)),), (1,)), "reads a later value"),
@@ -221,16 +221,16 @@ def test_elementwise_shapes_that_stay_open_are_refused() -> None:
 def test_every_operand_is_read_in_a_type_of_its_own() -> None:
     """So many types as operands, even where each is the usual one."""
     chain = Chain(("full", "row"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.I64))
-    with pytest.raises(ValueError, match="every one of its operands"):
+    with pytest.raises(ValueError, match="one element type per operand"):
         dataclasses.replace(chain, operands=("full", "row", "row"))
-    with pytest.raises(ValueError, match="every one of its operands"):
+    with pytest.raises(ValueError, match="one element type per operand"):
         dataclasses.replace(chain, dtypes=(DType.F32,))
 
 
 def test_every_result_is_stored_in_a_type_of_its_own() -> None:
     """One more result than there are types to store them in is no chain."""
     chain = Chain(("full",), (Step("round", (0,)),), (1,), stores=(DType.I64,))
-    with pytest.raises(ValueError, match="every one of its results"):
+    with pytest.raises(ValueError, match="one element type per result"):
         dataclasses.replace(chain, results=(1, 0))
     both = dataclasses.replace(chain, results=(1, 0), stores=(DType.I64, DType.F32))
     assert both.result_types == (DType.I64, DType.F32)
@@ -253,5 +253,5 @@ def test_halves_are_widened_and_rounded(opset: int) -> None:
 
 
 def test_halves_are_stored_from_numbers_alone() -> None:
-    with pytest.raises(ValueError, match="in 16 bits"):
+    with pytest.raises(ValueError, match="a 16-bit float"):
         Chain(("full",), (Step("not", (0,)),), (1,), (DType.BOOL,), (DType.F16,))

@@ -168,7 +168,7 @@ def test_the_result_is_compared_with_the_masked_model(tmp_path: Path) -> None:
         ("both", strips(3, 64, []), r"\(MatMul\) takes no tiles"),
         ("y", strips(5, 64, [], 16), "5 tiles of 16 columns do not cover 48 columns"),
         ("y", strips(3, 80, [(0, 32, 80)]), r"\(0, 0\) k \[32, 80\) lies outside k \[0, 64\)"),
-        ("y", tg.TTGBuilder(2, 3).build_sparse(), "lie in one row, not 2"),
+        ("y", tg.TTGBuilder(2, 3).build_sparse(), "lie in one grid row, not 2"),
     ],
 )
 def test_patterns_that_do_not_fit_say_why(
@@ -307,7 +307,7 @@ def test_attention_visits_exactly_the_tiles_of_scores(
         (grid(4, 4, (10, 10), []), "4 tiles of 10 rows do not cover 128 rows"),
         (grid(2, 4, (1, 1), []), None),
         (tg.TTGBuilder(1, 1).add_tile(TileMetadata(0, 0, 8, 16)).build_sparse(),
-         r"\(0, 0\) k \[8, 16\) cuts k: a score is computed as a whole"),
+         r"\(0, 0\) k \[8, 16\) splits k, but tiles of scores must cover all of it"),
     ],
 )  # fmt: skip
 def test_patterns_of_scores_that_do_not_fit(

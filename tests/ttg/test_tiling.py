@@ -77,5 +77,5 @@ def tiling_without(graph: TileGraph) -> RegionTiles:
 
 def test_a_name_that_is_no_region_is_refused() -> None:
     graph = chain()
-    with pytest.raises(GraphError, match="none of these regions is called 'n9'"):
+    with pytest.raises(GraphError, match="no region in this list is called 'n9'"):
         tile_regions(graph, graph.regions(), {}, {"n9": (1, 1, 1)})

@@ -26,7 +26,7 @@ Rule = Callable[[NodeProto, ValueFacts], Partial]
 Rules = Callable[[NodeProto, ValueFacts], Sequence[Partial]]
 
 _FAR = 1 << 30
-"""Slice ends from here on mean the end of the axis."""
+"""Smallest value of a slice's end that means the end of the axis."""
 
 
 def _broadcast(node: NodeProto, facts: ValueFacts) -> Partial:

@@ -37,7 +37,7 @@ Step = Callable[[GraphEditor], int]
 """Changes an editor's graph and returns how many nodes it changed or removed."""
 
 ROUNDS = 32
-"""Upper bound of rounds until nothing changes; each round may learn sizes the next one needs."""
+"""Maximum number of rounds of all steps; each may find sizes that the next one needs."""
 
 
 def canonicalize(editor: GraphEditor) -> None:
@@ -97,7 +97,7 @@ def remove_identities(editor: GraphEditor) -> int:
 
 
 def inline_known_branches(editor: GraphEditor) -> int:
-    """Replace an ``If`` with a known condition whose branch passes outer values through."""
+    """Replace an ``If`` of known condition by the outer values that its branch returns."""
     captured = editor.captured()
     taken = 0
     for call in editor.calls():

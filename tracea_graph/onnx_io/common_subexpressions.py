@@ -2,7 +2,8 @@
 
     Cos(Gather(t, i)), Cos(Gather(t, i))   ->   one of them, read twice
 
-Random operators yield new values each time, and subgraphs may contain some: neither is shared.
+Two kinds of operators are never shared: random ones, which yield new values each time, and those
+with subgraphs, which may contain random ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tracea_graph.onnx_io.subgraph_flattening import is_subgraph_entry
 __all__ = ["share_duplicates"]
 
 SMALL = 4096
-"""Bytes up to which constants are compared by content; larger ones by name."""
+"""Maximum bytes of a constant that is compared by content; larger ones are compared by name."""
 _APART = frozenset({"Range"})
 """Operators that are not shared: ONNX Runtime turns a Gather along a range into a Slice only if
 the range has no other reader, and otherwise gathers element by element.
@@ -25,7 +26,7 @@ the range has no other reader, and otherwise gathers element by element.
 
 
 def share_duplicates(editor: GraphEditor) -> int:
-    """Redirect readers of repeated computations to the first one; returns how many it removed."""
+    """Redirect readers of repeated computations to the first; return how many were removed."""
     first: dict[Hashable, EditorNode] = {}
     fixed = editor.captured() | editor.kept
     shared = 0

@@ -32,7 +32,7 @@ NEVER = RANDOM_OPS | {"Constant", "DynamicQuantizeLinear"}
 """Operators that are random or have nothing to fold."""
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Gather"})
-"""Operators that kernels and ONNX Runtime compute on the integers in front of conversions."""
+"""Operators that kernels and ONNX Runtime can compute on the integers that a conversion reads."""
 CONVERTED = 1 << 16
 """Maximum bytes of a constant whose conversions are folded."""
 

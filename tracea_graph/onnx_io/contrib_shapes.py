@@ -23,7 +23,10 @@ __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 
 @dataclass(frozen=True)
 class ContribShape:
-    """Rule for the sizes of an operator's first result; ``like`` is the operand of equal type."""
+    """Rule for the sizes of an operator's first result.
+
+    ``like`` is the index of the operand that has the result's type.
+    """
 
     sizes: Rule
     like: int = 0
@@ -101,7 +104,7 @@ def _quantised_where(node: NodeProto, facts: ValueFacts) -> Partial:
 
 
 def _quantised_concat(node: NodeProto, facts: ValueFacts) -> Partial:
-    """Sizes of operands one behind another, after the scale and zero point of the result."""
+    """Sizes of concatenated operands, which follow the result's scale and zero point."""
     shapes = [facts.shape(v) for v in node.input[2::3]]
     if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
         return None

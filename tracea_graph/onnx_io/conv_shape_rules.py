@@ -25,7 +25,7 @@ from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribu
 __all__ = ["WINDOWS"]
 
 _FINEST = 64
-"""Scales that are fractions of up to this denominator are computed exactly by any runtime."""
+"""Largest denominator of a fractional scale that any runtime computes exactly."""
 
 
 @dataclass(frozen=True)

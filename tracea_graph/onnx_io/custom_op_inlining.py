@@ -35,9 +35,9 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 class CustomOpOrigin:
     """One custom-op node of an optimized model; ``name`` is its own or that of its first output.
 
-    ``originals`` are the names of the nodes of the original model it replaced, ``rule`` the
-    rewrite that replaced them.  ``plan`` are the integers of its program, ``call_originals`` the
-    original nodes of each kernel call in it, if they are recorded.
+    ``originals`` names the nodes of the original model that it replaced, ``rule`` the rewrite
+    that replaced them.  ``plan`` holds the integers of its program, ``call_originals`` the
+    original nodes of each kernel call in that program, if they are recorded.
     """
 
     name: str
@@ -51,7 +51,7 @@ class CustomOpOrigin:
 
 
 def custom_op_nodes(model: Model) -> tuple[CustomOpOrigin, ...]:
-    """Return the custom-op nodes, in order, of a model loaded without inlining."""
+    """Return the custom-op nodes of a model that was loaded without inlining, in order."""
     nodes = (n for node in result_nodes(model.skeleton) for n in (node, *_inside(node)))
     return tuple(_call(node) for node in nodes if is_tracea_node(node))
 

@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 ALIGNMENT = 4096
-"""Alignment of offsets in the data file, one page, which lets a runtime map weights in place."""
+"""Alignment of offsets in the data file in bytes: one page, so a runtime can map weights."""
 
 
 def is_external(proto: TensorProto) -> bool:
@@ -63,9 +63,10 @@ def embed_external_data(skeleton: ModelProto, model: Path) -> None:
 def write_data(
     file: IO[bytes], weights: Iterable[Weight]
 ) -> tuple[dict[str, tuple[int, int]], str]:
-    """Stream weights to an empty file, equal ones once; return their locations and its SHA-256.
+    """Stream weights to an empty file; return their locations and the file's SHA-256.
 
-    A location is ``(offset, length)`` in bytes; offsets are multiples of :data:`ALIGNMENT`.
+    Equal weights are written once.  A location is ``(offset, length)`` in bytes; offsets are
+    multiples of :data:`ALIGNMENT`.
     """
     whole = hashlib.sha256()
     places: dict[str, tuple[int, int]] = {}
@@ -103,7 +104,7 @@ class DataFile:
     def intact(self) -> bool:
         """Whether the file exists and its content is unchanged.
 
-        A link does not count: onnx's checker refuses links, whatever their target.
+        A symbolic link counts as missing: onnx's checker refuses links, whatever their target.
         """
         if self.path.is_symlink():
             return False
@@ -132,7 +133,7 @@ class DataPool:
         self._end = 0
 
     def places(self, weights: Iterable[Weight]) -> dict[str, tuple[int, int]]:
-        """Append new weights; return ``(offset, length)`` in bytes of each."""
+        """Append the weights that are new; return each weight's ``(offset, length)`` in bytes."""
         found: dict[str, tuple[int, int]] = {}
         with self.path.open("ab") as file:
             for weight in weights:

@@ -47,9 +47,10 @@ class EditorNode:
 class GraphEditor:
     """A graph under canonicalization.
 
-    ``growth`` is the number of bytes folding may still add, ``held`` the number it has put in
-    memory; ``kept`` are values whose producer and name must stay.  ``inputs`` are the declared
-    inputs with symbols that mean one size each; ``loose`` symbols do so except for broadcasting.
+    ``growth`` is the number of bytes that constant folding may still add to the file, ``held`` the
+    number of bytes it has put in memory.  ``kept`` are values whose producer and name must stay.
+    ``inputs`` are the declared inputs: each symbol means one size, but an axis of a ``loose``
+    symbol may have size 1 and broadcast.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class GraphEditor:
         self.inputs, self.known, self.loose = found.inputs, found.known, found.loose
 
     def study(self) -> None:
-        """Infer the facts again."""
+        """Infer the facts about all values again."""
         self.facts = infer_shapes(
             (call.proto for call in self.calls()),
             self.inputs,
@@ -185,7 +186,7 @@ class GraphEditor:
         self._gone.add(call.index)
 
     def cleanup(self) -> int:
-        """Drop nodes that no output needs; return how many."""
+        """Drop nodes that no output needs; return how many were dropped."""
         self.graph.nodes = [n for n in self.graph.nodes if int(n.name) not in self._gone]
         before = len(self.graph.nodes)
         with _silent():

@@ -2,9 +2,9 @@
 
     y = Conv(x, w)   in fp16   ->   y = Cast(Conv(Cast(x), Cast(w)))   in float32
 
-Inputs, outputs, stored weights and values of operators that know no other type keep their type.
-Between two operators that compute in float32 nothing is rounded; ONNX Runtime, which has few
-kernels for fp16 and none for bf16 on most processors, removes such pairs of casts too.
+Inputs, outputs, stored weights, and values of operators that support no other type keep their
+type.  Nothing is rounded between two operators that compute in float32.  ONNX Runtime, too,
+removes such pairs of casts: on most processors it has few kernels for fp16 and none for bf16.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ _MOVES = frozenset({
     "ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth",
     "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
 })  # fmt: skip
-"""Operators that compute nothing: alone they are no reason to change a model."""
+"""Operators that compute nothing: a model in which only these use half types is not changed."""
 _EITHER = frozenset({"Shape", "Size"})
-"""Operators that read no numbers."""
+"""Operators that read only the shape of their operand."""
 
 
 def widen_to_float32(model: ModelProto) -> frozenset[DType]:
     """Let the nodes of a model compute in float32 instead of fp16 and bf16, in place.
 
-    Returns the types that were widened, none if the model computes nothing in them.  Subgraphs are
-    widened too; what enters or leaves them keeps its type.  Models for training are left alone.
+    Returns the types that were widened; empty if the model computes nothing in a half type.
+    Subgraphs are widened too, but values that enter or leave a subgraph keep their types.  Models
+    for training are not changed.
     """
     opsets = {("" if i.domain == "ai.onnx" else i.domain): i.version for i in model.opset_import}
     if model.training_info or not _mentions_half(model.graph):
@@ -71,7 +72,7 @@ class _Scope:
     """One graph: the types of its values, and the nodes that are to compute in float32.
 
     ``outer`` are the types of the values of enclosing graphs.  ``born`` are half values that are
-    produced in float32; ``narrow`` those that are needed as they were declared.
+    produced in float32.
     """
 
     graph: GraphProto
@@ -107,7 +108,7 @@ class _Scope:
         self.widened = chosen
 
     def returned(self, node: NodeProto) -> list[int | None]:
-        """Return the types that a node returns from this subgraph; a loop's condition it keeps."""
+        """Return the types of a node's results: this body's outputs except a loop's condition."""
         first = 1 if node.op_type == "Loop" else 0
         made = [self.types.get(v.name) for v in self.graph.output[first:]]
         return [made[i] if i < len(made) else None for i in range(len(node.output))]
@@ -162,7 +163,7 @@ class _Scope:
         self._declare(wide)
 
     def _reads_any(self, node: NodeProto) -> bool:
-        """Whether a node reads a half value in whichever type it is produced."""
+        """Whether a node can read a half value in either form, half or float32."""
         casts = node.op_type == "Cast" and not self._is_half(node.output[0])
         return casts or node.op_type in _EITHER
 
@@ -213,7 +214,7 @@ def _converted(graph: GraphProto, values: set[str]) -> set[str]:
 
 
 def _is_small(tensor: TensorProto) -> bool:
-    """Whether a tensor is here in full; the data of large ones stays in the file."""
+    """Whether a tensor's data is in memory; that of large tensors stays in the file."""
     size = 2 * int(np.prod(tensor.dims, dtype=object))
     return 0 <= size <= LARGE and not is_external(tensor) and size in (
         len(tensor.raw_data), 2 * len(tensor.int32_data),

@@ -1,4 +1,4 @@
-"""Tiles set by hand as an ONNX model: what the tiles leave out is masked.
+"""Hand-set tiles written as an ONNX model: elements outside the tiles are masked.
 
     y = MatMul(x, W)     ->    y = MatMul(x, W with zeros outside the tiles)
     p = Softmax(s)       ->    p = Softmax(Where(tiles, s, −∞))
@@ -33,13 +33,13 @@ __all__ = ["patterns_of", "write_masked"]
 _KEY = "tracea.tiles"
 """Metadata key of the tiles."""
 _SLICE_INPUTS = 10
-"""First opset whose Slice takes computed ends, which masks of scores of any size need."""
+"""First opset whose Slice reads its ends from an operand; masks of symbolic size need it."""
 _IS_NAN = 9
 """First opset with IsNaN and Where."""
 
 
 def write_masked(model: Model, patterns: Mapping[str, TilePattern], out: Path) -> WrittenModel:
-    """Write a model masked by the tiles of its ``patterns``, which may be there already.
+    """Write a model masked by the tiles of ``patterns``, some of which may be masked already.
 
     Raises UsageError if the file cannot be written or the opset lacks what a mask needs,
     GraphError if an operator of a pattern is not in the model.
@@ -150,7 +150,7 @@ class _MaskedNodes:
     def _needs(self, opset: int, what: str) -> None:
         if self.model.graph.opset < opset:
             raise UsageError(
-                f"tiles of {what} need opset {opset}, and the model has {self.model.graph.opset}"
+                f"tiles of {what} need opset {opset}, but the model has {self.model.graph.opset}"
             )
 
     def _constant(self, name: str, array: Array) -> None:

@@ -18,15 +18,15 @@ __all__ = ["Model"]
 class Model:
     """An imported model.
 
-    ``graph`` is in canonical form.  ``inputs`` are the true feeds; ``overridable`` are
-    initializers that a caller may feed too (IR ≥ 4), which are graph inputs rather than weights.
-    ``guarded`` are the overridable initializers treated as weights: a result compares the values
-    fed with them and, if they differ, runs the original's nodes with the constants in ``stored``.
-    ``widened`` are the half types whose arithmetic ``graph`` does in float32 (see
-    ``onnx_io.widen``), ``float32_form`` the file of that graph, once it has been written.
-    ``node_count`` is the number of nodes in the file, ``size`` its bytes and those of the external
-    data in use.  ``skeleton`` (the model without large tensor data) and ``defaults`` (values of
-    overridable initializers) are private to this package.
+    ``graph`` is in canonical form.  ``inputs`` are the inputs that a caller must feed;
+    ``overridable`` are initializers that a caller may feed too (IR ≥ 4), which are graph inputs
+    rather than weights.  ``guarded`` are the overridable initializers treated as weights: a result
+    compares the fed values with them and, if any differ, runs the original's nodes with the
+    constants in ``stored``.  ``widened`` are the half types whose arithmetic ``graph`` does in
+    float32 (see ``onnx_io.half_to_float32``), ``float32_form`` the file of that graph, once it has
+    been written.  ``node_count`` is the number of nodes in the file, ``size`` the bytes of the
+    file and of the external data in use.  ``skeleton`` (the model without large tensor data) and
+    ``defaults`` (values of overridable initializers) are private to this package.
     """
 
     path: Path
@@ -46,13 +46,13 @@ class Model:
 
     @property
     def runnable(self) -> Path:
-        """The file that ONNX Runtime runs as the original: a float32 form of a bf16 model."""
+        """The file that ONNX Runtime runs as the original; of a bf16 model, its float32 form."""
         refused = DType.BF16 in self.widened
         return self.in_float32 if refused else self.path
 
     @property
     def in_float32(self) -> Path:
-        """The file that computes all in float32 and has the graph's values, if there is one."""
+        """The file of the model's float32 form, or the original file if there is none."""
         return self.float32_form or self.path
 
     @property

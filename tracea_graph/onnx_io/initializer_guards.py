@@ -64,10 +64,10 @@ def guardable_initializers(
 ) -> dict[str, Weight]:
     """Return the initializers among ``defaults`` that a guard can compare.
 
-    These are read and have a known size.  Empty if the graph cannot become two branches, because
-    an output has no writer or is not a tensor, or because names collide with those of a guard; and
-    if the graph draws random numbers, whose values could not be compared with the original's.
-    ``captured`` are values that subgraphs read.
+    An initializer qualifies if it is read and has a known size.  None qualifies if the graph
+    cannot become two branches, because an output has no writer or is not a tensor, or because
+    names collide with those of a guard.  Nor does any if the graph draws random numbers, whose
+    values could not be compared with the original's.  ``captured`` are values that subgraphs read.
     """
     graph = skeleton.graph
     written = {v for node in graph.node for v in node.output}
@@ -97,9 +97,10 @@ def _fixed(value: ValueInfoProto, weight: Weight) -> bool:
 
 
 def constants_of_guard(model: Model) -> dict[str, Weight]:
-    """Return the constants a guarded model stores besides those of its rewritten nodes.
+    """Return the constants that a guarded model stores besides those of its rewritten nodes.
 
-    These are the references, and constants of the original's nodes that cannot be fed.
+    These are the defaults to compare with, and those constants of the original's nodes that cannot
+    be fed.
     """
     fed = {*model.inputs, *model.overridable}
     read = {v for node in all_nodes(model.skeleton.graph) for v in node.input}
@@ -132,10 +133,10 @@ def wrap_in_guard(proto: ModelProto, model: Model, condition: Sequence[NodeProto
 
 
 def remove_guard(skeleton: ModelProto, spans: PayloadSpans) -> bool:
-    """Reduce a guarded model to the original's nodes, in place; False if it has no guard.
+    """Reduce a guarded model to the original's nodes, in place; return False if it has no guard.
 
-    Initializers that only the removed branch reads go with it; ``spans``, which say where in the
-    file each initializer lies, are renumbered.
+    Initializers that only the removed branch reads are removed too; ``spans``, which say where in
+    the file each initializer lies, are renumbered.
     """
     guard = _guard(skeleton.graph)
     if guard is None:
@@ -164,7 +165,7 @@ def remove_guard(skeleton: ModelProto, spans: PayloadSpans) -> bool:
 
 
 def is_guarded(model: Model) -> bool:
-    """Whether a result compares initializers with their defaults."""
+    """Whether a model contains a guard, the ``If`` that :func:`wrap_in_guard` adds."""
     return _guard(model.skeleton.graph) is not None
 
 
@@ -178,7 +179,7 @@ def result_nodes(skeleton: ModelProto) -> tuple[NodeProto, ...]:
 
 
 def nodes_run_each_time(skeleton: ModelProto) -> tuple[NodeProto, ...]:
-    """Return the :func:`result_nodes` a model that run each time, without those of constants."""
+    """Return the :func:`result_nodes` of a model, without those that only constants determine."""
     constant = {t.name for t in skeleton.graph.initializer} - {
         v.name for v in skeleton.graph.input
     }

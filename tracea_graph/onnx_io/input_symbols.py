@@ -1,17 +1,17 @@
-"""Binding of input symbols: decide which axes of a model's inputs must have one size.
+"""Binding of input symbols: decide which axes of a model's inputs must have equal sizes.
 
 ONNX Runtime does not enforce that dimensions of one symbol are equal.  Each axis therefore starts
 with a symbol of its own, and the operators that use the sizes decide which ones are merged:
 
 * sizes that an operator requires to be equal share a symbol;
-* sizes that broadcast share one too; they are *loose* (may be 1 instead) if broadcasting cannot be
-  observed: every operator that depends on the axis in another way (a sum along it, an output) sees
-  the size of all that share the symbol;
+* sizes that broadcast to each other share a symbol too; the symbol is *loose* (an axis may be 1
+  instead) if broadcasting cannot be observed: every operator that depends on the axis in another
+  way (a sum along it, a model output) sees the size that all axes of the symbol broadcast to;
 * other sizes keep symbols of their own: they never meet, or broadcasting them would be observable.
 
-In models with attention (``attends``), sizes whose broadcasting would be observable are merged all
-the same and required to be equal: batches of queries and keys, or a mask that is counted.  Symbols
-in sums (``past + sequence``) are trusted.
+In models with attention (``attends``), sizes whose broadcasting would be observable are merged
+nevertheless and required to be equal: batches of queries and keys, or a mask that is counted.
+A symbol that occurs in a sum (``past + sequence``) is assumed to mean one size.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = ["Held", "InputSymbols", "bind_symbols"]
 _At = tuple[int, int]
 """An input and one of its axes."""
 Held = frozenset[Sizes]
-"""Sets of axes or inputs; broadcasting within one yields the whole size of a symbol."""
+"""Sets of axes or inputs; the members of a set broadcast to the whole size of a symbol."""
 _NEWEST = 1 << 30
 
 
 @dataclass(frozen=True)
 class InputSymbols:
-    """The declared inputs with symbols that each mean one size.
+    """The declared inputs, renamed so that each symbol means one size.
 
-    ``loose`` symbols may be 1 instead, except in values computed from all inputs of one of their
-    sets; ``known`` are types found by inference over the whole model, without those that relied on
-    a name.
+    An axis of a ``loose`` symbol may be 1 instead, except in values computed from all inputs of
+    one of the sets listed for the symbol.  ``known`` are types found by inference over the whole
+    model; dimensions whose symbol was split into several are unknown in them.
     """
 
     inputs: Sequence[ValueInfoProto]
@@ -58,7 +58,10 @@ def bind_symbols(
     opsets: Mapping[str, int],
     known: Mapping[str, TypeProto],
 ) -> InputSymbols:
-    """Assign one symbol to all axes of inputs that must have one size; ``nodes`` are sorted."""
+    """Assign one symbol to all input axes that must be equal in size.
+
+    ``nodes`` are in topological order.
+    """
     places = _places(inputs, weights)
     if not places:
         return InputSymbols(inputs, known)

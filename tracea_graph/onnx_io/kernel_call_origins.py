@@ -1,7 +1,8 @@
 """Names of the original nodes that each kernel call of a program computes, as metadata text.
 
-``tracea.nodes`` has the names once.  ``tracea.calls`` has a field per call, separated by ``;``, of
-ranges of positions among them: ``0-4,7;5;;6`` are four calls, the third without names.
+``tracea.nodes`` lists each name once.  ``tracea.calls`` has one field per call, separated by
+``;``; a field lists ranges of positions in ``tracea.nodes``: ``0-4,7;5;;6`` are four calls, the
+third without names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def encode_calls(originals: Sequence[str], calls: Iterable[Sequence[str]]) -> st
 
 
 def decode_calls(originals: Sequence[str], text: str) -> tuple[Names, ...]:
-    """Return the names of each call; empty for text that does not fit ``originals``."""
+    """Return the names of each call; empty if ``text`` does not fit ``originals``."""
     if not text:
         return ()
     try:

@@ -14,7 +14,7 @@ from tracea_graph.onnx_io import node_conversion as node_io
 __all__ = ["LocalFunction", "to_proto"]
 
 _ANY_CONSTANT = 9
-"""Opset from which Constant supports all types; before, only floating point."""
+"""Opset from which Constant supports all types; earlier ones support only floating point."""
 _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
@@ -23,7 +23,7 @@ class LocalFunction:
     """ONNX local function: the body of one operator type of the custom-op domain.
 
     ``attributes`` are the attribute names a node may have; the body may ignore some.  ``domain``
-    is another domain than that of the model's custom operators.
+    is set only if it differs from the domain of the model's custom operators.
     """
 
     type: str

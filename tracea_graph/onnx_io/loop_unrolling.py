@@ -1,9 +1,9 @@
-"""Loops: ``Loop`` and ``Scan`` that run a known, small number of times are unrolled.
+"""Unrolling of ``Loop`` and ``Scan`` nodes that have a known, small number of iterations.
 
     h = Loop(3, true, h0) { h -> f(h, w) }   ->   h = f(f(f(h0, w), w), w)
 
-How often a loop runs is known from constants and sizes; its condition is simulated as far as it
-depends on those alone, such as counters.  Rules then see one graph, and its nodes become programs
+The number of iterations follows from constants and sizes; a loop's condition is simulated if it
+depends on those alone, as counters do.  Rules then see one graph, and its nodes become programs
 without the cost of starting an iteration.  If that was not measured faster, the original is kept.
 """
 
@@ -35,13 +35,13 @@ Trips = Mapping[str, int]
 """Number of iterations by the name of a loop's first output."""
 
 _MAX_TRIPS, _MAX_NODES = 128, 4096
-"""Limits of one loop's iterations, and of the nodes that all loops are unrolled to."""
+"""Maximum iterations of one loop, and maximum nodes that all loops are unrolled to."""
 _OLDEST = 9
 """Opset from which Scan has no batch axis."""
 
 
 def known_trip_counts(editor: GraphEditor) -> Trips:
-    """Return the loops of a canonicalized graph that can be unrolled, and how often each runs."""
+    """Return the trip counts of the loops of a canonicalized graph that can be unrolled."""
     found, left = {}, _MAX_NODES
     for call in editor.calls():
         body = attribute(call.proto, "body") if call.op in ("Loop", "Scan") else None
@@ -79,7 +79,7 @@ def _scan_trips(call: EditorNode, editor: GraphEditor) -> int | None:
 
 
 def _loop_trips(call: EditorNode, body: GraphProto, editor: GraphEditor) -> int | None:
-    """Simulate what a loop's condition depends on; None if that is not known."""
+    """Return a loop's iterations by simulating its condition; None if they are not known."""
     limit, start = (_known(v, editor) if v else None for v in call.proto.input[:2])
     most = _MAX_TRIPS + 1
     if call.proto.input[0]:
@@ -136,7 +136,10 @@ def _simulate(body: GraphProto, values: dict[str, Array], opsets: Mapping[str, i
 
 
 def unroll_loops(model: ModelProto, trips: Trips) -> bool:
-    """Unroll these loops, in place; nodes keep their positions.  Return whether any were."""
+    """Unroll the loops in ``trips``, in place; return whether any was unrolled.
+
+    Existing nodes keep their positions.
+    """
     graph, count = model.graph, 0
     opset = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
     unroller = _Unroller(graph, opset)

@@ -80,10 +80,10 @@ def load(
     """Read, check and canonicalize a model; ``inline`` replaces custom ops by their bodies.
 
     Nodes of op types in ``kept`` are not inlined.  With ``freeze``, overridable initializers are
-    plain constants and not inputs; with ``guard``, those that a guard can compare are constants
-    that stay inputs of the result (see ``onnx_io.guards``).  With ``unrolled``, loops of a known,
-    small number of iterations are unrolled.  Raises ModelError for a file that ONNX Runtime would
-    not accept as a model.
+    plain constants and not inputs.  With ``guard``, those that a guard can compare are constants,
+    but stay inputs of the result (see ``onnx_io.initializer_guards``).  With ``unrolled``, loops
+    of a known, small number of iterations are unrolled.  Raises ModelError for a file that ONNX
+    Runtime would not accept as a model.
     """
     with gc_paused():  # everything an import allocates stays alive
         given = _Given(path, inline, kept, freeze, guard)
@@ -99,8 +99,8 @@ def read_unchecked(
 ) -> tuple[ModelProto, dict[str, int], dict[str, Weight], list[str]]:
     """Read a model whose shapes may contradict each other.
 
-    Returns it without large tensors, its operator sets, its constants by name, and the names of
-    its initializers.  Raises ModelError for a file that is no model.
+    Returns the model without large tensors, its operator sets, its constants by name, and the
+    names of its initializers.  Raises ModelError for a file that is not a model.
     """
     skeleton, spans, _ = _read(path)
     model_validation.check_utf8_names(skeleton)

@@ -1,4 +1,4 @@
-"""Validation of models; errors are one sentence.
+"""Validation of models; every error is one sentence.
 
 Structure is checked here.  Types, shapes and operator signatures are checked by onnx; if it
 objects, ONNX Runtime decides, because it accepts much that the specification does not.
@@ -34,7 +34,7 @@ __all__ = [
 OLDEST_OPSET = 7
 
 _TOLERATED = ("is not a registered function/op", "No Op registered", "NOT_IMPLEMENTED")
-"""Messages of ONNX Runtime about operators it merely lacks."""
+"""Parts of ONNX Runtime's messages about operators that it merely does not implement."""
 
 
 def check_opset(opsets: Mapping[str, int], ir_version: int) -> None:
@@ -62,7 +62,7 @@ def check_utf8_names(message: Message) -> None:
             for part in many:
                 check_utf8_names(part)
         elif field.type == field.TYPE_STRING and not all(map(_is_text, many)):
-            raise ModelError(f"a field {field.name!r} of the model is not UTF-8: it is corrupt")
+            raise ModelError(f"field {field.name!r} is not UTF-8 text: the model is corrupt")
 
 
 def check_structure(

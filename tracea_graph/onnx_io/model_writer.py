@@ -38,7 +38,10 @@ Places = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """The files of one export; ``bytes`` is their total size, ``stored`` the data's contents."""
+    """The files of one export.
+
+    ``bytes`` is their total size, ``stored`` describes the contents of the data file.
+    """
 
     model: Path
     data: Path | None
@@ -64,13 +67,13 @@ def write(
 ) -> WrittenModel:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
-    ``guard`` are nodes that compute whether guarded initializers have their defaults: ``nodes``
-    run only if they do.  Only weights that are read are written; ``domain`` is that of
+    ``guard`` are nodes that compute whether all guarded initializers have their defaults;
+    ``nodes`` run only if so.  Only weights that are read are written.  ``domain`` is that of
     ``functions`` and of the custom operators among ``nodes``.  ``node_metadata`` is keyed by node
-    name or first output. With a ``pool``, large weights are written there, whatever their total
-    size; an ``earlier`` data file beside ``out`` is reused as it is.  Raises UsageError if the
-    files cannot be written or ``earlier`` holds other weights, GraphError if a value has no
-    source.
+    name or first output.  With a ``pool``, large weights are written into it, whatever their total
+    size.  An ``earlier`` data file beside ``out`` is reused without changes.  Raises UsageError if
+    the files cannot be written or if ``earlier`` holds other weights, and GraphError if a value
+    has no source.
     """
     proto = result_model_shell.build_shell(
         model, nodes, functions, domain, metadata, node_metadata, guard
@@ -91,14 +94,14 @@ def write(
         elif aside:
             kept = earlier or _write_data(large, out, data_name)
             if not kept.fits(large):
-                raise UsageError(f"{kept.path.name} holds other weights")
+                raise UsageError(f"{kept.path.name} does not hold the weights of this model")
             data, places = kept.path, kept.places
         pieces = _pieces(proto, model, stored, places, data.name if data else "")
         size = sum(map(_size, pieces))
         if size > PROTOBUF_LIMIT:
             raise UsageError(
                 f"{out.name} would exceed 2 GB, the size limit of an ONNX file: "
-                "let the weights go to a data file"
+                "write the weights to a data file"
             )
         with _replacing(out) as file:
             for piece in pieces:

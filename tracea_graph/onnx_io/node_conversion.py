@@ -34,7 +34,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 _KIND = AttributeProto.AttributeType
 OWN_DOMAINS = "tracea."
-"""Beginning of the domains of this tool's custom ops, one for each library."""
+"""Prefix of the domains of this tool's custom ops; each library has its own domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ def _attr_of(proto: AttributeProto) -> Attr:
 
 
 def _attr_proto(name: str, value: Attr) -> AttributeProto:
-    """Convert an attribute; raises ModelError for sizes of a corrupt model beyond 64 bits."""
+    """Convert an attribute; raises ModelError for a number beyond 64 bits, of a corrupt model."""
     try:
         return _made(name, value)
     except ValueError as error:
@@ -235,7 +235,7 @@ def _set_list(proto: AttributeProto, value: tuple[int | float | str, ...]) -> No
         proto.type = _KIND.STRINGS
         proto.strings.extend(_bytes(cast(str, v)) for v in value)
     else:
-        raise GraphError(f"attribute {proto.name!r} mixes the types of {value!r}")
+        raise GraphError(f"attribute {proto.name!r} has elements of several types: {value!r}")
 
 
 def _same(a: Attr, b: Attr) -> bool:
@@ -268,7 +268,7 @@ def topological_node_order(
 ) -> list[int]:
     """Return indices of nodes, producers first and in the given order otherwise.
 
-    Nodes on a cycle, and those after one, are missing from the result.
+    Nodes on a cycle, and nodes that depend on one, are missing from the result.
     """
     producer = {v: i for i, values in enumerate(writes) for v in values if v}
     needs = [{producer[v] for v in values if v in producer} for values in reads]

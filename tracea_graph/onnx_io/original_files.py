@@ -1,4 +1,4 @@
-"""The original model on disk: its files, and keeping it as the result."""
+"""The original model on disk: its files, its library, and writing it unchanged as the result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LIBRARY_KEY = "tracea.library.sha256"
 BACKEND_KEY = "tracea.library.backend"
 """Metadata key for the backend of a result's programs."""
 PLATFORMS_KEY = "tracea.library.platforms"
-"""Metadata key for the SHA-256 of the library of each platform, if it is not one for this machine
-alone: ``NAME=DIGEST``, separated by spaces."""
+"""Metadata key for the SHA-256 of each platform's library, unless the only library is that for
+this machine: ``NAME=DIGEST``, separated by spaces."""
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -60,10 +60,11 @@ def backend_of(model: Model) -> str:
 def library_of(path: Path, named: Path | None = None) -> Path | None:
     """Return the library a model runs with; None if it runs on standard operators alone.
 
-    The library is ``named``, or this platform's beside the model, and must be identical to the
-    one the model was written with.  If the model does not record it, only a named library counts.
-    Raises ModelError if the file is not a model, and UsageError if ``named`` is missing, if the
-    library belongs to another model, and if it is missing for a model that has no function bodies.
+    The library is ``named``, or the one beside the model for this platform.  It must be identical
+    to the library that the model was written with.  If the model does not record that library,
+    only ``named`` is considered.  Raises ModelError if the file is not a model.  Raises UsageError
+    if ``named`` does not exist, if the library belongs to another model, or if a model without
+    function bodies has no library.
     """
     proto = _parsed(path)
     nodes = all_nodes(proto.graph)
@@ -97,9 +98,9 @@ def _of_this_platform(path: Path, wanted: str) -> Path:
 def write_original(path: Path, out: Path) -> WrittenModel:
     """Write the model at ``path`` unchanged.
 
-    Without external data the file is copied byte for byte.  Otherwise its data file is linked, or
-    copied if it cannot be, beside ``out``, and only the references change; several data files are
-    merged.
+    Without external data the file is copied byte for byte.  Otherwise its data file is hard-linked
+    beside ``out``, or copied if it cannot be linked, and only the references to it change.
+    Several data files are merged into one.
     """
     _, *files = files_of(path)
     if not files:

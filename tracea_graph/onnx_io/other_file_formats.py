@@ -38,7 +38,7 @@ def describe_other_format(view: mmap.mmap, path: Path) -> str:
             return said
     text = head.lstrip().lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "is a web page, not the model: what was downloaded is an error or a login"
+        return "is a web page, not the model: an error or login page was downloaded"
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
     if head.startswith(_PICKLE):

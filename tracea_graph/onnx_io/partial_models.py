@@ -1,4 +1,4 @@
-"""A part of a model: without some outputs, and with inner values as inputs."""
+"""Writing part of a model: without some of its outputs, and with inner values as inputs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Protobuf wire format: remove large tensor data from a model file without parsing it.
 
-Parsing a model needs memory of twice its size, scanning it needs none.  ``parse_lazily`` copies
+Parsing a model needs memory of twice its size; scanning it needs none.  ``parse_lazily`` copies
 the bytes of a serialized ``ModelProto`` except for the payloads of large tensors, and returns
 where these are.  Source: protobuf encoding, field numbers of onnx.proto3.
 """
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LARGE = 1024
-"""Bytes up to which tensor data stays inside a proto."""
+"""Maximum bytes of tensor data that stays inside a proto."""
 
 Buffer = bytes | memoryview
 
@@ -44,7 +44,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message: ``[start, end)`` with its tag, ``[body, end)`` without."""
+    """One field of a message: bytes ``[start, end)`` with its tag, ``[body, end)`` without."""
 
     number: int
     kind: int

@@ -3,8 +3,8 @@
     Reshape(x, Concat(Gather(Shape(x), 0), …, 12, 32))   ->   Reshape(x, [0, 0, 12, 32])
     Gather(Shape(y), 1), equal to Gather(Shape(input), 1)  ->   the latter
 
-A symbol means one size (``input_symbols``), whatever the model itself names so.  Afterwards only
-data flow connects activations, and no ``Shape`` blocks a fusion.
+A symbol means one size (see ``input_symbols``), even if the model uses its name for several.
+Afterwards only data flow connects activations, and no ``Shape`` blocks a fusion.
 """
 
 from __future__ import annotations

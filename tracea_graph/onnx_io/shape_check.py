@@ -26,8 +26,8 @@ __all__ = ["check_shapes"]
 def check_shapes(path: Path, strict: bool = False) -> tuple[int, tuple[Contradiction, ...]]:
     """Return the number of tensors checked and every contradiction, in the operators' order.
 
-    Not ``strict``: those that hold for all sizes.  Raises ModelError for a file that is no model,
-    or whose graph is not one.
+    Without ``strict``, only contradictions that hold for all sizes are returned.  Raises
+    ModelError for a file that is not a model, or whose graph has an invalid structure.
     """
     with gc_paused():
         skeleton, opsets, weights, names = read_unchecked(path)

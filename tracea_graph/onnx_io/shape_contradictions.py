@@ -24,9 +24,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Contradiction:
-    """One contradiction, of a ``kind`` that ``views.shapes.ShapeRow`` lists.
+    """One contradiction, of a ``kind`` that ``views.shape_check.ShapeRow`` lists.
 
-    ``node`` is the operator's name, or its type if it has none; ``value`` the tensor in question.
+    ``node`` is the operator's name, or its type if it has no name; ``value`` is the tensor
+    concerned.
     """
 
     kind: str
@@ -91,7 +92,7 @@ def _spec(kind: TypeProto) -> TensorSpec:
 def incompatible_operands(
     node: NodeProto, facts: ValueFacts, opsets: Mapping[str, int]
 ) -> Iterator[Contradiction]:
-    """Yield why a node cannot take its operands, whose shapes ``facts`` has."""
+    """Yield the contradictions between a node's operands, whose shapes are in ``facts``."""
     names = [v for v in dict.fromkeys(node.input) if v]
     if not names or any(facts.shape(v) is None for v in names):
         return
@@ -111,7 +112,7 @@ def false_declarations(
 ) -> Iterator[Contradiction]:
     """Yield how a declared type differs from the inferred one.
 
-    Not ``strict``: only where no sizes make both true.
+    Without ``strict``, yields only differences that remain for all sizes.
     """
     if not declared.HasField("tensor_type") or name not in facts.specs:
         return
@@ -123,7 +124,7 @@ def false_declarations(
         return
     both = f"declared as {said}, computed as {found}"
     if len(said.shape) != len(found.shape):
-        yield Contradiction("declared", maker, name, f"{both}: another rank")
+        yield Contradiction("declared", maker, name, f"{both}: the ranks differ")
         return
     for axis, (a, b) in enumerate(zip(said.shape, found.shape, strict=True)):
         if isinstance(a, int) and isinstance(b, int) and a != b:
@@ -143,7 +144,7 @@ def unknown_shapes(node: NodeProto, facts: ValueFacts) -> Iterator[Contradiction
         spec = facts.specs.get(name)
         if name and name not in facts.types and (spec is None or spec.shape is None):
             label = node.name or node.op_type
-            reason = f"the rank of what {node.op_type} computes is not known"
+            reason = f"the rank of the result of {node.op_type} is not known"
             yield Contradiction("unknown", label, name, reason)
 
 
@@ -163,7 +164,7 @@ def _conv(node: NodeProto, facts: ValueFacts) -> Sequence[Pair]:
         return ()
     found: list[Pair] = [(x[1], w[1] * groups, "input channels, but filters take")]
     if len(node.input) > 2 and node.input[2] and (bias := facts.shape(node.input[2])):
-        found.append((bias[0], w[0], "biases for filters that number"))
+        found.append((bias[0], w[0], "biases, but the number of filters is"))
     return found
 
 

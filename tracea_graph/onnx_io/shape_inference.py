@@ -2,7 +2,7 @@
 
 onnx's inference runs node by node on the facts known so far, which preserves symbols.  Rules of
 this package take over where it loses them (``Reshape`` by computed sizes, ``Conv`` over a symbolic
-height …), and alone handle the most common operators, whose results are like their operands.
+height …).  The most common operators, whose results are like their operands, have only rules.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def infer_shapes(
     opsets: Mapping[str, int],
     known: Mapping[str, TypeProto],
 ) -> ValueFacts:
-    """Return facts about every value; ``nodes`` are sorted.
+    """Return facts about every value; ``nodes`` are in topological order.
 
-    ``known`` are types from whole-model inference or declared by the model: the last resort for
-    operators that cannot be inferred alone.
+    ``known`` are types that whole-model inference found or that the model declares.  They are used
+    only for operators that cannot be inferred on their own.
     """
     facts = ValueFacts()
     facts.declare(list(inputs))
@@ -246,6 +246,6 @@ LIKE_INPUT = frozenset({
     "BiasGelu", "FastGelu", "Gelu", "GroupNormalization", "LayerNormalization", "QuickGelu",
     "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 })  # fmt: skip
-"""Operators that ONNX Runtime supports in any opset, whose first output is like their first input;
-the sum, which is the fourth output of two of them, is too.
+"""Operators that ONNX Runtime supports in any opset, and whose first output is like their first
+input.  The fourth output that two of them have, a sum, is like the first input too.
 """

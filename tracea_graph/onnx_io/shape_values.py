@@ -1,7 +1,7 @@
 """Partial evaluation of shape arithmetic: contents of small integer (and integral float) tensors.
 
-Each rule takes a node, the contents of its inputs (None: unknown) and the facts, and returns its
-output's contents or None.  Elements are extents, booleans, or None.
+Each rule takes a node, the contents of its inputs (None: unknown) and the facts, and returns the
+contents of the node's output, or None.  Elements are extents, booleans, or None.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ class SingleOpModel:
     def gemm(
         self, m: int, n: int, k: int, bias: bool, path: Path, *, zeros: float = 0, block: int = 1
     ) -> None:
-        """Write ``[m, k] · [k, n]``, with a bias of ``n`` numbers if asked for.
+        """Write a product ``[m, k] · [k, n]``, with ``bias`` plus a vector of ``n`` numbers.
 
-        ``zeros`` is the share of the weights' blocks of ``block`` steps of k by 16 columns that
-        are zero.
+        ``zeros`` is the fraction of blocks of the weights that are zero; a block has ``block``
+        steps of k and 16 columns.
         """
         kept = self._random.random((-(-k // block), -(-n // _WIDTH))) >= zeros
         mask = np.kron(kept, np.ones((block, _WIDTH), np.float32))[:k, :n]
@@ -45,7 +45,7 @@ class SingleOpModel:
         self._write(nodes, [(m, k)], (m, n), weights, path)
 
     def integers(self, m: int, n: int, k: int, path: Path) -> None:
-        """Write ``[m, k]`` in uint8 by ``[k, n]`` in int8, their sums as float32 times a scale."""
+        """Write a product of uint8 ``[m, k]`` and int8 ``[k, n]``: float32 sums times a scale."""
         weights = {
             "w": self._random.integers(-127, 128, (k, n), np.int8),
             "zero": np.array(128, np.uint8),
@@ -59,7 +59,7 @@ class SingleOpModel:
         self._write(nodes, [(m, k)], (m, n), weights, path, TensorProto.UINT8)
 
     def codes(self, m: int, n: int, k: int, block: int, path: Path) -> None:
-        """Write ``[m, k]`` by ``[k, n]`` in 4 bits, with a scale for ``block`` steps of k each."""
+        """Write a product of ``[m, k]`` and 4-bit ``[k, n]``; each ``block`` of k has a scale."""
         blocks = -(-k // block)
         weights = {
             "w": self._random.integers(0, 256, (n, blocks, block // 2), np.uint8),
@@ -72,7 +72,10 @@ class SingleOpModel:
         self._write([node], [(m, k)], (m, n), weights, path)
 
     def chain(self, rows: int, columns: int, operands: int, path: Path) -> None:
-        """Write a sum of products of ``operands`` tensors ``[rows, columns]``, and its sigmoid."""
+        """Write the sigmoid of a sum of elementwise products ``x0 · xi``.
+
+        There are ``operands`` tensors ``[rows, columns]``.
+        """
         nodes = [helper.make_node("Mul", ["x0", "x0"], ["s0"])]
         for i in range(1, operands):
             nodes.append(helper.make_node("Mul", [f"x{i}", "x0"], [f"p{i}"]))
@@ -100,7 +103,7 @@ class SingleOpModel:
     def attention(
         self, batch: int, heads: int, queries: int, keys: int, head: int, causal: bool, path: Path
     ) -> None:
-        """Write attention of ``[batch, heads, queries, head]`` over as many heads of keys."""
+        """Write attention of ``[batch, heads, queries, head]`` over equally many key heads."""
         node = helper.make_node("Attention", ["x0", "x1", "x2"], ["r"], is_causal=int(causal))
         q, k = (batch, heads, queries, head), (batch, heads, keys, head)
         self._write([node], [q, k, k], q, {}, path)

@@ -1,9 +1,10 @@
 """Constraints of operators on input sizes: which must be equal, and which must not broadcast.
 
-Every axis of an input that shares its symbol has a *variant* of it (``symbolic.VARIANT``); sizes
-that broadcast are the set of their variants, called :data:`Sizes` here.  An operator may force two
-sizes to be equal, or depend on an axis in a way that makes its size observable: that size must
-then be the one all variants broadcast to (``whole``).  Broadcasting does neither.
+Every input axis that shares its symbol with other axes has a *variant* of the symbol
+(``symbolic_arithmetic.VARIANT``).  A size is represented by the set of the variants that broadcast
+to it, called :data:`Sizes` here.  An operator may force two sizes to be equal, or depend on an
+axis in a way that makes its size observable: that size must then be the one that all variants
+broadcast to (``whole``).  Broadcasting does neither.
 """
 
 from __future__ import annotations
@@ -42,16 +43,20 @@ _POINTWISE = frozenset(OPERATORS) | frozenset((
 _SIZED = ("Expand", "ConstantOfShape", "Reshape")
 """Operators whose last operand gives sizes of the result."""
 _ALONE_SINCE = 13
-"""Opset from which softmax works along one axis, instead of all from it on."""
+"""Opset from which softmax works along one axis; before, along all axes from that one on."""
 
 SizeConstraint = Callable[[NodeProto, Sequence[Shape], "SizeConstraints"], Iterable[int] | None]
-"""Axes of the first operand that an operator depends on; None if unknown."""
+"""Returns the axes of the first operand whose sizes an operator makes observable, or None if they
+are unknown; adds the operator's other constraints.
+"""
 
 
 @dataclass
 class SizeConstraints:
-    """Constraints found so far: sizes ``equal`` to each other, ``whole`` ones, and those ``met``.
+    """Constraints found so far.
 
+    ``equal`` holds pairs of sizes that must be equal, ``whole`` the observable sizes, and ``met``
+    sets of variants that broadcast together.
     ``attends`` is true if there is attention, or a sign of it: a product of stacks of matrices
     whose batch sizes broadcast, or a broadcast size that must equal one of its members, as for an
     added mask.
@@ -66,7 +71,7 @@ class SizeConstraints:
     caches: dict[tuple[str, str], Sizes] = field(default_factory=dict)
 
     def output(self, name: str) -> None:
-        """Make the sizes of a model output observable."""
+        """Mark the sizes of a model output as observable."""
         self.whole |= self._of_shape(name) | self._of_contents(name)
 
     def node(self, node: NodeProto) -> None:
@@ -99,7 +104,7 @@ class SizeConstraints:
             self._cached(node)
 
     def look_along(self, shape: Shape, axes: Iterable[int]) -> None:
-        """Make the sizes of these axes observable."""
+        """Mark the sizes of ``shape`` along these axes as observable (``whole``)."""
         inside = (a for a in axes if -len(shape) <= a < len(shape))
         self.whole |= {d for a in inside for d in _parts(shape[a])}
 
@@ -133,13 +138,13 @@ class SizeConstraints:
             self.whole |= {d for name in reads for d in self._of_contents(name)}
 
     def meet(self, a: Extent, b: Extent) -> None:
-        """Let two sizes broadcast."""
+        """Record that two sizes broadcast together."""
         one, other = broadcast_variants(a), broadcast_variants(b)
         if one and other and variants_symbol(a) == variants_symbol(b):
             self.met.add(one | other)
 
     def nested(self, extents: Iterable[Extent]) -> None:
-        """Require equality in sizes whose products are equal."""
+        """Require two sizes to be equal if the variants of one are among those of the other."""
         every = {d for e in extents for d in _parts(e)}
         pairs = [(a, b) for a in every for b in every if a < b]
         self.equal += pairs
@@ -277,7 +282,7 @@ def _gemm(node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 def _reshaped(
     node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
 ) -> Iterable[int] | None:
-    """Require leading and trailing axes that stay to be equal; the axes between are observable."""
+    """Require kept leading and trailing axes to be equal; mark the axes between as observable."""
     x, y = shapes[0], constraints.facts.shape(node.output[0])
     if y is None:
         return None

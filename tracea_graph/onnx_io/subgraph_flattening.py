@@ -1,24 +1,25 @@
-"""Branches and loop bodies: their nodes in the graph around them, where every rule sees them.
+"""Moving the nodes of branches and loop bodies into the graph, where every rule sees them.
 
     y = If(c) { f(x, w) } else { g(x) }
         ->   x1, x2 = Identity(x), Identity(x)
              t, e = f(x1, w), g(x2)
              y = If(c) { t } else { e }
 
-Import flattens branches so, and export sinks into a branch what only that branch needs, in
-whatever form rules left it.  What else depends on a branch's values is computed in any case, which
-is right too: only operators without side effects are moved.  The entries, one for each value and
-branch, keep rules from fusing what runs always with what one branch runs.  Constants of a branch
-become those of the graph.
+Import flattens branches this way.  Export moves nodes that only one branch needs back into that
+branch, in whatever form the rules left them.  Other nodes that depend on a branch's values run in
+any case, which is correct too: only operators without side effects are moved.  The entries (x1,
+x2), one for each value and branch, keep rules from fusing nodes of one branch with nodes that
+always run.  Constants of a branch become constants of the graph.
 
     y = Loop(n, c, x) { i, c, h -> f(h, w) }
         ->   h = LoopValue()
              t = f(h, w)
              y = Loop(n, c, x) { i, c, h -> t }
 
-So are the bodies of ``Loop`` and ``Scan``.  What an iteration is given has no value in the graph:
-it is the result of an operator that nothing knows, and all that depends on it sinks into the body.
-What every iteration hands on unchanged becomes an outer value first.
+The bodies of ``Loop`` and ``Scan`` are flattened too.  An input of an iteration has no value in
+the graph: it becomes the result of a ``LoopValue``, which no rule knows, and all nodes that depend
+on it move back into the body.  A value that every iteration passes on unchanged becomes an outer
+value first.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ __all__ = [
 ]
 
 _ENTRY, _FLAT = "tracea:entry ", "tracea:flat "
-"""Beginnings of the names of entries, and of branches whose nodes are in the graph; both end with
-the number of the ``If``.
+"""Prefixes of the names of entries, and of branches whose nodes are in the graph; the number of
+the ``If`` follows.
 """
 _SEQUENCES = ("Sequence", "Optional")
 _LOOPS: Mapping[str, int] = MappingProxyType({"Loop": 2, "Scan": 0})
 """Operators with a loop body, and how many operands come before the values it carries."""
 _LOOP_VALUE, _LOOP_DOMAIN = "LoopValue", "ai.onnx.loops"
-"""The operator that stands for a value that an iteration is given."""
+"""Operator that stands for an input of an iteration, and its domain."""
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -85,7 +86,7 @@ def has_loops(graph: GraphProto) -> bool:
 def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
     """Return the loops on whose iteration each value depends, for values that depend on any.
 
-    ``nodes`` are sorted.
+    ``nodes`` are in topological order.
     """
     found: dict[str, frozenset[str]] = {}
     for node in nodes:
@@ -101,9 +102,9 @@ def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
 def flatten_subgraphs(model: ModelProto, kept: Container[str] | None = None) -> bool:
     """Move the nodes of branches into the graph, in place; return whether any were moved.
 
-    So are those of loops, except for those whose first output is in ``kept``; None keeps all.
-    Bodies that draw random numbers or hold sequences stay, and so do results of this tool and
-    models for training.
+    The nodes of loop bodies are moved too, except for loops whose first output is in ``kept``;
+    with None, no loop is flattened.  Bodies that draw random numbers or hold sequences are not
+    flattened.  Results of this tool and models for training are not changed.
     """
     nodes = [*all_nodes(model.graph)]
     if model.training_info or any(n.domain.startswith(OWN_DOMAINS) for n in nodes):
@@ -176,7 +177,7 @@ class _Flattener:
         return self.kept is not None and next(filter(None, node.output), "") not in self.kept
 
     def _pass_invariants(self, node: NodeProto) -> None:
-        """Make what a loop carries and never changes an outer value of its body."""
+        """Turn values that a loop carries but never changes into outer values of its body."""
         (body,) = subgraphs_of(node)
         first = _LOOPS[node.op_type]
         count = _carried(node, body)
@@ -302,9 +303,10 @@ def _reads(body: GraphProto) -> list[str]:
 
 
 def sink_into_subgraphs(model: ModelProto) -> None:
-    """Move what only one branch or loop needs back into it, in place; the graph is sorted.
+    """Move nodes that only one branch or loop needs back into it, in place.
 
-    Raises GraphError for a value of an iteration that is read outside of its loop.
+    The nodes of ``model`` are in topological order.  Raises GraphError if a value of an iteration
+    is read outside its loop.
     """
     graph, nodes = model.graph, [*model.graph.node]
     imports = [one for one in model.opset_import if one.domain != _LOOP_DOMAIN]
@@ -319,7 +321,7 @@ def sink_into_subgraphs(model: ModelProto) -> None:
     kept = [*held.nodes.values()]
     left = {v for n in kept if n.op_type == _LOOP_VALUE for v in n.output}
     if leak := next((n for n in kept if not left.isdisjoint(_all_reads(n))), None):
-        raise GraphError(f"{leak.name or leak.op_type} reads a value of an iteration of a loop")
+        raise GraphError(f"{leak.name or leak.op_type}, outside a loop, reads a value inside it")
     order = topological_node_order([_all_reads(n) for n in kept], [[*n.output] for n in kept])
     graph.ClearField("node")
     graph.node.extend(kept[i] for i in order)
@@ -373,7 +375,7 @@ class _Nodes:
     def _needed(
         self, wanted: Iterable[str], writers: Mapping[str, int]
     ) -> tuple[set[int], set[int]]:
-        """Return the nodes behind values that depend on an entry, and the entries."""
+        """Return the nodes that ``wanted`` needs and that depend on an entry, and the entries."""
         entries: set[int] = set()
         depends: dict[int, bool] = {}
         waiting = [writers[v] for v in wanted if v in writers]

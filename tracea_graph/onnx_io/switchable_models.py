@@ -1,8 +1,8 @@
-"""A copy of a model in which changes of its products can be switched on one by one.
+"""A copy of a model in which changes to its products can be switched on one by one.
 
     y = MatMul(x, W)    ->    y = MatMul(x, W) + switches[i] · MatMul(x, D)
 
-Conv(x, W) is changed likewise, and so is Gather(W, x), including linear operators after it.
+Conv(x, W) and Gather(W, x) are changed in the same way, including linear operators after them.
 ``switches`` is an additional input; zeros restore the original model.
 """
 
@@ -25,7 +25,10 @@ SWITCHES = "tracea_switches"
 
 @dataclass(frozen=True)
 class SwitchableChange:
-    """The result of ``op`` on ``x`` and a constant, added to ``result`` if a ``switch`` is 1."""
+    """One change: ``op`` of ``x`` and ``delta`` is added to ``result``.
+
+    ``switch`` is the index of the switch that scales it: 1 adds it, 0 does not.
+    """
 
     switch: int
     x: str
@@ -36,10 +39,10 @@ class SwitchableChange:
 
 
 def write_switched(model: Path, changes: Iterable[SwitchableChange], out: Path) -> None:
-    """Write a copy of ``model`` that can switch each change on.
+    """Write a copy of ``model`` in which each change can be switched on.
 
-    Its tensors are in a file beside it.  Raises ValueError for a change of a value that no node
-    computes.
+    Its tensors are in a file beside ``out``.  Raises ValueError for a change to a value that no
+    node computes.
     """
     proto = onnx.load(model)
     graph = proto.graph

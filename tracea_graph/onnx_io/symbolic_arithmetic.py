@@ -166,7 +166,7 @@ def _without_variants(extent: Extent) -> Extent:
 
 
 def variants_symbol(extent: Extent) -> str | None:
-    """Return the symbol whose variants an extent joins; None if there are none or several."""
+    """Return the symbol whose variants broadcast to an extent; None if it has none or several."""
     names = {name.partition(VARIANT)[0] for name in broadcast_variants(extent) or ()}
     return names.pop() if len(names) == 1 else None
 

@@ -112,7 +112,7 @@ def tensor_attribute_array(proto: TensorProto, name: str) -> Array:
 
 
 def in_memory_weight(name: str, array: Array) -> Weight:
-    """Return a weight held in memory."""
+    """Return a weight held in memory; raises GraphError for a type that ONNX lacks."""
     dtype = DType.from_onnx(helper.np_dtype_to_tensor_dtype(array.dtype))
     if dtype is None:
         raise GraphError(f"constant {name!r} has the type {array.dtype}, which ONNX lacks")
@@ -160,7 +160,7 @@ def raw_chunks(weight: Weight) -> Iterator[bytes | memoryview]:
     else:
         raw = array.reshape(-1).view(np.uint8).data
     if len(raw) != stored_size(weight):
-        raise GraphError(f"weight {weight.name!r} gives {len(raw)} bytes, not its declared size")
+        raise GraphError(f"weight {weight.name!r} has {len(raw)} bytes, not its declared size")
     yield raw
 
 
@@ -171,11 +171,11 @@ def _check_typed(proto: TensorProto, weight: Weight) -> None:
     except (ValueError, TypeError):
         found = max(len(getattr(proto, name)) for name in (*_DATA_FIELDS[1:], "string_data"))
         if found == weight.count:
-            raise ModelError(f"initializer {weight.name!r} holds data of another type") from None
+            raise ModelError(f"initializer {weight.name!r} holds data of a wrong type") from None
     if found != weight.count:
         shape = weight.shape
         raise ModelError(_misfit(weight.name, found, "values", shape, weight.count))
 
 
 def _misfit(name: str, found: int, unit: str, shape: tuple[int, ...], need: int) -> str:
-    return f"initializer {name!r} holds {found} {unit}, its shape {list(shape)} needs {need}"
+    return f"initializer {name!r} holds {found} {unit}, but its shape {list(shape)} needs {need}"

@@ -1,4 +1,4 @@
-"""Element types of values, and which nodes could as well compute in another one.
+"""Element types of values, and the nodes that could compute in float32 instead of a half type.
 
 The onnx package's shape inference forgets what an operator of another domain returns, and does not
 say which operands share a type.  Both follow from the operators' signatures; contributed operators
@@ -36,9 +36,9 @@ _CONTRIBUTED: Mapping[str, tuple[int, ...]] = MappingProxyType({
     "SimplifiedLayerNormalization": (0,), "SkipLayerNormalization": (0, 3),
     "SkipSimplifiedLayerNormalization": (0, 3),
 })  # fmt: skip
-"""Operators of ONNX Runtime that compute in the type of their float operands, whichever it is, and
-the results that have this type.  Others stay as they are: attention over a cache, for one, would
-convert all of it in every run.
+"""Operators of ONNX Runtime that compute in the type of their float operands, and the indices of
+the results that have this type.  Other operators are not widened: attention over a cache, for
+example, would convert the whole cache in every execution.
 """
 _OTHERWISE_TYPED = frozenset({
     "Bernoulli", "BitCast", "Constant", "EyeLike", "Multinomial", "RandomNormal",
@@ -48,7 +48,7 @@ _OTHERWISE_TYPED = frozenset({
 
 
 def result_types(node: NodeProto, types: Types, opsets: Mapping[str, int]) -> list[int | None]:
-    """Return the element types of a node's results, None where its signature does not tell."""
+    """Return the element types of a node's results; None where its signature leaves them open."""
     if node.op_type == "Cast" and _standard(node):
         return [attribute(node, "to")]
     if node.op_type == "Constant" and _standard(node):

@@ -110,7 +110,8 @@ class ValueFacts:
     def declare(self, infos: Sequence[ValueInfoProto]) -> None:
         """Add the declared graph inputs.
 
-        A dimension named like ``past + sequence``, after both symbols, is their sum.
+        A dimension named like ``past + sequence`` is the sum of both symbols if they are declared
+        before it.
         """
         names = {d.dim_param for info in infos for d in info.type.tensor_type.shape.dim} - {""}
         for name in names:

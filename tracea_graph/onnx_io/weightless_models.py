@@ -1,8 +1,8 @@
 """Model skeletons: the graph without its weights, and models with weights drawn in their place.
 
-Large tensors lose their data; what is kept of each are shape, type, mean, spread and the share of
-zeros, so that a regrown model has values of the same magnitude.  Small tensors stay, because
-shapes and attributes are computed from them.  Texts that exporters leave behind are dropped.
+Of a large tensor only the shape, type, mean, spread and fraction of zeros are kept, so that a
+regrown model has values of similar magnitude.  Small tensors keep their data, because shapes and
+attributes are computed from them.  Texts that exporters leave behind are dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tracea_graph.errors import ModelError
 __all__ = ["regrow_weights", "write_skeleton"]
 
 _KEPT = 64
-"""Elements up to which a tensor is kept."""
+"""Maximum number of elements of a tensor that keeps its data."""
 _LARGEST = 1 << 31
 _SUBGRAPH = onnx.AttributeProto.GRAPH
 
 
 def write_skeleton(source: Path, out: Path, *, weights: bool = False) -> dict[str, Any]:
-    """Write a model without its weights; return the facts to regrow them from, JSON-ready.
+    """Write a model without its weights; return the facts to regrow them from, as JSON values.
 
-    With ``weights`` the model keeps them, in one file.  Raises ModelError if it cannot be read,
-    or is too large for one file with its weights.
+    With ``weights`` the model keeps its weights, in one file.  Raises ModelError if the model
+    cannot be read, or is too large for one file with its weights.
     """
     try:
         model = onnx.load(source, load_external_data=weights)

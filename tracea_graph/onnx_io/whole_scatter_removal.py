@@ -1,8 +1,8 @@
-"""Removal of ScatterND nodes that write every element, PyTorch's export of ``x[:, :n] = y``.
+"""Removal of ScatterND nodes that write every element, as PyTorch exports ``x[:, :n] = y``.
 
     ScatterND(x, Concat(each axis's Range, broadcast to all), y)    ->    y
 
-They occur in decoder masks; their indices take more memory and time than the data.
+Such nodes occur in decoder masks; their indices take more memory and time than the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["drop_whole_scatters"]
 
 
 def drop_whole_scatters(editor: GraphEditor) -> int:
-    """Redirect readers of such a result to the values written."""
+    """Redirect readers of a ScatterND that writes every element to the values it writes."""
     excluded = editor.captured() | editor.kept
     makers = {v: call.proto for call in editor.calls() for v in call.proto.output}
     dropped = 0

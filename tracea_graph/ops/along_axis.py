@@ -21,9 +21,9 @@ class AlongAxis:
     def __post_init__(self) -> None:
         """Raise ValueError if the axis is not negative or the prologue has no float32 result."""
         if self.axis >= 0:
-            raise ValueError("the axis counts from the end")
+            raise ValueError("the axis must be negative, counted from the end")
         if self.prologue and self.prologue.result_types != (DType.F32,):
-            raise ValueError("a prologue has one float32 result")
+            raise ValueError("a prologue must have one float32 result")
 
     @property
     def operands(self) -> int:
@@ -34,5 +34,5 @@ class AlongAxis:
         known = [s for s in shapes if s is not None]
         shape = broadcast(known) if len(known) == len(shapes) else None
         if shape is None or len(shape) < -self.axis:
-            raise ValueError("operand shapes do not provably broadcast to what has that axis")
+            raise ValueError("operand shapes do not provably broadcast to a shape with that axis")
         return shape

@@ -49,7 +49,7 @@ class ArgParams(AlongAxis):
 
     def __post_init__(self) -> None:
         if self.kind not in ARGS:
-            raise ValueError(f"no index of kind {self.kind!r}")
+            raise ValueError(f"unknown kind of index: {self.kind!r}")
         super().__post_init__()
 
     @property

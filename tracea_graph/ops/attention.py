@@ -73,7 +73,7 @@ ZERO_ROWS = ("none", "guarded", "masked", "lowest", "infinite")
 LOWEST = float(np.finfo(np.float32).min)
 
 LAYOUTS = ("rows", "split", "heads", "transposed")
-"""Axes of batch and sequence in each layout."""
+"""Layouts of q, k, v and y: ``[B,S,columns]``, ``[B,S,H,D]``, ``[B,H,S,D]`` and ``[B,H,D,S]``."""
 
 FEW_QUERIES = 4
 """Number of queries up to which rounding the keys would cost more than it saves
@@ -128,29 +128,29 @@ class AttentionParams:
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
-            raise ValueError(f"no attention with {self.heads} heads and mask {self.mask!r}")
+            raise ValueError(f"invalid attention: {self.heads} heads, mask {self.mask!r}")
         if self.zero_rows not in ZERO_ROWS:
-            raise ValueError(f"no attention whose {self.zero_rows!r} rows are zeros")
+            raise ValueError(f"unknown zero_rows of attention: {self.zero_rows!r}")
         if self.in_bf16 and (self.head % 2 or "transposed" in self.layouts):
-            raise ValueError("attention in bf16 takes pairs of columns, k by rows")
+            raise ValueError("attention in bf16 needs an even head size and k not transposed")
         if self.whole and not self.in_bf16:
-            raise ValueError("only attention in bf16 may find its operands in float32")
+            raise ValueError("only attention in bf16 may have operands stored in float32 (whole)")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
-            raise ValueError(f"{self.kv_heads} heads of keys do not serve {self.heads} of queries")
+            raise ValueError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if self.causal not in CAUSAL or not self.softcap >= 0:
-            raise ValueError(f"no attention with order {self.causal!r} and cap {self.softcap}")
+            raise ValueError(f"invalid attention: causal {self.causal!r}, softcap {self.softcap}")
         if self.causal == "placed" and (self.mask != "none" or self.global_keys or self.tiles):
-            raise ValueError("attention from given places has no mask and no global keys")
+            raise ValueError("attention with positions must have no mask, global keys or tiles")
         ordered = self.window or self.causal != "none" or self.mask == "none"
         if self.tiles and not self.tiles.masks and ordered:
-            raise ValueError("tiles say what a mask leaves without an order or a window")
+            raise ValueError("tiles that describe a mask need one, without causality or a window")
         if min(self.window, self.global_keys) < 0:
             raise ValueError(
-                f"the window {self.window} or the global keys {self.global_keys} are negative"
+                f"window {self.window} or global keys {self.global_keys}: must not be negative"
             )
         unknown = any(layout not in LAYOUTS for layout in self.layouts)
         if unknown or "transposed" in (self.layouts[0], *self.layouts[2:]):
-            raise ValueError(f"no attention between layouts {', '.join(self.layouts)}")
+            raise ValueError(f"unsupported layouts of attention: {', '.join(self.layouts)}")
         parts = zip(self.offsets, self.sizes, self.widths, self.layouts, strict=False)
         for first, size, width, layout in parts:
             if layout == "rows" and (first < 0 or first + size > width):
@@ -174,7 +174,7 @@ class AttentionParams:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Keys before and after its own position that a query sees; −1 and 0 mean all."""
+        """Keys before and after its own position that a query sees; (−1, 0) means all."""
         if not self.window:
             return -1, 0
         return (self.window - 1, 0) if self.causal != "none" else (self.window // 2,) * 2

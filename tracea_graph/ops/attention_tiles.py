@@ -1,7 +1,7 @@
 """Tiles of attention scores: which blocks of queries by keys are computed.
 
-A map lists the ids of active tiles in ascending order; tile ``r * key_tiles + c`` of the grid is
-row of tiles r and column c.  Scores outside the active tiles are −∞, or dropped by a mask.
+A map lists the ids of active tiles in ascending order; tile ``r * key_tiles + c`` is in row r and
+column c of the grid.  Scores outside the active tiles are −∞, or dropped by a mask.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["TileGrid", "active_tile_map", "grid_of"]
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Tiles of ``rows`` queries by ``keys`` keys, ``row_tiles`` by ``key_tiles`` of them.
+    """A grid of ``row_tiles`` by ``key_tiles`` tiles, each of ``rows`` queries by ``keys`` keys.
 
-    Without ``beyond`` the tiles mask.  With it they say what a mask leaves: outside the active
-    tiles an additive mask is at most ``beyond``, and a boolean one drops every key.
+    Without ``beyond`` the tiles are the mask.  With it they describe a mask operand: outside the
+    active tiles an additive mask is at most ``beyond``, and a boolean one drops every key.
     """
 
     rows: int
@@ -38,7 +38,7 @@ class TileGrid:
     def __post_init__(self) -> None:
         """Raise ValueError for an empty grid."""
         if min(self.rows, self.keys, self.row_tiles, self.key_tiles) < 1:
-            raise ValueError(f"no tiles of attention in {self}")
+            raise ValueError(f"a grid of attention tiles must not be empty: {self}")
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -91,7 +91,7 @@ def grid_of(pattern: TilePattern) -> TileGrid:
 
 
 def active_tile_map(pattern: TilePattern) -> Weight:
-    """Return the L1 map of a pattern of scores: in attention, keys are the reduction."""
+    """Return the L1 map of a pattern of scores, whose tiles are slices of the keys."""
     tiles = _tiles_of(pattern)
     name = f"{pattern.constant}_map"
     return Weight(name, DType.I32, tiles.l1_map.shape, lambda: tiles.l1_map)

@@ -27,7 +27,8 @@ def split_bf16(x: Floats) -> tuple[Floats, Floats]:
 
         x y ≈ upper(x) upper(y) + lower(x) upper(y) + upper(x) lower(y)
 
-    and the omitted term is at most 2^-16 of it.  A number that is not finite has lower part 0.
+    and the omitted term is at most 2^-16 of the product.  A number that is not finite has lower
+    part 0.
     Source: Henry, Tang, Heinecke: "Leveraging the bfloat16 Artificial Intelligence Datatype For
     Higher-Precision Computations", ARITH 2019.
     """

@@ -25,19 +25,20 @@ BITS = (2, 4, 8)
 MAX_BLOCK = 2**15
 """Longest block whose sum of products of two bytes surely fits 32 bits."""
 ZEROS = ("middle", "integer", "float")
-"""Zero points of blocks: half the range of a code for all, a code each, or a float32 each."""
+"""Zero points: half the range of a code for all blocks; a code per block; a float32 per block."""
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
-"""Parts of the range of a block that are tried."""
+"""Fractions of a block's range that are tried as the range of its codes."""
 _LARGEST = 127.0
 _SMALLEST = 1e-36
-"""Blocks of x that do not reach it are zero."""
+"""Blocks of x whose largest magnitude is below this count as zero."""
 
 
 def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
     """Round blocks of the last axis to int8 by their largest magnitude.
 
-    Returns ``[..., blocks, block]`` integers, zeros behind the end, and scales
-    ``[..., blocks, 1]``; both in the type of ``x``, the integers those of float32 arithmetic.
+    Returns integers ``[..., blocks, block]``, padded with zeros after the last element of ``x``,
+    and scales ``[..., blocks, 1]``.  Both have the type of ``x``; the integers are those that
+    float32 arithmetic yields.
     """
     fill = -x.shape[-1] % block
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, fill)])
@@ -52,8 +53,8 @@ def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
 def block_ranges(block: Numbers, bits: int) -> tuple[Floats, Floats]:
     """Return the scales and zero points ``[..., N]`` for numbers ``[..., steps, N]``.
 
-    The range is the part of theirs, zero included, that has the least squared error.  A column
-    with a number that is not finite has scale NaN.
+    Of the range of a column's numbers, extended to 0, the codes cover the fraction that has the
+    least squared error.  A column with a number that is not finite has scale NaN.
     """
     most = 2**bits - 1
     numbers = np.asarray(block, np.float32)
@@ -93,9 +94,9 @@ def quantize_blocks(matrix: Numbers, bits: int, block: int) -> tuple[Numbers, Fl
 class BlockQuantized(WeightLayout):
     """Codes ``[N, blocks, block * bits / 8]``, and scales ``[1 or 2, N, blocks]``.
 
-    The codes of a byte follow each other from its lowest bits on.  Zero points that are no
-    constant follow the scales, as float32 numbers also where they are integers.  With
-    ``int8_rows``, x is rounded to int8 block by block (:func:`round_blocks`).
+    The first code of a byte is in its lowest bits.  Zero points that are not constant follow the
+    scales, as float32 numbers even if they are integers.  With ``int8_rows``, x is rounded to
+    int8 block by block (:func:`round_blocks`).
     """
 
     bits: int
@@ -126,9 +127,9 @@ class BlockQuantized(WeightLayout):
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
         if self.bits not in BITS or self.zeros not in ZEROS:
-            raise ValueError(f"no codes of {self.bits} bits with {self.zeros} zero points")
+            raise ValueError(f"unsupported codes: {self.bits} bits, {self.zeros} zero points")
         if self.block % 16 or not 16 <= self.block <= MAX_BLOCK:
-            raise ValueError(f"no blocks of {self.block} codes")
+            raise ValueError(f"unsupported block size: {self.block} codes")
 
     def shape(self, k: int, n: int) -> tuple[int, ...]:
         return n, self.blocks(k), self.block // self.codes_per_byte

@@ -79,9 +79,9 @@ class Step:
     def __post_init__(self) -> None:
         meaning = ELEMENTARY[self.op]
         if len(self.args) != meaning.arity:
-            raise ValueError(f"{self.op} takes {meaning.arity} arguments")
+            raise ValueError(f"{self.op} must have {meaning.arity} arguments")
         if not all(isinstance(a, float) for a in self.args[meaning.arity - meaning.literals :]):
-            raise ValueError(f"the last {meaning.literals} arguments of {self.op} are literals")
+            raise ValueError(f"{self.op}: the last {meaning.literals} arguments must be literals")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         if len(self.operands) > MAX_OPERANDS or not 1 <= len(self.results) <= MAX_RESULTS:
-            raise ValueError("a chain has at most 8 operands and 1 or 2 results")
+            raise ValueError("a chain must have at most 8 operands and 1 or 2 results")
         if bad := set(self.operands) - set(KINDS):
             raise ValueError(f"unknown operand kind {bad}")
         count = len(self.operands)
@@ -117,27 +117,29 @@ class Chain:
         if any(isinstance(r, float) or not 0 <= r < last for r in self.results):
             raise ValueError("a result is not a value of the chain")
         if self.dtypes and len(self.dtypes) != count:
-            raise ValueError("a chain reads every one of its operands, in a type for each")
+            raise ValueError("a chain must have one element type per operand (dtypes)")
         if all(d is DType.F32 for d in self.dtypes):
             # canonical form, which makes equal chains compare equal
             object.__setattr__(self, "dtypes", ())
         elif not set(self.dtypes) <= {*DTYPES, *HALVES}:
-            raise ValueError("an operand is a float of 16 or 32 bits, bool or a known integer")
+            raise ValueError(
+                "operands must be float32, float16, bfloat16, bool or a supported integer"
+            )
         types = self.types
         natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
         if self.stores and len(self.stores) != len(self.results):
-            raise ValueError("a chain stores every one of its results, in a type for each")
+            raise ValueError("a chain must have one element type per result (stores)")
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
             s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES))
             for s, n in zip(self.stores, natural, strict=True)
         ):
-            raise ValueError("only a number is stored as an integer or in 16 bits")
+            raise ValueError("only a number may be stored as an integer or a 16-bit float")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
-                raise ValueError(f"step {i}, {step.op}, takes other types")
+                raise ValueError(f"step {i} ({step.op}) has arguments of wrong types")
 
     @property
     def types(self) -> str:

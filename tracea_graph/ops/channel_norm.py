@@ -45,7 +45,7 @@ class ChannelNormParams:
 
     def __post_init__(self) -> None:
         if self.groups < 0 or self.rank < 2:
-            raise ValueError(f"no normalisation in {self.groups} groups of rank {self.rank}")
+            raise ValueError(f"invalid normalization: {self.groups} groups, rank {self.rank}")
 
     @property
     def operands(self) -> int:

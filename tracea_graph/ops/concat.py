@@ -35,9 +35,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConcatPart:
-    """One range of the axis, and the operands of the op that it reads.
+    """One range along the axis: the op that computes it, and the operands that this op reads.
 
-    ``like`` is the part whose sizes along the other axes it is expanded to, -1 if it has them.
+    ``like`` is the index of the part to whose sizes, along the other axes, this part is expanded;
+    -1 if it is not expanded.
     """
 
     params: ElementwiseParams | ConcatParams
@@ -49,9 +50,9 @@ class ConcatPart:
 class ConcatParams:
     """``axis`` counts from the front; ``target`` reshapes the result (empty: no reshape).
 
-    Raises ValueError for no parts or too many, for a part with several results, for parts of
-    different element types, for a part expanded to another that is, and for an operand that no
-    part reads.
+    Raises ValueError if there are no parts or too many, if a part has several results, if parts
+    differ in element type, if a part is expanded to a part that is itself expanded, or if some
+    operand is read by no part.
     """
 
     axis: int
@@ -60,19 +61,19 @@ class ConcatParams:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_PARTS:
-            raise ValueError(f"a concatenation has 1 to {MAX_PARTS} parts")
+            raise ValueError(f"a concatenation must have 1 to {MAX_PARTS} parts")
         read = {i for part in self.parts for i in part.operands}
         if read != set(range(len(read))):
-            raise ValueError("a concatenation reads each of its operands")
+            raise ValueError("every operand of a concatenation must be read by a part")
         if any(p.params.operands != len(p.operands) for p in self.parts):
-            raise ValueError("a part reads as many operands as its op takes")
+            raise ValueError("a part must read as many operands as its op takes")
         if any(p.params.target for p in self.parts):
-            raise ValueError("a part keeps its shape")
+            raise ValueError("a part must not reshape its result")
         if any(p.like >= 0 and self.parts[p.like].like >= 0 for p in self.parts):
-            raise ValueError("a part is expanded to one that has its sizes")
+            raise ValueError("a part must be expanded to one that is not expanded itself")
         kinds = {p.params.result_types for p in self.parts}
         if len(kinds) != 1 or len(next(iter(kinds))) != 1:
-            raise ValueError("the parts have one result each, all of one element type")
+            raise ValueError("the parts must have one result each, all of one element type")
 
     @property
     def operands(self) -> int:
@@ -98,7 +99,7 @@ class ConcatParams:
         return found
 
     def _expanded(self, shape: Shape, like: Shape) -> Shape:
-        """Return a shape with the sizes of another where it has a size of 1, but on the axis."""
+        """Return a shape with its sizes of 1 replaced by those of ``like``, except on the axis."""
         if len(shape) != len(like):
             raise ValueError("the shapes of the parts cannot be proven compatible")
         pairs = enumerate(zip(shape, like, strict=True))

@@ -62,7 +62,7 @@ class ConvParams:
 
     def __post_init__(self) -> None:
         if min(self.channels, self.filters, self.groups) < 1:
-            raise ValueError(f"no convolution: {self}")
+            raise ValueError(f"invalid convolution: {self}")
         if self.channels % self.groups or self.filters % self.groups:
             raise ValueError(f"{self.channels} channels do not split into {self.groups} groups")
         self.layout.check(self.shape, self.groups, self.window)
@@ -71,7 +71,7 @@ class ConvParams:
             or len(self.epilogue.results) > 1
             or COL in self.epilogue.operands
         ):
-            raise ValueError("an epilogue starts from the full accumulator and has one result")
+            raise ValueError("an epilogue must start from the full accumulator, with one result")
 
     @property
     def epilogue_inputs(self) -> int:
@@ -94,7 +94,7 @@ class ConvParams:
 
     @property
     def added(self) -> int | None:
-        """Number of the operand that the kernel adds to the sum first; None if there is none."""
+        """Index of the operand that the kernel adds to the sum first; None if there is none."""
         add = post_ops_of(self.epilogue).add if self.layout.writes_reordered else None
         return None if add is None else 2 + self.bias + add
 
@@ -111,7 +111,7 @@ class ConvParams:
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         shape = specs[0].shape
         if shape is None or len(shape) != self.window.rank + 2:
-            raise ValueError("the rank of x is unknown or another")
+            raise ValueError("the rank of x is unknown or wrong")
         return (TensorSpec(DType.F32, (shape[0], self.filters, *self.window.sizes(shape[2:]))),)
 
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:

@@ -3,8 +3,9 @@
     acc = patches(x) · W          x [N, spatial…, C], W [K, O]; exact sums
     y   = epilogue(acc, extra…)   an elementwise chain; acc itself without one
 
-A patch is what a window sees of x: its taps in row-major order, the channels of each together.
-Padding is the zero point, which adds nothing.  Columns of W are filters, K = taps · C / groups.
+A patch holds the elements of x under a window: taps in row-major order, with the channels of a tap
+adjacent.  Padding has the value of x's zero point, which adds nothing to a sum.  Columns of W are
+filters, K = taps · C / groups.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ class ConvIntegerParams:
 
     def __post_init__(self) -> None:
         if self.channels % self.groups or self.filters % self.groups:
-            raise ValueError(f"{self.channels} channels, {self.filters} filters: not whole groups")
+            raise ValueError(f"{self.channels} channels, {self.filters} filters: no equal groups")
         self.layout.check(self.k, self.n)
         if self.k > MAX_DEPTH:
-            raise ValueError(f"a sum of integers has at most {MAX_DEPTH} products")
+            raise ValueError(f"a sum of integers must have at most {MAX_DEPTH} products")
         if self.epilogue and self.epilogue.operands[:1] != ("full",):
-            raise ValueError("an epilogue starts from the full accumulator")
+            raise ValueError("an epilogue must start from the full accumulator")
 
     @property
     def k(self) -> int:
-        """Products in a sum: the taps of a filter."""
+        """Number of products in a sum: taps times channels per group."""
         return prod(self.window.kernel) * (self.channels // self.groups)
 
     @property
@@ -87,10 +88,10 @@ class ConvIntegerParams:
         return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the windows' positions and the filters.  Raises ValueError for another rank."""
+        """Return the shape ``[N, positions…, O]``; raises ValueError for a wrong rank."""
         shape = specs[0].shape
         if shape is None or len(shape) != self.window.rank + 2:
-            raise ValueError("the rank of x is unknown, or not that of the window")
+            raise ValueError("the rank of x is unknown, or does not match the window")
         made = (shape[0], *self.window.sizes(shape[1:-1]), self.filters)
         types = self.epilogue.result_types if self.epilogue else (DType.F32,)
         return tuple(TensorSpec(dtype, made) for dtype in types)

@@ -29,9 +29,9 @@ class ConvWindow:
         rank = len(self.kernel)
         same = len(self.strides) == len(self.dilations) == rank == len(self.pads) // 2
         if not same or min((*self.kernel, *self.strides, *self.dilations, 1)) < 1:
-            raise ValueError(f"no window: {self}")
+            raise ValueError(f"invalid window: {self}")
         if min((*self.pads, 0)) < 0:
-            raise ValueError(f"padding below zero: {self.pads}")
+            raise ValueError(f"padding must not be negative: {self.pads}")
 
     @classmethod
     def unit(cls, kernel: Sequence[int]) -> ConvWindow:

@@ -3,7 +3,7 @@
 low, high = min(x, 0), max(x, 0)            over the whole tensor
 scale     = (high - low) / 255              1 if the range is empty
 zero      = round(-low / scale)             ties to even, saturated to 0 … 255
-y         = round(x / scale) + zero         likewise
+y         = round(x / scale) + zero         ties to even, saturated to 0 … 255
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["HIGH", "LOW", "PARAMETERS", "QUANTIZE", "DynamicQuantizeParams"]
 
 HIGH = Chain((FULL,), (Step("saturate", (0, 0.0, math.inf)),), (1,))
 LOW = Chain((FULL,), (Step("neg", (0,)), Step("saturate", (1, 0.0, math.inf))), (2,))
-"""How far an element is above 0, and below; NaN is at 0, so that it does not count."""
+"""How far an element is above 0 (HIGH) and below 0 (LOW); NaN gives 0 and so does not count."""
 PARAMETERS = Chain(
     (FULL, FULL),
     (
@@ -71,7 +71,7 @@ class DynamicQuantizeParams:
     flops: ClassVar[int] = 10
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError if the rank of the operand is unknown."""
+        """Return the results' specs; raises ValueError if the rank of the operand is unknown."""
         if specs[0].shape is None:
             raise ValueError("the rank of the operand is unknown")
         return (
@@ -95,7 +95,7 @@ class DynamicQuantizeParams:
         return b.done(*b.node("DynamicQuantizeLinear", b.inputs, ("y", "scale", "zero"), {}))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Every element needs the range of all: axes are read by reductions of their own."""
+        """Model each result as needing the range of the whole tensor, which reductions read."""
         shape = graph.spec(region.operands[0]).shape or ()
         names, space = axes_named("d", shape)
         over = tuple(f"r{i}" for i in range(len(shape)))

@@ -81,7 +81,7 @@ class ElementwiseParams:
             # canonical form, which makes equal ops compare equal
             object.__setattr__(self, "maps", ())
         elif len(self.maps) != self.operands:
-            raise ValueError("an elementwise op has one map per operand")
+            raise ValueError("an elementwise op must have one map per operand")
 
     @property
     def operands(self) -> int:

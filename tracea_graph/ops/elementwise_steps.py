@@ -87,7 +87,7 @@ def _unary(op: str, numpy: Callable[..., Any], flops: int, since: int = 1) -> El
 
 
 def _binary(op: str, numpy: Callable[..., Any], flops: int, read: bool = True) -> ElementwiseOpDef:
-    """``read``: the ONNX operator equals the step."""
+    """Define a step of two numbers; with ``read``, its ONNX operator equals the step."""
     return ElementwiseOpDef("ff", numpy, ((op, ("a", "b")),), flops, operator=op if read else "")
 
 
@@ -246,7 +246,7 @@ _LOGIC = {
 }  # fmt: skip
 
 ELEMENTARY: Mapping[str, ElementwiseOpDef] = MappingProxyType(_ARITHMETIC | _ACTIVATIONS | _LOGIC)
-"""All steps.  A new one needs a record here and its source in ``kernels/chain_source.py``."""
+"""All steps.  A new step needs a record here and its source in ``kernels/chain_source.py``."""
 
 OPERATORS: Mapping[str, str] = MappingProxyType(
     {e.operator: step for step, e in ELEMENTARY.items() if e.operator}

@@ -29,7 +29,7 @@ __all__ = ["BYTES", "MAX_TABLES", "EmbeddingParams"]
 
 MAX_TABLES = 4
 BYTES = (DType.U8, DType.I8)
-"""Types of a single table whose rows are results as they are."""
+"""Element types of a single table whose rows are returned unconverted."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EmbeddingParams:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tables <= MAX_TABLES:
-            raise ValueError(f"an embedding has 1 to {MAX_TABLES} tables, not {self.tables}")
+            raise ValueError(f"an embedding must have 1 to {MAX_TABLES} tables, not {self.tables}")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
 

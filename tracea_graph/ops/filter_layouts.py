@@ -20,7 +20,7 @@ from tracea_graph.ops.weight_layouts import Floats, Numbers
 __all__ = ["PLAIN", "FilterLayout", "PlainFilters", "Sums"]
 
 Sums = Callable[[Floats, Floats], Floats]
-"""A convolution of x and filters ``[O, I, kernel…]``."""
+"""Returns the convolution of x with filters ``[O, I, kernel…]``."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class FilterLayout(ABC):
     """One way to store filters ``[O, I, kernel…]`` (I of one group) in one or several arrays.
 
     ``name``, together with the type it rounds to, is unique among the layouts of a backend.
-    ``rounds`` is true if x, and the first addend of the sum, are read in bf16. ``reads_reordered``
-    and ``writes_reordered`` are true if x or the result have their axes in the kernel's own order.
+    ``rounds`` is true if x, and the first addend of the sum, are read in bf16.  x has its axes in
+    the kernel's own order if ``reads_reordered`` is true, the result if ``writes_reordered`` is.
     """
 
     name: ClassVar[str]
@@ -43,7 +43,7 @@ class FilterLayout(ABC):
 
     @property
     def fallbacks(self) -> int:
-        """How many arrays, the last ones, are fallback weights, read instead of the others."""
+        """Number of arrays at the end that are fallback weights, read instead of the others."""
         return 0
 
     @property
@@ -52,13 +52,13 @@ class FilterLayout(ABC):
 
     @property
     def side(self) -> int:
-        """Results along an axis that are computed together; a partial group costs as much."""
+        """Results along an axis that form a group; a partial group costs as much as a full one."""
         return 1
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
         """Raise ValueError for filters this layout cannot store."""
         if min(shape) < 1:
-            raise ValueError(f"no filters of shape {shape}")
+            raise ValueError(f"filters cannot have the shape {shape}")
 
     def biases(self, filters: int) -> int:
         """Length of the stored bias: one number per filter, then zeros."""

@@ -32,8 +32,8 @@ Floats = npt.NDArray[np.floating[Any]]
 class RegionStep:
     """One op and the values it reads: inputs of the region first, then every earlier result.
 
-    ``narrow`` is the short name of the 16-bit float that its factors and results may be rounded
-    to; sums, and results of the region, keep their types.
+    ``narrow`` is the short name of the 16-bit float type that the step's factors and results may
+    be rounded to; sums, and results of the region, keep their types.
     """
 
     params: OpParams
@@ -56,11 +56,12 @@ class RowTile:
 
 @dataclass(frozen=True)
 class RegionParams:
-    """A program of steps over ``inputs`` values, each appending its own; returns ``results``.
+    """A program of steps over ``inputs`` values; each step appends its results to the values.
 
-    ``row_tiles`` are the steps fused over tiles of rows, which changes where values are stored but
-    not the values.  A result may be read by later steps too.  Raises ValueError for a step that
-    reads a value not yet computed, and for a result that no step computes.
+    ``results`` are the numbers of the values returned.  ``row_tiles`` are the steps fused over
+    tiles of rows, which changes where values are stored but not the values.  A result may be read
+    by later steps too.  Raises ValueError for a step that reads a value not yet computed, and for
+    a result that no step computes.
     """
 
     inputs: int

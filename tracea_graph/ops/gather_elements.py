@@ -49,7 +49,7 @@ class GatherElementsParams:
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise ValueError("there is no axis to take elements along")
+            raise ValueError("GatherElements needs operands with an axis")
 
     @property
     def operands(self) -> int:
@@ -73,7 +73,7 @@ class GatherElementsParams:
         return OpCost(vector=_TAKEN * prod(result))
 
     def body(self, opset: int) -> Body:
-        """Write the ONNX operator, which came with opset 11; raises ValueError before it."""
+        """Write the ONNX operator; raises ValueError before opset 11."""
         if opset < 11:
             raise ValueError("GatherElements needs opset 11")
         b = BodyBuilder(self.operands, opset)
@@ -84,7 +84,7 @@ class GatherElementsParams:
         return b.done(b("GatherElements", x, index, axis=self.rank - 1))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model each result as reading its whole row: an index decides which element it takes."""
+        """Model each result as reading a whole row of x: an index selects the element."""
         x, index = region.operands
         shape, places = graph.spec(x).shape, graph.spec(index).shape
         if shape is None or places is None:

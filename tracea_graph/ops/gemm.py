@@ -69,17 +69,17 @@ class GemmParams:
     def __post_init__(self) -> None:
         self.layout.check(self.k, self.n)
         if self.integers and (self.bias or self.k > MAX_DEPTH):
-            raise ValueError(f"a product of integers has no bias and K up to {MAX_DEPTH}")
+            raise ValueError(f"a product of integers must have no bias and K ≤ {MAX_DEPTH}")
         if self.splits and (sum(self.splits) != self.n or self.epilogue or self.norm):
-            raise ValueError("splits are all columns of a product that nothing follows")
+            raise ValueError("splits must cover all columns of a product without epilogue or norm")
         if not len(self.splits) <= MAX_SPLITS or any(p < 1 for p in self.splits):
-            raise ValueError(f"a product has 1 to {MAX_SPLITS} splits, of 1 column or more")
+            raise ValueError(f"a product must have 1 to {MAX_SPLITS} splits of 1 column or more")
         if self.keep_sum and self.norm is None:
             raise ValueError("the sum before a norm can be kept only if there is a norm")
         if self.epilogue and self.epilogue.operands[:1] != ("full",):
-            raise ValueError("an epilogue starts from the full accumulator")
+            raise ValueError("an epilogue must start from the full accumulator")
         if self.epilogue and self.norm and self.epilogue.result_types != (DType.F32,):
-            raise ValueError("an epilogue before a norm has one result, in float32")
+            raise ValueError("an epilogue before a norm must have one result, in float32")
 
     @property
     def epilogue_inputs(self) -> int:

@@ -79,7 +79,7 @@ class ViewMove:
 
     def __post_init__(self) -> None:
         if self.op not in _MOVES:
-            raise ValueError(f"there is no move {self.op!r}")
+            raise ValueError(f"unknown view move {self.op!r}")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _transpose(at: StridedLayout, perm: Ints) -> StridedLayout:
 
 def _squeeze(at: StridedLayout, axes: Ints) -> StridedLayout:
     if any(at.dims[i] != 1 for i in axes):
-        raise ValueError("a squeezed axis is not one")
+        raise ValueError("a squeezed axis does not have size 1")
     kept = [i for i in range(len(at.dims)) if i not in axes]
     return StridedLayout(
         tuple(at.dims[i] for i in kept), tuple(at.strides[i] for i in kept), at.offset
@@ -189,10 +189,10 @@ def _axes_to_onnx(op: str) -> Callable[[BodyBuilder, str, Ints], str]:
 
 def _expand(at: StridedLayout, target: Ints) -> StridedLayout:
     if len(target) != len(at.dims):
-        raise ValueError("an expanded view keeps its rank")
+        raise ValueError("expanding a view must keep its rank")
     repeated = [t != 1 and d == 1 for t, d in zip(target, at.dims, strict=True)]
     if any(t not in (1, d) and d != 1 for t, d in zip(target, at.dims, strict=True)):
-        raise ValueError("an expanded axis is not one")
+        raise ValueError("an expanded axis does not have size 1")
     dims = tuple(t if r else d for t, d, r in zip(target, at.dims, repeated, strict=True))
     strides = tuple(0 if r else s for s, r in zip(at.strides, repeated, strict=True))
     return StridedLayout(dims, strides, at.offset)
@@ -327,7 +327,7 @@ def size_factors(extents: Sequence[Extent]) -> Factors:
 def _quotient(a: Factors, b: Factors) -> Extent:
     """Return a / b; raises ValueError unless the division is provably exact."""
     if b[0] == 0 or a[0] % b[0] or not b[1] <= a[1]:
-        raise ValueError("a dimension is not determined by the symbols")
+        raise ValueError("the symbols do not determine a dimension")
     rest = tuple((a[1] - b[1]).elements())
     return combine("mul", product(rest), a[0] // b[0])
 
@@ -348,9 +348,9 @@ def _reshape(at: StridedLayout, target: Ints) -> StridedLayout:
             elif _divides(q, p) and new:
                 b.append(new.pop(0))
             else:
-                raise ValueError("a Reshape splits and merges at once")
+                raise ValueError("a Reshape splits and merges the same axes")
         if not all(_follows(at, i, j) for i, j in pairwise(a)):
-            raise ValueError("the axes a Reshape merges do not lie at one stride")
+            raise ValueError("the axes that a Reshape merges are not evenly strided")
         step = at.strides[a[-1]]
         for j in reversed(b):
             strides[j] = step

@@ -6,7 +6,7 @@
 
 Integer sums are exact while they fit: for every RUN steps of k, counted from 0, and every column,
 LIMIT · Σ|p| < 2^31.  Sums of runs are accumulated in float32.  If the numbers of a row or column
-are of similar size, this is about eight times more exact than bf16, whose step is 2^-8 of each
+are of similar size, this is about eight times more accurate than bf16, whose step is 2^-8 of each
 number, at equal speed: one instruction multiplies and adds the same number of pairs of either.
 
 Convolutions have a scale per image and per filter; runs are whole blocks of input channels.
@@ -42,10 +42,10 @@ Ints = npt.NDArray[np.int16]
 
 
 def round_rows(x: Floats) -> tuple[Ints, Floats]:
-    """Return ``q`` and the scale of each row ``[…]`` of ``x […, K]``, to nearest, ties to even.
+    """Return ``q`` (to nearest, ties to even) and the scales ``[…]`` of the rows of ``x […, K]``.
 
-    A row with a number that is not finite has scale NaN and zeros.  Computed in float32, like the
-    kernel.
+    A row with a number that is not finite has scale NaN and zeros.  The arithmetic is float32,
+    like the kernel's.
     """
     rows = np.asarray(x, np.float32)
     high = np.max(np.abs(rows), axis=-1, initial=0.0)
@@ -73,7 +73,7 @@ def k_run_length(taps: int) -> int:
 
 
 def round_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
-    """Return ``p [K, N]`` and the scale of each column of ``[K, N]``, summed in runs of ``run``.
+    """Return ``p`` and column scales of a matrix ``[K, N]`` whose sums have runs of ``run`` steps.
 
     A column with a number that is not finite has scale NaN and zeros.
     """

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: what their left operand is, and their exact sums."""
+"""Products of 8-bit integers: the kinds of left operand, and exact sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracea_graph.ops.function_body import BodyBuilder
 __all__ = ["MAX_DEPTH", "IntegerOperand", "round_columns"]
 
 MAX_DEPTH = 2**15
-"""Longest sum of products of two bytes, each less a zero point, that surely fits 32 bits."""
+"""Most products whose sum surely fits 32 bits; each factor is a byte minus a zero point."""
 
 _LARGEST, _NOTHING = 127.0, 1e-30
 """Largest integer of a column, and the magnitude below which a column counts as zero."""
@@ -24,7 +24,7 @@ _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
 
 @dataclass(frozen=True)
 class IntegerOperand:
-    """Left operand of a product: 8-bit integers of type ``dtype`` less a zero point.
+    """Left operand of a product: 8-bit integers of type ``dtype`` minus a zero point.
 
     ``zero`` is the zero point; None means that it is an operand after the matrix, with one
     element.  With ``own_zeros`` the columns of the int8 matrix have zero points too, an int8
@@ -41,11 +41,11 @@ class IntegerOperand:
             raise ValueError(f"{self.dtype.short} is not an 8-bit integer type")
         bounds = np.iinfo(_NUMPY[self.dtype])
         if self.zero is not None and not bounds.min <= self.zero <= bounds.max:
-            raise ValueError(f"the zero point {self.zero} is no {self.dtype.short}")
+            raise ValueError(f"the zero point {self.zero} is out of range for {self.dtype.short}")
 
     @property
     def operands(self) -> int:
-        """Number of operands between the matrix and those that every product may have."""
+        """Number of operands that hold zero points; they follow the matrix."""
         return (self.zero is None) + self.own_zeros
 
     def split(self, items: Sequence[Any]) -> tuple[Any | None, Any | None]:
@@ -75,7 +75,7 @@ class IntegerOperand:
 
 
 def round_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
-    """Return ``p [K, N]`` of up to 127 and the float32 scale of each column of ``[K, N]``.
+    """Return ``p [K, N]``, |p| ≤ 127, and the float32 scale of each column of a matrix ``[K, N]``.
 
     A column with a number that is not finite has scale NaN and zeros.
     """

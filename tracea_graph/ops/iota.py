@@ -53,12 +53,12 @@ class IotaParams:
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not self.sizes or len(self.sizes) != len(self.steps):
-            raise ValueError(f"an iota has operands and one step per axis, not {self}")
+            raise ValueError(f"an iota must have operands and one step per axis, not {self}")
         if self.dtype not in DTYPES:
-            raise ValueError(f"an iota is of float32, int32 or int64, not of {self.dtype}")
+            raise ValueError(f"an iota must be float32, int32 or int64, not {self.dtype}")
         whole = all(float(n).is_integer() for n in (self.start, *self.steps))
         if self.dtype is not DType.F32 and not whole:
-            raise ValueError(f"integers have integer steps, not {self.steps}")
+            raise ValueError(f"an iota of integers must have integer steps, not {self.steps}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the result's spec; raises ValueError if the rank of an operand is unknown."""
@@ -80,7 +80,7 @@ class IotaParams:
     def body(self, opset: int) -> Body:
         """Write ONNX nodes; raises ValueError before opset 11."""
         if opset < _SINCE:
-            raise ValueError(f"numbers are counted since opset {_SINCE}")
+            raise ValueError(f"an iota needs opset {_SINCE} or later")
         b = BodyBuilder(self.operands, opset)
         sizes = [size_to_onnx(b, s) for s in self.sizes]
         total, rank = self._number(b, self.start), len(sizes)

@@ -89,10 +89,10 @@ def constant_ints(
 
 
 def reshape_groups(x: Shape, y: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """Group the dimensions of two shapes that hold the same elements, leaving out ones.
+    """Group the dimensions of two shapes of the same elements, leaving out dimensions of size 1.
 
-    In each group one side has a single dimension.  Returns None if the shapes do not group that
-    way, or their symbols leave it undetermined.
+    In each group one of the shapes has a single dimension.  Returns None if the shapes do not
+    group that way, or their symbols leave it undetermined.
     """
     left = [i for i, e in enumerate(x) if e != 1]
     right = [i for i, e in enumerate(y) if e != 1]

@@ -41,8 +41,8 @@ class KvCacheAppendParams:
     """Operands: new, past ``[B,H,T,D]`` if present, positions (int64 ``[B]``), slots ``[P]``.
 
     ``new`` is ``[B,S,W]`` with W = ``width``: its ``heads`` heads of ``size`` columns start at
-    column ``offset``.  Only the length of ``slots`` is used: it is that of the result
-    ``[B,H,P,D]``.  Raises ValueError for columns outside ``new``.
+    column ``offset``.  Of ``slots`` only the length P is used, for the result ``[B,H,P,D]``.
+    Raises ValueError for columns outside ``new``.
     """
 
     heads: int
@@ -54,7 +54,7 @@ class KvCacheAppendParams:
     def __post_init__(self) -> None:
         end = self.offset + self.heads * self.size
         if min(self.heads, self.size) < 1 or not 0 <= self.offset < end <= self.width:
-            raise ValueError(f"no {self.heads} heads of {self.size} in {self.width} columns")
+            raise ValueError(f"{self.heads} heads of {self.size} do not fit {self.width} columns")
 
     @property
     def operands(self) -> int:
@@ -63,7 +63,7 @@ class KvCacheAppendParams:
     def extents(self, spec: TensorSpec) -> tuple[Extent, Extent]:
         """Return batch and sequence sizes of ``new``; raises ValueError for a wrong rank."""
         if spec.shape is None or len(spec.shape) != 3:
-            raise ValueError("what is appended is not a rank-3 tensor")
+            raise ValueError("the appended operand is not a rank-3 tensor")
         return spec.shape[0], spec.shape[1]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -54,7 +54,7 @@ class LayoutParams:
 
     * ``concat``, ``first``: the axis
     * ``channels``: start and stop
-    * ``repeat``: a factor for each spatial axis; for three axes, the last one are channels
+    * ``repeat``: a factor for each spatial axis; of three axes, the last is the channel axis
     * ``transpose``: the permutation
     * ``spread``: how many channel groups go along each of two axes
     * ``shuffle``: groups and channels
@@ -76,18 +76,18 @@ class LayoutParams:
         if self.kind == "spread":
             many = self.operands == prod(self.ints)
         if self.kind not in KINDS or (self.operands != 1 and not many):
-            raise ValueError(f"no move: {self}")
+            raise ValueError(f"invalid layout op: {self}")
         if self.kind == "frames" and (len(self.ints) != 5 or min(self.ints[:3]) < 1):
-            raise ValueError(f"no window: {self}")
+            raise ValueError(f"invalid window: {self}")
         if self.kind in BORDERS and (len(self.ints) != 4 or min(self.ints) < 0):
-            raise ValueError(f"no border: {self}")
+            raise ValueError(f"invalid border padding: {self}")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the result's spec; raises ValueError if the operands of a concat do not fit.
 
-        The operands must agree in every other axis, or the original model fails.  Sizes that are
-        not provably equal are taken to be the simplest of them; the code that copies an operand
-        checks at run time that they are.
+        The operands must agree in every axis except the concatenated one; otherwise the original
+        model would fail.  Of sizes that are not provably equal, the simplest is taken; the code
+        that copies an operand checks at run time that they are equal.
         """
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
@@ -139,10 +139,10 @@ class LayoutParams:
     def _spread(self, shapes: Sequence[tuple[Extent, ...]]) -> tuple[Extent, ...]:
         n, channels, *space = shapes[0]
         if any(s != shapes[0] for s in shapes):
-            raise ValueError("the parts that are spread differ in shape")
+            raise ValueError("the operands of a spread differ in shape")
         count = prod(self.ints) // self.operands
         if not isinstance(channels, int) or channels % count or len(space) != len(self.ints):
-            raise ValueError(f"{channels} channels do not spread over {self.ints}")
+            raise ValueError(f"{channels} channels cannot be spread over {self.ints}")
         pairs = zip(space, self.ints, strict=True)
         return (n, channels // count, *(combine("mul", d, side) for d, side in pairs))
 

@@ -54,12 +54,13 @@ def broadcast_kind(shape: Shape, result: Shape) -> str:
 
 @dataclass(frozen=True)
 class MatMulParams:
-    """Operands: a, b, epilogue inputs.  Results are the epilogue's.
+    """Operands: a, b, epilogue inputs.  Results: those of the epilogue.
 
     ``a_perm`` and ``b_perm`` permute the axes of the stored tensors; empty keeps them.  ``heads``
-    splits the last axis of a, of b, into heads and columns before the permutation; 0 does not.
-    Kinds of the epilogue's operands refer to the last two axes.  Raises ValueError for an invalid
-    permutation, or an epilogue that does not start from the product.
+    holds a number for a and one for b: the number of heads that the last axis is split into before
+    the permutation, 0 for no split.  Kinds of the epilogue's operands refer to the last two axes.
+    Raises ValueError for an invalid permutation, for a split without a permutation, and for an
+    epilogue that does not start from the product.
     """
 
     a_perm: tuple[int, ...] = ()
@@ -74,7 +75,7 @@ class MatMulParams:
         if any(h < 0 or (h and not p) for h, p in zip(self.heads, self._perms, strict=True)):
             raise ValueError("splitting heads needs a permutation")
         if self.epilogue and self.epilogue.operands[:1] != (FULL,):
-            raise ValueError("an epilogue starts from the full accumulator")
+            raise ValueError("an epilogue must start from the full accumulator")
 
     @property
     def _perms(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -98,7 +99,7 @@ class MatMulParams:
         if heads:
             width = shape[-1]
             if not isinstance(width, int) or width % heads:
-                raise ValueError(f"no {heads} heads lie in {width} columns")
+                raise ValueError(f"{heads} heads do not divide {width} columns")
             shape = (*shape[:-1], heads, width // heads)
         return permuted(shape, self._perms[which])
 

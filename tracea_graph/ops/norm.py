@@ -45,7 +45,7 @@ class Norm:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or not self.epsilon >= 0:
-            raise ValueError(f"no normalisation of kind {self.kind!r} with ε = {self.epsilon}")
+            raise ValueError(f"invalid normalization: kind {self.kind!r}, ε = {self.epsilon}")
 
     @property
     def operands(self) -> int:
@@ -93,7 +93,7 @@ class NormParams:
         if self.prologue and (
             "full" not in self.prologue.operands or len(self.prologue.results) > 1
         ):
-            raise ValueError("a prologue has a full operand and one result")
+            raise ValueError("a prologue must have a full operand and one result")
 
     @property
     def data_operands(self) -> int:

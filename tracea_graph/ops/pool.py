@@ -46,9 +46,9 @@ class PoolParams:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.flat and self.window):
-            raise ValueError(f"no pooling: {self}")
+            raise ValueError(f"invalid pooling: {self}")
         if self.channels_last and (self.kind != "max" or self.window is None):
-            raise ValueError("only a maximum over a window is taken with channels last")
+            raise ValueError("channels_last needs a maximum over a window")
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         shape = specs[0].shape

@@ -12,7 +12,7 @@ __all__ = ["PostOps", "post_ops_of"]
 
 @dataclass(frozen=True)
 class PostOps:
-    """Applied to the sum in order: ``add`` (an epilogue input, by number), a clamp, a chain."""
+    """What is applied to the sum, in order: ``add`` (index of an epilogue input), clamp, chain."""
 
     add: int | None
     low: float
@@ -21,9 +21,9 @@ class PostOps:
 
 
 def post_ops_of(epilogue: Chain | None) -> PostOps:
-    """Split a leading full addend and clamp off a chain; kernels apply these in registers.
+    """Split a leading full addend and a clamp off a chain; kernels apply these two in registers.
 
-    ``relu(acc + r)`` leaves no chain.
+    Nothing of ``relu(acc + r)`` is left as a chain.
     """
     add, low, high = None, -math.inf, math.inf
     if epilogue is None:

@@ -3,7 +3,7 @@
 scale[r]  = max |x[r] * factors| / 127
 y[r]      = round(x[r] * factors * (1 / scale[r])) + 128        ties to even
 
-A row of zeros has scale 0, one with a number that is not finite scale NaN.
+A row of zeros has scale 0; a row with a number that is not finite has scale NaN.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 def quantize_rows(x: Array) -> tuple[Array, Array]:
-    """Return the integers less :data:`ZERO` of rows ``[..., K]``, and their scales ``[..., 1]``.
+    """Return rows ``[..., K]`` as integers minus :data:`ZERO`, and their scales ``[..., 1]``.
 
     Both have the type of ``x``; the integers are those of float32 arithmetic.
     """
@@ -64,7 +64,7 @@ class QuantizeRowsParams:
         return 1 + self.scaled
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raises ValueError if the rank of x is unknown or zero."""
+        """Return the results' specs; raises ValueError if the rank of x is unknown or zero."""
         shape = specs[0].shape
         if not shape:
             raise ValueError("the rank of x is unknown or zero")
@@ -89,7 +89,7 @@ class QuantizeRowsParams:
         return b.done(y, b("Div", high, b.number(float(LARGEST))))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Every element needs the range of its row."""
+        """Model each result as needing the range of its row."""
         shape = graph.spec(region.operands[0]).shape or ()
         names, space = axes_named("d", shape)
         *rows, column = names

@@ -2,7 +2,7 @@
 
 y[..., :] = W[:, ids[...]]        W [K, N]: a row of the table is a column of the matrix
 
-The matrix is that of a product, so that a table and an output head can be one.
+The matrix is stored like that of a product, so that a table and an output head can share it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class QuantizedEmbeddingParams:
         return 3
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the ids' shape with K.  Raises ValueError if it is unknown."""
+        """Return the ids' shape followed by K; raises ValueError if the ids' rank is unknown."""
         shape = specs[2].shape
         if shape is None:
             raise ValueError("the rank of the ids is unknown")
@@ -64,7 +64,7 @@ class QuantizedEmbeddingParams:
         return b.done(b("Gather", b("Transpose", matrix, perm=(1, 0)), b.inputs[2], axis=0))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model the rows of the result; what is read of the table is as much as is written."""
+        """Model the rows of the result; as much is read from the table as is written."""
         shape = graph.spec(region.results[0]).shape or ()
         names, space = axes_named("d", shape)
         reads = [aligned_access(graph, region.operands[2], names[:-1])]

@@ -41,14 +41,14 @@ _RESULTS = ("y", "h", "c")
 class GateLayout(ABC):
     """One way to store a cell's matrices and biases.
 
-    ``groups`` are numbers of gates, in ONNX's order, that are computed by one product each.
+    ``groups`` holds, in ONNX's order of gates, the number of gates that each product computes.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def matrix(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
-        """Return ONNX's ``[directions, gates · H, K]``."""
+        """Return the matrix in ONNX's layout, ``[directions, gates · H, K]``."""
 
     @abstractmethod
     def bias(self, stored: Floats, groups: Sequence[int], hidden: int) -> Floats:
@@ -139,14 +139,14 @@ class RecurrentParams:
 
     def __post_init__(self) -> None:
         if self.kind not in GATES or min(self.inputs, self.hidden) < 1:
-            raise ValueError(f"no {self.kind} of {self.inputs} inputs and {self.hidden} units")
+            raise ValueError(f"invalid {self.kind}: {self.inputs} inputs, {self.hidden} units")
         if self.before and self.kind != "gru":
             raise ValueError("only a GRU has a reset gate to apply before the product")
         if self.reverse not in ((False,), (True,), (False, True)):
-            raise ValueError("directions are forward, reverse, or forward and reverse")
+            raise ValueError("directions must be forward, reverse, or forward and reverse")
         known = _RESULTS[: 3 if self.kind == "lstm" else 2]
         if not self.results or self.results != tuple(r for r in known if r in self.results):
-            raise ValueError(f"results are some of {', '.join(known)}, in this order")
+            raise ValueError(f"results must be some of {', '.join(known)}, in this order")
 
     @property
     def gates(self) -> int:

@@ -4,7 +4,7 @@
     r = reduce(s) over the axes
     y = epilogue(r, c, d, …)       (r itself without an epilogue)
 
-L2 is ``sum_square`` followed by Sqrt, LogSum ``sum`` followed by Log.
+L2 is ``sum_square`` followed by Sqrt; LogSum is ``sum`` followed by Log.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class ReduceParams:
 
     def __post_init__(self) -> None:
         if self.kind not in REDUCTIONS:
-            raise ValueError(f"no reduction of kind {self.kind!r}")
+            raise ValueError(f"unknown kind of reduction: {self.kind!r}")
         if not self.axes or tuple(sorted(set(self.axes))) != self.axes or self.axes[-1] >= 0:
-            raise ValueError("axes count from the end and ascend")
+            raise ValueError("axes must be negative (counted from the end) and ascend")
         for chain in filter(None, (self.prologue, self.epilogue)):
             if chain.result_types != (DType.F32,):
-                raise ValueError("a chain around a reduction has one float32 result")
+                raise ValueError("a chain around a reduction must have one float32 result")
 
     @property
     def data_operands(self) -> int:
@@ -120,7 +120,7 @@ class ReduceParams:
         data = [s for s in shapes[: self.data_operands] if s is not None]
         shape = broadcast(data) if len(data) == self.data_operands else None
         if shape is None or len(shape) < -self.axes[0]:
-            raise ValueError("operand shapes do not provably broadcast to something to reduce")
+            raise ValueError("operand shapes do not provably broadcast to a shape with those axes")
         return shape
 
     def reduced(self, full: Shape) -> Shape:

@@ -46,13 +46,13 @@ class ResizeParams:
     like: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless exactly one way gives the size, which is positive."""
+        """Raise ValueError unless the size is given in exactly one way and is positive."""
         given = self.scales or self.sizes
         ways = bool(self.scales) + bool(self.sizes) + self.like
         if self.how not in WAYS or ways != 1 or len(given) > 2:
-            raise ValueError(f"no resizing: {self}")
+            raise ValueError(f"invalid resizing: {self}")
         if given and min(given) <= 0:
-            raise ValueError(f"a size that is not above zero: {self}")
+            raise ValueError(f"sizes and scales must be above zero: {self}")
 
     @property
     def operands(self) -> int:
@@ -67,7 +67,7 @@ class ResizeParams:
         if self.like:
             wanted = specs[1].shape
             if wanted is None or len(wanted) != len(shape):
-                raise ValueError("the value of the wanted size is not known to have such axes")
+                raise ValueError("the operand that gives the size is not known to have these axes")
             sizes = wanted[2:]
         elif self.scales:
             sizes = tuple(_scaled(d, s) for d, s in zip(shape[2:], self.scales, strict=True))

@@ -59,7 +59,7 @@ class SoftmaxParams(AlongAxis):
         return OpCost(vector=prod(result) * (fit.instructions["fused softmax"] + before))
 
     def body(self, opset: int) -> Body:
-        """Write one operator; opsets before 13 flatten, which rules that out for a middle axis."""
+        """Write one operator; before opset 13, several for any axis but the last."""
         b = BodyBuilder(self.operands, opset)
         x = self.prologue.to_onnx(b, b.inputs)[0] if self.prologue else b.inputs[0]
         if opset >= 13 or self.axis == -1:

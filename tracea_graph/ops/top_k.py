@@ -43,7 +43,7 @@ class TopKParams:
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ValueError("at least one element is chosen")
+            raise ValueError("k must be at least 1")
 
     @property
     def operands(self) -> int:

@@ -1,4 +1,4 @@
-"""Which values of a region tiles set by hand can mask."""
+"""The values of a region that hand-set tiles can mask."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _POINTWISE = frozenset(
 
 
 def maskable_pattern(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
-    """Return the pattern of tiles for the operator that can be masked among a region's.
+    """Return the pattern of ``tiles`` for the one operator of a region that they can mask.
 
-    That is a product with a constant matrix, or the Softmax that they compute or feed with scores.
-    Raises GraphError if there is none, if there are several, or if the tiles do not fit.
+    That operator is a product with a constant matrix, or a Softmax that the region contains or
+    whose scores it computes.  Raises GraphError if there is none, if there are several, or if the
+    tiles do not fit.
     """
     nodes = region.nodes
     products = [n for n in nodes if matrix_operand(n, graph) is not None]
@@ -46,7 +47,7 @@ def maskable_pattern(region: Region, graph: TileGraph, tiles: TileSet) -> TilePa
     try:
         size = check_pattern(tiles, kind, rows, columns)
     except GraphError as error:
-        raise GraphError(f"region {region.id} ({region.op}) takes other tiles: {error}") from None
+        raise GraphError(f"tiles do not fit region {region.id} ({region.op}): {error}") from None
     return TilePattern(kind, node.outputs[0], replace(tiles, tile=size))
 
 

@@ -44,9 +44,9 @@ class WeightLayout(ABC):
     ``name`` is unique among the layouts of a backend.  ``operands`` is the number of arrays; the
     second one (a map or scales) is the last operand of its product.  ``rounds`` is true if the
     left operand is read in bf16.  ``scattered`` is true if single zeros are left out wherever they
-    are.  ``share`` names the coefficient of the speed of its products.  ``own_zeros`` is true if
-    the zero points of columns are stored with the matrix.  ``adjacent`` is true if the second
-    array follows the first one, instead of being last.
+    are.  ``share`` names the fitted coefficient for the speed of its products.  ``own_zeros`` is
+    true if the zero points of columns are stored with the matrix.  ``adjacent`` is true if the
+    second array follows the first one, instead of being last.
     """
 
     name: ClassVar[str]
@@ -64,7 +64,7 @@ class WeightLayout(ABC):
 
     @property
     def skips(self) -> str:
-        """Description of the zeros that are not stored; empty if all are."""
+        """Description of the zeros that are not stored; empty if all zeros are stored."""
         if self.scattered:
             return "scattered zeros"
         return f"zero blocks, {self.block_steps} × {ALIGNED}" if self.block_steps else ""
@@ -72,7 +72,7 @@ class WeightLayout(ABC):
     def check(self, k: int, n: int) -> None:
         """Raise ValueError for a matrix this layout cannot store."""
         if min(k, n) < 1:
-            raise ValueError(f"no product with K={k}, N={n}")
+            raise ValueError(f"invalid matrix: K={k}, N={n}")
 
     def shape(self, k: int, n: int) -> tuple[int, ...] | None:
         """Return the shape of the first array; None if it depends on the values."""
@@ -83,7 +83,7 @@ class WeightLayout(ABC):
         """Return the matrix ``[K, N]`` that the stored arrays represent."""
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        """Return ``x · W`` as the kernel computes it, with x ``[..., K]`` rounded likewise."""
+        """Return ``x · W``; x ``[..., K]`` is rounded as the kernel rounds it."""
         made: Floats = x @ self.matrix(stored, k, n)
         return made
 

@@ -30,13 +30,13 @@ class Lifetime:
     last: int
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether both are alive at some step."""
+        """Whether both values are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Offsets of values in bytes, in their order, and the size of the whole."""
+    """Offsets of values in bytes, in the order of the values, and the size of the whole arena."""
 
     lives: tuple[Lifetime, ...]
     offsets: tuple[int, ...]

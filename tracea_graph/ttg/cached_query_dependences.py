@@ -1,4 +1,4 @@
-"""Dependence tracking: the values an answer about a graph depends on, with numbered states."""
+"""Tracking of the values that the answer to a query depends on; their states are numbered."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ValueStates:
         self._history, self._states = history, {}
 
     def of(self, values: Iterable[str]) -> list[int]:
-        """Return the numbers of values' states: writer, readers, and specs."""
+        """Return the number of each value's state: its writer, readers and spec."""
         known = self._states
         return [known.get(value, 0) for value in values]
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:
-        """Collect the values queried in this context: answers stay valid while their states do."""
+        """Collect the values queried in this context; answers stay valid until a state changes."""
         before, self._seen = self._seen, {_SPECS}
         try:
             yield self._seen
@@ -59,7 +59,7 @@ class ValueStates:
             self._seen.update(values)
 
     def change(self, region: Region, came: bool) -> None:
-        """Update states, the whole graph's included, for a region that was added or removed."""
+        """Update states, including the graph's, for a region that was added or removed."""
         self._touch((*region.reads, *region.writes), region, came)
 
     def relearn(self) -> None:

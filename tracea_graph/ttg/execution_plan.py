@@ -67,7 +67,7 @@ class ValueLink:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """Regions in order, row tilings, the memory level of every value passed on, the arena."""
+    """Regions in order, row tilings, the memory level of every value passed on, and the arena."""
 
     order: tuple[str, ...]
     row_tilings: tuple[RowTiling, ...]

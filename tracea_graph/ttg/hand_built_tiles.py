@@ -54,7 +54,7 @@ class TTGBuilder:
         return self
 
     def add_edge(self, source: TileMetadata, target: TileMetadata) -> TTGBuilder:
-        """Let ``target`` wait for ``source`` (a DATA edge); a tile may wait for one other tile."""
+        """Let ``target`` wait for ``source`` (a DATA edge); a tile may wait for only one tile."""
         self._edges.append((source, target))
         return self
 
@@ -81,11 +81,11 @@ class TTGBuilder:
         """Return the full tiles of the grid where ``active`` (``[m, n, slices of k]``) is true.
 
         Tile ids count the whole grid, so that a tile's metadata follows from its id: kernels need
-        the L1 map alone.  Raises GraphError without ``k``, after :meth:`add_tile`, or for another
-        shape of ``active``.
+        the L1 map alone.  Raises GraphError without ``k``, after :meth:`add_tile`, or if the shape
+        of ``active`` does not fit the grid.
         """
         if self.k is None or self._tiles:
-            raise GraphError("a map of active tiles needs k, and no tiles added one by one")
+            raise GraphError("build_active needs k, and excludes tiles added by add_tile")
         rows, columns, depth = self.tile
         problem = (1, self.m * rows, self.n * columns, self.k)
         dense = dense_tiles(problem, (rows, columns, depth))

@@ -1,4 +1,4 @@
-"""Tile patterns set by hand: which tiles of a region are computed, all others being masked."""
+"""Hand-set tile patterns: the tiles of a region that are computed; all others are masked."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class PatternKind(StrEnum):
 class TilePattern:
     """The active tiles of one operator's operand, on a regular grid of rows and columns.
 
-    ``value`` is what the operator writes.  ``tiles.tile`` holds the sizes of full tiles.  A matrix
-    has one row of tiles, cut along k where the tiles say; scores have whole tiles.
+    ``value`` is the name of the operator's result.  ``tiles.tile`` holds the sizes of full tiles.
+    The tiles of a matrix are in one grid row, and each covers its own slice of k; the tiles of
+    scores are never split along k.
     """
 
     kind: PatternKind
@@ -40,7 +41,7 @@ class TilePattern:
 
     @property
     def extents(self) -> tuple[int, int]:
-        """Rows (of scores) and columns that all tiles of the grid together cover."""
+        """Number of rows (of scores) and of columns that all tiles of the grid cover together."""
         (rows, columns), (m, n, _) = self.tiles.grid, self.tiles.tile
         return rows * m, columns * n
 
@@ -64,8 +65,9 @@ class TilePattern:
 def check_pattern(
     tiles: TileSet, kind: PatternKind, rows: int | None, columns: int | None
 ) -> Shape:
-    """Return the tile size of a pattern for a matrix ``[K, N]`` or scores; None: not known.
+    """Return the tile size of a pattern for a matrix ``[K, N]`` or scores.
 
+    ``rows`` and ``columns`` are None if they are not known.
     A size of one element, the builder's default, stands for equal tiles that fill the extent.
     Raises GraphError for tiles outside the grid or extents, for overlapping tiles, and for a grid
     that does not fit.
@@ -73,11 +75,11 @@ def check_pattern(
     grid_m, grid_n = tiles.grid
     m, n, k = tiles.tile
     if tiles.batch != 1:
-        raise GraphError(f"a pattern has one problem, and these tiles have {tiles.batch}")
+        raise GraphError(f"tiles of a pattern must have batch 1, not {tiles.batch}")
     if kind is PatternKind.MATRIX and grid_m != 1:
         raise GraphError(
-            f"the tiles of a constant matrix lie in one row, not {grid_m}: they are told apart by "
-            "region_n and k, as in TTGBuilder(1, n)"
+            f"the tiles of a constant matrix must lie in one grid row, not {grid_m}: only "
+            "region_n and k distinguish them, as in TTGBuilder(1, n)"
         )
     m = 1 if kind is PatternKind.MATRIX else _size(m, grid_m, rows, "rows")
     n = _size(n, grid_n, columns, "columns")
@@ -88,7 +90,7 @@ def check_pattern(
         if kind is PatternKind.MATRIX and not 0 <= tile.k_start < tile.k_end <= (rows or 0):
             raise GraphError(f"{_name(tile)} lies outside k [0, {rows})")
         if kind is PatternKind.SCORES and tile.k_start != 0:
-            raise GraphError(f"{_name(tile)} cuts k: a score is computed as a whole")
+            raise GraphError(f"{_name(tile)} splits k, but tiles of scores must cover all of it")
     for a, b in pairwise(active):
         if (a.region_m, a.region_n) == (b.region_m, b.region_n) and b.k_start < a.k_end:
             raise GraphError(f"{_name(b)} overlaps {_name(a)}")

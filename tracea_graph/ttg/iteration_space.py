@@ -93,9 +93,9 @@ def extent_value(extent: Extent, bindings: Mapping[str, int]) -> int:
 class DimIndex:
     """Index of one tensor dimension.
 
-    ``terms`` are (axis, coefficient).  ``indirect`` axes select the index through data (Gather; an
-    empty tuple for a single index): any element of the window may be read, but at most one per
-    point of these axes is.
+    ``terms`` are pairs (axis, coefficient).  ``indirect`` axes select the index through data
+    (Gather; an empty tuple for a single index): any element of the window may be read, but at
+    most one per point of these axes.
     """
 
     terms: tuple[tuple[str, Extent], ...] = ()
@@ -142,7 +142,7 @@ class AccessMap:
         tile: Mapping[str, tuple[int, int]],
         bindings: Mapping[str, int] | None = None,
     ) -> tuple[tuple[int, int], ...]:
-        """Return the (start, stop) a tile touches in each dimension; unnamed axes are whole."""
+        """Return the (start, stop) a tile touches per dimension; axes not given are whole."""
         bound = self.bind(space, bindings or {})
         ranges = [
             tile.get(n, (0, e)) for n, e in zip(space.names, bound.extents.tolist(), strict=True)

@@ -134,7 +134,7 @@ class TileTraffic:
 
     @cached_property
     def working_set(self) -> Floats:
-        """Mean bytes of distinct boxes in windows of 1, 2, … tiles, a nondecreasing sequence."""
+        """Mean bytes of distinct boxes in windows of 1, 2, … tiles; they never decrease."""
         tiles = len(self.resident)
         pairs = [stream.gaps() for stream in self.streams]
         gaps, sizes = (np.concatenate(part) for part in zip(*pairs, strict=True))
@@ -149,7 +149,7 @@ class StagedRegions:
 
     ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of it;
     a level not named holds the whole problem.  Regions are given producers first.  ``kept`` are
-    values between them that are needed outside too: they are written out as well.
+    values between regions that are also needed outside; these are written out too.
     """
 
     def __init__(

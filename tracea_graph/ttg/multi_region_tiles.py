@@ -1,7 +1,7 @@
 """Tiles of several regions as one graph, with dependences across regions.
 
-A region's tiles have consecutive numbers, regions in graph order.  An opaque region is one tile:
-it waits for everything it reads, and its readers wait for it.
+Tiles are numbered consecutively within a region, and regions follow each other in graph order.  An
+opaque region is one tile: it waits for everything it reads, and its readers wait for it.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class RegionTiles:
     def depth_first(self) -> Ids:
         """Launch order in which each tile runs just after what it needs.
 
-        Tiles of the last regions keep their own order; other tiles run only if one of them is
-        needed.
+        Tiles of the last regions keep their own order; any other tile runs only if another tile
+        needs it.
         """
         read = {need.producer for need in self.needs}
         order = list[int]()
@@ -194,7 +194,7 @@ def tile_regions(
     bindings = {**graph.bindings, **bindings}
     chosen, members = tiles or {}, graph.in_order(regions)
     if unknown := chosen.keys() - {r.id for r in members}:
-        raise GraphError(f"none of these regions is called {sorted(unknown)[0]!r}")
+        raise GraphError(f"no region in this list is called {sorted(unknown)[0]!r}")
     sets = []
     for region in members:
         model = graph.model(region)

@@ -34,7 +34,7 @@ class Region:
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Every value the region needs, captured ones included, absent ones not."""
+        """Every value the region reads, including captured values but not absent operands."""
         return tuple(v for v in (*self.operands, *self.captures) if v)
 
     @cached_property
@@ -43,7 +43,7 @@ class Region:
 
     @property
     def node(self) -> Node:
-        """The only operator of an original region."""
+        """The operator of a region that is a single original operator."""
         return self.nodes[0]
 
     @property

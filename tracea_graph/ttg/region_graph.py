@@ -39,13 +39,13 @@ class TileGraph:
     ``specs`` holds what is known of every value, ``weights`` the constants, ``opset`` the version
     of the default operator set.  ``bindings`` are default values of symbols.  An axis of a
     ``loose`` symbol may have size 1 instead, except in values computed from all inputs of one of
-    the sets listed for the symbol.  ``iterations`` are the loops whose iteration a value is of.
+    the sets listed for the symbol.  ``iterations``: the loops on whose iteration a value depends.
 
     The callbacks are set by the code that knows operators: ``model_of`` returns the model of a
     region (by default all are opaque), ``subgraph_of`` the steps of a program region as a graph,
-    ``cost_of`` a region's cost (``microseconds``, ``bound`` …), ``pattern_of`` what tiles set by
-    hand mask, and ``viewer`` draws.  ``patterns`` are such tiles, by the constants that mask, and
-    ``source`` is the file the graph was read from.
+    ``cost_of`` a region's cost (``microseconds``, ``bound`` …), and ``pattern_of`` the pattern of
+    hand-set tiles; ``viewer`` draws.  ``patterns`` are hand-set tiles by the name of their masking
+    constant, and ``source`` is the file the graph was read from.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class TileGraph:
         return self._at(name) if name in self._topology.rank else None
 
     def find(self, name: str) -> Region | None:
-        """Return the region of an id, of a value it writes or of an original operator in it."""
+        """Return the region that has an id, writes a value or contains an original operator."""
         named = (r for r in self.regions() if any(n.name == name for n in r.nodes))
         return self.region(name) or self.producer(name) or next(named, None)
 
@@ -413,11 +413,11 @@ class TileGraph:
         return expand_tiles(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
     def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
-        """Compute only these tiles of a region, given by itself or as in :meth:`find`.
+        """Compute only these tiles of a region, given as an object or by a name for :meth:`find`.
 
         The tiles mask the constant matrix of a product (one row of tiles: ``region_n`` counts
         columns and k rows of the matrix; elsewhere it becomes zero), or the scores of attention
-        (``region_m`` counts queries and ``region_n`` keys; elsewhere they become −∞).  A later
+        (``region_m`` counts queries and ``region_n`` keys; other scores become −∞).  A later
         pattern of the same region replaces the earlier one.  ``tracea_graph.optimize`` accepts the
         graph.  Raises GraphError for an unknown region, one that takes no tiles, and tiles that
         overlap or do not fit.

@@ -78,7 +78,8 @@ class RowTiling:
     """Regions fused in one loop over tiles of ``rows`` rows of the last region.
 
     ``held`` are the bytes per iteration of each value passed between the regions; together with a
-    strip of each constant they make up ``resident``.  ``saved`` and ``streamed`` are as above.
+    strip of each constant they make up ``resident``.  The module's docstring defines ``saved`` and
+    ``streamed``.
     """
 
     regions: tuple[str, ...]
@@ -91,7 +92,7 @@ class RowTiling:
 
     @property
     def gain(self) -> float:
-        """Saved bytes, less the exposed part of streamed bytes and the cost of calls."""
+        """Saved bytes minus the exposed part of streamed bytes and the cost of calls."""
         return (
             self.saved
             - _EXPOSED * self.streamed
@@ -103,7 +104,7 @@ def row_tilings(
     graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, row_reuse: RowReuseOf,
     cache_fraction: float = CACHE_FRACTIONS[0],
 ) -> list[RowTiling]:  # fmt: skip
-    """Choose the row tilings that save most among runs of regions in graph order.
+    """Choose the row tilings of consecutive regions (in graph order) that together gain most.
 
     One iteration occupies up to ``cache_fraction`` of the near level.  Raises GraphError if a
     symbol has no value.
@@ -159,7 +160,7 @@ def row_tiling_of(
     graph: TileGraph, regions: Sequence[Region], bindings: Mapping[str, int], rows: int,
     near: MemoryLevel, row_reuse: RowReuseOf,
 ) -> RowTiling | None:  # fmt: skip
-    """Return the bytes moved by ``regions`` in tiles of ``rows`` rows; None if one is opaque.
+    """Return the row tiling of ``regions`` by ``rows`` rows; None if a region is opaque.
 
     Raises GraphError if a symbol has no value.
     """

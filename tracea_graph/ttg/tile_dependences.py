@@ -24,9 +24,9 @@ Records = npt.NDArray[Any]
 def dependences(producer: TileSet, consumer: TileSet, value: str) -> Records:
     """Return the producer's tiles that each active consumer tile needs of a value.
 
-    Rows have dtype :data:`DEPENDENCE`.  Exact for affine accesses; tiles that read nothing of the
-    value are left out.  Raises GraphError if the producer does not write the value or the consumer
-    does not read it.
+    Rows have dtype :data:`DEPENDENCE`.  The result is exact for affine accesses; tiles that read
+    nothing of the value are left out.  Raises GraphError if the producer does not write the value
+    or the consumer does not read it.
     """
     if producer.model is None or consumer.model is None:
         raise GraphError("hand-built tiles have no access maps: expand a region")

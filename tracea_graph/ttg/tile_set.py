@@ -165,7 +165,7 @@ class TileSet:
 
     @cached_property
     def reuse(self) -> npt.NDArray[np.uint8]:
-        """What each launched tile shares with the previous one: flags of :class:`TileReuse`."""
+        """Flags (:class:`TileReuse`) of what each launched tile shares with the previous one."""
         rows = self.table[self.order]
         before, after = rows[:-1], rows[1:]
         same = {name: before[name] == after[name] for name in TILE.names or ()}
@@ -195,7 +195,7 @@ class TileSet:
 
     @cached_property
     def edges(self) -> Records:
-        """Every edge, dtype :data:`EDGE`, grouped by kind; each tile starts at most four."""
+        """Every edge, dtype :data:`EDGE`, grouped by kind; at most four edges leave a tile."""
         active = self.table["role"] != TileRole.SKIP
         ids = np.flatnonzero(active).astype(np.int32)
         rows = self.table if active.all() else self.table[ids]
@@ -251,7 +251,7 @@ class TileSet:
 
 
 def expand_tiles(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-major") -> TileSet:
-    """Return the dense tiles of a region; a tile size of 0, or above the extent, is the extent.
+    """Return the dense tiles of a region; a size of 0, or above the extent, means the extent.
 
     Raises GraphError for a negative tile size, an unknown order, or more than 2³¹ tiles.
     """

@@ -1,10 +1,10 @@
 """Dynamic topological order of a graph's regions, maintained while regions come and go.
 
 Every region has a *rank*, its place in the original model, which breaks ties, and a *position*, a
-number that never decreases along an edge.  A cycle returns to its start, which confines it to
-regions of a position no higher than that of the newest ones: a replacement examines its
-neighborhood, not the whole graph. Source: Pearce and Kelly, "A dynamic topological sort
-algorithm", JEA 2006, with ties allowed.
+number that never decreases along an edge.  A new cycle returns to the newest regions, so none of
+its regions has a higher position than these: a replacement examines its neighborhood, not the
+whole graph.  Source: Pearce and Kelly, "A dynamic topological sort algorithm", JEA 2006, with ties
+allowed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Rank = tuple[int, int]
 class TopologicalOrder:
     """An incremental topological order of a graph's regions: a rank and a position for each name.
 
-    Whoever changes the graph calls :meth:`enter` for each region added, :meth:`leave` for each
-    removed.
+    The code that changes the graph calls :meth:`enter` for each region added and :meth:`leave` for
+    each region removed.
     """
 
     def __init__(self, graph: MultiDiGraph) -> None:
@@ -58,7 +58,7 @@ class TopologicalOrder:
         return self._places
 
     def order_of_convex(self, names: Collection[str]) -> list[str]:
-        """Return a convex set as :meth:`order` does a graph, without looking outside it."""
+        """Return a convex set in the order of :meth:`order`, without looking outside the set."""
         return self._sorted(names)
 
     def _sorted(self, names: Collection[str]) -> list[str]:
