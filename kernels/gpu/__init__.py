@@ -1,5 +1,5 @@
-"""The GPU backend below the backend protocol: kernels as text, and what must hold of them.
+"""The GPU backend: generates CUDA C++ kernels, and proves their layouts and pipelines safe.
 
-``semantic`` models fragments, shared memory and pipelines, and proves them safe before a kernel is
+``semantic`` models fragments, shared memory and pipelines.  It proves them safe before a kernel is
 generated.  ``README.md`` explains the layers.
 """

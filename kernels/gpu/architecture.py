@@ -30,8 +30,8 @@ class Architecture:
     """An architecture as NVRTC names it, with the limits of an SM.
 
     ``capability`` is the compute capability as an integer: 90 stands for 9.0.  ``shared`` is the
-    shared memory of an SM, ``block_shared`` the maximum for one block, ``reserved`` the part that
-    the system takes for each block.
+    shared memory of an SM, ``block_shared`` is the maximum for one block, and ``reserved`` is
+    what the system adds for each block.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Architecture:
         return self.capability in _FEATURES[feature]
 
     def occupancy(self, registers: int, shared: int, threads: int) -> Occupancy:
-        """Compute how many blocks of ``threads`` threads fit an SM.
+        """Compute how many blocks of ``threads`` threads are resident on an SM at a time.
 
         ``registers`` is per thread, ``shared`` is the shared memory of a block in bytes.  The
         hardware allocates registers to a warp in fixed units, all from one partition of the SM.

@@ -51,8 +51,8 @@ __all__ = ["GPU", "GpuBackend"]
 _DEFAULT = ("sm_80", "sm_90a")
 """Architectures to build for if this machine has no GPU."""
 _UNMEASURED = (
-    "this machine has no NVIDIA GPU that can be used: what ONNX Runtime makes of the result was "
-    "checked, its GPU kernels are unmeasured"
+    "this machine has no usable NVIDIA GPU: the result was checked in ONNX Runtime, but its GPU "
+    "kernels are unmeasured"
 )
 
 
@@ -80,7 +80,7 @@ class GpuBackend:
         self.schedule_space: ScheduleSpace | None = timed
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """Return the named architecture; for "", this machine's architectures or two defaults."""
+        """Return the architecture named ``level``; for "", this machine's, or two defaults."""
         if level:
             return (level if level in ARCHITECTURES else f"{level}a",)
         found = {level_of(gpu.capability) for gpu in gpus()} - {""}
@@ -112,7 +112,7 @@ class GpuBackend:
         return {"model": model, "gpus": [asdict(gpu) for gpu in found]}
 
     def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
-        """Return the rules for matrices of low rank or of few blocks, and for windows."""
+        """Return the rules for low-rank and block-sparse matrices, and for windowed attention."""
         return structure_rules(request)
 
     def phases(
@@ -136,7 +136,7 @@ class GpuBackend:
         return lower(graph, region)
 
     def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-        """Return the calls that a run launches one after another, each with a reason."""
+        """Return the calls that one execution launches, each with why it is a separate launch."""
         return launch_order(program, fixed)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
@@ -148,7 +148,7 @@ class GpuBackend:
         return plan_encoding.encode(program)
 
     def kernels_of(self, call: Call) -> set[str]:
-        """Return the names of the call's kernels, which also compute the call's chain."""
+        """Return the names of the call's kernels; they compute its elementwise expression too."""
         return set(kernels_of(call))
 
     def metadata(
@@ -161,11 +161,11 @@ class GpuBackend:
         return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        """Return the kernels and chains that some of :attr:`standalone_ops` need."""
+        """Return the kernels and expressions that these :attr:`standalone_ops` need."""
         return kernels_of_functions(ops)
 
     def device_runtime(self) -> Mapping[str, str]:
-        """Return streams, memory and copies for ``tsr.h``."""
+        """Return the C++ sources, by path, that give ``tsr.h`` streams, memory and copies."""
         folder = Path(__file__).parent / "runtime"
         names = ("driver.h", "tsr_gpus.cpp")
         return {f"runtime/{name}": (folder / name).read_text() for name in names}
@@ -180,7 +180,7 @@ class GpuBackend:
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:
-        """Do nothing: most of a library's time goes to kernels that are not known yet."""
+        """Do nothing: most of the build time goes to kernels that are not known yet."""
 
     def build(
         self,

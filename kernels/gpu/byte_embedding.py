@@ -1,4 +1,4 @@
-"""Look up rows of tables of 8-bit integers on GPUs, which then stay integers.
+"""Look up rows of 8-bit integer tables on GPUs without converting the tables to floats.
 
 Gather(table, ids)    ->    FusedEmbedding
 """
@@ -26,7 +26,7 @@ def _check(m: Match) -> str | None:
     if weight is None or weight.dtype not in BYTES or len(weight.shape) != 2:
         return unsuited_reason(f"{m.values['table']!r} is not a constant matrix of 8-bit integers")
     if attribute(m.root, "axis", 0) != 0:
-        return unsuited_reason("it takes no rows")
+        return unsuited_reason("its axis is not 0, so it does not select rows")
     if spec.dtype not in (DType.I64, DType.I32) or not spec.rank:
         return "the ids are not an integer tensor of known rank"
     return None

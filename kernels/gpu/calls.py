@@ -38,7 +38,7 @@ INDICES = ("i32", "i64")
 BYTES = ("u8", "i8")
 MOST = 2**31 - 1
 CELLS = ("lstm", "gru", "gru_before")
-"""Recurrent cells; ``gru_before`` resets the state before its last product."""
+"""Recurrent cells; ``gru_before`` resets the state before the last gate's product."""
 _LARGEST_CELL = 4096
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
@@ -61,8 +61,8 @@ _ELEMENTWISE = CallSchema(
 def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = False) -> CallSchema:
     """Schema of an op over the last axis of x, or over the rows that a chain computes.
 
-    ``also`` stores the second result of the chain unchanged, for example the residual sum that a
-    norm is taken of.
+    ``also`` stores the second result of the chain unchanged, for example the residual sum that is
+    then normalised.
     """
     weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
     return CallSchema(
@@ -95,29 +95,30 @@ _NORM = (
     _op("column_sums", "N", optional=True), _out("mean", "M", optional=True),
     _out("inverse", "M", optional=True),
 )  # fmt: skip
-"""Operands of a matmul of normalised rows: the sums of w's columns (of a layer norm), and where
-the rows' means and the inverses of their deviations go.
+"""Operands of a matmul of normalised rows: the column sums of w (for a layer norm only), and the
+outputs that receive each row's mean and the inverse of its standard deviation.
 """
 _SUMS = (
     _op("x_sums", "M slots two", optional=True), _out("y_sums", "M slots two", optional=True),
 )  # fmt: skip
-"""Operands of a matmul of many rows: the sum, and the sum of squares, of equal parts of each row:
-of x, whose norm it repeats, and of its first result, whose norm another matmul repeats.  Kernels
-that take no ``x_sums`` find them in x; those of other rows need not write ``y_sums``.
+"""Operands of a matmul of many rows.  Each row is divided into equal parts; an operand holds the
+sum and the sum of squares of each part.  ``x_sums`` are those of x, whose norm the matmul repeats;
+``y_sums`` are those of its first result, whose norm another matmul repeats.  Kernels without
+``x_sums`` compute the sums from x; kernels for few rows need not write ``y_sums``.
 """
 _PARTS = (
     _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
 )  # fmt: skip
-"""Operands of a split-K matmul: partial sums per tile and split, and the number of splits that
-have finished per tile, which must be 0 before the call.
+"""Operands of a split-K matmul: partial sums per tile and split; and per tile the number of splits
+that have finished, which must be 0 before the call.
 """
 
 
 def _gemm(dtype: str) -> CallSchema:
     """Schema of ``y = epilogue(x · w + bias)`` with w stored as ``[N, K]`` or ``[K, N]``.
 
-    Operands have equal leading axes, or none where all matmuls of the batch share the operand.
-    With a ``norm`` (16-bit types, no batch) rows of x are normalised first, without weights.
+    Leading axes are the batch; an operand that all matmuls of the batch share has none.  With a
+    ``norm`` (16-bit types, no batch) rows of x are normalised first, without gamma and beta.
     """
     own, halves = "f32" if dtype.startswith("tf32") else dtype, dtype in DTYPES[1:]
     return CallSchema(
@@ -144,7 +145,8 @@ def _blocks_size(s: Sizes) -> tuple[int, ...]:
 def _gemm_blocks(dtype: str) -> CallSchema:
     """Schema of a matmul over the blocks of w that are not zero (``zero_block_storage.py``).
 
-    ``odd`` is NaN where a slice of a row of x has a number that is not finite, and 0 elsewhere.
+    ``odd`` has one element for each slice of a row of x: NaN if the slice holds an infinity or a
+    NaN, else 0.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
@@ -162,7 +164,7 @@ def _gemm_blocks(dtype: str) -> CallSchema:
 
 
 def _attention_size(s: Sizes) -> tuple[int, ...]:
-    """Return both matmuls as one problem: queries × keys × (head size of keys + of values)."""
+    """Return attention as one matmul: queries × keys × (sum of both head sizes)."""
     batch, heads, queries, depth = s.of("q")
     return batch * heads, queries, s.of("k")[2], depth + s.of("v")[3]
 
@@ -189,7 +191,7 @@ def _attention(dtype: str) -> CallSchema:
 
 
 def _attention_rows(dtype: str) -> CallSchema:
-    """Schema of attention with every mask, causal order and window.
+    """Schema of attention that supports every mask, causal order and window.
 
     ``positions`` holds the position of the first query of each sequence.
     """
@@ -225,7 +227,7 @@ def _embedding(dtype: str) -> CallSchema:
 
 
 def _arg(dtype: str) -> CallSchema:
-    """Schema of ArgMax and ArgMin of each row: index of the first extremum, or of the last."""
+    """Schema of ArgMax and ArgMin: for each row, the index of its first or last extremum."""
     operands = _op("x", "M N", dtype), _out("y", "M", "i64")
     kinds = choice("kind", ("max", "min"))
     return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
@@ -251,14 +253,14 @@ def _top_k(dtype: str) -> CallSchema:
 
 
 def _resize(dtype: str) -> CallSchema:
-    """Schema of interpolation, channels-last; the sizes give a scale that is 0."""
+    """Schema of interpolation, channels-last; a scale of 0 is derived from the image sizes."""
     operands = _op("x", "N H W C", dtype), _out("y", "N P Q C", dtype)
     scales = tuple(map(real, ("scale_h", "scale_w")))
     return CallSchema("resize", operands, (choice("how", WAYS), *scales), dtype)
 
 
 def _kv_append(dtype: str) -> CallSchema:
-    """Schema of a cache with rows of ``new`` from each item's position on, then zeros."""
+    """Schema of a KV cache append: past rows, ``new`` at each item's position, then zeros."""
     return CallSchema(
         "kv_append",
         (
@@ -270,9 +272,9 @@ def _kv_append(dtype: str) -> CallSchema:
 
 
 def _recurrent(dtype: str) -> CallSchema:
-    """Schema of the steps of an LSTM or GRU, whose gates' products with x are in ``p``.
+    """Schema of the time steps of an LSTM or GRU; ``p`` holds the products of x and gate weights.
 
-    ``reverse`` has a bit for each direction that starts at the last step.
+    ``reverse`` has one bit per direction: 1 if the direction starts at the last step.
     """
     states = [_op(name, "D B H", optional=True) for name in ("h0", "c0")]
     lasts = [_out(name, "D B H", optional=True) for name in ("h", "c")]
@@ -297,7 +299,7 @@ _SAME = CallSchema(
     "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),
     dtype="b1",
 )  # fmt: skip
-"""Schema of a bytewise comparison that sets y to false on a difference and keeps y otherwise."""
+"""Schema of a bytewise comparison: sets y to false on a difference, and keeps y otherwise."""
 
 
 def _conv_size(s: Sizes) -> tuple[int, ...]:
@@ -351,9 +353,9 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
 def _integers(op: str, dtype: str, image: str, size: Problem) -> CallSchema:
     """Schema of ``y = epilogue((x - zero) · (w - w_zeros))`` of 8-bit integers, with exact sums.
 
-    ``w`` is signed, its depth taps × channels of a filter; a depthwise filter has taps alone.  The
-    zero point of a ``shifted`` x is ``zero``, or the number in ``x_zero``.  Images are
-    channels-last and surrounded by zero points.
+    ``w`` is signed.  Its depth is taps × channels; that of a depthwise filter is taps only.  If x
+    is ``shifted``, its zero point is the attribute ``zero``, or the number in the operand
+    ``x_zero``.  Images are channels-last and padded with their zero point.
     """
     shape = ("N H W C", "N P Q O") if image else ("M K", "M N")
     window = (*_steps("kernel"), *_WINDOW) if image else ()
@@ -386,7 +388,8 @@ def _pool(dtype: str) -> CallSchema:
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
-    ``partial`` takes what each block finds, ``arrivals`` counts them and must be 0 before.
+    ``partial`` receives the range that each block finds.  ``arrivals`` counts the blocks that have
+    finished; it must be 0 before the call.
     """
     return CallSchema(
         "value_range",

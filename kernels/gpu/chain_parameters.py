@@ -91,8 +91,8 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
 def chain_template_parameters(chain: Chain) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
-    Where all results have 16 bits, functions take the cheaper approximation: it errs by less than
-    a unit of the last place of fp16.
+    If all results have 16 bits, functions such as exp use a cheaper approximation, whose error is
+    below one unit in the last place of fp16.
     """
     if chain.result_types and all(d in (DType.F16, DType.BF16) for d in chain.result_types):
         chain = replace(chain, fast_math=True)

@@ -20,7 +20,7 @@ _MAGIC = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
 _SYMBOLS = 2
 _SIZED = 4
-"""Format of an attribute whose value follows it, with its size in bytes."""
+"""Format code of an attribute that is followed by a value of a stated size in bytes."""
 _REGISTERS, _FRAME, _LEAST_STACK, _THREADS, _PARAMETER, _BARRIERS = (
     0x2F, 0x11, 0x12, 0x05, 0x17, 0x4C,
 )  # fmt: skip
@@ -34,10 +34,11 @@ _INSTRUCTION = 16
 class KernelFacts:
     """Resource usage of one kernel in a cubin.
 
-    ``registers`` is per thread.  ``stack`` is the local memory of a thread in bytes: spilled
-    registers and arrays that are not in registers.  ``shared`` is the static shared memory of a
-    block in bytes. ``threads`` is the maximum block size, 0 if none was declared.  ``parameters``
-    has the offset and size of each parameter, ``code`` is the size of the instructions in bytes.
+    ``registers`` is per thread.  ``stack`` is the local memory of a thread in bytes, which holds
+    spilled registers, and arrays that are not in registers.  ``shared`` is the static shared
+    memory of a block in bytes.  ``threads`` is the maximum block size, 0 if none was
+    declared.  ``parameters`` has the offset and size of each parameter.  ``code`` is the size of
+    the instructions in bytes.
     """
 
     symbol: str
@@ -50,7 +51,7 @@ class KernelFacts:
     code: int
 
     def occupancy(self, architecture: Architecture, threads: int, dynamic: int = 0) -> Occupancy:
-        """Compute the blocks per SM, with ``dynamic`` bytes of dynamic shared memory."""
+        """Compute the occupancy with ``dynamic`` bytes of dynamic shared memory per block."""
         return architecture.occupancy(self.registers, self.shared + dynamic, threads)
 
 
@@ -68,7 +69,7 @@ def why_not_launchable(
         most = architecture.block_shared
         return f"{name} takes {shared} bytes of shared memory; a block has {most} at most."
     if threads > architecture.block_threads:
-        return f"{name} has blocks of {threads} threads; {architecture.block_threads} are most."
+        return f"{name} has {threads} threads a block; the limit is {architecture.block_threads}."
     if facts.threads and threads > facts.threads:
         return f"{name} is compiled for {facts.threads} threads a block, not {threads}."
     if not facts.occupancy(architecture, threads, dynamic).blocks:
@@ -104,7 +105,7 @@ def opcodes(data: bytes, symbol: str) -> Counter[int]:
 
 def _read(data: bytes) -> tuple[KernelFacts, ...]:
     if data[:6] != _MAGIC:
-        raise ValueError("no ELF file of 64 bits")
+        raise ValueError("it is not a 64-bit ELF file")
     sections = {s.name: s for s in _sections(data)}
     symbols = _symbols(data, sections)
     common: dict[int, dict[str, int]] = {}

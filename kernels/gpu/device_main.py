@@ -1,9 +1,9 @@
-"""Run kernels on the first GPU in a separate process, which contains what a driver does.
+"""Run kernels on the first GPU in a separate process, so that a driver crash stays there.
 
 ``device_main.py FOLDER`` runs probes.  ``jobs.json`` in the folder lists them: kind, symbol, file
 of the cubin, work of a block in a round, threads, blocks per SM and shared memory.  The script
 prints JSON: ``rates`` (1e9 per second, by symbol), ``figures`` (name, value, unit), ``ghz``, and
-``notes`` about what failed.
+``notes`` about the probes that failed.
 
 ``device_main.py`` without a folder times kernels.  Each line of its input is a JSON request, each
 line of its output the answer; see :func:`compare_kernels`.  This file imports only the standard
@@ -28,13 +28,13 @@ _REPEATS = 5
 _SECONDS = 2e-3
 """Duration of one measurement of a rate."""
 _STEPS = 100
-"""Kernels of a graph, whose time is divided among them."""
+"""Number of kernels in a graph; the time of the graph is divided by it."""
 _LINE = 256
 """Alignment of buffers."""
 _HALVES = (0x2800, 0xA800)
 """Upper bits of fp16 numbers from 1/32 to 1/16; as bf16 and fp32 they are small too."""
 _SMALL, _LARGE = 16 << 10, 32 << 20
-"""Bytes of a copy that is bound by its start, and of one that is bound by the bus."""
+"""Bytes of a copy that is bound by latency, and of one that is bound by bus bandwidth."""
 
 
 class DeviceDriver:
@@ -61,11 +61,11 @@ class DeviceDriver:
         """Call a function of the driver.  Raises RuntimeError unless it succeeds."""
         result, *values = getattr(self.driver, name)(*arguments)
         if result != self.driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"{name} answered {result.name}")
+            raise RuntimeError(f"{name} returned {result.name}")
         return values[0] if len(values) == 1 else values
 
     def launch(self, job: dict[str, Any], blocks: int, words: Sequence[Any], early: bool) -> None:
-        """Launch a kernel; ``early`` lets it start before the one before it has ended."""
+        """Launch a kernel; ``early`` lets it start before the previous kernel has ended."""
         held = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         config = self.driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
@@ -80,7 +80,7 @@ class DeviceDriver:
         self.do("cuLaunchKernelEx", config, job["function"], ctypes.addressof(held), 0)
 
     def timed(self, work: Callable[[], object]) -> float:
-        """Return the seconds that what ``work`` puts on the stream takes, by events."""
+        """Return the seconds, by CUDA events, of the work that ``work()`` puts on the stream."""
         begin, end = (self.do("cuEventCreate", 0) for _ in "be")
         self.do("cuEventRecord", begin, self.stream)
         work()
@@ -89,7 +89,7 @@ class DeviceDriver:
         return float(self.do("cuEventElapsedTime", begin, end)) * 1e-3
 
     def graph(self, work: Callable[[], object]) -> Any:
-        """Capture what ``work`` puts on the stream as a graph."""
+        """Capture the work that ``work()`` puts on the stream as a CUDA graph."""
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self.do("cuStreamBeginCapture", self.stream, mode)
         work()
@@ -100,7 +100,7 @@ class DeviceDriver:
         self.do("cuGraphLaunch", graph, self.stream)
 
     def waited(self, graph: Any) -> float:
-        """Return the wall seconds of launching a graph and waiting for it."""
+        """Return the wall-clock seconds of launching a graph and waiting for its end."""
         start = time.perf_counter()
         self.replay(graph)
         self.do("cuStreamSynchronize", self.stream)
@@ -110,7 +110,7 @@ class DeviceDriver:
 def measure_rate(
     gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: float
 ) -> float:
-    """Return 1e9 of a probe's work per second; ``work`` is that of the grid in one round."""
+    """Return a probe's rate, 1e9 units of work per second; a grid does ``work`` per round."""
     blocks = gpu.sms * job["blocks"]
 
     def run(rounds: int) -> float:
@@ -126,7 +126,7 @@ def measure_rate(
 
 
 def measure_bandwidth(gpu: DeviceDriver, job: dict[str, Any], size: int) -> float:
-    """Return the GB/s of reading ``size`` bytes again and again."""
+    """Return the bandwidth in GB/s of reading the same ``size`` bytes repeatedly."""
     count = size // 16
     place = gpu.do("cuMemAlloc", size)
     gpu.do("cuMemsetD32", place, 0x3C003C00, size // 4)
@@ -138,14 +138,17 @@ def measure_bandwidth(gpu: DeviceDriver, job: dict[str, Any], size: int) -> floa
 
 
 def measure_clock(gpu: DeviceDriver) -> float:
-    """Return the GHz at which the last probe of instructions ran."""
+    """Return the clock in GHz at which the last probe of an instruction rate ran."""
     held = (ctypes.c_uint64 * 2)()
     gpu.do("cuMemcpyDtoH", ctypes.addressof(held), gpu.out, 16)
     return held[0] / held[1] if held[1] else 0.0
 
 
 def measure_launch_costs(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
-    """Measure what it costs that one kernel follows another, and to run a graph and wait."""
+    """Measure the cost of a launch, of a graph that is waited for, and of copies.
+
+    Returns the name, value and unit of each figure.
+    """
     half = 512 << 10
     addresses = [ctypes.c_uint64(int(gpu.out)), ctypes.c_uint64(int(gpu.out) + half)]
 
@@ -217,7 +220,7 @@ def run_all_probes(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
 
 
 class Comparison:
-    """Two kernels that compute the same, in graphs that are replayed in turn."""
+    """Two kernels for the same call, each in a CUDA graph; the graphs are replayed alternately."""
 
     def __init__(self, gpu: DeviceDriver, request: dict[str, Any]) -> None:
         self.gpu = gpu
@@ -284,7 +287,7 @@ class Comparison:
         return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
 
     def _encoded(self, described: dict[str, Any], at: int) -> bytes:
-        """Return a tensor map with swizzled rows of 128 bytes, as the runtime makes it."""
+        """Return a tensor map with 128-byte swizzled rows, encoded as the runtime encodes it."""
         d = self.gpu.driver
         kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{described['type']}")
         dims, strides = ([d.cuuint64_t(n) for n in described[key]] for key in ("dims", "strides"))
@@ -309,7 +312,7 @@ class Comparison:
         return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
 
     def times(self, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
-        """Return milliseconds of a launch of both kernels, one replay of each a pair."""
+        """Return milliseconds per launch of both kernels; a pair replays each graph once."""
         found: tuple[list[float], list[float]] = [], []
         end = time.perf_counter() + seconds
         for i in range(pairs):
@@ -322,11 +325,12 @@ class Comparison:
 
 
 def compare_kernels(gpu: DeviceDriver, request: dict[str, Any]) -> dict[str, Any]:
-    """Time two kernels in turn; return milliseconds of a launch, ``a`` and ``b``, or ``error``.
+    """Time two kernels alternately; return milliseconds per launch, ``a`` and ``b``, or ``error``.
 
-    A request has ``kernels`` (file, symbol, grid, threads, shared, arguments), the bytes of their
-    ``buffers``, how many ``copies`` of these a graph goes through (more than the cache holds: they
-    are cold), at least how many ``launches`` a graph has, ``pairs`` and ``seconds``.
+    A request has two ``kernels`` (file, symbol, grid, threads, shared, arguments); the sizes of
+    their ``buffers`` in bytes; the number of ``copies`` of the buffers that the launches of a
+    graph cycle through (cold, if they exceed the cache); the minimum number of ``launches`` in a
+    graph; and the maximum number of ``pairs`` and of ``seconds``.
     """
     try:
         both = Comparison(gpu, request)

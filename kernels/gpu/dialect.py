@@ -29,7 +29,7 @@ class Target:
 
 
 def _places(transposed: bool) -> str:
-    """Return row and column of the two elements each lane gets of a block, as C initializers."""
+    """Return row and column of the two elements that each lane gets, as C initializers."""
     load = MatrixLoad(((0, 0),) * 4, transposed)
     pairs = ([load.got(lane, e) for e in (0, 1)] for lane in range(32))
     return ", ".join(f"{{{{{a}, {b}}}, {{{c}, {d}}}}}" for (a, b), (c, d) in pairs)

@@ -53,10 +53,10 @@ __all__ = ["emit_kernel", "kernel_preamble", "launch_of", "render", "symbol_of"]
 
 
 class Family(Protocol):
-    """Protocol of the modules of ``families``: kernels that share a template."""
+    """Protocol of a module of ``families``, which serves the kernels of one template."""
 
     def name(self, call: Call) -> str:
-        """Return the op's part of a symbol: op, epilogue and whatever else the text depends on."""
+        """Return the op part of a symbol: op, epilogue, and all else the source depends on."""
         ...
 
     def parameters(self, call: Call, variant: Variant) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def symbol_of(call: Call, variant: Variant, target: Target) -> str:
 def emit_kernel(call: Call, variant: Variant, target: Target) -> KernelSource:
     """Generate the kernel of a call.
 
-    The text depends on types, chain and attributes, not on sizes.
+    The text depends on types, elementwise expression and attributes, not on sizes.
     """
     CALLS.of(call)
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
@@ -142,7 +142,7 @@ def render(template: str, **parameters: Any) -> str:
 
 
 def kernel_preamble(target: Target) -> str:
-    """Return the preamble of every kernel: the dialect's primitives and those built on them."""
+    """Return the code before every kernel: the dialect's primitives, and helpers built on them."""
     names = (target.dialect.words, "values.h", "words.h")
     templates = map(_environment().get_template, names)
     return "".join(template.render(**target.dialect.parameters) for template in templates)

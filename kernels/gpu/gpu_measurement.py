@@ -2,7 +2,7 @@
 
 Kernels are compiled by NVRTC and run in a process of their own with a time limit.  Complete
 results are cached per device, compiler and text of the kernels.  Figures that cannot be measured
-are those of a typical device of the architecture.
+are replaced by those of a typical device of the architecture.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ EARLY = "kernel after kernel in a graph, started early"
 PLAIN = "kernel after kernel in a graph"
 HOST_NODE = "the same with copies both ways"
 SMS = "multiprocessors"
-"""Names of figures that the cost model reads."""
+"""Names of the figures that the cost model reads."""
 _COMPILE_SECONDS, _RUN_SECONDS = 60.0, 30.0
 _NODE, _STEP, _EARLY_STEP = 25.0, 1.1, 0.8
-"""µs of a typical device."""
+"""Launch costs of a typical device in µs."""
 
 
 @dataclass(frozen=True)
 class Nominal:
-    """A typical device of an architecture: a data sheet's figures.
+    """Data-sheet figures of a typical device of an architecture.
 
-    Clock in GHz; operations of an SM in a cycle, dense, in 16 bits on tensor cores and in float32
-    outside of them; SMs; bytes of L2; GB/s of L2, by what such chips reach, and of memory.
+    ``sms`` is the number of SMs, ``ghz`` the clock.  ``narrow`` and ``wide`` are dense operations
+    per SM and cycle: in 16 bits on tensor cores, and in float32 outside of them.  ``l2`` is the
+    size of L2 in bytes; ``l2_gbytes`` and ``gbytes`` are the GB/s of L2, as such chips reach in
+    practice, and of memory.
     """
 
     sms: int
@@ -72,11 +74,11 @@ NOMINAL: Mapping[str, Nominal] = MappingProxyType(
 )
 """T4, A100, RTX 3090, RTX 4090, H100 SXM, B200, RTX 5090."""
 _MMA_SHARE = 0.62
-"""What ``mma.sync`` reaches of the tensor cores that have ``wgmma`` or ``tcgen05``."""
+"""Share of the peak that ``mma.sync`` reaches where ``wgmma`` or ``tcgen05`` exist."""
 
 
 def peak_level(architecture: str, instruction: str) -> str:
-    """Return the level of a peak: an architecture and its instruction."""
+    """Return the level name of a peak rate, from an architecture and an instruction."""
     return f"{architecture} {instruction}"
 
 
@@ -103,7 +105,7 @@ def nominal(name: str) -> Measurements:
 
 
 def figures_for(name: str, figures: Measurements | None) -> Measurements:
-    """Return figures if they are of an architecture, else those of a typical device of it."""
+    """Return ``figures`` if they belong to the architecture, else those of a typical device."""
     own = figures is not None and any(p.level.startswith(f"{name} ") for p in figures.peaks)
     return figures if figures is not None and own else nominal(name)
 
@@ -111,9 +113,10 @@ def figures_for(name: str, figures: Measurements | None) -> Measurements:
 def measure_gpu(
     gpu: Gpu, level: str, environment: Environment, *, refresh: bool = False
 ) -> Measurements:
-    """Return a GPU's figures, from the cache, or measured if they are not there or ``refresh``.
+    """Return a GPU's figures: cached, or measured if not in the cache or if ``refresh`` is set.
 
-    Never fails: what cannot be measured is a typical device's, with a note of the reason.
+    Never fails: if nothing can be measured, the figures are those of a typical device, and a note
+    gives the reason.
     """
     architecture = ARCHITECTURES[level]
     folder, found = environment.cache / "doctor", probes(architecture)
@@ -144,7 +147,7 @@ def measure_gpu(
 def _measured(
     found: tuple[GpuProbe, ...], architecture: Architecture, environment: Environment
 ) -> Measurements:
-    """Compile and run probes.  Raises BuildError if they do not, ValueError for odd answers."""
+    """Compile and run probes.  Raises BuildError if that fails, ValueError for invalid answers."""
     sources = [probe_source(probe, architecture) for probe in found]
     built = compile_sources(sources, [architecture.name], environment, _COMPILE_SECONDS)
     jobs = []
@@ -172,7 +175,7 @@ def _read(answer: Mapping[str, Any], probes: Mapping[str, GpuProbe], level: str)
     )
     notes = tuple(map(str, answer["notes"]))
     if not peaks or not {"l2", "dram"} <= set(rates):
-        raise ValueError("; ".join(notes) or "a GPU with too little free memory")
+        raise ValueError("; ".join(notes) or "the GPU has too little free memory")
     shared = (rates[s] for s, p in probes.items() if p.name == "shared" and s in rates)
     further = (
         *(NamedFigure("read shared memory", gbytes, "GB/s") for gbytes in shared),

@@ -18,11 +18,11 @@ _F16, _BF16, _F32, _BYTES, _E4M3 = (
     ("0x83ff83ff", "0x38003800"), ("0x807f807f", "0x3f003f00"), ("0x807fffff", "0x3f000000"),
     ("0xffffffff", "0"), ("0x87878787", "0x30303030"),
 )  # fmt: skip
-"""Bits of a word that are drawn, and those that are set: numbers from 1/2 to 1 of either sign."""
+"""By type, mask of a word's random bits, and its fixed bits: magnitudes are 1/2 to 1."""
 _A, _B = MatrixOperand(64, 64, True), MatrixOperand(256, 64, True)
-"""Operands of a warpgroup: the bytes of a row are the same for every type."""
+"""Operands of a warpgroup; a row has the same number of bytes for every type."""
 _STEPS = 4
-"""Instructions along a row of an operand."""
+"""Number of instructions along a row of an operand."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class GpuProbe:
     """A kernel that measures one figure.
 
     ``kind`` is ``multiply``, ``wgmma``, ``read`` or ``step``; ``name`` says what is measured.
-    ``work`` is what a block does in one round, in operations or bytes; 0 for other kinds.
+    ``work`` is the number of operations or bytes of a block in one round; 0 for other kinds.
     """
 
     kind: str
@@ -52,7 +52,7 @@ def _mma(
     parts: tuple[int, int] = (4, 2),
     needs: tuple[str, ...] = ("bf16",),
 ) -> GpuProbe:
-    """Matrix multiplication of a warp: 8 warps a block, 8 chains a warp."""
+    """Warp matrix multiplication: 8 warps per block, 8 dependency chains per warp."""
     depth = int(shape.partition(".")[0].rpartition("k")[2])
     letter = "f" if sum_type == "float" else "r"
     letters = ", ".join(f'"+{letter}"(d[i][{j}])' for j in range(4))
@@ -65,7 +65,7 @@ def _mma(
 def _wgmma(
     dtype: str, shape: str, drawn: tuple[str, str], signs: str, sum_type: str = "float"
 ) -> GpuProbe:
-    """Matrix multiplication of a warpgroup: two of them in a block."""
+    """Warpgroup matrix multiplication: two warpgroups per block."""
     depth = int(shape.partition(".")[0].rpartition("k")[2])
     shared = 2 * _A.nbytes + _B.nbytes
     parameters = {"shape": shape, "mask": drawn[0], "bits": drawn[1], "sum": sum_type,
@@ -96,7 +96,7 @@ _OLD = _mma("f16", "m16n8k8.row.col.f32.f16.f16.f32", _F16, parts=(2, 1), needs=
 
 
 def probes(architecture: Architecture) -> tuple[GpuProbe, ...]:
-    """Return what an architecture has instructions for."""
+    """Return the probes whose instructions an architecture has."""
     found = tuple(p for p in _PROBES if all(map(architecture.has, p.needs)))
     return found if architecture.has("bf16") else (*found, _OLD)
 

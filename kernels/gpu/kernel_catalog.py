@@ -1,7 +1,7 @@
-"""GPU kernels as the policy asks about them: topologies of calls, variants and why they fit.
+"""GPU kernels for the policy: topologies of calls, variants, and why each is chosen or not.
 
 Modelled times use the figures of this machine's GPU, or those of a typical device of another
-architecture.  They rank; nothing is decided by them.
+architecture.  They only order the variants in a list; they decide nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 
 
 def variant_id(variant: Variant, architecture: str) -> str:
-    """``<dtype>_<op>_<tile>__<architecture>``: a symbol without its call's own words."""
+    """Return ``<dtype>_<op>_<tile>__<architecture>``, which names a variant but no call."""
     return f"{variant.dtype}_{variant.op}_{variant.tile}__{architecture}"
 
 
@@ -60,7 +60,7 @@ def tile_for(topology: OperatorTopology) -> tuple[str, str]:
 
 
 def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
-    """Return the shared memory of a block in bytes; 0 for kernels that need hardly any."""
+    """Return the shared memory of a block in bytes; 0 for kernels whose need is negligible."""
     p = variant.params
     size = _SIZES.get(variant.dtype, 4)
     if variant.template in ("gemm.cu.in", "conv.cu.in"):
@@ -86,7 +86,7 @@ class GpuCatalog(KernelCatalog):
     """The GPU's kernels: several tiles per op, chosen by the sizes of a call."""
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
-        """Return the structure of a call: a window, channels, a permuting copy …"""
+        """Return the structure of a call, for example a window, channels or a permuting copy."""
         if schema.op == "attention_rows" and sizes["window_left"] >= 0:
             return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
         if schema.op == "depthwise":
@@ -96,13 +96,13 @@ class GpuCatalog(KernelCatalog):
         return super().kind(schema, sizes)
 
     def topology(self, call: Call, size_of: SizeOf) -> OperatorTopology:
-        """Return the topology of a call, with the tiles of the kernels that a run chooses from."""
+        """Return the topology of a call, with the tiles of the kernels chosen from at run time."""
         found = super().topology(call, size_of)
         tiles = (v.tile for v, when in variants_of(call) if size_of(when) > 0)
         return replace(found, tiles=tuple(dict.fromkeys(tiles)))
 
     def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
-        """Return batch, m, n and k; of attention, k is twice the longer head size."""
+        """Return batch, m, n and k; for attention, k is twice the larger head size."""
         if schema.op in ("attention", "attention_rows"):
             batch, heads, queries, depth = sizes.of("q")
             return batch * heads, queries, sizes.of("k")[2], 2 * max(depth, sizes.of("v")[3])
@@ -111,7 +111,7 @@ class GpuCatalog(KernelCatalog):
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
     ) -> tuple[CandidateVariant, ...]:
-        """Return every variant of a call, the one for its sizes first, then by modelled time."""
+        """Return every variant: first the chosen one, then the others by modelled time."""
         architecture = ARCHITECTURES[levels[-1]]
         if not topology.tiles and topology.dtype == "f32" and topology.op in ("gemm", "conv"):
             topology = replace(topology, dtype="tf32x3")  # as programs compute float32
@@ -128,7 +128,7 @@ class GpuCatalog(KernelCatalog):
         for variant in known:
             chosen = variant.tile == first or (not first and variant is known[0])
             us = modelled_us(variant, topology, architecture.name, device)
-            reason = _why(variant) or why or "the only tile of this call"
+            reason = _why(variant) or why or "the only tile for this call"
             if size := needed[variant.tile]:
                 reason += f"; {size >> 10} of {architecture.block_shared >> 10} kB shared memory"
             other = "runs where the chosen one cannot" if variant.tile == tile else _unfit(variant)
@@ -164,26 +164,26 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
 
 _WHY = MappingProxyType(
     {
-        "gemm_few.cu.in": "few rows, which tensor maps can copy: many small tiles",
-        "gemm_wgmma.cu.in": "many rows, which tensor maps can copy: two warpgroups a tile",
-        "conv_few.cu.in": "few pixels, which tensor maps can copy: many small tiles",
-        "conv_wgmma.cu.in": "many pixels, which tensor maps can copy: two warpgroups a tile",
-        "attention_few.cu.in": "all scores of 64 queries to few keys at once",
-        "attention_split.cu.in": "keys of few heads shared among the warps of a block",
+        "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
+        "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
+        "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
+        "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
+        "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",
+        "attention_split.cu.in": "the warps of a block share the keys of few heads",
         "attention_wgmma.cu.in": "many queries: warpgroups take turns at the tensor cores",
     }
 )
-"""Why a kernel of Hopper is chosen, by template."""
+"""Reasons to choose a Hopper kernel, by template."""
 
 
 def _why(variant: Variant) -> str:
-    """Return why a variant is chosen, if that is not by its op's rule for tiles."""
+    """Return why a variant is chosen, or "" if :func:`choose_tile` gives the reason."""
     return _WHY.get(variant.template, "")
 
 
 def _unfit(variant: Variant) -> str:
     """Return why a variant that could run is not chosen."""
-    return "for other sizes" if variant.exact else "not for these sizes"
+    return "meant for other sizes" if variant.exact else "not chosen for these sizes"
 
 
 def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture]) -> str:
@@ -200,7 +200,7 @@ def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture
 def modelled_us(
     variant: Variant, t: OperatorTopology, architecture: str, device: Measurements
 ) -> float:
-    """Return modelled µs: a launch, and the longer of arithmetic and of the traffic."""
+    """Return the modelled µs: launch cost plus the larger of arithmetic and memory time."""
     launch = device.figure(EARLY) or device.figure(PLAIN)
     moved = t.moved * _SIZES.get(variant.dtype, 4) / device.bandwidth.dram * 1e-3
     if t.k == 1:
@@ -218,7 +218,7 @@ def modelled_us(
 
 
 def _peak(variant: Variant, architecture: str, device: Measurements) -> float:
-    """Return 1e9 operations per second of a device by the instructions of a variant."""
+    """Return the peak of a variant's instructions on a device, in 1e9 operations per second."""
     dtype, parts = ("tf32", 3) if variant.dtype == "tf32x3" else (variant.dtype, 1)
     how = "wgmma" if variant.exact else "fma" if dtype == "f32" else "mma"
     found = device.peak(dtype, peak_level(architecture, how)) / parts

@@ -1,7 +1,7 @@
 """Facts about the GPU kernels: from the table of variants, and from the cubin of a typical call.
 
-Kernels are compiled for the shapes and chains of their calls; what a variant takes is read from
-its kernel for a call in the middle of what it is for, without a chain.
+Kernels are compiled for the types and elementwise expressions of their calls.  The resources of a
+variant are therefore those of its kernel for one typical call without an elementwise expression.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["kernel_metadata", "typical_call"]
 
 _TASKS: Mapping[str, str] = MappingProxyType(
     {
-        "gemm": "a tile of results, over all of k or, in a cluster, a share of it",
+        "gemm": "a tile of the result; the blocks of a cluster may share its depth k",
         "conv": "a tile of output pixels by filters",
         "attention": "a tile of queries of one head",
-        "norm": "rows, each by a team of threads",
-        "softmax": "rows, each by a team of threads",
-        "reduce": "rows, each by a team of threads",
+        "norm": "rows; a team of threads computes each row",
+        "softmax": "rows; a team of threads computes each row",
+        "reduce": "rows; a team of threads computes each row",
         "depthwise": "output pixels of neighbouring channels",
         "pool": "output pixels of neighbouring channels",
-        "copy": "elements, or tiles that are transposed",
+        "copy": "a run of elements, or a tile to transpose",
         "elementwise": "neighbouring elements",
     }
 )
-"""What a block computes; of other ops a part of the result."""
+"""What one block computes, by op; for other ops, a part of the result."""
 
 
 def kernel_metadata(
@@ -49,11 +49,11 @@ def kernel_metadata(
     kernels: Container[str] | None = None,
     environment: Environment | None = None,
 ) -> tuple[KernelMetadata, ...]:
-    """Return the facts of every variant that these architectures run, in the order of the table.
+    """Return the facts of every variant that these architectures support, in table order.
 
-    ``kernels`` restricts them to calls, or variants, of these names.  With an environment they are
-    compiled, or taken from its cache, and have resources if there is a :func:`typical_call` for
-    them.  Raises BuildError.
+    ``kernels`` restricts the variants to those with these names, or with calls of these names.
+    With an environment, variants that have a :func:`typical_call` are compiled, or taken from the
+    cache, and their facts include resources.  Raises BuildError if compilation fails.
     """
     found = []
     for level in levels:
@@ -71,7 +71,7 @@ def _metadata(
 ) -> KernelMetadata:
     source = _source(variant, architecture) if environment is not None else None
     schema = CALLS[Call.name_of(variant.op, variant.dtype)]
-    chain = {"none": "none", "required": "chain"}.get(schema.chain, "chain, as its call has it")
+    chain = {"none": "none", "required": "chain"}.get(schema.chain, "chain, if its call has one")
     made = KernelMetadata(
         variant_id(variant, architecture.name), variant.op, variant.dtype, architecture.name,
         variant.tile, (source.symbol,) if source else (), variant.template,
@@ -94,7 +94,7 @@ def _metadata(
 
 
 def _source(variant: Variant, architecture: Architecture) -> KernelSource | None:
-    """Return the source of a variant for a typical call; None where it cannot compute that."""
+    """Return the source of a variant for a typical call; None if it cannot compute that call."""
     call = typical_call(variant.op, variant.dtype)
     if call is None:
         return None
@@ -105,7 +105,7 @@ def _source(variant: Variant, architecture: Architecture) -> KernelSource | None
 
 
 def typical_call(op: str, dtype: str) -> Call | None:
-    """Return a call of ordinary shapes; None of ops that have no such thing."""
+    """Return a call of ordinary shapes, or None if none is defined for the op."""
     made = {
         "gemm": _gemm, "conv": _conv, "attention": _attention, "norm": _rows, "softmax": _rows,
         "reduce": _rows, "pool": _pool, "copy": _copy,

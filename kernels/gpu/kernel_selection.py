@@ -81,17 +81,19 @@ WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 _FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
-"""Filters, or columns of so many rows, from which on warpgroups multiply."""
+"""Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _LEAST_BLOCKS = 132
-"""Blocks from which on threads compute several pixels of a window's results: one for each SM."""
+"""Window kernels compute several pixels per thread only if there are more blocks than this:
+one for each SM.
+"""
 _STEEP = 5
-"""Cheap steps that take as long as a GELU."""
+"""Number of cheap steps that take as long as a GELU."""
 _LEAST_QUERIES = {3: 192, 2: 64}
-"""Queries from which on attention by so many warpgroups is best."""
+"""Minimum number of queries for attention kernels, by their number of warpgroups."""
 _WHOLE_QUERIES, _MOST_SPLIT = 64, 96
-"""Queries of a block that holds all keys, and blocks of them up to which warps share the keys."""
+"""Queries of a block that holds all keys, and the most such blocks for which warps share keys."""
 _SOME = "n"
-"""Stands for a size or stride that the kernel's source does not depend on."""
+"""Placeholder for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16
 """Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
@@ -99,7 +101,7 @@ _PIXELS = (2, 3, 5, 7)
 
 
 Choice = tuple[Call, Variant, Extent]
-"""A call, a variant that computes it, and a size that is positive where it should."""
+"""A call, a variant that can compute it, and an extent; the variant is used if it is positive."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,10 @@ def variant_of(call: Call) -> Variant:
 
 
 def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
-    """Return the variants that compute a call, best first, each for sizes that make a positive.
+    """Return the variants that compute a call, best first, each with an extent.
 
-    The call's schedules come first.  The last one computes the call on every architecture and at
-    all sizes.
+    A variant is for sizes at which its extent is positive.  Variants that the call's schedules
+    name come first.  The last variant computes the call on every architecture and at all sizes.
     """
     choices = {
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
@@ -136,10 +138,10 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
 
 
 def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the variant with large tiles for a matmul whose rows differ between runs.
+    """Return the variant with large tiles for a matmul whose number of rows varies at run time.
 
-    Warpgroups are faster at most of these sizes, but are not on every architecture.  Behind a norm
-    large tiles have no registers left for the rows' moments.
+    Warpgroup kernels are faster at most of these sizes, but not every architecture has them.  A
+    matmul that normalises its rows gets none: large tiles leave no registers for the moments.
     """
     normed = call.attributes.get("norm", "none") != "none"
     if call.op != "gemm" or _rows(call) or normed or _exchanges_sums(call):
@@ -154,7 +156,7 @@ def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
-    """Return a matmul's tile as a schedule names it: see :class:`TileSchedule`."""
+    """Return a matmul's tile in the order of :attr:`TileSchedule.tile`."""
     p = variant.params
     if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0
@@ -203,16 +205,17 @@ def _exchanges_sums(call: Call) -> bool:
 
 
 def _together(variant: Variant, rows: Extent) -> Extent:
-    """Return a size that is positive where matmuls that exchange sums of rows all may have one.
+    """Return an extent that is positive where a variant suits matmuls that exchange sums of rows.
 
-    Those of many rows have kernels of warpgroups, which write and read the sums; the others none.
+    Matmuls of many rows use warpgroup kernels, which write and read the sums.  Other kernels do
+    neither, so they are only for fewer rows.
     """
     many = combine("sub", rows, LEAST_MANY - 1)
     return many if variant.template == WARPGROUPS else combine("sub", 1, many)
 
 
 def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the matmuls of warpgroups for a call."""
+    """Return the warpgroup kernels for a matmul."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     *outer, rows, columns = named["y"][0].dims
     sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
@@ -231,7 +234,10 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
-    """Return the matmuls of few rows for a call: none if there are more, two if that differs."""
+    """Return the kernels of few rows for a matmul.
+
+    There are none if it has more rows, and up to two if the number of rows varies at run time.
+    """
     able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
             and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
     most = most_few(width)
@@ -254,7 +260,7 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
 
 
 def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the convolutions of warpgroups for a call."""
+    """Return the warpgroup kernels for a convolution."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     *pixels, filters = named["y"][0].dims
     rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
@@ -269,7 +275,10 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]:
-    """Return the convolution with few results for a call: of one image if images may be more."""
+    """Return the kernel of few pixels for a convolution.
+
+    It is chosen for one image if the number of images varies at run time.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     _, *image, filters = named["y"][0].dims
     pixels = rows if isinstance(rows, int) else product(tuple(image))
@@ -285,7 +294,7 @@ def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]
 
 
 def _steps(call: Call) -> int:
-    """Return the length of a call's chain, in cheap steps, and of what its rows' norms take."""
+    """Return the cost of a call's epilogue, including sums of rows, in cheap steps."""
     steps = call.chain.steps if call.chain else ()
     return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + _exchanges_sums(call)
 
@@ -296,7 +305,10 @@ def _reads(call: Call) -> int:
 
 
 def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernels whose threads read whole runs; of many results, for several pixels."""
+    """Return the window kernels whose threads read whole runs of channels.
+
+    Those whose threads compute several pixels come first, for calls with many results.
+    """
     tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
     tiles = [] if depthwise_and_pooling.refusal(call) else tiled
     tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
@@ -317,7 +329,7 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the attention by warpgroups for a call, that to few keys first."""
+    """Return the warpgroup kernels for attention, those for few keys first."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
     keys = named["k"].dims[2]
@@ -345,7 +357,7 @@ def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def _split_when(call: Call, variant: Variant) -> Extent:
-    """Return what is positive where an attention has few enough keys, queries and heads."""
+    """Return an extent that is positive if an attention has few enough keys, queries and heads."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     batch, heads, queries, _ = named["q"].dims
     blocks = product((batch, heads, combine("ceildiv", queries, _WHOLE_QUERIES)))
@@ -379,7 +391,7 @@ def is_transposing_copy(call: Call) -> bool:
 
 
 def _rows(call: Call) -> int:
-    """Return the rows of a matmul, 0 if they are symbolic."""
+    """Return the number of rows of a matmul, or 0 if it is symbolic."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     dims = named["y"][0].dims[:-1]
     rows = 1
@@ -394,7 +406,7 @@ def kernels_of(call: Call) -> list[str]:
 
 
 def kernel_of(call: Call, variant: Variant) -> str:
-    """Return the name of the kernel by which a variant computes a call."""
+    """Return the name of the kernel of a variant for a call."""
     skeleton = _skeleton(for_variant(call, variant))
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
@@ -408,7 +420,7 @@ def kernel_of(call: Call, variant: Variant) -> str:
 
 
 def key_of(symbol: str) -> int:
-    """Hash a symbol to a positive 62-bit key, by which plans and libraries identify the kernel."""
+    """Hash a symbol to a positive 62-bit key that identifies the kernel in plans and libraries."""
     return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
 
 
@@ -418,7 +430,7 @@ def kernel_from_name(name: str, chains: Mapping[int, Chain]) -> Kernel:
     made = json.loads(text)
     key = made["chain"]
     if key is not None and key not in chains:
-        raise GraphError(f"the chain of {symbol} is not there")
+        raise GraphError(f"the chain of kernel {symbol} was not given")
     views = tuple(v and View(Buffer("temp", 0), tuple(v[0]), tuple(v[1])) for v in made["views"])
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in made["attributes"].items()}
     chain = None if key is None else chains[key]
@@ -435,7 +447,7 @@ def launches_for(call: Call) -> list[tuple[Launch, str]]:
 
 
 def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
-    """Return the launches of choices that do the same, and the symbols of their kernels."""
+    """Return the launches of alternative choices, and the symbols of their kernels."""
     found = list[tuple[Launch, str]]()
     for call, variant, when in choices:
         launch = replace(launch_of(for_variant(call, variant), variant, _ANY), when=when)
@@ -444,7 +456,7 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
 
 
 def for_variant(call: Call, variant: Variant) -> Call:
-    """Return a call without the operands that a variant has no use for."""
+    """Return a call without the operands that a variant does not use."""
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
     own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)

@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 MAP_BYTES, MAP_ALIGN = 128, 16
-"""Size of a tensor map, and what addresses and strides of its tensor are multiples of."""
+"""Bytes of a tensor map, and the alignment of its tensor's addresses and strides in bytes."""
 MOST = 2**31 - 1
 """Maximum number of elements of a view and of threads along an axis: kernels count in int32."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Pixels of an image at which a filter starts: for each side (width, then height).
+    """Pixels of an image at which a filter starts: one number per side (width, then height).
 
-    ``before`` pixels of padding come first; the last start is ``after`` pixels beyond the last
-    pixel.  Starts are ``steps`` apart.
+    The first start is ``before`` pixels ahead of the image, in the padding.  The last start is
+    ``after`` pixels beyond the last pixel.  Starts are ``steps`` pixels apart.
     """
 
     before: tuple[Extent, Extent]
@@ -51,11 +51,11 @@ class Window:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` takes: a tensor and the box that one copy brings.
+    """Arguments of ``cuTensorMapEncodeTiled``: a tensor, and the box that one copy transfers.
 
     Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
-    Rows of the box have 128 bytes and are swizzled.  With a ``window``
-    (``cuTensorMapEncodeIm2col``) the box has channels and pixels, and the tensor is an image.
+    Rows of the box have 128 bytes and are swizzled.  With a ``window``, they are the arguments of
+    ``cuTensorMapEncodeIm2col``: the tensor is an image, and the box has channels and pixels.
     """
 
     address: int
@@ -80,12 +80,16 @@ Encode = Callable[[TensorMap], bytes]
 class Argument:
     """One parameter of a kernel.
 
-    ``kind`` says how ``value`` is passed: the address of a view's first element (``pointer``, None
-    is a null pointer), a 32-bit number (``i32``, ``f32``), the constants that replace a division
-    by an extent (``divisor``), whether a view's buffer is constant while a model runs
-    (``fixed``), or a tensor map of a view (``map``), whose copies bring ``box`` elements of each
-    axis, or of an image (``pixels``), whose copies bring a box of pixels and channels.  ``dtype``
-    is a view's element type.
+    ``kind`` says how ``value`` is passed:
+
+    * ``pointer``: the address of a view's first element, or a null pointer for None;
+    * ``i32``, ``f32``: a 32-bit number;
+    * ``divisor``: the constants that replace a division by an extent;
+    * ``fixed``: 1 if a view's buffer is constant while a model runs, else 0;
+    * ``map``: a tensor map of a view; a copy transfers ``box`` elements along each axis;
+    * ``pixels``: a tensor map of an image; a copy transfers a box of pixels and channels.
+
+    ``dtype`` is a view's element type.
     """
 
     kind: str
@@ -136,7 +140,7 @@ class Argument:
         assert not isinstance(value, View | float | None)
         number = evaluate(value, sizes)
         if abs(number) > MOST:
-            raise GraphError(f"{number} is more than GPU kernels count; {MOST} is the most.")
+            raise GraphError(f"{number} exceeds {MOST}, the largest number that GPU kernels take.")
         if self.kind == "divisor":
             return struct.pack("<III", *divisor_words(max(number, 1)))
         return struct.pack("<i", number)
@@ -148,12 +152,12 @@ def pointer(view: View | None, dtype: DType) -> Argument:
 
 
 def tensor_map(view: View, dtype: DType, box: tuple[int, ...]) -> Argument:
-    """Pass a tensor map of a view whose last axis is contiguous; ``box`` has all axes."""
+    """Pass a tensor map of a view; its last axis is contiguous, ``box`` has a size per axis."""
     return Argument("map", view, dtype, box)
 
 
 def pixel_map(view: View, dtype: DType, box: tuple[int, int], window: Window) -> Argument:
-    """Pass a tensor map of an image ``[N, H, W, C]`` from which copies take pixels of a window."""
+    """Pass a tensor map of an image ``[N, H, W, C]``; copies transfer the pixels of a window."""
     return Argument("pixels", view, dtype, box, window)
 
 
@@ -168,12 +172,12 @@ def f32(value: float) -> Argument:
 
 
 def constant_buffer_flag(view: View) -> Argument:
-    """Pass 1 if the view's buffer is a constant, which no kernel of a run writes, else 0."""
+    """Pass 1 if the view's buffer is a constant, which no kernel writes, else 0."""
     return Argument("fixed", view)
 
 
 def divisor(extent: Extent) -> Argument:
-    """Pass the constants for a division by an extent, which kernels compute by multiplying."""
+    """Pass the constants with which kernels divide by an extent by multiplying."""
     return Argument("divisor", extent)
 
 
@@ -192,10 +196,10 @@ def divisor_words(d: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel on a grid of blocks, with ``threads`` threads and ``shared`` bytes a block.
+    """A kernel on a grid of blocks with ``threads`` threads and ``shared`` bytes of shared memory.
 
-    If ``persistent`` is not 0, the grid has at most that many blocks per SM, and a block loops.  A
-    launch is for sizes at which ``when`` is positive.
+    If ``persistent`` is not 0, the grid has at most that many blocks per SM, and each block loops
+    over its share of the work.  The launch is used at sizes at which ``when`` is positive.
     """
 
     symbol: str
@@ -209,8 +213,8 @@ class Launch:
     def blocks(self, sizes: Mapping[str, int], sms: int = 132) -> tuple[int, int, int]:
         """Evaluate the grid for given sizes of the symbols; a grid with a zero is not launched.
 
-        ``sms`` is the number of SMs, of an H100 by default.  Raises GraphError if the grid exceeds
-        CUDA's limits.
+        ``sms`` is the number of SMs, by default that of an H100.  Raises GraphError if the grid
+        exceeds CUDA's limits.
         """
         x, y, z = (evaluate(extent, sizes) for extent in self.grid)
         x = min(x, self.persistent * sms) if self.persistent else x

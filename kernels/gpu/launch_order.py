@@ -1,6 +1,6 @@
-"""Tell which calls of a program a run launches, and why each is a launch of its own.
+"""List the calls of a program that one execution launches, and why each is a separate launch.
 
-At batch 1 a run takes as long as its launches follow one another, so this is what to read first.
+At batch 1 the execution time is that of the launches one after another, so read this list first.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ _NEEDS = MappingProxyType({
     "norm": "a norm reads whole rows",
     "softmax": "a softmax reads whole rows",
     "reduce": "a sum reads whole rows",
-    "arg": "a search reads whole rows",
-    "top_k": "a choice reads whole rows",
-    "take": "rows are looked up anywhere",
-    "recurrent": "steps follow one another",
+    "arg": "an ArgMax or ArgMin reads whole rows",
+    "top_k": "a top-k selection reads whole rows",
+    "take": "a look-up reads any element of its row",
+    "recurrent": "the steps of a sequence read many rows",
 })  # fmt: skip
-"""Ops that need results of several blocks of the launch before."""
+"""Reasons why an op needs the results of several blocks of the previous launch."""
 
 
 def constant_calls(calls: Sequence[Call], fixed: frozenset[int]) -> list[bool]:
-    """Return which calls run once, when a session opens: those of constants and nothing else.
+    """Return for each call whether it runs only once, when a session opens.
 
-    ``fixed`` are the inputs that are constants.  The rules are those of the runtime.
+    Such a call reads constants only.  ``fixed`` are the indices of the inputs that are constants.
+    The runtime applies the same rules.
     """
     once, changing = [True] * len(calls), True
     while changing:
@@ -57,7 +58,7 @@ def constant_calls(calls: Sequence[Call], fixed: frozenset[int]) -> list[bool]:
 
 
 def launch_order(program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-    """Return the calls that a run launches, and why each is not part of the launch before."""
+    """Return the calls that one execution launches, and why each is a separate launch."""
     once = constant_calls(program.calls, fixed)
     order = [i for i, done in enumerate(once) if not done]
     made, before = list[LaunchedCall](), None
@@ -69,14 +70,14 @@ def launch_order(program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall,
 
 
 def _why(before: Call | None, call: Call) -> str:
-    """Return what keeps a call from being part of the launch before it."""
+    """Return why a call is not fused into the launch before it."""
     if before is None:
         return ""
     written = {v.buffer for o, v in CALLS.of(before).each(before) if o.written and v is not None}
     read = {v.buffer for o, v in CALLS.of(call).each(call) if not o.written and v is not None}
     if not written & read:
-        return f"no kernel computes it beside the {before.op}, which it does not read"
+        return f"it does not read the {before.op}, and no kernel computes both"
     need = _NEEDS.get(call.op)
     if need is None:
-        return f"no rule makes it part of the {before.op}"
+        return f"no rule fuses it into the {before.op}"
     return f"{need}, which several blocks of the {before.op} write"

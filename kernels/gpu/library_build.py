@@ -39,10 +39,11 @@ __all__ = ["Compile", "Image", "build_library", "compile_part", "cubins", "sourc
 _HERE = Path(__file__).parent
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
           "-fno-threadsafe-statics", "-fno-ident", "-Dtracea=tracea_on_gpu")  # fmt: skip
-"""A namespace of its own: a library may hold the runtime of another backend, with functions of the
-same names."""
+"""Compiler flags.  They rename the namespace of the runtime, because a library may also hold the
+runtime of another backend, whose functions have the same names.
+"""
 _FUNCTIONS_SINCE = 12000
-"""Version of CUDA whose driver has all functions that the runtime calls, as CUDA counts."""
+"""First version of CUDA whose driver has all functions that the runtime calls (12000: 12.0)."""
 _LIBRARIES = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lm", "-lc")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"(runtime/[a-z0-9_]+\.h)"', re.MULTILINE)
 _ALIGN = 16
@@ -58,7 +59,7 @@ class Image:
 
 
 Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
-"""Compile kernels to images for an architecture, or to PTX for newer ones."""
+"""A function that compiles kernels to images for an architecture, or to PTX for newer ones."""
 
 
 def sources_of(
@@ -174,7 +175,7 @@ def _images(
 def _text(
     kernels: Sequence[str], chains: Sequence[Chain], level: str, environment: Environment
 ) -> list[Image]:
-    """Compile the kernels of the newest level that newer GPUs can run to PTX."""
+    """Compile to PTX those kernels of the newest level that newer GPUs can run."""
     architecture = ARCHITECTURES[level]
     found = [k for k in _kernels(kernels, chains)
              if not k.variant.exact and not k.variant.refusal(architecture)]  # fmt: skip

@@ -24,9 +24,9 @@ _NOMINAL = Machine(
     gflops=30e3, l2_gbytes=6e3, l3_gbytes=6e3, dram_gbytes=3e3, l2_bytes=40 << 20,
     l3_bytes=50 << 20, node_us=30.0, step_us=0.8,
 )  # fmt: skip
-"""Cost model of one H100; ``node_us`` covers copies to and from the device and the final wait."""
+"""Cost model of one H100; ``node_us`` includes copies to and from it, and the final wait."""
 _PARTS = 3
-"""Products of tf32 numbers that one of float32 numbers takes."""
+"""Number of tf32 products that one float32 product takes."""
 
 
 @cache
@@ -61,9 +61,10 @@ def machine_of(gpu: Gpu, figures: Measurements, level: str) -> Machine:
 
 
 def measured_machine(levels: Sequence[str], environment: Environment | None) -> Machine:
-    """Return the model of this machine's first GPU; a nominal one if kernels are for others.
+    """Return the cost model of this machine's first GPU, from measurements.
 
-    Without an environment it is nominal too, for plans that must not depend on the machine.
+    The model is nominal if ``levels`` are other architectures than that GPU's, or without an
+    environment, for plans that must not depend on the machine.
     """
     found = gpus()
     if environment is None or not found or level_of(found[0].capability) not in levels:
@@ -77,12 +78,12 @@ class GpuDiagnostics:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Types that the tensor cores multiply."""
+        """Return the element types that the tensor cores multiply."""
         found = gpus()
         return found[0].tensor_dtypes if found else ()
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements | None:
-        """Figures from the cache, or measured; None without a GPU that kernels are built for."""
+        """Return cached or newly measured figures; None if there is no supported GPU."""
         found = gpus()
         if not found or not (level := level_of(found[0].capability)):
             return None

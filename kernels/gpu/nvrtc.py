@@ -29,7 +29,7 @@ __all__ = ["Built", "Nvrtc", "compile_sources", "find_nvrtc"]
 
 _WORKER = Path(nvrtc_main.__file__)
 _MOST_OF_A_PROCESS = 16
-"""Kernels that one process compiles, within the time limit."""
+"""Number of kernels that one process compiles within the time limit."""
 _START_SECONDS = 60.0
 
 
@@ -46,8 +46,8 @@ class Nvrtc:
 class Built:
     """The object of a kernel for a ``target``: ``sm_90a``, or ``compute_90`` for PTX.
 
-    ``facts`` is None for PTX.  ``refused`` says why the kernel must not be launched, None if it
-    may.
+    ``facts`` is None for PTX.  ``refused`` says why the kernel must not be launched; it is None if
+    the kernel may be launched.
     """
 
     source: KernelSource
@@ -112,10 +112,10 @@ def _built(source: KernelSource, target: str, stored: bytes) -> Built:
 def _compile(
     jobs: dict[str, tuple[KernelSource, str]], seconds: float
 ) -> Iterator[dict[str, bytes]]:
-    """Compile in as many processes as there are processors; yield objects by key as they come.
+    """Compile in as many processes as there are processors; yield each object with its key.
 
-    Each process compiles several kernels, because starting NVRTC takes longer than a small kernel,
-    within ``seconds``.
+    Each process compiles several kernels, because starting NVRTC takes longer than compiling a
+    small kernel.  A process has a time limit of ``seconds``.
     """
     processes = max(1, min(usable_processors(), len(jobs) // 4))
     parts = max(processes, -(-len(jobs) // _MOST_OF_A_PROCESS))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS = ("--std=c++17", "-default-device", "--fmad=false", "--ptxas-options=-v")
-"""Multiplications and additions are contracted only where a kernel asks for it: results must not
-depend on how the compiler schedules one tile shape.
+"""Compiler options.  The compiler contracts no multiplications and additions, except where a
+kernel asks for it: results must not depend on how the compiler schedules a tile shape.
 """
 
 
@@ -62,7 +62,7 @@ def fetch_buffer(nvrtc: Any, program: Any, what: str) -> bytes:
 def check_result(nvrtc: Any, answer: Any) -> Any:
     """Return the values of an NVRTC result.  Raises RuntimeError if the call failed."""
     if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise RuntimeError(f"NVRTC answered {answer[0].name}")
+        raise RuntimeError(f"NVRTC returned {answer[0].name}")
     return answer[1:]
 
 

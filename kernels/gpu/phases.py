@@ -1,8 +1,8 @@
 """Phases that prepare a graph for GPUs before lowering: views, programs, precision.
 
 fp16 and bf16 apply to matmul operands and to the values between the steps of a program; sums,
-statistics, and inputs and outputs of the program stay float32.  Each op is decided by itself: one
-whose values leave the range, or whose error is too large, stays float32 inside its program.
+statistics, and inputs and outputs of the program stay float32.  The precision of each op is
+decided separately: an op whose values leave the range, or whose error is too large, stays float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
-"""Limits of one program: what a plan holds, with a margin for scratch buffers."""
+"""Limits of one program: those of a plan, with a margin for scratch buffers."""
 TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16", "tf32": "tf32"})
 """Compute type of each reduced precision."""
 MIXED_PRECISION = "mixed-precision"
@@ -46,17 +46,17 @@ _FACTORS = MappingProxyType({GemmParams: 2, MatMulParams: 2, ConvParams: 2, Atte
 _RANGES = MappingProxyType(
     {"f16": (2.0**-14, 65504.0), "bf16": (0.0, 3.3e38), "tf32": (0.0, 3.3e38)}
 )
-"""Largest magnitudes between which a tensor's numbers keep the precision of a type."""
+"""Bounds of a tensor's largest magnitude between which a type keeps its precision."""
 _MASK = 1e30
-"""Magnitude of what is added to scores so that they do not count."""
+"""Magnitude above which values are mask values, added to scores to exclude keys."""
 
 
 @dataclass(frozen=True)
 class MixedPrecision:
     """Rule: round factors and results of an op to 16 bits, unless they leave the type's range.
 
-    ``ranges`` are measured magnitudes.  Ops between matmuls are rounded too, so that their values
-    are stored once, in one type.
+    ``ranges`` holds the largest measured magnitude of each value.  Ops between matmuls are rounded
+    too, so that each value is stored once, in one type.
     """
 
     dtype: str
@@ -69,7 +69,7 @@ class MixedPrecision:
         if self.dtype == "tf32" and not isinstance(region.params, _MULTIPLY):
             return  # other ops compute in float32, where products of tf32 numbers are summed
         if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
-            yield Miss(self.name, region.id, unsuited_reason("it writes no float32"))
+            yield Miss(self.name, region.id, unsuited_reason("it writes no float32 values"))
             return
         if not any(_multiplies(r.params) for r in graph.regions()):
             yield Miss(
@@ -87,7 +87,7 @@ class MixedPrecision:
         yield Proposal(self.name, (region,), (new,), error=error, step=True)
 
     def _outside(self, graph: TileGraph, region: Region) -> Reason | None:
-        """Return which value leaves the range of the type; None if none is known to do so."""
+        """Return the reason if a value leaves the range of the type; None if none is known to."""
         least, most = _RANGES[self.dtype]
         factors = region.operands[: _FACTORS.get(type(region.params), 0)]
         for value in dict.fromkeys((*factors, *region.writes)):
@@ -98,7 +98,7 @@ class MixedPrecision:
                 why = f"{value!r} reaches {largest:.1e}, above {self.dtype}'s {most:.1e}"
                 return Reason(why, Code.OUT_OF_RANGE)
             if 0.0 < largest < least:
-                why = f"{value!r} stays below {largest:.1e}, where {self.dtype} is coarse"
+                why = f"{value!r} reaches only {largest:.1e}, where {self.dtype} loses precision"
                 return Reason(why, Code.OUT_OF_RANGE)
         return None
 
@@ -110,8 +110,7 @@ def _multiplies(params: object) -> bool:
 
 
 def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
-    """Return the rules that compute a matmul by other means than its dense matrix, and attention
-    over a window."""
+    """Return the rules for matmuls with structured matrices, and for windowed attention."""
     exact = (
         TiledColumnBlockGemm(),  # other rules leave matmuls alone whose tiles were set by hand
         LowRankExact(request.scan),

@@ -53,7 +53,7 @@ LIMITS = {
 }  # fmt: skip
 """Limits of the library; ``runtime/plan.h`` repeats the numbers."""
 _LOOSE = 16
-"""Bit of an input's first loose axis in the word that holds its rank."""
+"""Bit for axis 0 as a loose axis, in the word that holds an input's rank."""
 _KINDS = ("pointer", "i32", "f32", "divisor", "fixed", "map", "pixels")
 
 
@@ -65,7 +65,7 @@ class _Sizes:
     rows: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def of(self, extent: Extent) -> int:
-        """Return the index of a size.  Raises GraphError for a symbol that is not bound."""
+        """Return the index of a size.  Raises GraphError if it uses an unbound symbol."""
         if isinstance(extent, int):
             row = (NUMBER, extent, 0)
         elif isinstance(extent, str):
@@ -79,12 +79,12 @@ class _Sizes:
 def encode(
     program: Program, chosen: Sequence[Sequence[tuple[Launch, str]]] | None = None
 ) -> tuple[int, ...]:
-    """Encode a program as a plan, with other launches of its calls if they are given.
+    """Encode a program as a plan; launches that are given replace those of its calls.
 
     Raises GraphError if the program exceeds :data:`LIMITS` or uses an unbound size.
     """
     if program.loops:
-        raise GraphError("A GPU plan has no loops.")
+        raise GraphError("A GPU plan cannot contain loops.")
     sizes = _Sizes({name: i for i, name in enumerate(program.symbols)})
     body: list[int] = []
     for i, spec in enumerate((*program.inputs, *program.outputs)):
@@ -165,7 +165,7 @@ def _argument(
 
 
 def _span(view: View) -> Extent:
-    """Return one more than the offset of a view's last element from its first; 0 if empty.
+    """Return 1 plus the offset of a view's last element from its first; 0 if the view is empty.
 
     Strides of launched views are not negative, except in slices with negative steps, whose first
     element has the highest address.

@@ -11,12 +11,13 @@ __all__ = ["IMAGE_SCHEDULES", "TILE_SCHEDULES", "TileSchedule"]
 
 @dataclass(frozen=True)
 class TileSchedule(Schedule):
-    """The kernel of one matrix multiplication of up to ``max_rows`` rows, or of one convolution
-    of so many images, by its tile.
+    """The tile of a matrix multiplication with up to ``max_rows`` rows, or of a convolution of up
+    to ``max_rows`` images.
 
-    A tile has ``m`` rows and ``n`` columns, in steps of ``k`` of the depth (0: the whole of it),
-    of which ``stages`` are in flight.  ``split`` blocks of a cluster share the depth.
-    ``pingpong``: two tiles are multiplied in turn.  All 0: the backend's rule chooses.
+    A tile has ``m`` rows and ``n`` columns.  It advances by ``k`` elements of the depth at a time
+    (0: the whole depth), and ``stages`` such steps are in flight.  ``split`` blocks of a cluster
+    share the depth.  ``pingpong`` is 1 if two tiles are multiplied alternately.  If all are 0, the
+    backend's rule chooses the tile.
     """
 
     max_rows: int
@@ -29,22 +30,22 @@ class TileSchedule(Schedule):
 
     @property
     def tile(self) -> tuple[int, ...]:
-        """The numbers that tell kernels apart."""
+        """The numbers that identify the kernel."""
         return self.m, self.n, self.k, self.stages, self.split, self.pingpong
 
     @property
     def text(self) -> str:
         if not any(self.tile):
-            return "the tile that the rule chooses"
-        depth = f", {self.k} of the depth at a time" if self.k else ""
+            return "the tile that the backend's rule chooses"
+        depth = f", depth in steps of {self.k}" if self.k else ""
         stages = f", {self.stages} stages" if self.stages else ""
-        split = f", depth shared by {self.split}" if self.split > 1 else ""
-        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{', in turn' * self.pingpong}"
+        split = f", depth shared by {self.split} blocks" if self.split > 1 else ""
+        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{', two at once' * self.pingpong}"
 
 
 TILE_SCHEDULES: tuple[TileSchedule, ...] = tuple(
     map(TileSchedule, (64, 256, 1024, 4096, 2**31 - 1))
 )
-"""Ranges of rows that are tuned apart."""
+"""Ranges of rows that are tuned separately, by their largest number of rows."""
 IMAGE_SCHEDULES: tuple[TileSchedule, ...] = tuple(map(TileSchedule, (1, 4, 16, 64, 2**31 - 1)))
-"""The same of images."""
+"""Ranges of images that are tuned separately, by their largest number of images."""

@@ -25,7 +25,7 @@ __all__ = ["OPS", "DeviceFunction", "functions", "functions_of", "kernels_of_fun
 OPS = ("gemm", "conv2d")
 """Functions of ``tracea.h`` that compute on a GPU, in the order of their numbers in the table."""
 _TYPES = {DType.F32: "tf32x3", DType.F16: "f16", DType.BF16: "bf16"}
-"""How factors of each element type are multiplied."""
+"""Compute type in which operands of each element type are multiplied."""
 _TILES = {
     ("gemm", "tf32x3"): ("128x64x16x4", "32x64x32x4"),
     ("gemm", "f16"): ("128x128x64x6x2", "128x128x32x4", "32x64x64x4"),
@@ -34,7 +34,7 @@ _TILES = {
     ("conv", "f16"): ("128x128x32x4", "64x64x64x3"),
     ("conv", "bf16"): ("128x128x32x4", "64x64x64x3"),
 }  # fmt: skip
-"""Tiles by op and type: all but the last are for many rows."""
+"""Tiles by op and compute type: all but the last are for many rows."""
 _MANY_ROWS = 1024
 _SPANS = ("x_span", "w_span", "bias_span", "y_span")
 SYMBOLS = {
@@ -53,9 +53,9 @@ SYMBOLS = {
 class DeviceFunction:
     """A function for one element type, form of its operands, and activation.
 
-    The form of ``gemm`` is 1 if b is contiguous along its rows (``[N, K]``), else 0; that of
-    ``conv2d`` is 1 if x and y are channels-last without gaps, else 0.  ``activation`` counts from
-    1; 0 is none.
+    The ``form`` of ``gemm`` is 1 if b is stored as ``[N, K]``, else 0.  The ``form`` of ``conv2d``
+    is 1 if x and y are channels-last without gaps, else 0.  ``activation`` is the number of the
+    activation, from 1; 0 means none.
     """
 
     op: str
@@ -72,7 +72,7 @@ class DeviceFunction:
 
 
 def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-    """Return the kernels and chains that functions need."""
+    """Return the kernels and elementwise expressions that the functions of some ops need."""
     found = [f for f in functions() if f.op in ops]
     kernels = sorted({kernel for f in found for kernel in f.kernels})
     return tuple(kernels), tuple(dict.fromkeys(chain for f in found for chain in f.chains))
@@ -118,7 +118,7 @@ def _gemm(dtype: DType, form: int, activation: int, name: str | None) -> DeviceF
 
 
 def _strided(view: View | None) -> View | None:
-    """Return an operand of a product with a symbol for each of its strides."""
+    """Return an operand of a matmul with a symbol for each of its strides."""
     names = {("x_m", 1): ("x_m", "x_k"), ("w_n", 1): ("w_n", "w_k"), ("w_k", 1): ("w_k", "w_n")}
     return view and replace(view, strides=names.get(view.strides, view.strides))  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ def _function(
     op: str, dtype: DType, form: int, activation: int, calls: Sequence[Call],
     general: dict[int, Call], temps: Sequence[Temp],
 ) -> DeviceFunction:  # fmt: skip
-    """Encode calls; ``general`` has forms of a call that all kernels but the first ones run."""
+    """Encode calls; ``general`` has the form of a call for kernels that use no tensor maps."""
     spans = [TensorSpec(d, (s,)) for d, s in zip((dtype, dtype, DType.F32), _SPANS, strict=False)]
     program = Program(
         tuple(spans), (TensorSpec(dtype, ("y_span",)),), dict.fromkeys(SYMBOLS[op], (0, 0)),

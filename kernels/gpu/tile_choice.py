@@ -1,4 +1,4 @@
-"""Choose the tile of a GPU kernel by the sizes of a call: the rule that plans and policy share."""
+"""Choose the tile of a GPU kernel by the sizes of a call; plans and policy share this rule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 WarpgroupTile = tuple[int, int, int, int]
-"""Tile of warpgroups: rows, columns, stages, and whether two tiles are multiplied in turn."""
+"""Tile of a warpgroup kernel: rows, columns, stages, and 1 if two tiles alternate, else 0."""
 
 WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 192, 5, 0), (128, 192, 5, 1), (128, 128, 6, 1), (128, 128, 6, 0),
@@ -45,7 +45,7 @@ CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
 )  # fmt: skip
 
 FewTile = tuple[int, int]
-"""Tile of a matmul of few rows: columns, and blocks that share the depth."""
+"""Tile of a matmul of few rows: columns, and number of blocks that share the depth."""
 
 FEW_TILES: tuple[FewTile, ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (96, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2),
@@ -57,25 +57,28 @@ FEW_PIXEL_TILES: tuple[FewTile, ...] = (
     (64, 8),
 )  # fmt: skip
 FEW_KEYS = (128, 256)
-"""Keys of which a block holds all scores at once."""
+"""Maximum numbers of keys of the kernels whose blocks hold the scores of all keys at once."""
 MOST_FEW, TYPICAL_FEW = 256, 128
-"""Rows up to which these are used, and up to which another tile is best."""
+"""Maximum rows of the kernels of few rows, and a lower limit with a tile of its own."""
 _FEW_OFWIDE, WIDE = 64, 16384
-"""For at least so many columns tiles of few rows would read the weight more than once."""
+"""Maximum rows of the kernels of few rows if there are at least ``WIDE`` columns: with more rows
+they would read the weight more than once.
+"""
 LARGE_WINDOW, MMA_WINDOW = "7x7", "16x16"
-"""Pixels of a thread of a depthwise convolution with a large window, and of a block's warps that
-compute one by tensor cores."""
+"""Pixels that a thread computes of a depthwise convolution with a large window; and pixels that
+the warps of a block compute with tensor cores.
+"""
 MANY_PIXELS = 512
-"""Pixels of an image from which on many threads of a block read the same channels."""
+"""Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
-"""Neighbouring pixels of a thread of a depthwise convolution or pool: down and across."""
+"""Pixels that a thread of a depthwise convolution or pool computes: vertically, horizontally."""
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
 _LONG_ROWS, MANY_ROWS = 1024, 1024
-"""Columns up to which a warp reduces a row, and rows from which on large tiles are best."""
+"""Maximum columns of a row that one warp reduces, and minimum rows for large tiles."""
 _SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
-"""Columns up to which part of a warp reduces a row that consists of runs of 16 bytes."""
+"""Maximum columns of a row that part of a warp reduces; columns are a multiple of ``_RUN``."""
 _SHORT_HEAD = 64
 
 
@@ -88,24 +91,24 @@ def choose_tile(
     head: int = 0,
     permuted: bool = False,
 ) -> tuple[str, str]:
-    """Return the tile of an op on elements of a type, and why; two empty strings for an only tile.
+    """Return the tile of an op, and the reason; two empty strings if the op has only one tile.
 
-    ``rows``, ``columns`` and ``head`` are 0 if they differ between runs.  ``operands`` counts the
-    tensors that a chain before a norm reads, ``head`` is the longer of both head sizes of an
-    attention, and a ``permuted`` copy is contiguous along different axes before and after.
+    ``rows``, ``columns`` and ``head`` are 0 if they vary at run time.  ``operands`` is the number
+    of tensors that the chain before a norm reads.  ``head`` is the larger head size of attention.
+    The input and output of a ``permuted`` copy are contiguous along different axes.
     """
     if op in ("norm", "softmax", "reduce"):
         if not columns or columns > _LONG_ROWS:
-            return "1x256", "rows may be long: a block reduces one"
+            return "1x256", "rows may be long: a whole block reduces each row"
         if operands > _FEW_OPERANDS:
-            return "1x256", f"{operands} operands take the registers of a whole block"
+            return "1x256", f"{operands} operands need the registers of a whole block"
         for tile, most in _SHORT_ROWS.items():
             if columns <= most and columns % _RUN == 0:
-                return tile, f"rows of {columns} leave most of a warp idle"
-        return "4x32", f"rows of {columns} fit the registers of one warp"
+                return tile, f"rows of {columns} elements would leave most of a warp idle"
+        return "4x32", f"rows of {columns} elements fit the registers of one warp"
     if op in ("gemm", "conv"):
         wide = rows >= MANY_ROWS
-        which = f"{rows} rows" if rows else "rows that differ between runs"
+        which = f"{rows} rows" if rows else "rows whose number varies"
         why = f"{which} {'fill large tiles' if wide else 'leave large tiles empty'}"
         if dtype == "f32":
             return "128x128x8" if wide and op == "gemm" else "64x64x8", why
@@ -116,36 +119,39 @@ def choose_tile(
         return "128x128x32x4" if wide else small, why
     if op in ("integer_gemm", "integer_conv"):
         wide = rows >= MANY_ROWS
-        which = f"{rows} rows" if rows else "rows that differ between runs"
+        which = f"{rows} rows" if rows else "rows whose number varies"
         why = f"{which} {'fill tiles of 64' if wide else 'leave tiles of 64 empty'}"
         return "64x64x128x3" if wide else "32x64x128x4", why
     if op == "attention":
         short = 0 < head <= _SHORT_HEAD
-        which = f"heads of {head}" if head else "heads of any size"
-        end = "64 keys at a time" if short else "32 keys at a time for shared memory"
+        which = f"heads of {head} columns" if head else "heads of any size"
+        end = "64 keys at a time" if short else "32 keys at a time, to fit into shared memory"
         return "64x64" if short else "64x32", f"{which}: {end}"
     if op == "copy":
         if permuted:
-            return "32x32", "contiguous along different axes: transposed in shared memory"
-        return "256x16", "contiguous along one axis before and after"
-    return ("256x16", "16 bytes a thread") if op == "elementwise" else ("", "")
+            return "32x32", "input and output contiguous along different axes: a transpose"
+        return "256x16", "input and output contiguous along the same axis"
+    return ("256x16", "16 bytes per thread") if op == "elementwise" else ("", "")
 
 
 _SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 61, 1.25
-"""Of an H100: SMs; multiply-adds and bytes from L2 of an SM in a cycle; their loss."""
+"""Figures of an H100: SMs; multiply-adds, and bytes from L2, per SM and cycle; slowdown factor."""
 _PER_TILE, _PER_SUM, _PER_STEP, _PER_READ, _ALONE = 600, 0.12, 0.01, 0.125, 3.4
-"""Cycles of a tile beside its products; cycles that an epilogue takes for a sum, for each step of
-its chain and for each matrix that it reads; how much longer one of two warpgroups takes for it.
+"""Cycles of a tile in addition to its products; cycles of an epilogue per sum, per step of its
+chain, and per matrix that it reads; and the factor by which an epilogue takes longer if one of
+two warpgroups computes it.
 
 Fitted to 60 products and convolutions of five models at batch 32, with each tile
-(``python -m tests.gpu.peers --alone --tiles``, one H100): what it picks takes 1 % longer than the
-best tiles.
+(``python -m tests.gpu.peers --alone --tiles``, one H100): the tiles that the model picks take 1 %
+longer than the best tiles.
 """
 LEAST_MANY, _DOUBLINGS, _MOST_TILES = 384, 17, 6
-"""Rows from which on the rule lets warpgroups multiply; where rows differ between runs, a tile is
-chosen for each power of two of them, at most so many different ones."""
+"""Minimum rows for which the rule uses warpgroup kernels.  If the number of rows varies at run
+time, a tile is chosen for each power of two, up to 2 to ``_DOUBLINGS``, with at most
+``_MOST_TILES`` different tiles.
+"""
 LEAST_SIDE = 64
-"""A shorter side of the weight is left to other kernels."""
+"""Minimum length of both sides of the weight for warpgroup kernels."""
 
 
 def choose_warpgroup_tiles(
@@ -159,13 +165,13 @@ def choose_warpgroup_tiles(
     steps: int = 0,
     reads: int = 0,
 ) -> list[tuple[WarpgroupTile, int]]:
-    """Choose tiles for a matmul of 16-bit numbers by warpgroups, each with its least rows.
+    """Choose tiles of warpgroup kernels for a 16-bit matmul; return each with its minimum rows.
 
-    ``batch`` and ``rows`` are 0 if they differ between runs; rows are then a multiple of those of
-    an ``image``.  The least rows are those of all matrices.  A weight with a shorter ``side`` is
-    left to other kernels.  ``steps`` is the length of the epilogue's chain, in cheap steps,
-    ``reads`` the number of matrices that it reads.  Empty if other kernels are better for all
-    sizes.
+    ``batch`` and ``rows`` are 0 if they vary at run time; the rows are then a multiple of
+    ``image``.  Minimum rows are counted over all matrices of the batch.  ``side`` is the minimum
+    length of a side of the weight.  ``steps`` is the length of the epilogue's chain in cheap
+    steps, ``reads`` the number of matrices that it reads.  Returns an empty list if other kernels
+    are better at all sizes.
     """
     known = batch * rows
     fewest = most_few(columns) + 1 if columns >= WIDE else LEAST_MANY
@@ -188,9 +194,10 @@ def choose_warpgroup_tiles(
 
 
 def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
-    """Return the places from which on a tile is used that is the best there: few, of small loss.
+    """Return the indices at which another tile becomes best.
 
-    ``times`` are those of all tiles at each place.
+    ``times`` holds the time of each tile at each index.  If there are too many such indices, those
+    whose removal costs the least time are removed.
     """
     best = [min(own, key=lambda tile: own[tile]) for own in times]
     starts = [i for i in range(len(best)) if i == 0 or best[i] != best[i - 1]]
@@ -206,12 +213,12 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
 
 
 def most_few(columns: int) -> int:
-    """Return the rows up to which a matmul is one of few rows; ``columns`` is 0 if unknown."""
+    """Return the maximum rows of a matmul of few rows; ``columns`` is 0 if unknown."""
     return _FEW_OFWIDE if columns >= WIDE else MOST_FEW
 
 
 def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile]) -> FewTile:
-    """Choose the tile of a matmul of few rows: one that was measured, or by a model."""
+    """Choose the tile of a matmul of few rows: the best measured, else the best by a model."""
     found = _MEASURED.get((ceil(rows / 64), columns, depth))
     if found is not None and found in tiles:
         return found
@@ -220,7 +227,7 @@ def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile
 
 
 def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
-    """Return the modelled time of a matmul of few rows in tiles of 64 × n, without its launch."""
+    """Return the modelled µs of a matmul of few rows in tiles of 64 × n, without its launch."""
     blocks = ceil(rows / 64) * ceil(columns / n) * split
     crowd = max(1.0, blocks / _SMS)  # blocks of an SM share its shared memory
     loaded = 2 * (64 + n) * depth / split
@@ -230,9 +237,9 @@ def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> fl
 def choose_wide_rows(
     rows: int, columns: int, depth: int, tiles: Sequence[FewTile]
 ) -> FewTile | None:
-    """Choose the tile of few rows for more rows than few: where an SM has one short block.
+    """Choose a tile of few rows for a matmul of more rows, if each SM gets one short block.
 
-    None if kernels of many rows are better.
+    Returns None if kernels of many rows are better.
     """
     found = {
         tile: _microseconds(rows, columns, depth, *tile)
@@ -246,10 +253,11 @@ def choose_wide_rows(
 def choose_few_pixels(
     rows: int, columns: int, steps: int, tiles: Sequence[FewTile]
 ) -> tuple[FewTile, int] | None:
-    """Choose the tile of a convolution with few results, and the rows up to which it is used.
+    """Choose the tile of a convolution with few results, and the maximum rows for it.
 
-    ``rows`` are the pixels of an image's results, ``steps`` those of the depth.  None if the
-    blocks of no tile run at once, or if arithmetic counts rather than latency.
+    ``rows`` is the number of pixels of an image's result, ``steps`` the number of steps over the
+    depth.  Returns None if no tile lets all blocks be resident at the same time, or if the
+    convolution is bound by arithmetic rather than latency.
     """
     found = dict[FewTile, float]()
     for n, split in tiles:
@@ -267,32 +275,36 @@ def choose_few_pixels(
 
 
 def _at_once(steps: int, n: int) -> int:
-    """Return the blocks that are resident at a time, by their shared memory."""
+    """Return the number of blocks that are resident at a time, limited by their shared memory."""
     taken = min(_LARGEST, steps * (64 + n) * 128) + _BESIDE
     return _SMS * min(_CROWD, _SHARED // taken)
 
 
 _LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
-"""Shared memory of a block's ring and of what lies beside it, that of an SM, and most blocks."""
+"""Bytes of shared memory: maximum of a block's ring, the rest of a block, and of an SM; and the
+maximum number of blocks on an SM.
+"""
 _SHORT, _PER_COLUMN = 2.0, 0.006
-"""Modelled microseconds that make up half a launch, and those of a column in an epilogue."""
+"""Modelled microseconds of half a launch, and of a column in an epilogue."""
 _PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
-"""Microseconds in which an SM gets a byte of the operands, and of other blocks' sums: fitted to
-replays with other tiles."""
+"""Microseconds in which an SM receives a byte of the operands, and a byte of other blocks' sums;
+fitted to graph replays with different tiles.
+"""
 _MEASURED: Mapping[tuple[int, int, int], FewTile] = MappingProxyType({
     (2, 1152, 384): (64, 2), (2, 384, 384): (32, 1), (2, 1536, 384): (96, 3),
     (2, 384, 1536): (32, 4), (2, 2304, 768): (72, 3), (2, 768, 768): (24, 3),
     (2, 3072, 768): (64, 2), (2, 768, 3072): (64, 8), (4, 2304, 768): (96, 2),
     (4, 768, 768): (32, 2), (4, 3072, 768): (96, 2), (4, 768, 3072): (96, 6),
 })  # fmt: skip
-"""Tiles that make replays of MiniLM, BERT-base, GPT-2 and ViT-base shortest, by tiles of rows,
-columns and depth (``python -m tests.gpu.chain --tiles``, one H100)."""
+"""Tiles that minimise the replay time of MiniLM, BERT-base, GPT-2 and ViT-base.  Keys are the
+number of row tiles, columns and depth (``python -m tests.gpu.chain --tiles``, one H100).
+"""
 
 
 def _cycles(
     tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int
 ) -> float:
-    """Return the modelled cycles of a matmul in tiles, the longest of all SMs."""
+    """Return the modelled cycles of a tiled matmul on the SM that takes longest."""
     m, n, _, pingpong = tile
     tiles = batch * ceil(rows / m) * ceil(columns / n)
     each = ceil(depth / 64) * max(64 * m * n / _FLOPS, 128 * (m + n) / _BYTES) * _SLOWER

@@ -3,7 +3,7 @@
 elementwise(Transpose(FusedGemm(x)), y)  ->  Transpose(FusedGemm(x, Transpose⁻¹(y), epilogue))
 elementwise(FusedGemm(x), Transpose(y))  ->  FusedGemm(x, Transpose(y), epilogue)
 
-Kernels read and write images with channels last, as matmuls do, so these transposes move nothing.
+Kernels read and write images with channels last, as matmuls do, so these transposes move no data.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["TransposedEpilogue"]
 
 _FIRST, _LAST = (0, 3, 1, 2), (0, 2, 3, 1)
-"""How an image is transposed to channels first, and to channels last."""
+"""Permutations of an image's axes to channels first, and to channels last."""
 
 
 class TransposedEpilogue:
-    """Fuse an elementwise op over images into the matmul that makes one of them."""
+    """Fuse an elementwise op over images into the matmul that computes one of its operands."""
 
     name = "transposed-epilogue"
 
@@ -40,7 +40,7 @@ class TransposedEpilogue:
         if params.target or len(region.results) != 1:
             return
         if not any(params.views):
-            yield Miss(self.name, region.id, unsuited_reason("it transposes no operand"))
+            yield Miss(self.name, region.id, unsuited_reason("it reads no transposed operand"))
             return
         for value, view in zip(region.operands, params.views, strict=True):
             product = gemm_producer(graph, value) if _perm(view) in ((), _FIRST) else None
@@ -79,7 +79,9 @@ class TransposedEpilogue:
                 names.append(last)
             else:
                 return Miss(
-                    self.name, region.id, unsuited_reason(f"{name!r} is no image of its result")
+                    self.name,
+                    region.id,
+                    unsuited_reason(f"{name!r} does not have the shape of the result"),
                 )
         before = inner.epilogue or IDENTITY
         extras = product.operands[len(product.operands) - inner.epilogue_inputs :]
@@ -111,7 +113,7 @@ class TransposedEpilogue:
 
 
 def _perm(view: IndexMap) -> tuple[int, ...] | None:
-    """Return how a map transposes, () if it moves nothing; None if it does anything else."""
+    """Return the permutation of a map: () if it moves nothing, None if it is no transpose."""
     moves = view.moves
     if not moves:
         return ()

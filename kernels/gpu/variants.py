@@ -43,7 +43,7 @@ class Variant:
 
     @property
     def exact(self) -> bool:
-        """Whether the kernel is for one architecture, and not for later ones."""
+        """Whether the kernel runs on exactly one architecture, and not on later ones."""
         return "wgmma" in self.needs
 
     def refusal(self, architecture: Architecture) -> str | None:
@@ -59,9 +59,9 @@ def _elementwise(width: int) -> Variant:
 
 
 def _rows(op: str, dtype: str) -> tuple[Variant, ...]:
-    """Kernels that process a row by part of a warp, by a warp or by a block.
+    """Kernels that process each row by part of a warp, by a warp or by a block.
 
-    Threads hold 32 elements each in registers.
+    Each thread holds 32 elements in registers.
     """
     return tuple(
         Variant(op, dtype, "rows.cu.in", f"{rows}x{team}", rows * team,
@@ -91,7 +91,7 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
 
 
 def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int) -> Variant:
-    """Matmul of warpgroups: a tile of m × n × 64 at a time, or with ``pingpong`` two in turn."""
+    """Warpgroup matmul: one tile of m × n × 64 at a time; with ``pingpong``, two alternate."""
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong}
     tile = f"{m}x{n}x64x{stages}x{1 + pingpong}"
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
@@ -105,7 +105,7 @@ def _few(dtype: str, n: int, split: int) -> Variant:
 
 
 def _few_pixels(dtype: str, n: int, split: int) -> Variant:
-    """Convolution with few results: as :func:`_few`, with one warp that copies."""
+    """Convolution with few results: tiles as in :func:`_few`; a separate warp copies."""
     tile = f"64x{n}x{split}"
     params = {"n": n, "split": split}
     return Variant("conv", dtype, "conv_few.cu.in", tile, 160, params, ("wgmma",))
@@ -124,7 +124,7 @@ def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
 
 
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
-    """Attention with 16 · ``tall`` queries a warp and double-buffered keys and values."""
+    """Attention with 16 · ``tall`` queries per warp, and double-buffered keys and values."""
     params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
     needs = ("bf16",) if dtype == "bf16" else ()
     tile, threads = f"{queries}x{keys}", queries // (16 * tall) * 32
@@ -132,7 +132,7 @@ def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
 
 
 def _flash(dtype: str, groups: int, keys: int, stages: int) -> Variant:
-    """Attention of warpgroups with 64 queries each."""
+    """Attention by ``groups`` warpgroups with 64 queries each."""
     params = {"groups": groups, "keys": keys, "stages": stages}
     tile = f"{64 * groups}x{keys}x{stages}"
     threads = 128 * (groups + 1)
@@ -140,14 +140,14 @@ def _flash(dtype: str, groups: int, keys: int, stages: int) -> Variant:
 
 
 def _attend(dtype: str, keys: int) -> Variant:
-    """Attention to up to ``keys`` keys, 64 queries a block."""
+    """Attention of 64 queries per block to at most ``keys`` keys."""
     params = {"groups": 1, "keys": keys, "stages": 1}
     tile = f"64x{keys}x1"
     return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
 
 
 def _split(dtype: str, keys: int) -> Variant:
-    """Attention of 16 queries a block to up to ``keys`` keys, 32 a warp."""
+    """Attention of 16 queries per block to at most ``keys`` keys; each warp takes 32 keys."""
     params = {"groups": 1, "keys": keys, "stages": 1}
     template, tile = "attention_split.cu.in", f"16x{keys}"
     return Variant("attention", dtype, template, tile, keys, params, ("wgmma",))

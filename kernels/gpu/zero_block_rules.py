@@ -1,9 +1,9 @@
-"""Skip zero blocks of a matmul's constant matrix on GPUs, or those not among tiles set by hand.
+"""Skip blocks of a matmul's constant matrix on GPUs: zero blocks, or all but tiles set by hand.
 
 FusedGemm(x, [K, N])    ->    FusedGemm(x, blocks, map)
 
-The result is exact: a skipped block would have added zeros, and rows in which a number that is not
-finite would have been multiplied by a skipped zero are NaN there.
+The result is exact: a skipped block would have added zeros.  Where a skipped zero would have been
+multiplied by an infinity or NaN, the result is NaN, as in the dense matmul.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tracea_graph.ttg import Region, TileSet
 __all__ = ["ColumnBlockGemm", "TiledColumnBlockGemm"]
 
 _MOST_STORED = 0.75
-"""Share of blocks above which skipping the others is not worth a proposal."""
+"""Maximum share of stored blocks for which skipping the others is worth a proposal."""
 _SCATTER_SINCE = 11
-"""Opset from which on function bodies can scatter blocks."""
+"""First opset with ScatterND, with which function bodies scatter blocks."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _unfit(opset: int, region: Region) -> str:
     """Return why a matmul's matrix cannot be stored in blocks; empty if it can."""
     p = region.params
     if opset < _SCATTER_SINCE:
-        return f"opset {opset} has no ScatterND; {_SCATTER_SINCE} is the first"
+        return f"opset {opset} has no ScatterND, which opset {_SCATTER_SINCE} added"
     if p.integers:
         return "its matrix holds integers"
     try:

@@ -1,4 +1,4 @@
-"""How a matrix with zero blocks is stored on GPUs: the blocks with a number, and where they lie.
+"""Storage of a matrix with zero blocks on GPUs: the nonzero blocks, and a map of their places.
 
 The matrix ``[K, N]`` is a grid of tiles, 64 columns by 64 steps of k.  The tile graph gives the L1
 map: ids of active tiles, by columns and then by k.  Ids count the whole grid, so that a tile's row
@@ -22,13 +22,13 @@ from tracea_graph.ttg import TileSet, TTGBuilder
 __all__ = ["COLUMN_BLOCKS", "MOST_SLICES", "SIDE", "ColumnBlocks", "active_tiles"]
 
 SIDE = 64
-"""Columns, and steps of k, of a block."""
+"""Number of columns of a block, and of its steps of k."""
 MOST_SLICES = 256
-"""Most slices of k whose places a kernel holds."""
+"""Maximum number of slices of k that a kernel supports."""
 
 
 def active_tiles(zeros: npt.NDArray[np.bool_]) -> TileSet:
-    """Return the tiles of a matrix that are not all zero, by its zero map ``[⌈N/16⌉, K]``."""
+    """Return the tiles with a nonzero, given the matrix's zero map ``[⌈N/16⌉, K]``."""
     groups, k = zeros.shape
     each = SIDE // ALIGNED
     padded = np.pad(~zeros, ((0, -groups % each), (0, -k % SIDE)))
@@ -41,8 +41,9 @@ def active_tiles(zeros: npt.NDArray[np.bool_]) -> TileSet:
 class ColumnBlocks(WeightLayout):
     """Blocks ``[T, columns, steps of k]``, and their map.
 
-    The map is a vector of int32: where the blocks of each tile of columns start, and the end; for
-    each tile of columns the words of a bit mask of the slices of k without a block; the L1 map.
+    The map is a vector of int32 with three parts: the index of the first block of each tile of
+    columns, then the number of blocks; for each tile of columns, the words of a bit mask of the
+    slices of k that have no block; and the L1 map.
     """
 
     name: ClassVar[str] = "column_blocks"
@@ -55,7 +56,7 @@ class ColumnBlocks(WeightLayout):
     def check(self, k: int, n: int) -> None:
         super().check(k, n)
         if k % SIDE or k > SIDE * MOST_SLICES:
-            raise ValueError(f"K={k} is no multiple of {SIDE} up to {SIDE * MOST_SLICES}")
+            raise ValueError(f"K={k} is not a multiple of {SIDE}, or above {SIDE * MOST_SLICES}")
 
     @staticmethod
     def header(k: int, n: int) -> int:
@@ -65,7 +66,7 @@ class ColumnBlocks(WeightLayout):
 
     @staticmethod
     def map_of(tiles: TileSet) -> npt.NDArray[np.int32]:
-        """Return the map of active tiles, of which there must be one."""
+        """Return the map of active tiles; there must be at least one."""
         ids, columns = tiles.l1_map, tiles.grid[1]
         rows = tiles.l2_table[ids]
         slices = len(tiles.l2_table) // columns

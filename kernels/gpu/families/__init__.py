@@ -1,1 +1,1 @@
-"""Kernels by kind: what each template asks for, and how what comes of it is launched."""
+"""Families of kernels: the parameters of each template, and the launches of its kernels."""

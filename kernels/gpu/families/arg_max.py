@@ -1,4 +1,4 @@
-"""ArgMax and ArgMin of rows: one block for each row."""
+"""ArgMax and ArgMin of rows; one block computes each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _HELD = 8
-"""Bytes of shared memory per thread: a number and its index."""
+"""Bytes of shared memory per thread, for a number and its index."""
 
 
 def name(call: Call) -> str:

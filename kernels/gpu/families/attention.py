@@ -81,7 +81,7 @@ class Tile:
 
 
 def _layout(wide: int) -> Layout:
-    """Return the layout of rows of ``wide`` bytes; rows that cannot be swizzled get a run more."""
+    """Return the layout of rows of ``wide`` bytes; a row that cannot be swizzled gets padding."""
     modes = {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4, 128: SwizzleMode.XOR8,
              256: SwizzleMode.XOR8}  # fmt: skip
     return Layout(wide, modes[wide]) if wide in modes else Layout(wide + _RUN)
@@ -117,7 +117,7 @@ def heads_of(call: Call, most: int = LARGEST_HEAD) -> tuple[int, int]:
     named = views_by_operand(call)
     sizes = named["q"].dims[-1], named["v"].dims[-1]
     if not all(isinstance(n, int) and 1 <= n <= most for n in sizes):
-        raise GraphError(f"Attention takes heads of 1 to {most} columns, not {sizes}.")
+        raise GraphError(f"Attention kernels need head sizes of 1 to {most}, not {sizes}.")
     return sizes
 
 
@@ -139,7 +139,7 @@ def name(call: Call) -> str:
 
 
 def _skips(call: Call) -> bool:
-    """Whether key tiles without any visible key for a block of queries are skipped."""
+    """Whether a block of queries skips key tiles in which it sees no key."""
     return bool(call.attributes["order"] != "none" and call.attributes["fill"] == -inf)
 
 
@@ -174,7 +174,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def operands_of(call: Call) -> list[Argument]:
-    """Return the first arguments of attention kernels: q, k, v and mask with their strides."""
+    """Return the first arguments of attention kernels: q, k, v and mask, each with its strides."""
     named, kind, made = views_by_operand(call), str(call.attributes["mask_kind"]), list[Argument]()
     for view in (named["q"], named["k"], named["v"]):
         made += [pointer(view, TYPES[call.dtype]), *map(i32, view.strides)]

@@ -1,4 +1,4 @@
-"""Attention with every mask, causal order and window, in the operands' type: one warp a query."""
+"""Attention with any mask, causal order and window, in the operands' type: one warp per query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracea_graph.ops.attention import LOWEST
 __all__ = ["launch", "name", "parameters", "shared"]
 
 LARGEST_HEAD = 256
-"""Maximum head size, which a warp holds in registers."""
+"""Maximum head size that a warp holds in registers."""
 
 
 def _y_type(call: Call) -> DType:

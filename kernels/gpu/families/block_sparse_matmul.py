@@ -1,6 +1,6 @@
-"""Matmuls over the blocks of a constant matrix that are not zero, on tensor cores.
+"""Matmuls over the nonzero blocks of a constant matrix, on tensor cores.
 
-The dense matmul's main loop (``tensor_core_matmul``) over the blocks that the L1 map lists.
+The main loop is that of ``tensor_core_matmul``, over the blocks that the L1 map lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 
 def _product(call: Call) -> Call:
-    """Return the matmul of the same shapes, with the blocks of w below each other."""
+    """Return the matmul of the same shapes in which w is the concatenation of its blocks."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     w = named["w"]
     stored = View(w.buffer, (combine("mul", w.dims[0], SIDE), SIDE), w.strides[1:], w.offset)

@@ -19,19 +19,19 @@ from tracea_graph.kernels.program import Call, View
 __all__ = ["as_pixel_rows", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
 
 _ROWS_APART = 16
-"""Divisor of the distance between tile rows that one thread copies: such rows swizzle equally."""
+"""Tile rows at a distance that is a multiple of this have the same swizzle."""
 
 
 def as_pixel_rows(view: View) -> View:
-    """View ``[N, H, W, C]`` as ``[pixels, C]``.  Raises GraphError if pixels lack one stride."""
+    """View ``[N, H, W, C]`` as ``[pixels, C]``.  Raises GraphError if strides of pixels vary."""
     (n, h, w, c), (s_n, s_h, s_w, s_c) = view.dims, view.strides
     if (s_h, s_n) != (combine("mul", s_w, w), combine("mul", s_h, h)):
-        raise GraphError("Pixels of a convolution's results lie one step apart.")
+        raise GraphError("The pixels of a convolution's result must have one constant stride.")
     return View(view.buffer, (product((n, h, w)), c), (s_w, s_c), view.offset)
 
 
 def product_of(call: Call) -> Call:
-    """Return the matmul that computes a convolution; the kernel locates the left operand."""
+    """Return the matmul that a convolution equals; its left operand stays in the image."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w = named["x"], named["w"]
     filters, *taps = w.dims
@@ -54,7 +54,7 @@ def name(call: Call) -> str:
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     down = variant.threads * 16 // variant.params["k_bytes"]
     if down % _ROWS_APART or variant.params["m"] % down:
-        raise GraphError(f"A tile of {variant.tile} has no whole rows for each thread.")
+        raise GraphError(f"A tile of {variant.tile} does not give each thread whole rows.")
     return tensor_core_matmul.parameters(product_of(call), variant)
 
 

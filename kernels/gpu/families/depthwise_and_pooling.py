@@ -1,7 +1,7 @@
 """Depthwise convolution and pooling of channels-last images.
 
-Both are memory-bound.  Sums are in float32, tap by tap.  Small windows known in advance have
-kernels whose threads compute neighbouring pixels from what they read once.
+Both are memory-bound.  Sums are in float32, tap by tap.  For small windows of known size,
+threads of some kernels compute neighbouring pixels and read shared inputs once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ __all__ = [
 ]
 
 _MOST_TAPS, _MOST_STEP = 7, 2
-"""Largest side of a window, and largest step, for which loops over taps are unrolled."""
+"""Maximum side of a window, and maximum stride, for which loops over taps are unrolled."""
 _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
-"""A word of minus infinities."""
+"""Bits of one or two minus infinities in a 32-bit word, by type."""
 _TILES = "window_tile.cu.in"
 _MOST_HELD = 9
-"""Taps of a filter that a thread's registers hold."""
+"""Maximum number of a filter's taps that a thread holds in registers."""
 _LEAST_LARGE, _LEAST_SIDE = 36, 9
-"""Taps from which on arithmetic takes longer than memory, and side of an image from which on a
-tile of tensor cores is not mostly empty."""
+"""Minimum taps for which arithmetic takes longer than memory, and minimum side of an image for
+which a tile of tensor cores is not mostly empty.
+"""
 _CHANNELS, _SHIFTS = 8, 23
 """Channels of a warp's fragments, and how far eight pixels are from 16 that they may read."""
 
@@ -71,48 +72,48 @@ def _taps(call: Call) -> tuple[Any, Any]:
 
 
 def refusal(call: Call) -> str:
-    """Return why no kernel of tiles can compute a call, or "" if one can."""
+    """Return why kernels of several pixels per thread cannot compute a call, or ""."""
     a = call.attributes
     if any(not isinstance(k, int) or k > _MOST_TAPS for k in _taps(call)):
-        return f"windows of up to {_MOST_TAPS} × {_MOST_TAPS} pixels are unrolled"
+        return f"only windows of known size up to {_MOST_TAPS} × {_MOST_TAPS} are unrolled"
     if max(a["strides"]) > _MOST_STEP or max(a["dilations"]) > 1:
-        return f"windows without gaps, at most {_MOST_STEP} pixels apart, are unrolled"
+        return f"only windows of dilation 1 and strides up to {_MOST_STEP} are unrolled"
     return _apart(call)
 
 
 def refusal_large(call: Call) -> str:
-    """Return why no kernel of large windows can compute a call, or "" if one can."""
+    """Return why the kernel of large windows cannot compute a call, or "" if it can."""
     if call.op != "depthwise":
-        return "a pool takes no filters"
+        return "kernels of large windows compute depthwise convolutions only"
     if why := refusal(call):
         return why
     high, wide = _taps(call)
-    return "" if high * wide >= _LEAST_LARGE else f"windows have at least {_LEAST_LARGE} pixels"
+    return "" if high * wide >= _LEAST_LARGE else f"it has fewer than {_LEAST_LARGE} taps"
 
 
 def refusal_mma(call: Call) -> str:
     """Return why tensor cores cannot compute a call, or "" if they can."""
     if call.dtype == "f32" or max(call.attributes["strides"]) > 1:
-        return "tensor cores take windows of 16-bit numbers one pixel apart"
+        return "the tensor-core kernel needs 16-bit numbers and strides of 1"
     if tensor_core_matmul.vector_length(_product(call)) != _CHANNELS:
-        return f"threads store {_CHANNELS} channels of a pixel"
+        return f"threads cannot store {_CHANNELS} channels of a pixel at once"
     sides = CALLS.of(call).named(call)["y"][0].dims[1:3]  # type: ignore[index, union-attr]
     if any(isinstance(side, int) and side < _LEAST_SIDE for side in sides):
-        return f"images are at least {_LEAST_SIDE} pixels high and wide"
+        return f"a side of the result has fewer than {_LEAST_SIDE} pixels"
     return refusal_large(call)
 
 
 def refusal_whole(call: Call) -> str:
-    """Return why no kernel of whole images can compute a pool, or "" if one can."""
+    """Return why the kernel of whole images cannot compute a pool, or "" if it can."""
     if call.op != "pool":
-        return "only a pool has windows as large as images"
+        return "only a pool is computed over whole images"
     named: dict[str, Any] = CALLS.of(call).named(call)
     _, high, wide, _ = named["x"].dims
     if _taps(call) != (high, wide) or named["y"].dims[1:3] != (1, 1):
-        return "windows are smaller than images"
+        return "the window does not cover the whole image"
     _, s_h, s_w, _ = named["x"].strides
     if s_h != combine("mul", s_w, wide):
-        return "pixels of an image lie one step apart"
+        return "the pixels of an image do not have one constant stride"
     return _apart(call)
 
 
@@ -125,9 +126,9 @@ def _apart(call: Call) -> str:
             continue
         channels = view.dims[-1]
         if view.strides[-1] != 1 or not isinstance(channels, int) or channels % run:
-            return f"threads read {run} channels of a pixel at once"
+            return f"channels are not contiguous, or not a known multiple of {run}"
         if not all(_whole(s, run) for s in (*view.strides[:-1], view.offset)):
-            return f"pixels lie {run} elements apart, or a multiple"
+            return f"strides of pixels are not known multiples of {run} elements"
     return ""
 
 
@@ -169,7 +170,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def _run(call: Call, variant: Variant) -> int:
-    """Return the channels that a thread computes."""
+    """Return the number of channels that a thread computes."""
     return variant.params.get("channels") or tensor_core_matmul.vector_length(_product(call))
 
 

@@ -1,4 +1,4 @@
-"""The range of a tensor, as scale and zero point of its numbers in uint8."""
+"""The range of a tensor, as the scale and zero point of its quantization to uint8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise expressions on operands of any strides: one thread computes a run of a row."""
+"""Elementwise expressions on operands of any strides; one thread computes a run of a row."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 _RUN = 4
 _BYTES = 16
-"""Bytes that one thread compares."""
+"""Number of bytes that one thread compares."""
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
 _INDICES = {"i32": DType.I32, "i64": DType.I64}
 

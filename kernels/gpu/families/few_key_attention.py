@@ -1,4 +1,4 @@
-"""Attention to few keys by a warpgroup (``wgmma``), which holds all scores at once: sm_90a."""
+"""Attention to few keys for sm_90a: a warpgroup (``wgmma``) holds the scores of all keys."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 ]  # fmt: skip
 
 _WIDE, _QUERIES = 64, 64
-"""Largest head, and queries of a block."""
+"""Maximum head size, and number of queries of a block."""
 
 
 def tile_of(call: Call, variant: Variant) -> HeadTile:
-    """Return the tile of a head whose keys a block holds all at once."""
+    """Return the tile of a head; its block holds all keys at once."""
     depth, depth_v = heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return HeadTile(1, variant.params["keys"], 1, *up)
@@ -43,7 +43,7 @@ def refusal(call: Call, variant: Variant) -> str:
         return f"heads have more than {_WIDE} columns"
     keys = views_by_operand(call)["k"].dims[2]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
-        return f"a block holds {variant.params['keys']} keys"
+        return f"the number of keys is 0 or above {variant.params['keys']}"
     return warpgroup_attention.refusal(call, variant)
 
 
@@ -67,10 +67,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 def launch_of_tiles(
     call: Call, variant: Variant, symbol: str, rows: int, taken: int, mask_axes: int = 4
 ) -> Launch:
-    """Return a launch of a block for each head and tile of ``rows`` queries.
+    """Return the launch of an attention with one block for each head and tile of ``rows`` queries.
 
-    A block holds all keys, and takes ``taken`` bytes of shared memory; the kernel reads the mask's
-    first ``mask_axes`` strides.
+    A block holds all keys and uses ``taken`` bytes of shared memory.  The kernel reads the first
+    ``mask_axes`` strides of the mask.
     """
     named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
     batch, heads, queries, _ = named["q"].dims

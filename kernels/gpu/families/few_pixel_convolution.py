@@ -1,8 +1,8 @@
 """Implicit-GEMM convolution with few results by a warpgroup, for sm_90a: fp16 and bf16.
 
-The matmul is that of :mod:`few_row_matmul` without a norm: a block computes 64 pixels, a cluster
-of blocks a tile whose depth they share.  Tensor maps bring the pixels of each tap, 64 channels at
-a time.
+The matmul is that of :mod:`few_row_matmul` without a norm.  A tile has 64 pixels; a block computes
+it, or a cluster of blocks that share its depth.  Tensor maps transfer the pixels of each tap, 64
+channels at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_STAGES = 12
 
 
 def _product(call: Call, variant: Variant) -> Call:
-    """Return the matmul, whose depth stands for that of any window."""
+    """Return the matmul, with a placeholder for the depth, which the kernel does not depend on."""
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
@@ -42,9 +42,9 @@ def _product(call: Call, variant: Variant) -> Call:
 
 
 def steps_of(call: Call) -> int:
-    """Return in how many steps the depth of a call comes: 64 channels of a tap at a time.
+    """Return the number of steps over the depth; each covers up to 64 channels of one tap.
 
-    0 if that differs between runs.
+    Returns 0 if the number varies at run time.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     taps, channels = product(tuple(named["w"].dims[1:3])), named["w"].dims[-1]
@@ -53,7 +53,7 @@ def steps_of(call: Call) -> int:
 
 
 def _ring_at(call: Call, variant: Variant) -> int:
-    """Return the bytes before the ring, whose length differs between launches of a kernel."""
+    """Return the bytes before the ring.  The ring is last: its length differs between launches."""
     taken = few_row_matmul.behind(_product(call, variant), variant)
     return -(-taken // _ALIGN) * _ALIGN
 
@@ -73,12 +73,12 @@ def refusal(call: Call, variant: Variant) -> str:
     if why := warpgroup_convolution.refusal_of_image(call):
         return why
     if steps_of(call) < variant.params["split"]:
-        return f"the depth has no {CHANNELS} channels for each block"
+        return f"the depth lacks a step of {CHANNELS} channels for each block"
     made = _product(call, variant)
     if why := few_row_matmul.refusal_of_epilogue(made):
         return why
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
-        return "the epilogue's vectors leave no room for the tile"
+        return "the epilogue's vectors leave no shared memory for the tile"
     return ""
 
 
@@ -92,7 +92,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    """Return the shared memory of a block at most; launches of short depths take less."""
+    """Return the maximum shared memory of a block; launches with a short depth use less."""
     line = (_ROWS + variant.params["n"]) * _LINE
     return _ring_at(call, variant) + _stages(call, variant) * line
 

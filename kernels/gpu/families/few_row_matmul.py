@@ -1,7 +1,7 @@
 """Matmul of few rows by a warpgroup (``wgmma``) for sm_90a: fp16 and bf16.
 
-A block computes a tile of 64 rows, a cluster of blocks a tile whose depth they share.  Rows of x
-are normalised on the way if the call asks for it: ``norm(x) · w`` with gamma in w is
+A tile has 64 rows; a block computes it, or a cluster of blocks that share its depth.  Rows of x
+are normalised during the matmul if the call asks for it: ``norm(x) · w`` with gamma in w is
 ``(x · w − mean · column sums of w) / deviation``.
 """
 
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 _DEPTH, _ROWS = 64, 64
-"""Depth of a block of the operands, and rows of a tile."""
+"""Depth of one copied block of the operands, and rows of a tile."""
 _LINE = 128
 _MOST_STAGES = 24
 HALF = 113 << 10
-"""Shared memory of a block at most: two fit an SM, so that the next kernel starts early."""
+"""Maximum shared memory of a block: two blocks fit an SM, so that the next kernel starts early."""
 _WORD = 4
 
 
@@ -72,7 +72,7 @@ class EpilogueMatrix:
 
 @dataclass(frozen=True)
 class Tile:
-    """Shared memory behind the ring: sums of other blocks, moments, vectors, barriers."""
+    """Shared memory after the ring: sums of other blocks, moments, vectors, barriers."""
 
     n: int
     split: int
@@ -80,7 +80,7 @@ class Tile:
 
     @property
     def columns(self) -> int:
-        """Number of columns that a block finishes, a multiple of 8; some blocks may have none."""
+        """Number of columns whose epilogue a block computes: a multiple of 8, or none."""
         return 8 * ceil(self.n / 8 / self.split)
 
     @property
@@ -104,7 +104,7 @@ class Tile:
         return self.moments_at + (_ROWS * 8 if self.normed else 0)
 
     def reads(self) -> list[Access]:
-        """Return the accesses of a warp that takes moments: two lanes a row."""
+        """Return the accesses of a warp that computes moments, with two lanes per row."""
         found = []
         for j in range(4):
             at = tuple(self.a.layout.offset(i // 2, (i % 2 * 4 + j) * 16) for i in range(WARP))
@@ -155,12 +155,12 @@ def _barriers_at(call: Call, variant: Variant) -> int:
 
 
 def behind(call: Call, variant: Variant) -> int:
-    """Return the bytes of what lies beside the ring."""
+    """Return the bytes of shared memory that are not part of the ring."""
     return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
 
 
 def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
-    """Return blocks of a chunk, chunks of a block's slice, and chunks held at a time."""
+    """Return operand blocks per chunk, chunks per thread block, and chunks held at a time."""
     own = int(views_by_operand(call)["x"].dims[-1]) // _DEPTH // variant.params["split"]
     most = (HALF - behind(call, variant)) // ((_ROWS + variant.params["n"]) * _LINE)
     if own > most:
@@ -175,7 +175,7 @@ def name(call: Call) -> str:
 
 
 def with_depth(skeleton: Call, call: Call) -> Call:
-    """Return a call without sizes but that of a call's depth, which kernels are written for."""
+    """Return the skeleton with the depth of ``call``, which the kernel's source depends on."""
     x = skeleton.views[0]
     assert x is not None
     x = replace(x, dims=(x.dims[0], views_by_operand(call)["x"].dims[-1]))
@@ -187,32 +187,32 @@ def refusal(call: Call, variant: Variant) -> str:
     named = views_by_operand(call)
     x, w, depth = named["x"], named["w"], named["x"].dims[-1]
     if len(named["y"][0].dims) > 2 or len(x.dims) > 2 or len(w.dims) > 2:
-        return "a tile belongs to one matrix, not to a batch"
+        return "the kernel computes one matrix, not a batch"
     if call.attributes["layout"] != "nk" or x.strides[-1] != 1 or w.strides[-1] != 1:
         return "tensor maps need operands that are contiguous along the depth"
     if not isinstance(depth, int) or not depth or depth % (_DEPTH * variant.params["split"]):
-        return f"the depth is not a multiple of {_DEPTH} for each block"
+        return f"the depth of each block is not a known multiple of {_DEPTH}"
     if why := refusal_of_epilogue(call):
         return why
     step = MAP_ALIGN // int(TYPES[call.dtype].size)
     for view in (x, w):
         known = [s for s in (view.strides[0], view.offset) if isinstance(s, int)]
         if any(s % step for s in known):
-            return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
+            return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
-        return "the epilogue's vectors leave no room for the tile"
+        return "the epilogue's vectors leave no shared memory for the tile"
     return ""
 
 
 def refusal_of_epilogue(call: Call) -> str:
-    """Return why no kernel can compute the chain behind a matmul, or "" if one can."""
+    """Return why kernels of few rows cannot compute a matmul's epilogue, or "" if they can."""
     named, chain = views_by_operand(call), chain_of(call)
     taken = [v for v, kind in zip(named["inputs"], chain.operands[1:], strict=True)
              if kind in ("full", "row")]  # fmt: skip
     if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
         return "the epilogue needs tensors that are contiguous along their last axis"
     if any(int(t.size) > _WORD for t in (*chain.operand_types, *chain.result_types)):
-        return "the epilogue takes elements of up to 4 bytes"
+        return "the epilogue has elements of more than 4 bytes"
     return ""
 
 
@@ -268,7 +268,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def _map(view: View, dtype: DType, deep: int, rows: int) -> Argument:
-    """Return a tensor map that brings ``deep`` blocks of a matrix at a time, each swizzled."""
+    """Return a tensor map whose copies transfer ``deep`` swizzled blocks of a matrix at a time."""
     height, depth = view.dims[-2:]
     assert isinstance(depth, int)
     blocks = (depth // _DEPTH, height, _DEPTH)
@@ -292,9 +292,9 @@ def launch_over(
     more: Sequence[Argument],
     taken: int,
 ) -> Launch:
-    """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments.
+    """Return the launch of a matmul whose operands are the tensor maps ``maps``.
 
-    A block takes ``taken`` bytes of shared memory.
+    ``more`` are further arguments.  A block uses ``taken`` bytes of shared memory.
     """
     named, tile, chain = views_by_operand(call), _tile(call, variant), chain_of(call)
     rows, cols, made = named["x"].dims[-2], named["y"][0].dims[-1], list(maps)

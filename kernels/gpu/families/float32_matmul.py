@@ -19,9 +19,9 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _RUN = 4
-"""Adjacent columns computed by one thread."""
+"""Number of adjacent columns that one thread computes."""
 _PAD = 4
-"""Padding in words between rows of shared memory, so that column stores cover all banks."""
+"""Words of padding between rows of shared memory, so that stores of a column use all banks."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Index ramps: a thread computes one element."""
+"""Index ramps; each thread computes one element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 _ELEMENTS = {
     "f32": ("float", DType.F32), "i32": ("i32", DType.I32), "i64": ("i64", DType.I64),
 }  # fmt: skip
-"""Name in templates, and type, of the elements of a result."""
+"""Element type name in templates, and DType, of each result type."""
 
 
 def _y(call: Call) -> View:

@@ -1,7 +1,8 @@
 """Matmuls and convolutions of 8-bit integers with exact sums in int32.
 
-Both operands lie row by row along the depth.  Zero points are subtracted from the sums: a warp
-adds up the bytes of its fragments while it multiplies.  Depthwise convolutions subtract first.
+Both operands are contiguous along the depth.  Zero points are corrected in the sums: for this, a
+warp adds up the bytes of its fragments while it multiplies.  Depthwise convolutions subtract zero
+points before they multiply.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _TYPES = {"u8": DType.U8, "i8": DType.I8}
 _ATOM = ATOMS["m16n8k32.s8"]
 _WINDOWS = ("integer_depthwise", "integer_pool")
 _STEP = 2 * 16
-"""Bytes of the depth that an instruction multiplies."""
+"""Bytes along the depth that one instruction multiplies."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _convolves(call: Call) -> bool:
 
 
 def _matrix(call: Call, view: View) -> View:
-    """View a tensor of the epilogue as rows by columns."""
+    """View a tensor of the epilogue as a matrix of rows and columns."""
     return as_pixel_rows(view) if _convolves(call) else view
 
 
@@ -120,7 +121,7 @@ def _shifted(call: Call) -> bool:
 
 
 def _chain(call: Call) -> Chain:
-    """Return a call's epilogue; a pool stores what it finds."""
+    """Return a call's epilogue; that of a pool stores the maxima unchanged."""
     return call.chain or Chain(("full",), (), (0,), (), (_TYPES[call.dtype],))
 
 
@@ -154,7 +155,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile = _proved(_tile(variant), _run(chain))
     down = variant.threads * 16 // tile.k
     if tile.m % down or down % 16:
-        raise GraphError(f"A tile of {variant.tile} has no whole rows for each thread.")
+        raise GraphError(f"A tile of {variant.tile} does not give each thread whole rows.")
     return {
         **made,
         "a": tile.rows, "b": tile.rows, "a_bytes": tile.m * tile.rows.pitch,

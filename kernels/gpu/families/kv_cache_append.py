@@ -1,4 +1,4 @@
-"""Caches of keys and values with new rows at each item's own position."""
+"""Append rows to caches of keys and values; each item of the batch has its own position."""
 
 from __future__ import annotations
 

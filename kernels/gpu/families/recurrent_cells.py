@@ -1,4 +1,4 @@
-"""Steps of LSTM and GRU cells: a block for each direction and sequence keeps the state."""
+"""Steps of LSTM and GRU cells; one block per direction and sequence keeps the state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 _GATES = {"lstm": 4, "gru": 3, "gru_before": 3}
 _TOGETHER = 8
-"""Rows of the state's matrix that a warp multiplies at a time."""
+"""Rows of the recurrent weight matrix that a warp multiplies at a time."""
 _OPTIONAL = ("rest", "h0", "c0", "y", "h", "c")
 
 
@@ -41,7 +41,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    """Return the bytes of the state, of what a reset leaves of it, and of the gates' products."""
+    """Return the bytes of the state, of the state after a reset, and of the gates' products."""
     return 4 * int(call.attributes["hidden"]) * (3 + _GATES[str(call.attributes["kind"])])
 
 

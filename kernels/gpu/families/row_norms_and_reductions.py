@@ -1,6 +1,6 @@
 """Norms, softmax and reductions of rows; a chain may compute the rows and store a second result.
 
-Sums are in float32: each thread sums its elements, then the threads of the row are reduced.
+Sums are in float32: each thread adds up its elements, then the threads of a row add up theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention to few keys, which the warps of a block share: for few heads and queries on sm_90a."""
+"""Attention of few heads and queries to few keys for sm_90a: warps share the keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "refusal", "shared"]
 
 _KEYS, _QUERIES, _WIDE = 32, 16, 64
-"""Keys of a warp, queries of a block, and columns of a copy: the largest head."""
+"""Keys per warp, queries per block, and columns per copy, which is also the maximum head size."""
 _PAD = 8
-"""Numbers by which rows of partial results are padded."""
+"""Padding of rows of partial results, in numbers."""
 _LAYOUT = Layout(LINE, SwizzleMode.TMA128)
 
 
@@ -34,9 +34,9 @@ def refusal(call: Call, variant: Variant) -> str:
         return f"heads have more than {_WIDE} columns"
     keys, mask = views_by_operand(call)["k"].dims[2], views_by_operand(call)["mask"]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
-        return f"a block holds {variant.params['keys']} keys"
+        return f"the number of keys is 0 or above {variant.params['keys']}"
     if mask is not None and (mask.strides[-2] != 0 or mask.strides[-1] != 1):
-        return "the mask is not one row of keys for all queries"
+        return "the mask is not one contiguous row for all queries"
     return warpgroup_attention.refusal(call, variant)
 
 
@@ -45,7 +45,7 @@ def _warps(tile: HeadTile) -> int:
 
 
 def _pitch(tile: HeadTile) -> int:
-    """Return the numbers between rows of partial results."""
+    """Return the row pitch of partial results, in numbers."""
     return tile.depth_v + _PAD
 
 
@@ -54,7 +54,7 @@ def _partial_at(tile: HeadTile) -> int:
 
 
 def _rows_at(tile: HeadTile) -> int:
-    """Return where maxima and sums of rows start, behind the partial results."""
+    """Return the offset of the rows' maxima and sums, which follow the partial results."""
     return _partial_at(tile) + 4 * _warps(tile) * _QUERIES * _pitch(tile)
 
 

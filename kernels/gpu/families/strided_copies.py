@@ -1,7 +1,7 @@
 """Copies between views of any strides: transposes, slices, repeats, and parts of a concatenation.
 
-The template ``move`` copies runs of a row.  ``transpose`` serves x and y that are contiguous along
-different axes.
+The template ``move`` copies runs of a row.  The template ``transpose`` is for x and y that are
+contiguous along different axes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "
 """Element size in bytes, the templates' type of that size, and a DType of that size, by dtype."""
 _BYTES = 16
 _PADS = {1: 4, 2: 2, 4: 1, 8: 1}
-"""Padding in elements between rows of a square, which puts a column into different banks."""
+"""Elements of padding between rows of a square, which put a column into different banks."""
 
 
 def _views(call: Call) -> tuple[View, View]:
@@ -48,9 +48,9 @@ def contiguous_axis(call: Call) -> int | None:
 
 
 def _along(call: Call) -> int:
-    """Return the axis to transpose with the last.  Raises GraphError if there is none."""
+    """Return the axis to swap with the last.  Raises GraphError if there is none."""
     if (axis := contiguous_axis(call)) is None:
-        raise GraphError("A copy turns nothing: x lies along no axis but y's last.")
+        raise GraphError("A copy transposes nothing: x is contiguous along no axis but y's last.")
     return axis
 
 

@@ -1,7 +1,7 @@
 """Tensor-core matmul with an epilogue: fp16 and bf16, and float32 as TF32 or 3xTF32.
 
-3xTF32 writes each number as a sum of two tf32 numbers and omits the product of the two low terms,
-a relative error of 2^-21.  Infinities become NaN; ``fma`` kernels handle them.
+3xTF32 splits each number into a sum of two tf32 numbers and omits the product of the low terms.
+The relative error is 2^-21.  Infinities become NaN; ``fma`` kernels handle infinities.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32": DType.F32,
          "tf32x3": DType.F32}  # fmt: skip
-"""Element type of both operands, and of results without a chain, by the call's dtype."""
+"""Element type of both operands, and of a result without a chain, by the call's dtype."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Tile:
 
     @property
     def b(self) -> Layout:
-        """Layout of w as stored; four float32 rows are padded to start in different banks."""
+        """Layout of w as stored; padding lets four float32 rows start in different banks."""
         if self.layout == "nk":
             return _layout(self.k_bytes)
         wide = self.n * self.size
@@ -145,7 +145,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
 
 
 def views_by_operand(call: Call) -> dict[str, Any]:
-    """Return the views of a call by operand."""
+    """Return the views of a call by the name of their operand."""
     return CALLS.of(call).named(call)
 
 
@@ -171,12 +171,12 @@ def with_sums(call: Call, sums: View) -> Call:
 
 
 def without_sums(call: Call) -> Call:
-    """Return a matmul without the sums of its rows, which kernels of warpgroups exchange."""
+    """Return a matmul without the sums of rows that warpgroup kernels exchange."""
     return without_operands(call, "x_sums", "y_sums")
 
 
 def chain_of(call: Call) -> Chain:
-    """Return a call's epilogue, or one that stores the sums unchanged."""
+    """Return a call's epilogue, or one that stores the product unchanged."""
     own = TYPES[call.dtype]
     stores = () if own is DType.F32 else (own,)
     return call.chain or Chain(("full",), (), (0,), (), stores)
@@ -227,7 +227,7 @@ def name(call: Call) -> str:
 
 
 def norm_of(call: Call) -> str:
-    """Return the norm of x's rows before they are multiplied, "none" if there is none."""
+    """Return the kind of norm that a matmul applies to the rows of x first, or "none"."""
     return str(call.attributes.get("norm", "none"))
 
 

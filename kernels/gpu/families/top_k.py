@@ -1,4 +1,4 @@
-"""The k largest or smallest elements of rows: one block for each row."""
+"""The k largest or smallest elements of rows; one block computes each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _HELD = 8
-"""Bytes of shared memory per thread: a number and its index as one key."""
+"""Bytes of shared memory per thread, for a number and its index as one key."""
 
 
 def name(call: Call) -> str:

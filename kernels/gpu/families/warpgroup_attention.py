@@ -1,8 +1,8 @@
 """Fused attention by warpgroups (``wgmma``), for sm_90a: heads of up to 128 columns in 16 bits.
 
-After Shah et al.: FlashAttention-3, 2024.  Keys and values come by tensor maps; the scores of the
-next keys are computed while the weights of these are, and warpgroups take turns at the tensor
-cores.
+After Shah et al.: FlashAttention-3, 2024.  Tensor maps transfer keys and values.  The scores of
+the next keys are computed at the same time as the softmax weights of the current keys; warpgroups
+take turns at the tensor cores.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "refusal", "shared"]
 
 _ROWS, _WIDE = 64, 64
-"""Queries of a warpgroup, and columns of a copy."""
+"""Number of queries per warpgroup, and of columns per copy."""
 _BAND = 16
-"""Heads that share L2 when keys are seen in order."""
+"""Number of heads that share L2 if attention is causal."""
 _STRIP = 16 * 128
 _REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-"""Registers of a thread that copies, and of one that multiplies, by the number of the latter's
-warpgroups; one alone copies itself.
+"""Registers of a thread that copies, and of one that multiplies, by the number of warpgroups that
+multiply; a single warpgroup copies for itself.
 """
 
 
@@ -139,7 +139,7 @@ def name(call: Call) -> str:
 
 
 def _altered(call: Call) -> bool:
-    """Whether scores are more than products: capped, masked, or filled with a finite number."""
+    """Whether scores are capped, masked, or filled with a finite number."""
     a = call.attributes
     skips = a["order"] == "none" or a["fill"] == -inf
     return bool(a["mask_kind"] != "none" or a["softcap"] > 0 or not skips)
@@ -154,11 +154,11 @@ def refusal(call: Call, variant: Variant) -> str:
     step = MAP_ALIGN // 2
     steps = [s for v in views for s in (*v.strides[:-1], v.offset) if isinstance(s, int)]
     if any(s % step for s in steps):
-        return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
+        return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
     if call.attributes["scale"] <= 0:
-        return "the largest score is that of the largest product"
+        return "the scale is not positive"
     if p["groups"] > 2 and (max(heads_of(call)) > _WIDE or _altered(call)):
-        return "three warpgroups have no registers for more than products of short heads"
+        return "three warpgroups need short heads, and scores without cap or mask"
     return ""
 
 
@@ -200,7 +200,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def _instructions(tile: HeadTile) -> list[Instruction]:
-    """Return the products of queries and keys, and of weights and values."""
+    """Return the instructions for queries times keys, and for softmax weights times values."""
     return [Instruction(tile.keys, False, True), Instruction(tile.depth_v, True, False)]
 
 

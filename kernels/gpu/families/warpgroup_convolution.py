@@ -1,7 +1,7 @@
-"""Implicit-GEMM convolution by warpgroups, for sm_90a: tensor maps bring the pixels of each tap.
+"""Implicit-GEMM convolution by warpgroups for sm_90a; tensor maps copy the pixels of each tap.
 
-The matmul is that of :mod:`convolution`; its depth is taps × channels, 64 channels at a time, of
-which the last ones may lie outside the image: copies bring zeros.
+The matmul is that of :mod:`convolution`.  Its depth is taps × channels, in steps of 64 channels of
+a tap.  If the image has fewer channels than a step, the copy fills the others with zeros.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["CHANNELS", "launch", "name", "operands", "parameters", "refusal", "r
 
 CHANNELS = 64
 _FEW_TAPS, _LEAST_CHANNELS = 16, (16, 32)
-"""Channels from which on zeros are worth their products, for windows of few and of many taps."""
+"""Minimum channels for which padding to 64 channels pays, for few taps and for many taps."""
 _MOST_STEP, _MOST_TAP = 8, 255
-"""Largest stride of a window, and distance of a tap from the first."""
+"""Maximum stride of a window, and maximum distance of a tap from the first."""
 
 
 def _product(call: Call) -> Call:
-    """Return the matmul with a contiguous left operand, which the window stands for."""
+    """Return the matmul, with a contiguous left operand in place of the window."""
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
@@ -58,7 +58,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def refusal_of_image(call: Call) -> str:
-    """Return why tensor maps cannot bring the pixels of a call's windows, or "" if they can."""
+    """Return why tensor maps cannot copy the pixels of a call's windows, or "" if they can."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a = named["x"], named["w"], call.attributes
     try:
@@ -70,14 +70,14 @@ def refusal_of_image(call: Call) -> str:
     taps, channels = product(tuple(w.dims[1:3])), w.dims[-1]
     few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:3]
     if not isinstance(channels, int) or channels < _LEAST_CHANNELS[not few]:
-        return f"a copy takes {CHANNELS} channels of a pixel"
+        return f"too few channels, or an unknown number: a step has {CHANNELS}"
     step = MAP_ALIGN // int(TYPES[call.dtype].size)
     known = [s for s in (*x.strides[:-1], x.offset, w.offset, channels) if isinstance(s, int)]
     if any(s % step for s in known):
-        return f"tensor maps need pixels that are {MAP_ALIGN} bytes apart, or a multiple"
+        return f"tensor maps need pixel strides that are multiples of {MAP_ALIGN} bytes"
     reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
     if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP:
-        return "tensor maps take windows with short steps and near taps"
+        return "tensor maps do not support such large strides or dilations"
     return ""
 
 
@@ -96,7 +96,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def operands(call: Call, m: int, n: int) -> tuple[list[Argument], list[Argument], Extent]:
-    """Return maps of m pixels and n filters, where a window lies, and the steps of the depth."""
+    """Return maps of m pixels and n filters, the window's arguments, and the depth's steps."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a, own = named["x"], named["w"], call.attributes, TYPES[call.dtype]
     _, height, width, channels = x.dims

@@ -1,6 +1,7 @@
-"""Matmul of warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16 and bf16.
+"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16 and bf16.
 
-One warpgroup copies tiles of both operands by tensor maps; two multiply.  Blocks loop over tiles.
+One warpgroup copies tiles of both operands by tensor maps; two others multiply.  Blocks loop over
+tiles.
 """
 
 from __future__ import annotations
@@ -47,30 +48,30 @@ __all__ = ["MOST_PARTS", "launch", "name", "parameters", "refusal", "shared"]
 
 _DEPTH = 64
 _ROWS = 64
-"""Rows of one instruction."""
+"""Number of rows that one instruction multiplies."""
 _WARPS = 8
-"""Warps that multiply."""
+"""Number of warps that multiply."""
 _STRIP = 16 * 128
-"""Bytes in which a warp exchanges a tensor of the epilogue."""
+"""Bytes of shared memory through which a warp exchanges a tensor of the epilogue."""
 _WIDEST = SwizzleMode.XOR8
 _BAND = 8
-"""Rows of tiles that are computed before the next column of tiles."""
+"""Number of tiles of a column that are computed before those of the next column."""
 _PRODUCER, _CONSUMER = 24, 240
 """Registers of a thread that copies, and of one that multiplies."""
 _MOST_SUMS = 128
-"""Sums of a thread beside which the addresses of an epilogue fit its registers."""
+"""Maximum sums of a thread that leave registers for the addresses of an epilogue."""
 _ADDRESSES = {False: 72, True: 93}
-"""Registers of a thread that hold neither sums nor operands asked for ahead, by ``pingpong``."""
+"""Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
 _MOST_AXES = 5
-"""Axes of a tensor map."""
+"""Maximum number of axes of a tensor map."""
 _BARRIER, _WORD = 8, 4
 MOST_PARTS = 8
-"""Parts of a row of x whose sums a thread adds up."""
+"""Maximum number of partial sums of a row of x that a thread adds up."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """An operand of the epilogue that varies along the columns alone, staged in shared memory."""
+    """An epilogue operand that varies along the columns only, staged in shared memory."""
 
     name: str
     element: str
@@ -80,10 +81,10 @@ class Vector:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A tensor of the epilogue that turns between runs and fragments in shared memory.
+    """An epilogue tensor that is converted between runs and fragments through shared memory.
 
-    ``wide`` columns of 16 rows do so at a time.  ``ahead`` tells how many times that much is asked
-    for before it is used.
+    16 rows of ``wide`` columns are converted at a time.  ``ahead`` is the number of such pieces
+    that are prefetched.
     """
 
     name: str
@@ -100,28 +101,28 @@ class Exchange:
 
     @property
     def runs(self) -> int:
-        """Runs of 16 bytes in a row."""
+        """Number of runs of 16 bytes in a row."""
         return self.layout.pitch // 16
 
     @property
     def rounds(self) -> int:
-        """Runs of a lane."""
+        """Number of runs per lane."""
         return 16 * self.runs // WARP
 
     @property
     def pair(self) -> str:
-        """What turns a lane's first pair of columns into that of block j and row half h."""
+        """C expression that moves a lane's offset from its first pair to block j, half h."""
         block = 8 * self.size
         place = self.layout.expression("h * 8", f"j * {block} / 16")
         return f"({place} + j * {block} % 16)"
 
     @property
     def round(self) -> str:
-        """What turns a lane's first run into that of round p."""
+        """C expression that moves a lane's offset from its first run to that of round p."""
         return f"({self.layout.expression(f'p * {WARP // self.runs}', '0')})"
 
     def accesses(self) -> list[Access]:
-        """Return the accesses to pairs and to runs."""
+        """Return the shared-memory accesses to pairs of columns and to runs."""
         found = []
         for j in range(self.wide // 8):
             for top in (0, 8):
@@ -159,7 +160,7 @@ class Tile:
 
     @property
     def tall(self) -> int:
-        """Instructions that cover the rows of a warpgroup."""
+        """Number of instructions that cover the rows of a warpgroup."""
         return self.m // _ROWS // (1 if self.pingpong else 2)
 
     @property
@@ -184,7 +185,8 @@ class Tile:
 def _proved(tile: Tile, exchanged: tuple[Exchange, ...]) -> Tile:
     """Prove a tile's layouts and pipeline; raises GraphError otherwise.
 
-    Pairs of 4-byte elements meet banks twice, which no program has between its calls.
+    Accesses to pairs of 4-byte elements are not checked: they have bank conflicts, but programs
+    store no such elements between calls.
     """
     prove_read(tile.a, _ROWS)
     prove_read(tile.b, tile.n)
@@ -203,7 +205,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
-    """Return the staged operands: the bias, and those of the chain that are one row."""
+    """Return the staged operands: the bias, and the chain's operands that are one row."""
     found = list[tuple[str, DType]]()
     if tensor_core_matmul.views_by_operand(call)["bias"] is not None:
         found.append(("bias", DType.F32))
@@ -219,7 +221,7 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
 
 
 def _moments_at(call: Call, variant: Variant) -> int:
-    """Return where the moments of a warpgroup's rows lie, behind its staged operands."""
+    """Return the offset of the moments of a warpgroup's rows, after its staged operands."""
     n, first = variant.params["n"], shared_layout(call, variant).vectors_at
     return first + sum(-(-n * v.size // 16) * 16 for v in vectors_of(call, variant))
 
@@ -244,18 +246,18 @@ def name(call: Call) -> str:
 
 
 def _counted(call: Call) -> bool:
-    """Whether sums of the result's rows are asked for."""
+    """Whether the call requests sums of the result's rows."""
     return row_sum_views(call)[1] is not None
 
 
 def row_sum_views(call: Call) -> tuple[View | None, View | None]:
-    """Return the views of sums of rows: of x, and of the first result."""
+    """Return the views of the sums of x's rows, and of the sums of the first result's rows."""
     named = tensor_core_matmul.views_by_operand(call)
     return named.get("x_sums"), named.get("y_sums")
 
 
 def _axes(view: View, batch: int) -> list[int]:
-    """Return the batch axes along which an operand differs."""
+    """Return the batch axes along which an operand varies."""
     steps = strides_of(view, batch)[:-2]
     return [axis for axis, step in enumerate(steps) if step != 0]
 
@@ -276,45 +278,45 @@ def refusal(call: Call, variant: Variant) -> str:
     for view in (x, w):
         fixed_ones = [s for s in (*view.strides[:-1], view.offset) if isinstance(s, int)]
         if any(s % step for s in fixed_ones):
-            return f"tensor maps need rows that are {MAP_ALIGN} bytes apart, or a multiple"
+            return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
         if len(_axes(view, batch)) + 2 > _MOST_AXES:
             return f"tensor maps have at most {_MOST_AXES} axes"
     if any(
         int(t.size) > _WORD for t in (*chain_of(call).operand_types, *chain_of(call).result_types)
     ):
-        return "the epilogue exchanges elements of up to 4 bytes"
+        return "the epilogue has elements of more than 4 bytes"
     tile = shared_layout(call, variant)
     if tile.crowded and "full" in chain_of(call).operands[1:]:
-        return "sums leave no registers for a matrix that the epilogue reads"
+        return "accumulators leave no registers for a matrix that the epilogue reads"
     if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
                                                          strict=True)):  # fmt: skip
-        return "sums leave no registers to store uneven rows in runs"
+        return "accumulators leave no registers to store unaligned rows in runs"
     if call.attributes["layout"] == "kn" and variant.params["n"] % _DEPTH:
-        return "a tile of [K, N] consists of panels of 64 columns"
+        return "w is stored as [K, N], and the tile's columns are no multiple of 64"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
-        return "the epilogue's vectors leave no room for the tile"
+        return "the epilogue's vectors leave no shared memory for the tile"
     return ""
 
 
 def _uneven(y: View, dtype: DType) -> bool:
-    """Whether a result's rows are known not to begin where runs of 16 bytes do."""
+    """Whether a result's rows are known not to be aligned to 16 bytes."""
     step = y.strides[-2]
     return isinstance(step, int) and step * int(dtype.size) % MAP_ALIGN != 0
 
 
 def _refusal_of_sums(call: Call, variant: Variant) -> str:
-    """Return why a variant cannot normalise rows of x or sum those of the result, or ""."""
+    """Return why a variant cannot normalise rows of x, or sum rows of the result; else ""."""
     (taken, made), normed = row_sum_views(call), tensor_core_matmul.norm_of(call) != "none"
     if normed and (taken is None or batch_of(call)):
-        return "rows of x are not normalised on the way, without sums of a single matrix"
+        return "the kernel normalises rows of one matrix only, and needs their sums"
     if normed and shared_layout(call, variant).crowded:
-        return "sums leave no registers for what a norm takes"
+        return "accumulators leave no registers for a norm"
     if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
-        return f"at most {MOST_PARTS} sums of a row are added up"
+        return f"the kernel adds up at most {MOST_PARTS} partial sums of a row"
     width = tensor_core_matmul.views_by_operand(call)["y"][0].dims[-1]
     part = variant.params["n"]
     if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
-        return "sums are asked for of other columns than those of a tile"
+        return "partial sums are requested of other columns than a tile's"
     return ""
 
 
@@ -395,7 +397,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def _narrow(chain: Chain) -> set[str]:
-    """Return the operands of a chain that are one number for each row, or for all."""
+    """Return the operands of a chain that hold one number per row, or a single number."""
     return {
         f"x{x.index}" for x in chain_parameters.operands(chain)[1:] if x.kind in ("col", "scalar")
     }
@@ -406,7 +408,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument:
-    """Return the tensor map of an operand, over the batch axes along which it differs."""
+    """Return the tensor map of an operand, with the batch axes along which it varies."""
     axes = _axes(view, batch)
     missing = batch + 2 - len(view.dims)
     dims = tuple(view.dims[axis - missing] for axis in axes)
@@ -431,7 +433,7 @@ def launch_over(
     depth: Extent,
     more: Sequence[Argument],
 ) -> Launch:
-    """Return the launch of a matmul over the operands of ``maps``, with ``more`` arguments."""
+    """Return the launch of a matmul with the tensor maps ``maps`` and the arguments ``more``."""
     named, chain, batch = tensor_core_matmul.views_by_operand(call), chain_of(call), batch_of(call)
     tile, made = shared_layout(call, variant), list(maps)
     if named["bias"] is not None:

@@ -32,13 +32,13 @@ from tracea_graph.ops.resize import ResizeParams
 __all__ = ["lower_conv", "lower_pool", "lower_resize"]
 
 _RUN, _MOST_PACKED = 8, 128
-"""Channels of 16 bytes, and the most numbers that one row of a packed filter has."""
+"""Number of channels in 16 bytes, and maximum numbers in one row of a packed filter."""
 _MOST_SIDE = 1024
-"""Largest side of an image that a pool takes whole."""
+"""Maximum side of an image that one pool reduces whole."""
 _FILLED, _MOST_PARTS = 132 * 32, 8
-"""Channels of all images from which on their pools fill a GPU, and most parts of an image."""
+"""Channels of all images that fill a GPU (fewer are split), and maximum parts of an image."""
 _WHOLE = 64
-"""Numbers of a row that a tensor map copies."""
+"""Numbers in one row of a tensor map's copy."""
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
 
@@ -63,7 +63,7 @@ def lower_conv(
     w: GpuProgramWriter, p: ConvParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     if p.window.rank > 2 or p.layout is not PLAIN:
-        raise LackingError("GPU convolutions are over one or two axes")
+        raise LackingError("GPU kernels convolve over one or two spatial axes only")
     x, weight, bias, epilogue_inputs = p.split(operands)
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
     shape: Shape = spec.shape or ()
@@ -90,7 +90,7 @@ def lower_conv(
 def _pixels(w: GpuProgramWriter, value: Value) -> Value | None:
     """View an epilogue operand as pixels by channels, copying it if its layout requires that.
 
-    Returns None for a broadcast operand whose pixels do not have one stride.
+    Returns None for a broadcast operand whose pixels have no constant stride.
     """
     for one in (value, None):
         one = one or w.again(value, value.dtype, LAST)
@@ -110,7 +110,7 @@ def _conv(
     chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
-    """Write one launch, or one for each group unless the convolution is dense or depthwise."""
+    """Write one call, or one for each group if the convolution is grouped but not depthwise."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
     if (packed := _packed(w, p, x, weight)) is not None:
         px, pw, window = packed
@@ -143,10 +143,10 @@ def _packed(
 ) -> tuple[View, View, dict[str, tuple[int, ...]]] | None:
     """Pack an image of few channels so that a row of a filter reads one run of memory.
 
-    Pixels get 4 or 8 channels and zeros around the image; the pixels that a filter's row reads
-    become the channels of one tap.  Where windows are two lines apart, two lines lie side by side
-    and are one tap.  Returns the image, the filters and their window; None for convolutions that
-    do not gain.
+    Channels are padded to 4 or 8, and the image is padded with zeros.  The pixels that a row of a
+    filter reads become the channels of one tap.  If the vertical stride is 2, two lines may be
+    stored side by side and form one tap.  Returns the image, the filters and their window; None
+    for convolutions that do not gain from packing.
     """
     window = _window(p.window)
     (down, across), (top, left), (n, _, high, wide) = window["strides"], window["pads"], x.shape
@@ -185,7 +185,7 @@ def _packed(
 def _copy_lines(
     w: GpuProgramWriter, value: Value, padded: Value, lines: int, top: int, left: int
 ) -> None:
-    """Copy an image into a larger image of zeros: ``lines`` lines become channels of one."""
+    """Copy an image into a larger zeroed one; ``lines`` lines become channels of one line."""
     whole = View.dense(padded.view.buffer, (product(padded.shape),))
     w.chain(ZERO, [], [Value(whole, padded.dtype)])
     (_, channels, high, wide), (_, pixel, height, width) = value.shape, padded.shape
@@ -249,7 +249,7 @@ def _conv_call(
 
 
 def _deepened(w: GpuProgramWriter, weight: Value) -> Value:
-    """Return a matrix with zeros behind short rows: tensor maps copy whole rows faster."""
+    """Return a matrix with short rows padded with zeros: tensor maps copy full rows faster."""
     filters, channels = weight.shape
     if not isinstance(channels, int) or channels >= _WHOLE:
         return weight
@@ -261,9 +261,9 @@ def _deepened(w: GpuProgramWriter, weight: Value) -> Value:
 
 
 def _pixel_by_pixel(call: Call) -> list[View] | None:
-    """Return x, w, inputs and y of a 1 × 1 convolution as matrices, which are copied faster.
+    """Return x, w, inputs and y of a 1 × 1 convolution as matrices, which kernels copy faster.
 
-    None for other convolutions.
+    Returns None for other convolutions.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, weight, (y,) = named["x"], named["w"], named["y"]
@@ -289,7 +289,7 @@ def lower_pool(
         axes = tuple(range(-rank, 0))
         return lower_reduce(w, ReduceParams(kind, axes, not p.flat), operands, targets)
     if rank > 2:
-        raise LackingError("GPU pooling is over one or two axes")
+        raise LackingError("GPU kernels pool over one or two spatial axes only")
     (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
     shape: Shape = spec.shape or ()
     full: Shape = (*shape[:2], 1, shape[2]) if rank == 1 else shape
@@ -304,7 +304,7 @@ def lower_pool(
 
 
 def _whole_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value | None:
-    """Pool all pixels of an image with channels last; None for other images."""
+    """Pool all pixels of a channels-last image; return None if the image is not supported."""
     if len(x.shape) != 4 or x.view.strides[1] != 1 or x.dtype is not w.narrow:
         return None
     n, channels, *image = x.shape
@@ -337,7 +337,7 @@ def _pool_call(w: GpuProgramWriter, p: PoolParams, x: Value, y: Value) -> None:
 
 
 def _pool_parts(w: GpuProgramWriter, shape: Shape) -> int:
-    """Return in how many parts images are pooled first: more than one if few and large."""
+    """Return the number of parts that are pooled first; above 1 for few, large images."""
     n, channels = w.about(shape[0]), w.about(shape[1])
     high, wide = (size if isinstance(size, int) else 1 for size in shape[2:])
     if n is None or channels is None or n * channels > _FILLED:

@@ -28,9 +28,9 @@ Targets = Sequence[Value | None]
 
 
 def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DType:
-    """Return the type in which a result is stored: 16 bits if an operand has 16 bits.
+    """Return a result's storage type: ``w.narrow`` for float32 if an operand has that type.
 
-    Float masks down to the lowest float32 number are computed from integers and stay float32.
+    Masks that are computed from integers stay float32, because they may hold the lowest float32.
     """
     narrow = dtype is DType.F32 and any(v.dtype is w.narrow for v in operands)
     return w.narrow if narrow else dtype

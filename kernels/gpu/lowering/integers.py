@@ -27,14 +27,14 @@ __all__ = ["integer_call", "integer_pool", "lower_conv_integer", "lower_dynamic_
 
 _SUMS = Chain((FULL,), (), (0,))
 _RANGE_RUN, _MOST_BLOCKS = 4096, 264
-"""Elements that a block looks at for a tensor's range, and the most blocks: two for each SM."""
+"""Elements of which a block finds the range, and the maximum number of blocks: two for each SM."""
 
 
 def integer_call(
     w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
     made: Sequence[Value],
 ) -> None:  # fmt: skip
-    """Write the matmul of integers, whose epilogue reads ``seen`` and writes ``made``."""
+    """Write an integer matmul whose epilogue reads ``seen`` and writes ``made``."""
     assert p.integers is not None
     x, weight = operands[:2]
     right = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
@@ -50,7 +50,7 @@ def _typed(
     seen: Sequence[Value],
     made: Sequence[Value],
 ) -> Chain:
-    """Return the epilogue of sums that lie ``like`` its results, with the types it reads."""
+    """Return the typed epilogue of sums that have the layout of ``like``."""
     found = w.typed(chain or _SUMS, [Value(like.view, DType.F32), *seen], made)
     return replace(found, operands=(FULL, *found.operands[1:]))
 
@@ -72,12 +72,12 @@ def _append(
 
 
 def _plane(value: Value) -> Value:
-    """View a channels-last image of one axis as one of height 1."""
+    """View a channels-last 1-D image as a 2-D image of height 1."""
     return value.moved(ViewMove("unsqueeze", (1,))) if len(value.shape) == 3 else value
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
-    """Return the window's attributes for two axes."""
+    """Return the attributes of a 1-D or 2-D window for two axes."""
 
     def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
         return (alone, *numbers) if window.rank == 1 else tuple(numbers)
@@ -90,9 +90,9 @@ def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
 def lower_conv_integer(
     w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """One launch, or one for each group unless the convolution is dense or depthwise."""
+    """Write one call, or one for each group if the convolution is grouped but not depthwise."""
     if p.window.rank > 2 or p.layout not in (KN, NK):
-        raise LackingError("GPU convolutions of integers are over one or two axes")
+        raise LackingError("GPU kernels convolve integers over one or two spatial axes only")
     specs = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
     shape: Shape = specs[0].shape or ()
     made = [
@@ -124,7 +124,7 @@ def lower_conv_integer(
 
 
 def _pixels(w: GpuProgramWriter, value: Value, shape: Shape) -> Value:
-    """View an epilogue operand as pixels one step apart; copied if it does not lie so."""
+    """View an epilogue operand as pixels of one constant stride, copying it if needed."""
     stretched = _plane(value.stretched(shape))
     try:
         as_pixel_rows(stretched.view)
@@ -134,10 +134,10 @@ def _pixels(w: GpuProgramWriter, value: Value, shape: Shape) -> Value:
 
 
 def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
-    """Write the maxima of 8-bit integers, channels last."""
+    """Write max-pooling of 8-bit integers, channels last."""
     assert p.window is not None
     if p.window.rank > 2:
-        raise LackingError("GPU pooling is over one or two axes")
+        raise LackingError("GPU kernels pool over one or two spatial axes only")
     (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
     y = w.temp(x.dtype, spec.shape or ())
     w.call("integer_pool", x.dtype.short, x=_plane(x).view, y=_plane(y).view, **_window(p.window))
@@ -147,7 +147,7 @@ def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
 def lower_dynamic_quantize(
     w: GpuProgramWriter, p: DynamicQuantizeParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """Find scale and zero point in one launch, and round by them in another."""
+    """Write two calls: one finds scale and zero point, the other quantizes with them."""
     x = w.dense(operands[0])
     types = (DType.U8, DType.F32, DType.U8)
     shapes: tuple[Shape, ...] = (x.shape, (), ())

@@ -83,7 +83,7 @@ def _concatenated(
 def _repeated(
     w: GpuProgramWriter, x: Value, factors: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
-    """Repeat every position by its axis's factor, by reading from axes of stride 0."""
+    """Repeat positions by their axis's factor; the copy reads from axes of stride 0."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or destination(w, x.dtype, shape, like, None)
     dims, froms, tos = list(x.shape[:2]), list(x.view.strides[:2]), list(made.view.strides[:2])
@@ -122,7 +122,7 @@ def _copied(
     froms: Sequence[Extent],
     tos: Sequence[Extent],
 ) -> Value:
-    """Copy between views of x and of the result that differ in strides only."""
+    """Copy between views of x and of ``made`` that differ in strides only."""
     source = View(x.view.buffer, tuple(dims), tuple(froms), x.view.offset)
     target = View(made.view.buffer, tuple(dims), tuple(tos), made.view.offset)
     w.copy(Value(source, x.dtype), Value(target, made.dtype))
@@ -132,7 +132,7 @@ def _copied(
 def _padded(
     w: GpuProgramWriter, x: Value, sizes: Sequence[Extent], shape: Shape, target: Value | None
 ) -> Value:
-    """Fill with zeros, then copy the interior; negative pads crop."""
+    """Pad with zeros: fill the result, then copy the interior.  Negative pads crop."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or destination(w, x.dtype, shape, like, None)
     w.chain(ZERO, [], [made])
@@ -155,7 +155,7 @@ def _dealt(
     shape: Shape,
     target: Value | None,
 ) -> Value:
-    """Interleave one operand for each place of a ``sides`` window over the spatial axes."""
+    """Interleave operands, one for each position in a window of size ``sides``."""
     like = replace(parts[0], view=replace(parts[0].view, dims=shape))
     made = target or destination(w, parts[0].dtype, shape, like, None)
     for part, places in zip(parts, np.ndindex(*sides), strict=True):
@@ -171,7 +171,7 @@ def _dealt(
 def _frames(
     w: GpuProgramWriter, x: Value, ints: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
-    """Unfold along the first axis: one copy for each tap, of those windows that meet an image."""
+    """Unfold the first axis: one copy per tap, of the windows whose tap is in the image."""
     taps, stride, dilation, before, after = ints
     made = target or w.temp(x.dtype, shape)
     if before or after:
@@ -201,7 +201,7 @@ def _bordered(
     shape: Shape,
     target: Value | None,
 ) -> Value:
-    """Copy the interior, then borders above and below, then those left and right of all rows."""
+    """Pad by reflection or edge: copy the interior, top and bottom borders, then the sides."""
     like = replace(x, view=replace(x.view, dims=shape))
     made = target or destination(w, x.dtype, shape, like, None)
     top, left, bottom, right = pads
@@ -223,7 +223,8 @@ def _mirrored(
 ) -> Value:
     """View the elements that a border repeats, in the order of the border.
 
-    ``edge`` is the position next to the border; the elements lie ``towards`` 1 or -1 from it.
+    ``edge`` is the position next to the border.  The elements come after it if ``towards`` is 1,
+    and before it if -1.
     """
     step = value.view.strides[axis]
     steps, start = list(value.view.strides), edge

@@ -1,7 +1,7 @@
 """Lower a fused region to a program of kernel calls.
 
 Extents in a program are symbols that the node's inputs bind.  Each op has a lowering function that
-accepts values of any layout and returns its results with the layouts they have.
+accepts values of any layout, and chooses the layouts of its results.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ __all__ = ["MOST_GUARDED", "calls_of", "lower", "lower_guard"]
 
 MOST_GUARDED = 64
 TF32 = "tf32"
-"""Stands for a step that stores float32 and rounds factors of products to tf32."""
+"""Precision of a step that stores float32 and rounds matmul operands to tf32."""
 _TRUE = Chain((), (Step("equal", (0.0, 0.0)),), (0,))
 Lowering = Callable[[GpuProgramWriter, Any, Sequence[Value], Targets], list[Value]]
 
@@ -103,7 +103,7 @@ def calls_of(graph: TileGraph, region: Region) -> list[Call]:
 def _signature(
     graph: TileGraph, region: Region
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
-    """Return the operands over symbols local to the program, and where each symbol is bound."""
+    """Return the operands' specs with symbols local to the program, and what binds each symbol."""
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")
     specs = replace_clipped_sizes([graph.spec(v) for v in region.operands])
@@ -126,7 +126,7 @@ def _written(
 
 
 def _narrow(step: RegionStep, operands: Sequence[Value]) -> DType:
-    """Return the type in which a step stores numbers; moves keep that of their operand."""
+    """Return the type in which a step stores numbers; a view or copy keeps its operand's type."""
     params = step.params
     moves = isinstance(params, LayoutParams) or (
         isinstance(params, ElementwiseParams) and not params.chain.steps
@@ -177,7 +177,7 @@ def lower_guard(specs: Sequence[TensorSpec]) -> Program:
     Raises ValueError if a size is symbolic.
     """
     if any(s.shape is None or any(not isinstance(d, int) for d in s.shape) for s in specs):
-        raise ValueError("a guard compares tensors of known sizes")
+        raise ValueError("a guard can only compare tensors of known sizes")
     w = GpuProgramWriter((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
     slots, (result,) = w.slots("input"), w.slots("output")
     w.chain(_TRUE, [], [result])

@@ -68,7 +68,7 @@ def product_call(
 
 
 def _kind(kind: str, value: Value) -> str:
-    """Return the kind of an epilogue's input, which is one row if it has no stride along rows."""
+    """Return the kind of an epilogue's input: "row" if its stride along the rows is 0."""
     return ROW if kind == FULL and value.view.strides[-2:] == (0, 1) else kind
 
 
@@ -118,7 +118,7 @@ def _block_sparse_call(
     w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
     seen: Sequence[Value], made: Sequence[Value],
 ) -> None:  # fmt: skip
-    """Write a matmul over stored blocks, and before it what finds numbers that are not finite."""
+    """Write a matmul over stored blocks, after a call that finds infinities and NaNs in x."""
     blocks, places = (operands[0], *p.stored(operands))[1:]
     bias = p.split(operands)[2]
     x = w.dense(w.matrix(operands[0]), w.narrow)
@@ -147,7 +147,7 @@ def _after(
     targets: Targets,
     affine: Sequence[Value],
 ) -> list[Value]:
-    """Return a matmul's results, made of what its call writes: parts of it, or its norm."""
+    """Return a matmul's results from what its call wrote: splits of it, or a norm of it."""
     whole = made[0]
     if p.splits:
         starts = [sum(p.splits[:i]) for i in range(len(p.splits))]
@@ -161,9 +161,9 @@ def _after(
 
 
 def _converted(w: GpuProgramWriter, weight: Value) -> bool:
-    """Whether a weight is converted before it is multiplied, and may change its order then.
+    """Whether a weight is converted before it is multiplied, and may be transposed with it.
 
-    Kernels read weights faster column by column; constants are converted once.
+    Kernels read weights faster column by column.  Constants are converted only once.
     """
     return w.narrow in HALVES and weight.dtype is not w.narrow
 
@@ -173,7 +173,7 @@ _LEAST_DEPTH, _MOST_PARTS = 192, 4
 
 
 def _split(w: GpuProgramWriter, p: GemmParams, x: Value) -> int:
-    """Return the number of splits of the depth of a matmul that a norm follows.
+    """Return into how many parts to split the depth of a matmul that is followed by a norm.
 
     Only matmuls with few rows are split, because they have too few tiles for a GPU.
     """
@@ -276,7 +276,7 @@ def lower_matmul(
 
 
 def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
-    """Flatten the batch into the rows if all matmuls share w and the rows have one stride."""
+    """Flatten the batch into the rows if all matmuls share w and all rows have one stride."""
     outer = len(left.shape) - 2
     if outer and all(s == 0 for s in right.view.strides[:outer]):
         try:
@@ -307,7 +307,7 @@ def lower_attention(
     out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
     mask, kind = None, p.mask
     if p.tiles is not None:
-        raise LackingError("GPU attention has no tiles set by hand")
+        raise LackingError("GPU attention kernels do not support tiles set by hand")
     if kind != "none":
         full: Shape = (batch, p.heads, queries, keys)
         held = operands[3]
@@ -330,7 +330,7 @@ def lower_attention(
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
     if max(p.head, p.head_v) > 256:
-        raise LackingError("GPU attention takes heads of up to 256 columns")
+        raise LackingError("GPU attention kernels support head sizes up to 256")
     w.call(
         "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
         positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,

@@ -1,10 +1,10 @@
 """Fold norms into the matmuls that read them, so that no launch computes a norm alone.
 
-The first matmul behind a norm reads the rows as they were before it.  It multiplies them by
-weights that hold gamma, takes the rows' moments meanwhile, or of many rows from sums that the
-matmul before it wrote, and corrects its sums in the epilogue.
-Later epilogues normalise the same rows with these moments.  A norm that nobody reads any more is
-dropped.
+The first matmul after a norm reads the rows from before the norm, multiplies them by weights that
+include gamma, and corrects its sums in the epilogue.  A matmul of few rows computes the rows'
+moments while it multiplies; one of many rows computes them from sums that the previous matmul
+wrote.  Later epilogues normalise the same rows with these moments.  A norm that has no readers
+left is dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _BLOCK = 64
-"""What the depth of a matmul of few rows is a multiple of."""
+"""The depth of a matmul of few rows must be a multiple of this."""
 _SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 
@@ -50,7 +50,7 @@ class FoldedMatmul:
 
 
 def few_rows(w: GpuProgramWriter, p: GemmParams, x: Value) -> bool:
-    """Whether a matmul is for the kernels of few rows at the likely sizes."""
+    """Whether a matmul uses the kernels of few rows at the likely sizes."""
     rows = w.about(product(x.shape[:-1]))
     if w.narrow not in HALVES or p.k % _BLOCK or rows is None:
         return False
@@ -58,7 +58,7 @@ def few_rows(w: GpuProgramWriter, p: GemmParams, x: Value) -> bool:
 
 
 def by_columns(w: GpuProgramWriter, p: GemmParams, weight: Value) -> Value:
-    """Return a weight in the type that is multiplied, stored column by column (NK)."""
+    """Return a weight in the type that the matmul uses, stored column by column (NK)."""
     if p.layout != KN:
         return w.typed_as(weight, w.narrow)
     return w.again(weight, w.narrow, (1, 0)).transposed((1, 0))
@@ -67,7 +67,7 @@ def by_columns(w: GpuProgramWriter, p: GemmParams, weight: Value) -> Value:
 def fold_norm(
     w: GpuProgramWriter, p: GemmParams, x: Value, weight: Value, bias: Value | None
 ) -> FoldedMatmul | None:
-    """Return the operands of a matmul that repeats the norm of x; None if x is not of a norm."""
+    """Return the operands of a matmul that computes the norm of x itself; None if it cannot."""
     held = w.normed.get(x.view.buffer)
     if held is None or held.y != w.matrix(x).view:
         return None
@@ -114,9 +114,9 @@ def _sums(w: GpuProgramWriter, data: Sequence[Value], chain: Chain) -> Value:
 def normalised_later(
     w: GpuProgramWriter, chain: Chain, inputs: Sequence[Value]
 ) -> tuple[Chain, list[Value]]:
-    """Let an epilogue compute norms among its inputs from the rows before them.
+    """Let an epilogue compute those of its inputs that are norms from the rows before the norms.
 
-    Inputs are matrices.  Norms without moments yet are read as they are.
+    Inputs are matrices.  A norm whose moments no matmul has computed yet remains an input.
     """
     made = list(inputs)
     for place, value in enumerate(inputs, 1):
@@ -144,7 +144,7 @@ def _spread(value: Value, whole: View, tall: bool) -> Value:
 
 
 def _before(chain: Chain, place: int, ops: Sequence[str]) -> Chain:
-    """Return a chain in which an operand first goes through steps with operands that are added."""
+    """Return a chain that first applies ``ops`` to the operand ``place``, with added operands."""
     count, more = len(chain.operands), len(ops)
     first = tuple(
         Step(op, (place if not i else count + more + i - 1, count + i)) for i, op in enumerate(ops)
@@ -165,7 +165,7 @@ def _before(chain: Chain, place: int, ops: Sequence[str]) -> Chain:
 
 
 def drop_unread_norms(w: GpuProgramWriter) -> None:
-    """Drop norms whose results were only read by matmuls that repeat them."""
+    """Drop norms that have no readers, because every reader computes the norm itself."""
     for y, held in w.normed.items():
         read = any(
             view is not None and view.buffer == y and not operand.written

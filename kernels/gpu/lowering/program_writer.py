@@ -21,10 +21,10 @@ HALVES = (DType.F16, DType.BF16)
 
 @dataclass
 class NormedRows:
-    """A norm whose result is a matrix in scratch: the rows before it, and how to repeat it.
+    """A norm whose result ``y`` is a scratch matrix: its input rows, and how to compute it again.
 
-    ``moments`` are the rows' means and inverse deviations, once a matmul has taken them; ``sums``
-    those of parts of the rows, once the matmul that makes them is asked for them.
+    ``moments`` are the rows' means and inverse standard deviations, once a matmul computes them.
+    ``sums`` are sums of parts of the rows, once the matmul that computes the rows writes them.
     """
 
     y: View
@@ -40,9 +40,9 @@ class NormedRows:
 class GpuProgramWriter(ProgramWriter):
     """Collects the calls of a program.
 
-    ``narrow`` is the type in which numbers are stored between calls, ``rounds`` whether float32
-    factors of products may be rounded to tf32; ``sizes`` are likely values of symbols; ``normed``
-    holds the norms that matmuls can repeat, by the buffers of the results.
+    ``narrow`` is the type in which numbers are stored between calls.  ``rounds`` says whether
+    float32 operands of matmuls may be rounded to tf32.  ``sizes`` are likely values of symbols.
+    ``normed`` holds the norms that matmuls can compute again, by the buffer of the norm's result.
     """
 
     narrow: DType = DType.F32
@@ -65,7 +65,7 @@ class GpuProgramWriter(ProgramWriter):
 
     @property
     def multiplied(self) -> str:
-        """How factors are multiplied: float32 as tf32 numbers, or as sums of two of them."""
+        """Compute type of matmuls; float32 operands become one tf32 number, or a sum of two."""
         wide = "tf32" if self.rounds else "tf32x3"
         return wide if self.narrow is DType.F32 else self.narrow.short
 

@@ -22,7 +22,7 @@ def lower_recurrent(
     w: GpuProgramWriter, p: RecurrentParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     if p.layout != PLAIN_GATES or p.hidden > _LARGEST:
-        raise LackingError(f"GPU cells have up to {_LARGEST} units")
+        raise LackingError(f"GPU kernels support recurrent cells of up to {_LARGEST} units")
     x, weight, back, bias, rest, initial = p.split(operands)
     steps, batch, _ = x.shape
     ahead = w.temp(DType.F32, (p.directions, steps, batch, p.gates * p.hidden))

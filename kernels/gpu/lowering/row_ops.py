@@ -86,7 +86,7 @@ def lower_embedding(
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
     kinds = {v.dtype for v in numbers}
     if len(kinds) > 1 or not kinds <= {DType.I32, DType.I64}:
-        raise LackingError("GPU look-ups take indices of one type, of 32 or 64 bits")
+        raise LackingError("GPU embedding kernels need indices of one type, int32 or int64")
     rank = max(len(v.shape) for v in numbers)
     rows: Shape = tuple(_wide(numbers, rank, axis) for axis in range(rank))
     full = (*rows, tables[0].shape[-1])
@@ -116,7 +116,7 @@ def _wide(numbers: Sequence[Value], rank: int, axis: int):  # type: ignore[no-un
 def _same(tables: Sequence[Value]) -> DType:
     kinds = {t.dtype for t in tables}
     if len(kinds) > 1:
-        raise LackingError("GPU look-ups take tables of one type")
+        raise LackingError("GPU embedding kernels need tables of one type")
     return kinds.pop()
 
 
@@ -125,7 +125,7 @@ def lower_take(
 ) -> list[Value]:
     x, ids = operands
     if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:
-        raise LackingError("GPU kernels of GatherElements take floats of up to four axes")
+        raise LackingError("GPU kernels of GatherElements need floats of up to four axes")
     shape = (*x.shape[:-1], ids.shape[-1])
     target = targets[0]
     y = target if target and target.dtype is x.dtype else w.temp(x.dtype, shape)
@@ -146,9 +146,9 @@ def _in_rows(
     full: Shape,
     gone: Sequence[int],
 ) -> tuple[list[Value], Chain | None, list[int]]:
-    """View operands as matrices whose columns are the ``gone`` axes, copying if needed.
+    """View operands as matrices whose columns are the axes ``gone``, copying them if needed.
 
-    Returns the matrices, the chain that is still to be applied or None, and the axis order.
+    Returns the matrices; the chain, or None if the copy has applied it; and the axis order.
     """
     kept = [a for a in range(len(full)) if a not in gone]
     order, groups = [*kept, *gone], (len(kept), len(gone))

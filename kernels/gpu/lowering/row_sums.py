@@ -1,7 +1,7 @@
-"""Let matmuls of many rows write the sums of their rows, from which others repeat norms.
+"""Let matmuls of many rows write sums of their rows, from which later matmuls compute norms.
 
-A tile of warpgroups adds up its part of a row in the epilogue.  The matmul behind the norm adds up
-the parts, so that no launch computes the norm alone.
+The epilogue of a warpgroup kernel adds up its tile's part of each row.  The matmul after the norm
+adds up the parts, so that no launch computes the norm alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["sums_of_rows"]
 
 
 def sums_of_rows(w: GpuProgramWriter, p: GemmParams, held: NormedRows) -> View | None:
-    """Return the sums of a norm's rows for a matmul that repeats the norm.
+    """Return the sums of a norm's rows for the matmul after the norm, which computes the norm.
 
-    None if the rows are not of a matmul of warpgroups, or if the matmul behind the norm has no
-    such kernel.  One with very many columns needs the largest tiles, which leave a norm no
-    registers, more than it needs to spare a launch.
+    Returns None if no warpgroup kernel computes the rows, or if the matmul after the norm has no
+    such kernel.  Also returns None if that matmul has very many columns: it then needs the largest
+    tiles, which leave no registers for a norm and save more time than a launch takes.
     """
     if p.n >= WIDE or w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < LEAST_SIDE:
         return None
@@ -36,7 +36,7 @@ def sums_of_rows(w: GpuProgramWriter, p: GemmParams, held: NormedRows) -> View |
 
 
 def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
-    """Ask the matmul that made a norm's rows for their sums."""
+    """Let the matmul that computes a norm's rows write their sums; return the sums, or None."""
     for place in reversed(range(len(w.calls))):
         call = w.calls[place]
         named: dict[str, Any] = CALLS.of(call).named(call)
@@ -64,7 +64,7 @@ def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
 
 
 def _likely_width(w: GpuProgramWriter, call: Call) -> int:
-    """Return the columns of a matmul's tile at the likely sizes; 0 if none is of warpgroups."""
+    """Return the columns of a matmul's tile at the likely sizes; 0 if not a warpgroup kernel's."""
     for variant, when in variants_of(call):
         if (w.about(when) or 0) > 0:
             return variant.params["n"] if variant.template == WARPGROUPS else 0

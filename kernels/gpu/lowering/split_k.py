@@ -23,11 +23,11 @@ _ROOM = 264
 _LEAST = {"gemm": 16, "conv": 9}
 """Minimum number of depth steps that outweighs the synchronization of the splits."""
 _MOST_SIDE = 64
-"""Largest tile side that is split; larger tiles are for matmuls with enough of them."""
+"""Maximum side of a tile that is split; matmuls with larger tiles have enough of them."""
 
 
 def add_split_k(w: GpuProgramWriter, call: Call) -> Call:
-    """Add split-K buffers to a call with small tiles and a long depth; keep other calls."""
+    """Return a call with small tiles and a long depth with split-K buffers; others unchanged."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     taps = named["w"].dims[1:] if call.op == "conv" else (named["x"].dims[-1],)
     depth, tile = product(tuple(taps)), variant_of(call).params

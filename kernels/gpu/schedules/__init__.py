@@ -1,5 +1,4 @@
-"""How the GPU backend's matrix multiplications and convolutions can be scheduled: what its tuner
-is told."""
+"""The search space of the tuner for matrix multiplications and convolutions on GPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ class GpuScheduleSpace:
 
     tile = ("m", "n", "k", "buffers", "split", "pingpong")
     least_us = 0.9
-    """Less is the hand-over from one kernel to the next alone."""
+    """A shorter time per call is only the time from one kernel to the next."""
     architecture: ProcessorFamily | None = None
 
     def __init__(self, catalog: GpuCatalog) -> None:
@@ -81,11 +80,11 @@ class GpuScheduleSpace:
         return bool(gpus()) and bool(level_of(gpus()[0].capability))
 
     def usual_gain(self, case: Case) -> float:
-        """Return 3 %."""
+        """Return 0.03, a gain of 3 %."""
         return 0.03
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return 1: what a kernel takes does not depend on the host's threads."""
+        """Return 1: the time of a GPU kernel does not depend on the number of host threads."""
         return (1,)
 
     def fixture(
@@ -96,12 +95,12 @@ class GpuScheduleSpace:
         return EventFixture(own, level, environment, self._copied(cache), sms)
 
     def _copied(self, cache: int | None) -> int:
-        """Return the bytes that buffers together must exceed: 0 if weights stay in L2."""
+        """Return the bytes that all copies of buffers must exceed; 0 if weights stay in L2."""
         return 2 * self.cache_bytes if cache is None else 0
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of L2, of an H100 if there is no GPU."""
+        """Bytes of L2 of this machine's GPU, or of an H100 if there is no GPU."""
         found = gpus()
         return (found[0].l2 if found else 0) or NOMINAL["sm_90a"].l2
 
@@ -111,16 +110,16 @@ class GpuScheduleSpace:
         return OperatorTopology(p.op, p.matrix_rows(case.rows), p.n, p.k, dtype=p.multiplies)
 
     def levels(self, level: str) -> tuple[str, ...]:
-        """Return the architecture alone: tiles of others are timed there."""
+        """Return only ``level``: tiles of other architectures are not timed on it."""
         return (level,)
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """Return the problem of a call; None if it multiplies no matrices of fixed sizes."""
+        """Return a call's problem; None if it is no matmul or convolution of fixed sizes."""
         of = {"gemm": matmul_of, "conv": conv_of}.get(call.op)
         return of(call) if of else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return a problem as JSON-ready values."""
         p = _own(problem)
         return {
             **p.key,
@@ -139,11 +138,11 @@ class GpuScheduleSpace:
         )  # fmt: skip
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
-        """Parse a schedule from its numbers by name."""
+        """Parse a schedule from a mapping of its field names to numbers."""
         return TileSchedule(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
-        """Return the tiles that an architecture has for a case; all 0 is the rule's."""
+        """Return the tiles that an architecture has for a case; all 0 is the rule's tile."""
         problem = _own(case.problem)
         known = [config_of(variant) for variant in tiles_of(problem, level, case.rows)]
         legal = {tuple(config[axis] for axis in _AXES) for config in known}
@@ -186,11 +185,11 @@ class GpuScheduleSpace:
         ]
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:
-        """Return nothing: what kernels take does not depend on an operand's contents."""
+        """Return an empty mapping: kernel times do not depend on an operand's contents."""
         return {}
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
-        """Return a program of the problem alone."""
+        """Return a program that consists of the problem's call only."""
         return _own(problem).program(schedules)
 
 

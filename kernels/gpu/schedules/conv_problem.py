@@ -1,4 +1,4 @@
-"""Convolutions as tuning problems: a window over images with channels last, for any number."""
+"""Convolutions as tuning problems: channels-last, for any number of images."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tracea_graph.ops.index_map import dense_strides
 __all__ = ["ConvolutionProblem", "conv_from_json", "conv_of"]
 
 _KINDS = ("full", "row", "scalar")
-"""How an operand of the epilogue is repeated: not, for every pixel, for all."""
+"""How an epilogue operand is broadcast: not at all, over the pixels, or over all numbers."""
 
 
 @dataclass(frozen=True)
 class ConvolutionProblem:
     """One convolution ``y = epilogue(x * w + bias)`` for any number of images.
 
-    ``image`` and ``result`` are (height, width, channels), ``reads`` says how each operand of the
-    epilogue is repeated; ``static`` whether the model fixes the number of images.
+    ``image`` and ``result`` are (height, width, channels).  ``reads`` says how each operand of the
+    epilogue is broadcast.  ``static`` says whether the model fixes the number of images.
     """
 
     image: tuple[int, int, int]
@@ -56,12 +56,12 @@ class ConvolutionProblem:
 
     @property
     def n(self) -> int:
-        """Filters."""
+        """Number of filters."""
         return self.result[2]
 
     @property
     def k(self) -> int:
-        """Taps of a filter times channels."""
+        """Depth of the matmul: taps of a filter times channels."""
         return prod(self.kernel) * self.image[2]
 
     @property
@@ -71,7 +71,7 @@ class ConvolutionProblem:
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
-        """None: only the numbers of images that a model runs with are tuned."""
+        """Empty: only the numbers of images that a model is used with are tuned."""
         return ()
 
     @property
@@ -93,7 +93,7 @@ class ConvolutionProblem:
 
     @property
     def stages(self) -> str:
-        """Empty: stages are a number of the tile."""
+        """Empty: the number of stages is part of the tile."""
         return ""
 
     @property
@@ -113,19 +113,19 @@ class ConvolutionProblem:
         }  # fmt: skip
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """Return the images of a call from the dims of x."""
+        """Return the number of images of a call from the dims of x."""
         return dims[0]
 
     def matrix_rows(self, images: int) -> int:
-        """Return the rows of the matmul: pixels of the results."""
+        """Return the number of rows of the matmul, which are the pixels of the results."""
         return images * prod(self.result[:2])
 
     def flops(self, rows: int) -> float:
-        """Operations for ``rows`` images."""
+        """Return the number of operations for ``rows`` images."""
         return 2.0 * self.matrix_rows(rows) * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Bytes of the filters, x and the results for ``rows`` images, each counted once."""
+        """Return the bytes of filters, x and results for ``rows`` images, each counted once."""
         size = float(self.element.size)
         return self.weight_bytes + size * rows * (prod(self.image) + prod(self.result))
 
@@ -136,7 +136,7 @@ class ConvolutionProblem:
         return f"{name} {window} {h}x{w} {c}->{self.n}{end}"
 
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program:
-        """Build a program of the problem alone; the last input is the previous one's result."""
+        """Build a program of this call only; its last input is the previous program's result."""
         inputs, outputs = list[TensorSpec](), list[TensorSpec]()
 
         def taken(dtype: DType, *shape: Extent) -> View:
@@ -172,8 +172,10 @@ class ConvolutionProblem:
 
 
 def conv_of(call: Call) -> ConvolutionProblem | None:
-    """Return the problem of a call; None for parts of images, packed images and symbolic sizes,
-    and for sums of parts of the depth."""
+    """Return the problem of a call.
+
+    Returns None for parts of images, packed images, symbolic sizes, and split-K.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, y, a = named["x"], named["w"], named["y"][0], call.attributes
     sizes = (*x.dims[1:], *y.dims[1:], *w.dims)
@@ -209,7 +211,7 @@ def conv_from_json(data: Mapping[str, Any], epilogue: Chain | None) -> Convoluti
 
     reads = tuple(str(kind) for kind in data["reads"])
     if not {*reads} <= {*_KINDS}:
-        raise ValueError(f"no operands are repeated as {reads}")
+        raise ValueError(f"epilogue operands cannot be broadcast as {reads}")
     return ConvolutionProblem(
         numbers("image"), numbers("result"), numbers("window"), str(data["dtype"]),
         numbers("strides"), numbers("dilations"), numbers("pads"), bool(data["bias"]), epilogue,

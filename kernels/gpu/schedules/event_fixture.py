@@ -1,8 +1,8 @@
-"""Time tiles of a matrix multiplication or convolution by events, in a process that has the GPU.
+"""Time tiles of a matrix multiplication or convolution by CUDA events, in a separate process.
 
-Each of both kernels is launched many times in a graph, as kernels of a program follow one another.
-Launches go through copies of the buffers that together exceed L2 where weights are cold, else over
-one.
+Each of the two kernels is launched many times in a graph, one after another, as in a program.  If
+weights are to be cold, the launches cycle through copies of the buffers that together exceed L2;
+else all launches use the same buffers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tracea_graph.tuning.tuning_problem import Case
 __all__ = ["DeviceWorker", "EventFixture", "request_for"]
 
 _LAUNCHES, _MOST_COPIES, _MOST_BYTES = 20, 256, 2 << 30
-"""Launches of a graph at least; copies of the buffers at most, and their bytes."""
+"""Minimum launches in a graph; maximum copies of the buffers, and maximum bytes of all copies."""
 _ANSWER_SECONDS = 30.0
-"""Time limit of an answer beside what the request asks for: opening a GPU takes seconds."""
+"""Seconds that an answer may take in addition to those requested: opening a GPU takes seconds."""
 _TYPES = {DType.F16: "FLOAT16", DType.BF16: "BFLOAT16"}
 
 
@@ -58,7 +58,7 @@ class DeviceWorker:
         )
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer to a request.  Raises WorkerError; the worker is then gone."""
+        """Return the answer to a request.  If it raises WorkerError, the worker has ended."""
         process = self._process
         assert process.stdin and process.stdout and process.stderr
         try:
@@ -74,7 +74,7 @@ class DeviceWorker:
         if not (line := process.stdout.readline()):
             said = process.stderr.read().decode(errors="replace").strip()
             self.stop()
-            raise WorkerError(f"the GPU's worker died: {said or 'it said nothing'}")
+            raise WorkerError(f"the GPU's worker died: {said or 'it printed nothing'}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             self.stop()  # a kernel's fault leaves the context unusable
@@ -88,10 +88,10 @@ class DeviceWorker:
 
 
 class EventFixture(AbstractContextManager["EventFixture"]):
-    """Times tiles of one case after another; use it in a ``with`` statement.
+    """Times the tiles of cases, one case at a time; use it in a ``with`` statement.
 
-    ``exceeded`` are the bytes that copies of the buffers must exceed together; 0 for one copy.
-    ``sms`` are the multiprocessors of the GPU.
+    ``exceeded`` is the number of bytes that all copies of the buffers must exceed together; 0
+    means one copy.  ``sms`` is the number of multiprocessors of the GPU.
     Raises BuildError if a kernel does not compile.
     """
 
@@ -190,7 +190,7 @@ def _kernel(
 def _argument(
     one: Argument, index: Mapping[Buffer, int], sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Describe a kernel's parameter: its bytes, or a place in a buffer, or a tensor map of it."""
+    """Describe a kernel's parameter: its bytes, an offset in a buffer, or a tensor map of one."""
     view = one.value
     if one.kind == "pointer" and isinstance(view, View):
         offset = evaluate(view.offset, sizes) * int(one.dtype.size)

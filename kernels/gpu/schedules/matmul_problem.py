@@ -39,14 +39,14 @@ __all__ = [
 TILE_FIELDS: Mapping[str, str] = MappingProxyType(
     {"m": "m", "n": "n", "k": "k", "buffers": "stages", "split": "split", "pingpong": "pingpong"}
 )
-"""Keys of a hint's tile, and the schedule fields they set."""
+"""Keys of a hint's tile, and the schedule field that each sets."""
 
 
 class TiledProblem(Problem, Protocol):
     """A problem whose calls run in tiles of :class:`TileSchedule`; it is hashable.
 
-    ``op`` is the call's, ``multiplies`` its element type; ``k`` and ``n`` are the depth and the
-    columns of the matmul that computes it.
+    ``op`` is the op of the call, ``multiplies`` its compute type.  ``k`` and ``n`` are the depth
+    and the columns of the matmul that the call equals.
     """
 
     op: ClassVar[str]
@@ -73,8 +73,8 @@ class TiledProblem(Problem, Protocol):
 class MatmulProblem:
     """One multiplication ``y[M,N] = epilogue(norm(x[M,K]) · w + bias)`` for any number of rows.
 
-    ``multiplies`` is the call's element type; ``static`` says whether the model fixes the rows,
-    which the rule for tiles then knows.
+    ``multiplies`` is the call's compute type.  ``static`` says whether the model fixes the number
+    of rows, so that the backend's rule for tiles knows it.
     """
 
     k: int
@@ -104,7 +104,7 @@ class MatmulProblem:
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
-        """None: only the rows that a model runs with are tuned."""
+        """Empty: only the numbers of rows that a model is used with are tuned."""
         return ()
 
     @property
@@ -126,7 +126,7 @@ class MatmulProblem:
 
     @property
     def stages(self) -> str:
-        """Empty: stages are a number of the tile."""
+        """Empty: the number of stages is part of the tile."""
         return ""
 
     @property
@@ -144,19 +144,19 @@ class MatmulProblem:
         }  # fmt: skip
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """Return the rows of a call from the dims of x."""
+        """Return the number of rows of a call from the dims of x."""
         return dims[0]
 
     def matrix_rows(self, rows: int) -> int:
-        """Return the rows of the matmul."""
+        """Return the number of rows of the matmul."""
         return rows
 
     def flops(self, rows: int) -> float:
-        """Operations for ``rows`` rows."""
+        """Return the number of operations for ``rows`` rows."""
         return 2.0 * rows * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Bytes of the weights, x and the results for ``rows`` rows, each counted once."""
+        """Return the bytes of weights, x and results for ``rows`` rows, each counted once."""
         return self.weight_bytes + float(self.element.size) * rows * (self.k + self.n)
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class MatmulProblem:
         return f"{norm}{name} {self.k}x{self.n}" + (" + epilogue" if self.epilogue else "")
 
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program:
-        """Build a program of the problem alone; the last input is the previous one's result."""
+        """Build a program of this call only; its last input is the previous program's result."""
         inputs, outputs, temps = list[TensorSpec](), list[TensorSpec](), list[Temp]()
 
         def taken(dtype: DType, *shape: Extent) -> View:
@@ -216,9 +216,9 @@ class MatmulProblem:
 
 
 def matmul_of(call: Call) -> MatmulProblem | None:
-    """Return the problem of a call; None for batches, symbolic sizes and sums in memory.
+    """Return the problem of a call.
 
-    Sums are those of parts of the depth, and those of rows that another call's norm reads.
+    Returns None for batches, symbolic sizes, split-K, and calls that exchange sums of rows.
     """
     if call.op != "gemm":
         return None
@@ -242,7 +242,7 @@ def matmul_of(call: Call) -> MatmulProblem | None:
 
 @cache
 def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant, ...]:
-    """Return the variants that compute a problem of so many rows on an architecture."""
+    """Return the variants that compute a problem with ``rows`` rows on an architecture."""
     architecture, call = ARCHITECTURES[level], problem.call(1)
     return tuple(
         v for v in VARIANTS
@@ -252,16 +252,16 @@ def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant,
 
 
 def variant_run(problem: TiledProblem, rows: int, schedule: TileSchedule, level: str) -> Variant:
-    """Return the variant that an architecture runs for a schedule at so many rows.
+    """Return the variant that an architecture runs for a schedule at ``rows`` rows.
 
-    Raises GraphError if it has none of the element type.
+    Raises GraphError if the architecture has no kernel for the compute type.
     """
     able = tiles_of(problem, level, rows)
     own = replace(schedule, max_rows=2**31 - 1)
     for variant, when in variants_of(problem.call(rows, (own,))):
         if variant in able and evaluate(when, {"m": rows}) > 0:
             return variant
-    raise GraphError(f"{level} has no kernel of {problem}")
+    raise GraphError(f"{level} has no kernel for {problem}")
 
 
 def config_of(variant: Variant) -> dict[str, int]:

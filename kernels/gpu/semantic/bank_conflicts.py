@@ -36,7 +36,7 @@ class Conflict:
 
     def __str__(self) -> str:
         who = ", ".join(map(str, self.lanes))
-        return f"lanes {who} want {self.degree} words of bank {self.bank} in phase {self.phase}"
+        return f"lanes {who} access {self.degree} words of bank {self.bank} in phase {self.phase}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Access:
         if self.width not in (1, 2, 4, 8, 16) or len(self.addresses) > WARP:
             raise ValueError(f"no access of {self.width} bytes by {len(self.addresses)} lanes")
         if any(a is not None and (a % self.width or a < 0) for a in self.addresses):
-            raise ValueError(f"{self.name}: addresses are multiples of {self.width}")
+            raise ValueError(f"{self.name}: addresses must be multiples of {self.width}")
 
     @property
     def phases(self) -> int:

@@ -1,4 +1,4 @@
-"""Shared-memory layout that turns a warp's sums from fragments (pairs of columns) into runs."""
+"""Shared-memory layout for converting a warp's sums from fragments (column pairs) to runs."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ Step = tuple[int, int]
 class LaneMap:
     """Layout of a ``rows`` × ``cols`` fragment over the registers of the lanes.
 
-    ``lane`` has the step (rows, columns) for each bit of the lane number, ``element`` for each bit
-    of the element number.  A lane holds ``count`` elements, in the order of its registers.
+    ``lane`` has the step (rows, columns) of each bit of the lane number, ``element`` that of each
+    bit of the element number.  A lane holds ``count`` elements, in the order of its registers.
     """
 
     rows: int
@@ -135,8 +135,8 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
         )
     }
 )
-"""Instructions by name.  Compute capability 7.5 has fp16 with half of k only: it needs two
-instructions, on the first and on the second registers of these layouts.
+"""Instructions by name.  On compute capability 7.5 the fp16 instruction has only half of k, so two
+instructions are needed: on the first and on the second half of these layouts' registers.
 """
 
 
@@ -146,7 +146,7 @@ def wgmma_accumulator(n: int) -> LaneMap:
     Raises ValueError unless n is a multiple of 8 up to 256.
     """
     if n % 8 or not 8 <= n <= 256:
-        raise ValueError(f"wgmma has n of 8, 16 … 256, not {n}")
+        raise ValueError(f"n of wgmma must be 8, 16, … 256, not {n}")
     steps = tuple((0, 8 << bit) for bit in range(max(0, (n // 8 - 1).bit_length())))
     warps = ((16, 0), (32, 0))
     return LaneMap(64, n, (*_D.lane, *warps), (*_D.element, *steps), n // 2)

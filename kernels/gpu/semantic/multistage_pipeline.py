@@ -53,7 +53,7 @@ class SyncRequirement:
 class Ring:
     """Ring of ``stages`` buffers; ``prefetched`` tiles are in flight before the first read.
 
-    ``pending`` overrides the number of groups that a read leaves in flight, to test failures.
+    ``pending`` overrides :attr:`left`, to test failures.
     Raises ValueError if the ring has too few stages for its mode.
     """
 
@@ -64,20 +64,20 @@ class Ring:
     def __post_init__(self) -> None:
         least = {BarrierMode.NONE: 1, BarrierMode.GROUPS: 2, BarrierMode.MBARRIER: 1}[self.mode]
         if self.stages < least:
-            raise ValueError(f"a ring by {self.mode.value} has at least {least} stages")
+            raise ValueError(f"a ring with {self.mode.value} needs at least {least} stages")
 
     @property
     def prefetched(self) -> int:
-        """Number of tiles issued before the loop; one stage is always being read."""
+        """Number of tiles copied before the loop; one stage is always being read."""
         return 0 if self.mode is BarrierMode.NONE else max(1, self.stages - 1)
 
     @property
     def left(self) -> int:
-        """Number of groups that a read may leave in flight: those of later tiles."""
+        """Number of copy groups, those of later tiles, that may be in flight during a read."""
         return self.prefetched - 1 if self.pending is None else self.pending
 
     def slot(self, tile: int) -> tuple[int, int]:
-        """Return the stage of a tile, and the parity of the ring's previous revolutions."""
+        """Return the stage of a tile, and the parity of the completed ring revolutions."""
         return tile % self.stages, tile // self.stages % 2
 
     def before_read(self, tile: int) -> SyncRequirement:
@@ -146,7 +146,7 @@ def _prove_groups(ring: Ring, count: int) -> None:
         if held.get(need.stage) != tile:
             raise PipelineError(f"Stage {need.stage} holds {held.get(need.stage)}, not {tile}.")
         if tile not in come:
-            raise PipelineError(f"Tile {tile} is read with {need.pending} groups on their way.")
+            raise PipelineError(f"Tile {tile} is read with {need.pending} copies in flight.")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _prove_phases(ring: Ring, count: int) -> None:
         state = todo.pop()
         nexts = _successors(ring, state, count)
         if not nexts and state.read < count:
-            raise PipelineError(f"Nobody goes on after tile {state.read} of {count} was read.")
+            raise PipelineError(f"Deadlock: {state.read} of {count} tiles were read.")
         for after in nexts:
             if after not in seen:
                 seen.add(after)
@@ -181,7 +181,7 @@ def _successors(ring: Ring, state: _State, count: int) -> list[_State]:
         if _passes(freed, need.phase):
             before = state.issued - ring.stages
             if before >= state.read:
-                raise PipelineError(f"Tile {state.issued} overwrites tile {before} that is read.")
+                raise PipelineError(f"Tile {state.issued} overwrites tile {before}, not yet read.")
             found.append(_State(state.issued + 1, state.arrived, state.read))
     for tile in range(state.issued):
         if tile not in state.arrived:
@@ -192,7 +192,7 @@ def _successors(ring: Ring, state: _State, count: int) -> list[_State]:
         assert need.phase is not None
         if _passes(filled, need.phase):
             if state.read not in state.arrived:
-                raise PipelineError(f"Tile {state.read} is read before its copy has come.")
+                raise PipelineError(f"Tile {state.read} is read before its copy is complete.")
             found.append(_State(state.issued, state.arrived, state.read + 1))
     return found
 

@@ -57,9 +57,9 @@ class Layout:
         if self.mode is SwizzleMode.NONE:
             return
         if self.mode.by_tensor_map and self.pitch != span:
-            raise ValueError(f"a tensor map's rows under {self.mode.name} have {span} bytes")
+            raise ValueError(f"tensor map rows in mode {self.mode.name} must have {span} bytes")
         if self.pitch % span or (self.pitch < LINE and LINE % self.pitch):
-            raise ValueError(f"rows of {self.pitch} bytes cannot turn runs of {span}")
+            raise ValueError(f"rows of {self.pitch} bytes cannot be swizzled in spans of {span}")
 
     @property
     def rows_of_a_line(self) -> int:

@@ -1,4 +1,4 @@
-"""Operands of ``wgmma`` in shared memory: descriptors, and a proof of what they address.
+"""Operands of ``wgmma`` in shared memory: descriptors, and a proof that they address the operands.
 
 A tensor map writes a tile as rows of 128 swizzled bytes; a descriptor tells the tensor cores how
 such rows form a matrix (PTX ISA, "Matrix Descriptor" and "Shared Memory Matrix Layout").
@@ -23,7 +23,7 @@ _SWIZZLED = 1 << 62
 
 @dataclass(frozen=True)
 class Instruction:
-    """A ``wgmma`` on ``n`` columns of b; a comes from registers or from shared memory.
+    """A ``wgmma`` on ``n`` columns of b; operand a is in registers or in shared memory.
 
     ``by_depth`` tells whether b is contiguous along the depth.
     """
@@ -57,17 +57,17 @@ class MatrixOperand:
 
     @property
     def box(self) -> tuple[int, int]:
-        """Rows and elements of one copy, as stored."""
+        """Number of rows that one tensor-map copy stores, and of 16-bit elements in each row."""
         return (self.extent, self.depth) if self.by_depth else (self.depth, LINE // 2)
 
     @property
     def copies(self) -> int:
-        """Number of copies that bring the tile."""
+        """Number of tensor-map copies that the tile consists of."""
         return 1 if self.by_depth else self.extent // (LINE // 2)
 
     @property
     def panel(self) -> int:
-        """Bytes of one copy."""
+        """Number of bytes that one copy stores."""
         return self.box[0] * LINE
 
     @property
@@ -81,7 +81,7 @@ class MatrixOperand:
 
     @property
     def bits(self) -> int:
-        """Descriptor without its start address, which is added as ``address >> 4``."""
+        """Descriptor bits without the start address, which the kernel adds as ``address >> 4``."""
         leading = RUN if self.by_depth else self.panel
         return _SWIZZLED | (_GROUP * LINE >> 4) << 32 | leading >> 4 << 16
 
@@ -106,7 +106,7 @@ class MatrixOperand:
 def prove_read(operand: MatrixOperand, rows: int) -> None:
     """Prove that instructions on ``rows`` rows or columns read the elements that were copied.
 
-    Raises GraphError with the first element that is read from another place.
+    Raises GraphError with the first element that is read from a wrong offset.
     """
     for first in range(0, operand.extent, rows):
         for step in range(operand.depth // DEPTH):
@@ -118,5 +118,5 @@ def prove_read(operand: MatrixOperand, rows: int) -> None:
                     found = operand.read(start, at, k)
                     if found != operand.written(first + at, step * DEPTH + k):
                         raise GraphError(
-                            f"Element {first + at}, {step * DEPTH + k} is read at {found}."
+                            f"Element {first + at}, {step * DEPTH + k} is read at offset {found}."
                         )

@@ -53,7 +53,7 @@ def scattered() -> Any:
     ("matrix", "why"),
     [
         (scattered(), "do not fill blocks"),
-        (sparse(192, 130)[:130], "is no multiple"),
+        (sparse(192, 130)[:130], "is not a multiple"),
     ],
 )
 def test_other_matrices_stay_dense(matrix: Any, why: str) -> None:

@@ -55,6 +55,6 @@ def test_reasons_say_what_a_launch_waits_for() -> None:
     assert first.reason == "" and first.kernel == "gemm_tf32x3"
     assert [one.reason for one in others] == [
         "a tile multiplies whole rows, which several blocks of the gemm write",
-        "no rule makes it part of the gemm",
-        "no kernel computes it beside the elementwise, which it does not read",
+        "no rule fuses it into the gemm",
+        "it does not read the elementwise, and no kernel computes both",
     ]

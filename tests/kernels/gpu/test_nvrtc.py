@@ -134,7 +134,7 @@ FACTS = KernelFacts("tracea_f", 64, 0, 0, 256, 1, ((0, 8),), 128)
         ({"shared": 1024}, "sm_86", 256, 101_000, "takes 102024 bytes of shared memory; a block"),
         ({"shared": 1024}, "sm_90a", 256, 101_000, None),
         ({}, "sm_80", 512, 0, "is compiled for 256 threads a block, not 512"),
-        ({"threads": 0}, "sm_80", 2048, 0, "1024 are most"),
+        ({"threads": 0}, "sm_80", 2048, 0, "the limit is 1024"),
         ({"registers": 128, "threads": 0}, "sm_80", 1024, 0, "128 registers for 1024 threads"),
         ({"parameters": ((0, 5000),)}, "sm_80", 256, 0, "more than 4096 bytes of parameters"),
     ],

@@ -186,8 +186,8 @@ def test_a_probe_that_fails_is_told(tmp_path: Path) -> None:
     gpu = device_main.DeviceDriver(TimedDriver(broken="cuModuleLoadData"))
     answer = device_main.run_all_probes(gpu, tmp_path)
     assert len(answer["notes"]) == len(probes(ARCHITECTURES["sm_90a"])) and not answer["rates"]
-    assert "cuModuleLoadData answered CUDA_ERROR_UNKNOWN" in answer["notes"][0]
-    with pytest.raises(RuntimeError, match="cuInit answered"):
+    assert "cuModuleLoadData returned CUDA_ERROR_UNKNOWN" in answer["notes"][0]
+    with pytest.raises(RuntimeError, match="cuInit returned"):
         device_main.DeviceDriver(TimedDriver(broken="cuInit"))
 
 

@@ -229,7 +229,7 @@ def test_kernels_are_timed_in_turn(problem: TiledProblem, tmp_path: Path) -> Non
     answer = device_main.compare_kernels(device_main.DeviceDriver(driver), request)
     assert answer["a"] == pytest.approx([1e-3] * 3) and answer["b"] == pytest.approx([5e-3] * 3)
     broken = device_main.DeviceDriver(TimedDriver(broken="cuGraphInstantiate"))
-    assert "cuGraphInstantiate answered" in device_main.compare_kernels(broken, request)["error"]
+    assert "cuGraphInstantiate returned" in device_main.compare_kernels(broken, request)["error"]
 
 
 def test_a_worker_that_dies_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

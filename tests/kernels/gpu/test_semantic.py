@@ -161,7 +161,7 @@ def test_tensor_maps_turn_by_address(mode: SwizzleMode) -> None:
     [
         (48, SwizzleMode.XOR4, "rows of 48 bytes"),
         (96, SwizzleMode.XOR2, "rows of 96 bytes"),
-        (256, SwizzleMode.TMA128, "TMA128 have 128 bytes"),
+        (256, SwizzleMode.TMA128, "TMA128 must have 128 bytes"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(pitch: int, mode: SwizzleMode, why: str) -> None:
@@ -242,7 +242,7 @@ def test_rings_are_safe(ring: Ring) -> None:
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_a_ring_that_waits_for_too_few_copies_is_refused(stages: int) -> None:
     good = Ring(stages, BarrierMode.GROUPS)
-    with pytest.raises(PipelineError, match=r"Tile 0 is read with \d groups on their way"):
+    with pytest.raises(PipelineError, match=r"Tile 0 is read with \d copies in flight"):
         prove(Ring(stages, BarrierMode.GROUPS, pending=good.left + 1))
 
 
@@ -276,9 +276,9 @@ class Blind(Ring):
 
 
 def test_wrong_phases_hang_or_read_too_early() -> None:
-    with pytest.raises(PipelineError, match="Nobody goes on after tile 0"):
+    with pytest.raises(PipelineError, match="Deadlock: 0 of"):
         prove(Hasty(2, BarrierMode.MBARRIER))
-    with pytest.raises(PipelineError, match="read before its copy has come"):
+    with pytest.raises(PipelineError, match="read before its copy is complete"):
         prove(Blind(2, BarrierMode.MBARRIER))
 
 
