@@ -76,5 +76,5 @@ def test_either_multiplies(tiles: variants.Tiles) -> None:
 def test_what_does_not_exist_is_an_error() -> None:
     with pytest.raises(KeyError, match="there is no kernel fft for avx512"):
         find_variant("fft", "avx512")
-    with pytest.raises(KeyError, match="no tile 3x16 for scalar, but 4x16, 2x16"):
+    with pytest.raises(KeyError, match="no tile 3x16 for scalar, only 4x16, 2x16"):
         find_variant("gemm", "scalar", {("gemm", "scalar"): "3x16"})
