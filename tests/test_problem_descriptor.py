@@ -33,13 +33,16 @@ def test_sizes_and_settings_have_names() -> None:
         ("gemm:128x768", "gemm:MxNxK takes 3 sizes, not 2"),
         ("gemm:128x768xK", "'K' in 'gemm:128x768xK' is no size"),
         ("gemm:128xx768", "a size is missing"),
-        ("gemm:0x2x3", "M of gemm is between 1 and"),
+        ("gemm:0x2x3", "M of gemm must be from 1 to"),
         ("gemm:1x2x3,bais=1", "gemm has no setting 'bais'; did you mean bias?"),
         ("gemm:1x2x3,bias", "'bias' in 'gemm:1x2x3,bias' is not NAME=VALUE"),
         ("gemm:1x2x3,epilogue=rleu", "no epilogue 'rleu'; did you mean relu?"),
-        ("conv:1x2x3x4x5x6,stride=0", "stride of conv is a number of at least 1, not 0"),
-        ("sparse:1x2x3,zeros=100", "zeros of sparse is a number between 1 and 99, not 100"),
-        ("conv:1x2x3x4x5x6,stride=two", "stride of conv is a number of at least 1, not 'two'"),
+        ("conv:1x2x3x4x5x6,stride=0", "stride of conv must be a number of at least 1, not 0"),
+        ("sparse:1x2x3,zeros=100", "zeros of sparse must be a number between 1 and 99, not 100"),
+        (
+            "conv:1x2x3x4x5x6,stride=two",
+            "stride of conv must be a number of at least 1, not 'two'",
+        ),
     ],
 )
 def test_errors_name_what_is_wrong(text: str, said: str) -> None:

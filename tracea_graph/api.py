@@ -96,16 +96,17 @@ def optimize(
 ) -> Report:
     """Write a faster model that computes the function of ``model``, and return a report.
 
-    Of a graph, the model is the file it was loaded from.  If tiles were set in it, the model
-    masked by them is written beside the result, as ``NAME.tiles.onnx``; the result is compared
-    with that one.  ``progress`` is called with the name of each step; ``folder`` says that
-    ``options.output`` can only be a folder.  A model that ONNX Runtime can read but this tool
-    cannot is kept unchanged.
+    If ``model`` is a graph, its model is the file it was loaded from.  If tiles were set in the
+    graph, the model masked by them is written beside the result as ``NAME.tiles.onnx``, and the
+    result is compared with that model.  ``progress`` is called with the name of each step;
+    ``folder`` says that ``options.output`` can only be a folder.  A model that ONNX Runtime can
+    read but this tool cannot is kept unchanged.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without a
     working compiler, VerifyError if a result is wrong and no rewrite is the culprit.  In all cases
-    the input is untouched and no partial file is left.  A KeyboardInterrupt writes the first
-    verified result, if there is one yet, and goes on unless ``options.keep_on_interrupt``.
+    the input is untouched and no partial file is left.  On a KeyboardInterrupt,
+    the first verified result is written if there is one, and the exception is raised again unless
+    ``options.keep_on_interrupt``.
     """
     if isinstance(model, TileGraph):
         model, options = _masked(model, options)
@@ -140,10 +141,10 @@ def optimize_many(
 ) -> Iterator[OptimizeOutcome]:
     """Optimize several models like :func:`optimize`; an error stops only its own model.
 
-    If nothing is timed (``keep="all"``), all models are planned first, and share a library that
-    compiles quickly and the processes that verify.  An interrupt that leaves a first result ends
-    the iteration.  If ``options.data`` is a folder, a model's
-    inputs are the ``.npz`` file of its name there.
+    If nothing is timed (``keep="all"``), all models are planned first; one library, which compiles
+    faster than several, and the verifying processes are shared.  An interrupt that leaves a first
+    result ends the iteration.  If ``options.data`` is a folder, a model's inputs are the ``.npz``
+    file of its name there.
 
     Raises UsageError, before anything is done, if one result would overwrite another or an input.
     """
@@ -251,7 +252,7 @@ def plan_kernel(
     precision: str = "FP32",
     target: str = HOST,
 ) -> KernelPlan:
-    """Return the kernel that a target runs for a problem, by default this machine, and why.
+    """Return the kernel that a target (default: this machine) runs for a problem, and why.
 
     See :meth:`tracea_graph.Context.plan_kernel`.
     """
@@ -261,10 +262,10 @@ def plan_kernel(
 def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> ShapeReport:
     """Return every shape contradiction of a model: of a file, or of the file of a graph.
 
-    The ``lenient`` policy lists what no sizes make true: operands that do not fit together, and
-    declared shapes and types that differ from what is computed.  ``strict`` adds declarations that
-    only hold for some sizes, and tensors of unknown rank.  Raises ModelError for a file that is no
-    model, UsageError for another policy and for a graph without a file.
+    The ``lenient`` policy lists contradictions at all sizes: operands that do not fit together,
+    and declared shapes and types that differ from what is computed.  ``strict`` adds declarations
+    that hold only for some sizes, and tensors of unknown rank.  Raises ModelError for a file that
+    is no model, UsageError for an unknown policy and for a graph without a file.
     """
     if policy not in SHAPE_POLICIES:
         which = did_you_mean(policy, SHAPE_POLICIES) or f"; use {' or '.join(SHAPE_POLICIES)}"
@@ -291,8 +292,8 @@ def session(
     ``custom_ops_libraries`` are those that the original needs.  ``policy`` is a YAML file whose
     ``runtime`` mapping says how to run (:class:`RuntimePolicy`).  ``on_run`` is called after every
     run of a node, with its times, on the thread that ran it, until the session is closed.  A
-    library has one profile, one time limit and one ``on_run`` in a process: the first session's
-    files and limits, the last session's function.  ``settings`` are passed to
+    library has one profile, one time limit and one ``on_run`` per process: profile and limit are
+    those of the first session, ``on_run`` is that of the last.  ``settings`` are passed to
     ``InferenceSession``; ``sess_options`` may be among them.  Raises
     ModelError if the file is no model, UsageError if the library is not the one the model was
     written with, or is missing and required, or if the policy makes no sense.

@@ -1,4 +1,4 @@
-"""Python interface of the commands that only ask: they return the records the commands print.
+"""Python interface of the commands that write no model: they return what the commands print.
 
 tg.verify("model.onnx", "model.tracea.onnx").verification.status
 tg.bench("model.onnx", "model.tracea.onnx").rows[-1].ratio

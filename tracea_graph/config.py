@@ -22,7 +22,7 @@ class Tolerance:
     lent_floor: float = 1e-3
     """Maximum of that distance that one feed contributes to the others."""
     half: float = 2e-2
-    """Results of an fp16 model against its own in float32."""
+    """Results of an fp16 model against those of its float32 form."""
     kernel_f32: float = 1e-5
     """An fp32 kernel against the fp64 reference, as a share of max|y|."""
     kernel_fast_math: float = 2**-11
@@ -66,7 +66,7 @@ class Environment:
 def usable_processors() -> int:
     """Return how many logical processors this process may use at a time.
 
-    A container may have some of them, or a quota of their time.
+    A container may be limited to some of them, or by a quota of their time.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -78,10 +78,10 @@ def usable_processors() -> int:
 def cgroup_processor_quota(
     groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return the processors' worth of time that control groups allow, rounded up; None: any.
+    """Return how many processors' time the control groups allow, rounded up; None if unlimited.
 
-    ``groups`` lists those of this process, as Linux does; they are mounted in ``mounts``.  A group
-    around another limits it too.  ``kernels/runtime/quota.h`` reads the same at run time.
+    ``groups`` lists those of this process, as Linux does; they are mounted in ``mounts``.  An
+    enclosing group limits its groups too.  ``kernels/runtime/quota.h`` reads the same at run time.
     """
     least: int | None = None
     for line in _text(groups).splitlines():
@@ -124,7 +124,7 @@ def _cache_root() -> Path:
 
 @dataclass(frozen=True)
 class AttentionWindow:
-    """Attention that sees ``keys`` keys a query, and the first ``global_keys`` keys.
+    """Limit of attention to ``keys`` keys per query and the first ``global_keys`` keys.
 
     ``layers``: from, to (not included), counted from 0 in the order of the graph; None: all.
     """
@@ -136,10 +136,10 @@ class AttentionWindow:
 
 @dataclass(frozen=True)
 class PruneSpec:
-    """A ``share`` of zeros: unstructured, per ``group`` along k, or of blocks.
+    """A ``share`` of zeros: of single elements, of each ``group`` along k, or of blocks.
 
-    With ``channels``, up to that share of the channels between two matmuls.  ``block``: columns
-    and rows (along k).
+    With ``channels``, up to that share of the channels between two matmuls is removed instead.
+    ``block`` has the columns and rows (along k) of a block.
     """
 
     share: float

@@ -19,14 +19,14 @@ from tracea_graph.target import HOST, read_environment, target_of
 __all__ = ["Context"]
 
 _PRECISIONS = {"f32": "fp32", "f16": "fp16"}
-"""Precisions of targets whose name is not that of their element type."""
+"""Names of precisions that differ from the names of their element types."""
 
 
 class Context:
-    """What kernels run on a target, such as ``host`` or ``cuda:sm_90``.
+    """The kernels that run on a target, such as ``host`` or ``cuda:sm_90``.
 
-    The default is this machine with all its levels.  A target without a device here answers from
-    tables.  Raises UsageError for a target that cannot be built for.
+    The default is this machine with all its levels.  If this machine has no such device, answers
+    come from tables.  Raises UsageError for a target that cannot be built for.
     """
 
     def __init__(self, target: str = HOST, environment: Environment | None = None) -> None:
@@ -63,7 +63,7 @@ class Context:
         ``op``: ``gemm``, ``conv2d``, ``flash_attention_2`` … (:attr:`operations`), with the sizes
         that ``tracea doctor --help`` lists; without a ``shape``, a default one is assumed.  A
         ``precision`` without kernels falls back, bf16 to fp16 to fp32 and int8 to int16 to fp32;
-        the answer says why.  Raises UsageError for an unknown operation or another number of
+        the answer says why.  Raises UsageError for an unknown operation or a wrong number of
         sizes.
         """
         wanted, notes = dtype_of(precision), list[str]()

@@ -7,9 +7,9 @@
     ├── BuildError                   4   no compiler, or it failed
     ├── WorkerError                  4   a worker process died or exceeded its time limit
     ├── OutOfTime                    4   the budget ran out; caught: unfinished work is dropped
-    ├── OutdatedError                70  caught: the run begins anew
+    ├── OutdatedDecisionsError       70  caught: the run begins anew
     ├── GraphError                   70  an internal invariant broke; names the pass
-    └── RuleError                    70  a rule raised; ends a run only where errors are strict
+    └── RuleError                    70  a rule raised; ends a run only with TRACEA_STRICT=1
 
 A message is one sentence: what, where, what to try.  Unsupported operators are not errors.
 """

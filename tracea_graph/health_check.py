@@ -124,7 +124,7 @@ class Doctor:
         return found
 
     def health(self) -> Health:
-        """Return everything at once."""
+        """Return all findings."""
         fingerprint = fingerprint_hash(host_fingerprint())
         return Health(fingerprint, self.cpu, self.backends, self.runtime, self.gpus)
 

@@ -203,7 +203,7 @@ def symbols_of(extent: Extent) -> Iterator[str]:
 
 
 _ASSUMED = 16
-"""Size of a symbol without a value."""
+"""Assumed size of a symbol without a value."""
 
 
 def assumed_size(extent: Extent, bindings: Mapping[str, int]) -> int:

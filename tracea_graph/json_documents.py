@@ -32,7 +32,7 @@ def to_json(document: Any) -> str:
 
 
 def to_json_data(value: Any) -> Any:
-    """Convert records, infinities, NumPy numbers and paths to what JSON has."""
+    """Convert records, infinities, NumPy numbers and paths to JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -43,11 +43,11 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
 )
 """The record of each document.
 
-``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds, ``manifest``
-a part of it; ``kernel`` is ``--json`` of ``tracea doctor OP``, ``shapes`` of ``tracea inspect
---check``, ``serving`` of ``tracea bench --sessions``, the others that of the command of their
-name, ``cache``, ``sweep`` and ``tune`` an item of its list, and ``lock`` the file of
-``--save-lock``.
+``report`` is what ``tracea-optimize --json`` prints and ``model.tracea.json`` holds; ``manifest``
+is a part of it.  With ``--json``, ``tracea doctor OP`` prints ``kernel``, ``tracea inspect
+--check`` prints ``shapes``, and ``tracea bench --sessions`` prints ``serving``.  ``lock`` is the
+file of ``--save-lock``.  Each other document is what the command of its name prints with
+``--json``; ``cache``, ``sweep`` and ``tune`` are items of the list that is printed.
 """
 
 

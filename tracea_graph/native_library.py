@@ -3,8 +3,8 @@
     kernels = NativeLibrary(Path("build/lib/libtracea_kernels.so"))
     kernels.gemm(view(a), view(b), None, view(c))
 
-Views borrow memory: of NumPy arrays through :func:`view`, of anything else through
-:func:`view_of`.  Whatever a view was made of must live as long as it is used.
+Views borrow the memory of NumPy arrays (:func:`view`) or of anything else (:func:`view_of`).  That
+memory must live as long as the view is used.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class NodeRun:
     """One run of a node.
 
     ``sizes`` are the values of its program's symbols, ``calls`` the nanoseconds of each kernel
-    call, ``start`` that of the monotonic clock, ``arena`` the bytes of memory between calls.
+    call.  ``start`` is the time of the monotonic clock in nanoseconds at which the run began,
+    ``arena`` the bytes of the memory for values between calls.
     """
 
     node: str
@@ -203,7 +204,8 @@ class PreparedWeights:
 class NativeLibrary:
     """A library with the functions of ``tracea.h``.
 
-    Raises KernelError if it has another major version, OSError if it cannot be loaded.
+    Raises KernelError if its C interface has another major version, OSError if the library cannot
+    be loaded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -222,32 +224,32 @@ class NativeLibrary:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Major and minor version of its interface."""
+        """Major and minor version of the library's C interface."""
         number = self._functions.tracea_version()
         return number >> 16, number & 0xFFFF
 
     @property
     def isa(self) -> str:
-        """The instruction set that its kernels run on here; "" if there is none."""
+        """The instruction set that the kernels use on this machine; "" if there is none."""
         found: bytes = self._functions.tracea_isa()
         return found.decode()
 
     def observe(self, on_run: Callable[[NodeRun], None]) -> None:
-        """Call a function after every run of this library's programs in this process.
+        """Call ``on_run`` after every run of this library's programs in this process.
 
-        That includes runs in ONNX Runtime.  It is called on the thread of the run, which waits for
-        it; what it raises is printed and dropped.  It replaces the one before.  Raises KernelError
-        for a library of an earlier version than 1.1.
+        That includes runs in ONNX Runtime.  ``on_run`` is called on the thread of the run, which
+        waits for it; an exception that it raises is printed and dropped.  ``on_run`` replaces the
+        function set before.  Raises KernelError for a C interface older than version 1.1.
         """
         if self.version < (1, 1):
-            raise KernelError(2, f"{self.path} is of a version without observers")
+            raise KernelError(2, f"{self.path} has an older C interface, without observers")
         made = _Observer(_ON_RUN(lambda _, run: on_run(_node_run(run.contents))))
         self._set_observer(ctypes.byref(made))
         # kept for good: a run that began before may still call it
         _OBSERVERS.append((str(self.path), on_run, made))
 
     def stop_observing(self, on_run: Callable[[NodeRun], None]) -> None:
-        """Call no function any more, if this one is still called."""
+        """Stop calling ``on_run``, unless another function has replaced it."""
         last = next((one for one in reversed(_OBSERVERS) if one[0] == str(self.path)), None)
         if last is not None and last[1] is on_run:
             self._set_observer(None)
@@ -273,21 +275,21 @@ class NativeLibrary:
         self, a: TensorView, b: TensorView, bias: TensorView | None, c: TensorView,
         activation: str = "none",
     ) -> None:  # fmt: skip
-        """c = activation(a b + bias)."""
+        """Compute c = activation(a · b + bias)."""
         self.check("tracea_gemm", a, b, bias, c, _gemm_params(activation), None)
 
     def conv2d(
         self, x: TensorView, w: TensorView, bias: TensorView | None, y: TensorView,
         params: Conv2dParams | None = None,
     ) -> None:  # fmt: skip
-        """y = activation(x * w + bias)."""
+        """Compute y = activation(x * w + bias), where * is convolution."""
         self.check("tracea_conv2d", x, w, bias, y, params, None)
 
     def attention(
         self, q: TensorView, k: TensorView, v: TensorView, mask: TensorView | None, y: TensorView,
         scale: float = 0.0, causal: int = 0, softcap: float = 0.0,
     ) -> None:  # fmt: skip
-        """y = softmax(scale q k' + mask) v; a scale of 0 stands for 1 / sqrt(head size)."""
+        """Compute y = softmax(scale · q · kᵀ + mask) · v; scale 0 means 1 / sqrt(head size)."""
         params = _AttentionParams(ctypes.sizeof(_AttentionParams), scale, softcap, causal)
         self.check("tracea_attention", q, k, v, mask, y, params, None)
 
@@ -314,7 +316,7 @@ class NativeLibrary:
     def run_program(
         self, plan: Sequence[int], inputs: Sequence[TensorView], outputs: Sequence[TensorView]
     ) -> None:
-        """Run the program of a plan, the attribute of a node."""
+        """Run the program that is encoded in ``plan``, an attribute of a node."""
         words = (ctypes.c_int64 * len(plan))(*plan)
         self.check(
             "tracea_run_program", words, ctypes.c_size_t(len(plan)),
@@ -323,7 +325,7 @@ class NativeLibrary:
         )  # fmt: skip
 
     def trim(self) -> None:
-        """Give back memory that the library keeps between calls."""
+        """Free the memory that the library keeps between calls."""
         self._functions.tracea_trim()
 
     def release(self, handle: ctypes.c_void_p) -> None:

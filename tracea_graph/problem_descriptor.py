@@ -24,7 +24,7 @@ _MOST = 1 << 24
 class ProblemKind:
     """A kind of problem: the names of its sizes, and its settings with their defaults.
 
-    A setting whose default is a word takes one of :data:`EPILOGUES`, the others integers.
+    A setting whose default is a word takes one of :data:`EPILOGUES`; the others take integers.
     """
 
     sizes: tuple[str, ...]
@@ -64,8 +64,11 @@ GRAMMAR = "; ".join(
     f"{name}:{'x'.join(kind.sizes)}" + "".join(f"[,{s}={v}]" for s, v in kind.settings.items())
     for name, kind in KINDS.items()
 )
-"""All kinds as text, with the defaults of their settings; ``pad`` -1 is half the kernel, ``zeros``
-the percentage of zero blocks, of ``block`` steps of K by 16 columns."""
+"""All kinds as text, with the defaults of their settings.
+
+A ``pad`` of -1 means half the kernel.  ``zeros`` is the percentage of blocks that are zero; a
+block has ``block`` rows (steps of K) and 16 columns.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class ProblemDescriptor:
             raise UsageError(f"{named} takes {len(kind.sizes)} sizes, not {len(self.sizes)}")
         for name, size in zip(kind.sizes, self.sizes, strict=True):
             if not 1 <= size <= _MOST:
-                raise UsageError(f"{name} of {self.kind} is between 1 and {_MOST}, not {size}")
+                raise UsageError(f"{name} of {self.kind} must be from 1 to {_MOST}, not {size}")
         for name, value in self.settings.items():
             _check(self.kind, kind, name, value)
 
@@ -150,4 +153,4 @@ def _check(name: str, kind: ProblemKind, setting: str, value: int | str) -> None
     most = kind.most.get(setting, _MOST)
     if not isinstance(value, int) or not least <= value <= most:
         bounds = f"between {least} and {most}" if most < _MOST else f"of at least {least}"
-        raise UsageError(f"{setting} of {name} is a number {bounds}, not {value!r}")
+        raise UsageError(f"{setting} of {name} must be a number {bounds}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Reasons for keeping, dropping, missing or refusing: a code for programs, a sentence for people.
+"""Reasons for decisions: each is a code for programs with a sentence for people.
 
 Sentences may be reworded at any time; codes are part of the JSON Schemas.  A plain sentence that a
 rule returns counts as :attr:`Code.PATTERN_MISMATCH`.
@@ -79,7 +79,7 @@ class Code(StrEnum):
 
 
 EXPECTED = frozenset((Code.NOT_APPLICABLE, Code.DENSE_WEIGHTS, Code.OTHER_FORM))
-"""Codes of misses that are the rule, such as weights without zeros: summaries leave them out."""
+"""Codes of expected misses, such as weights without zeros: summaries leave them out."""
 
 VERDICTS: Mapping[Code, str] = MappingProxyType(
     {
@@ -120,7 +120,7 @@ class Reason(str):
 
 
 def run_failure_reason(text: str, error: Exception) -> Reason:
-    """Return the reason that a model could not be run: it crashed, or anything else."""
+    """Return ``text`` with the error as a reason; the code says whether the worker crashed."""
     code = Code.CRASHED if isinstance(error, WorkerCrash) else Code.FAILED_TO_RUN
     return Reason(f"{text}: {error}", code)
 
@@ -136,7 +136,7 @@ def other_readers_reason(value: str) -> Reason:
 
 
 def unsuited_reason(text: str) -> Reason:
-    """Return the reason that a site is not what a rule is for."""
+    """Return ``text`` as the reason that a rule is not meant for a site."""
     return Reason(text, Code.NOT_APPLICABLE)
 
 

@@ -31,7 +31,7 @@ _LOCK = Lock()
 
 @dataclass(frozen=True)
 class RuntimePolicy:
-    """How a result runs; what is None stays as the process has it.
+    """How a result runs; a setting that is None keeps the value of the process.
 
     ``threads``: of each node; ``allocator``: one of :data:`ALLOCATORS`; ``profile``: the file that
     runs are appended to; ``timeout``: seconds after which a run ends with an error.
@@ -69,18 +69,18 @@ class RuntimePolicy:
 
 
 def read_policy(path: Path) -> RuntimePolicy:
-    """Read the policy of a file; a relative ``profile`` is relative to it.
+    """Read the policy of a file; a relative ``profile`` is relative to the file's folder.
 
-    Raises UsageError if the file cannot be read, or for an unknown word or impossible value.
+    Raises UsageError if the file cannot be read, or for an unknown setting or an invalid value.
     """
     found = read_config(path).get(RUNTIME) or {}
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: {RUNTIME} is no mapping")
+        raise UsageError(f"{path}: {RUNTIME} is not a mapping")
     known = [one.name for one in fields(RuntimePolicy)]
     for name in found:
         if name not in known:
             which = did_you_mean(str(name), known) or f"; there are {', '.join(known)}"
-            raise UsageError(f"{path}: {RUNTIME} has no {name!r}{which}")
+            raise UsageError(f"{path}: {RUNTIME} has no setting {name!r}{which}")
     try:
         return RuntimePolicy(**{name: _value(name, found[name], path.parent) for name in found})
     except (ValueError, ArgumentTypeError) as error:
@@ -98,5 +98,5 @@ def _value(name: str, value: Any, folder: Path) -> Any:
     if name == "profile":
         return folder / str(value)
     if value not in ALLOCATORS:
-        raise ValueError(f"allocator is {value!r}, not {', '.join(ALLOCATORS)}")
+        raise ValueError(f"allocator must be {' or '.join(ALLOCATORS)}, not {value!r}")
     return value

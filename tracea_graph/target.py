@@ -74,15 +74,15 @@ class Backend(Tunable, Protocol):
         ...
 
     def unmeasured(self, levels: Sequence[str]) -> str:
-        """Return why timing these levels here would decide nothing, in a sentence; else "".
+        """Return, in a sentence, why timing these levels here would decide nothing; else "".
 
-        Their kernels cannot run on this machine, or not beside an ONNX Runtime that is limited to
-        the same instructions.  Such results are kept as planned, without timing.
+        Either their kernels cannot run on this machine, or ONNX Runtime cannot be limited to the
+        same instructions.  Such results are kept as planned, without timing.
         """
         ...
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """Return the machine that gains are predicted for; a fixed one without environment."""
+        """Return the machine that gains are predicted for; a fixed one without ``environment``."""
         ...
 
     @property
@@ -111,7 +111,7 @@ class Backend(Tunable, Protocol):
         ...
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Return why a fused region cannot be lowered, and is not fused; empty if it can."""
+        """Return why a region cannot be lowered and must not be fused; empty if it can."""
         ...
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
@@ -121,7 +121,7 @@ class Backend(Tunable, Protocol):
     def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
         """Return the calls that a run launches on a device one after another.
 
-        ``fixed`` are the inputs that are constants.  Empty where calls are no launches.
+        ``fixed`` are the inputs that are constants.  Empty for a backend without launches.
         """
         ...
 
@@ -140,27 +140,28 @@ class Backend(Tunable, Protocol):
         kernels: Sequence[str] | None = None,
         environment: Environment | None = None,
     ) -> tuple[KernelMetadata, ...]:
-        """Return facts of its kernels: those named, with resources if compiled in an environment.
+        """Return the metadata of ``kernels``, by default of all kernels of these levels.
 
-        Empty for a backend that keeps none.  Raises BuildError.
+        With ``environment``, kernels are compiled, and their resources are included.  Empty for a
+        backend that keeps no metadata.  Raises BuildError if a kernel does not compile.
         """
         ...
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        """Return the kernels and chains that some of :attr:`standalone_ops` need."""
+        """Return the kernels and chains that ``ops`` (of :attr:`standalone_ops`) need."""
         ...
 
     def device_runtime(self) -> Mapping[str, str]:
-        """Return sources and headers that give the runtime of the C interface the devices.
+        """Return sources and headers that add this backend's devices to the C interface's runtime.
 
-        Empty where these are the host.
+        Empty if the backend's device is the host.
         """
         ...
 
     def build_ahead(
         self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
     ) -> None:
-        """Compile what every library for these levels has, while it is not known what else.
+        """Compile what every library for these levels needs, before the rest is known.
 
         Runs in a thread of its own, and starts nothing more once ``stopped`` returns True.
         Errors are left to ``build``.
@@ -196,7 +197,7 @@ class PartBuilder(Protocol):
     ) -> LibraryPart:
         """Write the objects of a library to ``folder``; ``entry`` registers its op types.
 
-        Raises BuildError.
+        Raises BuildError if a source does not compile.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Names of targets and operations, for parsers; ``target`` loads the backends, not this."""
+"""Names of targets and operations, for parsers; unlike ``target``, this loads no backends."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 def lock_file(handle: int, wait: bool = False) -> None:
     """Lock an open file against other processes, until it is closed.
 
-    Raises OSError if another one holds the lock, unless told to ``wait`` for it.
+    Raises OSError if another process holds the lock, unless ``wait`` is True.
     """
     if sys.platform == "win32":
         msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)

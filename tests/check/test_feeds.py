@@ -307,7 +307,7 @@ def test_file_with_several_sets(tmp_path):
         ({"a": np.ones((2, 5))}, "missing: b"),
         ({"a": np.ones((2, 5)), "b": np.arange(2), "c": np.ones(1)}, "unknown: c"),
         ({"a": np.ones((3, 5)), "b": np.arange(2)}, "has dims"),
-        ({"a": np.ones((2, 5)), "b": np.ones(2)}, "is float64, the model wants"),
+        ({"a": np.ones((2, 5)), "b": np.ones(2)}, "is float64; the model takes"),
         ({"a": np.ones((3, 2, 5)), "b": np.ones((4, 2))}, "different numbers of samples"),
     ],
 )

@@ -303,7 +303,7 @@ NUMBERS = {"half": np.float32(0.5), "two": np.float32(2.0), "yes": np.array(True
 )
 def test_random_values_are_fed_alike(tmp_path, text, wrong, said):
     found = outcome(tmp_path, text, text, weights=NUMBERS)
-    assert found.status == "passed" and "fed alike" in found.sentence
+    assert found.status == "passed" and "were fed the same" in found.sentence
     found = outcome(tmp_path, text, wrong, weights=NUMBERS)
     assert found.status == "failed" and said in found.sentence
 

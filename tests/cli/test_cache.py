@@ -51,7 +51,7 @@ def test_the_list_says_what_is_usable_here(
     assert run(folder, "ls") == 0
     lines = {line.split("   ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "1.250×" in lines["gemm 8x8, 4 rows"] and " final" in lines["gemm 8x8, 4 rows"]
-    assert "of elsewhere" in lines["gemm 8x64, 4 rows"]
+    assert "unusable here" in lines["gemm 8x64, 4 rows"]
     assert "unfinished" in lines["gemm 8x16, 4 rows"]
     assert run(folder, "ls", "--json") == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}

@@ -97,7 +97,7 @@ def test_what_no_rule_takes_has_a_reason(
     net.save(tmp_path / "m.onnx", net("Add", ids, ids), y)
     record = json.loads(told(capsys, "explain", tmp_path / "m.onnx", "--json"))
     said = {s["op"]: s["untouched"] for s in record["regions"]}
-    assert "is i64, and kernels take and give float32" in said["Add"]
+    assert "has type i64, but kernels read and write float32" in said["Add"]
     assert "computes nothing" in said["Unsqueeze"] and "no rule handles what Det" in said["Det"]
     assert "is i64" in told(capsys, "explain", tmp_path / "m.onnx")
 
@@ -182,7 +182,7 @@ def test_what_stays_beside_a_program_says_why(
 @pytest.mark.parametrize(
     ("rows", "dtype", "reason"),
     [
-        ("n", DType.F16, "'sum' is f16, and kernels take and give float32"),
+        ("n", DType.F16, "'sum' has type f16, but kernels read and write float32"),
         ("m", DType.F32, "the sizes of 'x' and 'y' cannot be proven compatible"),
     ],
 )

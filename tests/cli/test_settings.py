@@ -58,7 +58,7 @@ def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
         ("thr: 1", "there is no option --thr=1"),
         ("conf: other.yaml", "there is no option --conf=other.yaml"),
         ("budget: soon", "'soon' is not a time such as 60"),
-        ("config: other.yaml", "cannot have 'config'"),
+        ("config: other.yaml", "'config' is not allowed in a file"),
         ("patterns: gemm", "patterns must be a list of hints"),
         ("patterns: [{tile: {rows: 4}}]", "a hint needs a match"),
         ("patterns: [{match: g, tile: {rows: 0}}]", "a hint has rows of at least 1, not 0"),

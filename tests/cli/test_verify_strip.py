@@ -75,7 +75,7 @@ def test_what_differs_fails_until_it_is_allowed(
     )
     assert "equal within tolerance" in tool(capsys, "verify", good, other, "--max-error", 0.01)
     said = tool(capsys, "verify", good, other, "--rtol", 1e-5, code=3)
-    assert "not equal" in said and "1.0e-05 of each element and 0.0e+00 are allowed" in said
+    assert "not equal" in said and "1.0e-05 of each element plus 0.0e+00 is allowed" in said
 
 
 def test_a_limit_that_is_asked_for_is_the_limit(

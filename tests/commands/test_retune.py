@@ -173,6 +173,6 @@ def test_kernels_that_are_wrong_here_are_an_error(
 
     monkeypatch.setattr(retune_module, "strip_custom_ops", wrong)
     before = deployed.read_bytes()
-    with pytest.raises(VerifyError, match="is not right on this machine"):
+    with pytest.raises(VerifyError, match="is wrong on this machine"):
         retune(deployed, QUICK)
     assert deployed.read_bytes() == before

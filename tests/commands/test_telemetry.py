@@ -74,7 +74,7 @@ def test_the_timeline_begins_at_the_first_run(profile: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("no profile\n")
-    with pytest.raises(UsageError, match="is no file that TRACEA_PROFILE wrote"):
+    with pytest.raises(UsageError, match="is not a profile of TRACEA_PROFILE"):
         read_runs(tmp_path / "x")
     with pytest.raises(UsageError, match="cannot be read"):
         read_runs(tmp_path / "none")
@@ -250,9 +250,9 @@ def test_a_session_tells_of_its_runs_and_profilers_see_ranges(
     [
         ("runtime: {thread: 2}", "did you mean threads?"),
         ("runtime: {threads: 0}", "is not a number above 0"),
-        ("runtime: {allocator: jemalloc}", "not arena, plain, guard"),
+        ("runtime: {allocator: jemalloc}", "must be arena or plain or guard"),
         ("runtime: {timeout: 0}", "must be above 0"),
-        ("runtime: [threads]", "is no mapping"),
+        ("runtime: [threads]", "is not a mapping"),
     ],
 )
 def test_policies_that_make_no_sense_are_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -273,9 +273,9 @@ def test_too_few_sets_for_three_parts_are_told(model: Path, tmp_path: Path) -> N
     np.savez(few, x=inputs(2))
     seen, steer, report, said = parts(model, few)
     assert seen == ["few.npz[0]"] and steer == report == ["few.npz[1]"]
-    assert "the error reported steered the search" in said
+    assert "the sets of the reported error steered the search" in said
     np.savez(few, x=inputs(1))
-    assert "what calibrated it" in parts(model, few)[3]
+    assert "the set used to calibrate" in parts(model, few)[3]
     assert "the figure means little" in parts(model, None)[3]
 
 
@@ -306,7 +306,7 @@ def with_nan(array: Array) -> Array:
     ("made", "said"),
     [
         (lambda: {"y": inputs()}, "missing: x, unknown: y"),
-        (lambda: {"x": inputs()[..., :5]}, "has dims (400, 5), the model wants"),
+        (lambda: {"x": inputs()[..., :5]}, "has dims (400, 5); the model takes"),
         (lambda: {"x": with_nan(inputs())}, "'x' in data.npz[1] of --data is not finite"),
         (lambda: {"x": inputs() * np.float32(1e38)}, "is not finite"),
     ],
@@ -355,8 +355,8 @@ def test_the_metric_judges_even_where_nothing_is_chosen(
     ("code", "said"),
     [
         ("def f(a, b): return a['nothing']", "raised KeyError: 'nothing'"),
-        ("def f(a, b): return float('nan')", "must return a number from 0, not nan"),
-        ("def f(a, b): return -1", "must return a number from 0"),
+        ("def f(a, b): return float('nan')", "must return a number of at least 0, not nan"),
+        ("def f(a, b): return -1", "must return a number of at least 0"),
         ("g = 1", "has no function 'f'"),
         ("def f(:", "raised SyntaxError"),
     ],

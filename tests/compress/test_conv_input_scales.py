@@ -157,7 +157,7 @@ def test_standard_operators_compute_integers(model: Path) -> None:
     [
         (normal(5, 1, 7, 12, 12), "has dims"),
         (np.full((5, 1, 6, 12, 12), np.inf, np.float32), "is not finite everywhere"),
-        (np.full((5, 1, 6, 12, 12), 3e38, np.float32), "is not finite in the model"),
+        (np.full((5, 1, 6, 12, 12), 3e38, np.float32), "the model fails on .* is not finite"),
         (np.zeros((0, 1, 6, 12, 12), np.float32), "no set"),
     ],
 )

@@ -1,7 +1,7 @@
 """Largest magnitudes of a model's inner values, measured on feeds.
 
-A 16-bit float holds few of the numbers that float32 holds; what no feed shows to leave its range
-may be stored in it.
+The range of a 16-bit float may be smaller than that of float32: a value may be stored as a 16-bit
+float only if no feed shows it outside that range.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def largest_magnitudes(
     bindings: Mapping[str, int],
     acquire: AcquireWorker = new_worker,
 ) -> dict[str, float]:
-    """Return the largest finite magnitude of each float32 value that the original has.
+    """Return the largest finite magnitude of each float32 value of the original, by name.
 
-    A few of the ``feeds`` are run; ``bindings`` are the symbol values of the first one.  Values
-    that cannot be read are left out; empty if the original does not run.
+    Only the first few ``feeds`` are run; ``bindings`` are the symbol values of the first feed.
+    Values that cannot be read are left out.  The result is empty if the original does not run.
     """
     found = {
         name: _largest(np.asarray(weight.array()))

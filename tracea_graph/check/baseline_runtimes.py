@@ -29,7 +29,7 @@ class Baseline:
 
     @property
     def version(self) -> str:
-        """The installed version; empty if there is none."""
+        """The installed version of the package; empty if it is not installed."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def baselines_named(names: Sequence[str] | None) -> tuple[Baseline, ...]:
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """Milliseconds per run of each model; entries i of all models belong to one round.
+    """Milliseconds per run of each model; entry i of every model belongs to round i.
 
     ``others`` is the share of one core that other processes used during the measurement.
     """

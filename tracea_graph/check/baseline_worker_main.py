@@ -24,7 +24,7 @@ else:
 
 @dataclass(frozen=True)
 class OpenVinoPort:
-    """An input or output whose type is OpenVINO's."""
+    """An input or output of a model that OpenVINO compiled."""
 
     name: str
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ def _end(port: Any) -> OpenVinoPort:
 
 
 class BaselineServer(base.WorkerServer):
-    """Answers the base worker's requests and those about baselines."""
+    """Worker server that answers requests about baselines besides those of the base class."""
 
     def open_baseline(self, request: base.Request) -> dict[str, Any]:
         """Compile a model; answer with the precision OpenVINO actually runs in."""

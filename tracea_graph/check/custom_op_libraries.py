@@ -11,7 +11,9 @@ from tracea_graph.errors import UsageError
 __all__ = ["libraries_to_register", "use_custom_op_libraries"]
 
 _active: list[Path] = []
-"""Libraries of the blocks that run now, in whichever thread: one too many does no harm."""
+"""Libraries of all blocks that are open in any thread.  A session may register more libraries
+than it needs.
+"""
 
 
 @contextmanager

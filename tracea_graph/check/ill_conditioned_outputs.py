@@ -27,7 +27,7 @@ _MOVING = frozenset(
     ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Concat")
 )  # fmt: skip
 _STEPS = 16
-"""Maximum distance, in operators, from such a value to an output."""
+"""Maximum distance, in operators, from an output to a saturating operator."""
 
 
 def values_before_saturation(graph: TileGraph) -> tuple[str, ...]:
@@ -50,7 +50,8 @@ def values_before_saturation(graph: TileGraph) -> tuple[str, ...]:
 def sigmoid_results(graph: TileGraph) -> frozenset[str]:
     """Return the values that hold results of a sigmoid, also after data movement.
 
-    Where all of them are tiny, the error of a sigmoid is a share of its range, not of the results.
+    The error of a sigmoid is a share of its range from 0 to 1.  It must be judged by that range,
+    not by the largest result, which may be tiny.
     """
     found = set[str]()
     for region in graph.regions():
@@ -64,9 +65,10 @@ def sigmoid_results(graph: TileGraph) -> frozenset[str]:
 
 
 def why_unstable(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
-    """Return why the answers cannot be a reference: rounding changes a watched value too much.
+    """Return why the answers ``runs`` cannot be a reference; empty if they can.
 
-    Empty if they can.  The value must itself be large, not masked with −1e9, and not constant.
+    They cannot if float32 rounding moves a ``watched`` value by enough to change an output.  That
+    needs elements that are large and differ; a mask of −1e9 or a constant value does not count.
     """
     names = tuple(watched)
     for run in runs:
@@ -76,7 +78,7 @@ def why_unstable(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) ->
             moved = TOLERANCE.rounding * min(top, top - float(finite.min(initial=top)))
             if moved > TOLERANCE.overturn:
                 return (
-                    f"{name!r} reaches {top:.0e} before it saturates, where rounding moves it "
-                    f"by {moved:.0e}: enough to change an output; --data gives real inputs"
+                    f"{name!r} reaches {top:.0e} before it saturates; rounding at that size moves "
+                    f"it by {moved:.0e}, enough to change an output; give real inputs with --data"
                 )
     return ""

@@ -51,7 +51,7 @@ _MASKED_SCORE = -1e4
 _LONGEST_REASON = 300
 """Maximum length of a library's message about a damaged file."""
 _ELEMENTS = 9
-"""Tensors in a sequence; more than any otherwise unconstrained index."""
+"""Number of tensors in a sequence; larger than any index that nothing else constrains."""
 
 
 def synthesize_inputs(
@@ -59,8 +59,8 @@ def synthesize_inputs(
 ) -> dict[str, Array]:
     """Return an array for every input without a default, with the binding's dims.
 
-    ``inputs`` names the inputs if initializers that may be overridden are inputs too.  Inputs that
-    are not tensors of a known type are left out: see :func:`synthesize_containers`.
+    ``inputs`` names the inputs to fill, for a model whose overridable initializers are inputs too.
+    Inputs that are not tensors of a known type are left out: see :func:`synthesize_containers`.
     """
     dims = dims_for_binding(graph, binding)
     wanted = [v for v in inputs_to_feed(graph, inputs) if graph.spec(v).dtype in _NUMPY]
@@ -231,9 +231,9 @@ def read_input_sets(
 ) -> list[dict[str, Array]]:
     """Read input sets from an ``.npz`` file with one array per input, named after it.
 
-    Arrays of the inputs' ranks form one set; arrays with one extra leading dim form that many
-    sets. ``inputs`` are the required ones.  Raises UsageError for anything that does not fit the
-    model.
+    Arrays of the inputs' ranks form one set.  If all arrays have an extra leading dim of size n,
+    they form n sets.  ``inputs`` are the required inputs.  Raises UsageError if the file cannot be
+    read or does not fit the model.
     """
     try:
         arrays = _arrays_of(path)
@@ -288,10 +288,10 @@ def _fitting(path: Path, name: str, array: Array, graph: TileGraph) -> Array:
         for constraint, have in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        raise UsageError(f"{name!r} in {path} has dims {array.shape}, the model wants {spec}")
+        raise UsageError(f"{name!r} in {path} has dims {array.shape}; the model takes {spec}")
     known = spec.dtype is not None and spec.dtype in _NUMPY
     constraint = numpy_dtype(spec.dtype) if spec.dtype and known else array.dtype
     same_bits = array.dtype.kind == "V" and array.dtype.itemsize == constraint.itemsize
     if not same_bits and not np.can_cast(array.dtype, constraint, "same_kind"):
-        raise UsageError(f"{name!r} in {path} is {array.dtype}, the model wants {spec}")
+        raise UsageError(f"{name!r} in {path} is {array.dtype}; the model takes {spec}")
     return array.view(constraint) if same_bits else array.astype(constraint, order="C")

@@ -3,8 +3,8 @@
 A network with random or badly scaled weights may answer nearly the same for every input: its
 biases outweigh everything that was computed from the input, and an error in an early layer is far
 below the error allowed for the output.  Such a network gets more inputs, with other values and at
-larger scales, until its outputs change; where they never do, inner values are compared as well
-(:func:`.verify.compare`).
+larger scales, until its outputs change; if they never change, inner values are compared as well
+(:func:`.verify_outputs.compare_with_reference`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Feed = Mapping[str, Array]
 def input_dependent_outputs(graph: TileGraph) -> frozenset[str]:
     """Return the outputs that are computed from an input, not from constants or sizes alone.
 
-    Only those of floating-point numbers, if there are any: a label or a name often stays the same
-    for other inputs.
+    If any of them have floating-point types, only those are returned: a label or a name often
+    stays the same for other inputs.
     """
     reached = set(graph.inputs)
     for region in graph.regions():
@@ -57,10 +57,11 @@ def input_dependent_outputs(graph: TileGraph) -> frozenset[str]:
 
 
 def largest_output_changes(runs: Iterable[Outputs]) -> dict[str, float]:
-    """Return how much each output changes between runs of equal dims, at most.
+    """Return, by output name, the largest change of an output between runs with equal dims.
 
-    As a share of ``max|y|`` of the larger run for floats; infinite for other types if an element
-    differs, 0 if none does.  Outputs that are empty or have other dims in every run are missing.
+    The change of a floating-point output is a share of ``max|y|`` of the run with larger values.
+    For other types it is infinite if an element differs, else 0.  Outputs that are empty, or whose
+    dims differ in every run, are missing.
     """
     found: dict[str, float] = {}
     first: dict[tuple[str, tuple[int, ...]], Array] = {}
@@ -101,11 +102,11 @@ def _is_numbers(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class OutputSensitivity:
-    """How much which outputs must change with the inputs, and feeds to try if they do not.
+    """Requirement that outputs change with the inputs, and more feeds to try if they do not.
 
-    ``outputs`` are checked (:func:`input_dependent_outputs`) and must change by ``wanted``, a
-    share of ``max|y|``.  ``feeds`` are tried first, then, if ``scales``, the feed called ``label``
-    at larger scales.
+    Each of ``outputs`` (:func:`input_dependent_outputs`) must change by ``wanted``, a share of
+    ``max|y|``.  ``feeds`` are tried first.  If ``scales``, the feed called ``label`` is tried
+    next, at larger scales.
     """
 
     outputs: frozenset[str] = frozenset()
@@ -126,11 +127,11 @@ class OutputSensitivity:
         known: Mapping[str, Outputs],
         feeds: Mapping[str, Feed],
     ) -> tuple[dict[str, tuple[Feed, Outputs]], dict[str, float]]:
-        """Return more feeds, with their answers, until the outputs change as wanted.
+        """Try more feeds until the outputs change as wanted; return those that helped.
 
-        Also returns by how much each output changes then.  ``known`` are the answers to ``feeds``
-        so far; ``run`` answers one feed, or returns None if the model rejects it.  Feeds that
-        change no output more than those before are left out.
+        Returns these feeds with their answers, and the change of each output with all feeds.
+        ``known`` are the answers to ``feeds`` so far; ``run`` returns the answers to one feed, or
+        None if the model rejects it.  Feeds that increase the change of no output are left out.
         """
         found: dict[str, tuple[Feed, Outputs]] = {}
         if not known:
@@ -153,4 +154,4 @@ class OutputSensitivity:
 
 
 UNCHECKED = OutputSensitivity()
-"""Nothing is checked."""
+"""Requirement that checks no output."""

@@ -1,7 +1,7 @@
-"""Models as a worker needs them: more of their values as outputs, random values as inputs.
+"""Edit models for a worker: expose inner values as outputs, and turn random values into inputs.
 
-Imported by path beside ``worker_main``, so that nothing but ONNX is imported, and that only when a
-request needs it.
+The worker imports this file by path, so that no other module of the package is imported.  ``onnx``
+is imported only when a request needs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 DISTRIBUTIONS = ("Bernoulli", "Dropout", "Multinomial")
-"""Random operators with operands beside a shape."""
+"""Random operators that read operands other than a shape."""
 ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}
 """ONNX's names of element types that differ from NumPy's."""
 QUANTIZERS = frozenset(
@@ -25,15 +25,15 @@ RESULT_SCALES = {
     "QLinearGlobalAveragePool": 3, "QLinearLeakyRelu": 3, "QLinearMatMul": 6, "QLinearMul": 6,
     "QLinearReduceMean": 3, "QLinearSigmoid": 3, "QGemm": 7,
 }  # fmt: skip
-"""Operators that round their result to integers, and which operand is its scale."""
+"""Operators that round their result to integers, and the index of the operand that scales it."""
 ROUNDING_LEVEL = 4
-"""Accuracy level at which MatMulNBits does."""
+"""Accuracy level at which MatMulNBits rounds its first operand to integers."""
 GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
 """Field numbers in onnx.proto3: of a model, of a graph (two), of a node, of a value."""
 
 
 def with_extra_outputs(path: str, extra: Sequence[str]) -> bytes:
-    """Return the model with more of its values as outputs, without parsing its weights.
+    """Return a serialized model with the values ``extra`` as outputs, without parsing weights.
 
     Protobuf merges a message that occurs twice: a second graph that has only outputs adds them to
     the first (protobuf encoding, "Last One Wins").
@@ -64,7 +64,7 @@ def written_values(path: str) -> list[str]:
 
 
 def proto_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield numbers and positions of a message's length-delimited fields; others are skipped."""
+    """Yield number, start and end of each length-delimited field of a message; skip others."""
     while at < end:
         key, at = read_varint(data, at)
         if key & 7 == 2:
@@ -100,8 +100,11 @@ def encode_field(field: int, body: bytes) -> bytes:
 def instrument_model(
     path: str, extra: Sequence[str], cut: Mapping[str, Sequence[Any]], jitter: float
 ) -> bytes:
-    """Return the model with more of its values as outputs, random values as inputs, and noise in
-    front of quantizers."""
+    """Return a serialized model with the changes that verification needs.
+
+    The values ``extra`` become outputs, and the random values in ``cut`` become inputs.  If
+    ``jitter`` is not 0, noise of that relative size is added before quantizers.
+    """
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -114,9 +117,9 @@ def instrument_model(
 
 
 def replace_random_nodes(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
-    """Replace random nodes by inputs with these element types and dims.
+    """Replace random nodes by inputs; ``cut`` maps what they write to element type and dims.
 
-    The operands of a distribution become outputs, because nothing else would compare them.
+    The operand of a distribution becomes an output, because nothing else would compare it.
     """
     from onnx import TensorProto, ValueInfoProto, helper
 
@@ -132,7 +135,7 @@ def replace_random_nodes(graph: Any, cut: Mapping[str, Sequence[Any]]) -> None:
 
 
 def result_scale(node: Any) -> int | None:
-    """Return which operand of a node is the scale that its result is rounded with, if any."""
+    """Return the index of the operand that scales a node's rounded result; None if none does."""
     at = RESULT_SCALES.get(node.op_type)
     return at if at is not None and len(node.input) > at and node.input[at] else None
 
@@ -147,8 +150,9 @@ def is_rounding(node: Any) -> bool:
 def add_jitter(graph: Any, size: float) -> None:
     """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
 
-    That is as much as float32 sums in another order differ, unlike for different elements.
-    Operators that round their own result divide it by a scale that is as much larger.
+    The noise is as large as the difference between float32 sums in two orders, and varies from
+    element to element.  For an operator that rounds its own result, the scale of that result is
+    multiplied by ``1 + size`` instead.
     """
     from onnx import helper, numpy_helper
 

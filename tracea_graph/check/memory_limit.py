@@ -28,11 +28,11 @@ of a decoder can take 100 times the weights at full context.
 def largest_oversized_value(
     graph: TileGraph, sizes: Sequence[Binding], values: Collection[str] | None = None
 ) -> str:
-    """Return, as a clause, the largest value that is too large.
+    """Return a clause about the largest value above the memory limit; empty if there is none.
 
-    It is beyond both :data:`LARGEST` and :data:`TIMES`, or beyond this machine's memory.  Empty if
-    there is none.  ``values`` defaults to everything the graph reads and writes; values
-    with dims unknown before the run are not counted.
+    The limit is the larger of :data:`LARGEST` and :data:`TIMES` times the weights, but at most
+    this machine's memory.  ``sizes`` are the bindings to check.  ``values`` defaults to everything
+    the graph reads and writes; values with dims unknown before the run are not counted.
     """
     weights = sum(weight.nbytes for weight in graph.weights.values())
     limit = min(max(LARGEST, TIMES * weights), _installed())
@@ -43,7 +43,7 @@ def largest_oversized_value(
     if count <= limit:
         return ""
     size, most = (f"{n / 2**30:,.1f} GiB" for n in (count, limit))
-    return f"the value {value!r} would take {size} with {label}, where {most} are allowed"
+    return f"the value {value!r} would take {size} with {label}, but at most {most} are allowed"
 
 
 def _installed() -> float:

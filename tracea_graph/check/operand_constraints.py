@@ -14,7 +14,7 @@ from tracea_graph.ttg.region_graph import Region, TileGraph
 __all__ = ["EXACT", "FLAGS", "INDEX", "POSITIVE", "Dims", "Vector"]
 
 Dims = Callable[[str], tuple[int | None, ...] | None]
-"""The dims of a value under a binding; None for an unknown rank or dim."""
+"""Function from a value to its dims under a binding; None for an unknown rank or dim."""
 
 Vector = tuple[float, ...]
 """Exact numbers for an operand; a single number applies to all its elements."""

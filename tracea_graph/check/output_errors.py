@@ -85,7 +85,7 @@ class ElementwiseTolerance:
     atol: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.rtol:.1e} of each element and {self.atol:.1e} are allowed"
+        return f"{self.rtol:.1e} of each element plus {self.atol:.1e} is allowed"
 
     def accepts(self, found: Array, wanted: Array) -> bool:
         """Return True if every element is within the rule; NaN equals NaN."""
@@ -99,9 +99,10 @@ class ElementwiseTolerance:
 class ErrorLimits:
     """Error allowed for outputs.
 
-    ``tolerance`` is a share of ``max|y|``; outputs in ``own`` have an individual, requested one.
-    Unless ``asked`` for, twice ONNX Runtime's own distance is allowed too.  ``elementwise``
-    replaces all of this for floating-point outputs.
+    ``tolerance`` is a share of ``max|y|``.  ``own`` has the tolerances that the caller gave for
+    single outputs.  Unless the caller gave the tolerance (``asked`` or ``own``), an error of twice
+    ONNX Runtime's own is allowed too.  ``elementwise`` replaces all of this for floating-point
+    outputs.
     """
 
     tolerance: float = TOLERANCE.exact
@@ -141,12 +142,13 @@ def noise_floors(
     noise: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     sigmoids: Set[str] = frozenset(),
 ) -> dict[str, dict[str, float]]:
-    """Return the distance of ``on`` from ``off``, per feed and output, or ``noise`` if larger.
+    """Return the noise floor of each output under each feed: differences below it are noise.
 
-    An output's noise under one feed also counts under the others, up to ``TOLERANCE.lent_floor``,
-    so that one extreme feed does not excuse errors under the others.  Numbers of 8 and 16 bits may
-    be rounded either way.  The results of ``sigmoids`` have at least the error of that function,
-    which is more than a share of ``max|y|`` where all of them are tiny.
+    It is the distance of ``on`` from ``off`` (optimizations on and off), or ``noise`` if larger.
+    The distance under one feed also counts under the others, but only up to
+    ``TOLERANCE.lent_floor``, so that one extreme feed does not excuse errors under the others.
+    Types of 8 and 16 bits may be rounded either way.  The outputs ``sigmoids`` have at least the
+    error of that function, which is large relative to ``max|y|`` if all results are tiny.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}

@@ -148,7 +148,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         return max(self._end - self.now(), 0.0)
 
     def deadline(self, share: float) -> float:
-        """Return when a stage that may use ``share`` of the budget must end.
+        """Return when, by ``now()``, a stage that may use ``share`` of the budget must end.
 
         The time of one more comparison with the original stays in reserve.
         """
@@ -193,11 +193,13 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
     ) -> PairedComparison:
         """Run rounds of pairs until b's ratio over a is decided, or more rounds cannot decide it.
 
-        If b is ``proven`` faster at another key, a likely gain suffices.  ``screen`` times the
-        differing nodes alone if the first round is undecided, or if there is no time for a round.
-        A median without gain ends the comparison, because more pairs would only narrow its bounds,
-        and so does a gain whose bounds all ``ROUNDS`` would leave too wide, unless the bounds are
-        inconclusive and nothing else screens.  Raises WorkerError if either cannot run.
+        If b is ``proven`` faster at another key, a median above the minimum gain suffices here.
+        With ``screen``, the differing nodes are also timed alone: before the first round if there
+        is no time for a whole round, else after it if it is undecided.
+
+        The comparison ends early if all ``ROUNDS`` rounds could not prove a gain, because the
+        median shows none or the bounds would stay too wide.  Without ``screen``, it does not end
+        early while the bounds are inconclusive.  Raises WorkerError if either model cannot run.
         """
         feeds, timings = self.feeds[key[1]], list[PairedTimes]()
         alone: Ratio | None = None

@@ -55,11 +55,12 @@ class Reference:
     levels a candidate must run at (only ``all`` if the original needs it).  ``trouble`` says why
     the original cannot be a reference; empty if it can.  ``valid`` says whether onnx's checker
     accepts the original.  ``drawn`` are the random values to feed, per feed.  ``floors`` are ONNX
-    Runtime's own distances between levels, per output (:func:`.distance.floors`).  ``extra`` are
-    feeds that were added because outputs hardly changed with the others; ``changes`` says by how
-    much those that are computed from inputs do (:func:`.sensitivity.changes`).  ``float32`` has
-    the answers of an fp16 model's float32 form, from which candidates differ least.  ``sigmoids``
-    are the values of the graph that hold results of a sigmoid.
+    Runtime's own distances between levels, per feed and output
+    (:func:`.output_errors.noise_floors`).  ``extra`` are feeds that were added because outputs
+    hardly changed with the others; ``changes`` are the changes of outputs that are computed from
+    inputs (:func:`.input_sensitivity.largest_output_changes`).  ``float32`` are the answers of an
+    fp16 model's float32 form, to which candidates are closest.  ``sigmoids`` are the values of the
+    graph that hold results of a sigmoid.
     """
 
     off: Mapping[str, Outputs]
@@ -102,16 +103,16 @@ def run_reference(
     sensitivity: OutputSensitivity = UNCHECKED,
     float32_form: Path | None = None,
 ) -> Reference:
-    """Run the original, optimizations off on one thread, then on; reusable for many candidates.
+    """Run the original with optimizations off on one thread, then with optimizations on.
 
-    ``threads`` are the candidates' thread count, because some operators' answers depend on it.
-    The ``spare`` feeds, which come last, are left out if the others take long.  ``watched`` values
-    (:func:`.values_before_saturation`) must not be so large that rounding changes outputs, and
-    ``sigmoids`` (:func:`.sigmoid_results`) are accurate to a share of 1.
-    ``sensitivity`` says which outputs must change with the inputs, and how much.
-    ``float32_form`` is a model that computes in float32 what the original computes in fp16; it
-    must agree with the original to within ``TOLERANCE.half``.  With a known ``trouble`` the
-    original is not run.
+    The result can be compared with many candidates.  ``threads`` is the candidates' thread count,
+    because some operators' answers depend on it.  The ``spare`` feeds, which come last, are left
+    out if the others take long.  ``watched`` values (:func:`.values_before_saturation`) must not
+    be so large that rounding changes outputs.  The accuracy of ``sigmoids``
+    (:func:`.sigmoid_results`) is relative to 1, not to their largest result.  ``sensitivity`` says
+    which outputs must change with the inputs, and how much.  ``float32_form`` is a model that
+    computes in float32 what the original computes in fp16; it must agree with the original to
+    within ``TOLERANCE.half``.  With a known ``trouble`` the original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
@@ -208,7 +209,7 @@ def _reference(
 
 
 def _present(worker: Worker, original: Path, names: Set[str], feeds: Feeds) -> list[str]:
-    """Return the values that the original's graph has: import moves others there, or adds them."""
+    """Return those of ``names`` that the original's graph has; import may have added others."""
     if not names:
         return []
     fed = {name for feed in feeds.values() for name in feed}
@@ -223,11 +224,11 @@ def _noise(
     levels: Sequence[str],
     cut: RandomOutputs,
 ) -> dict[str, dict[str, float]]:
-    """Return how far outputs move, per feed, if what is rounded to integers moves by the rounding
-    of float32 sums; nothing for a model that rounds nothing to integers.
+    """Return how far outputs move, per feed, if operands that are rounded to integers move by the
+    rounding of float32 sums; empty for a model that rounds nothing to integers.
 
-    A single integer that is rounded the other way moves an output by more than all rounding of
-    float32 does, and whether one is differs between ONNX Runtime's own optimization levels.
+    A single integer that is rounded the other way moves an output further than all rounding of
+    float32.  ONNX Runtime's own optimization levels differ in which integers are.
     """
     if not off or not worker.quantizes(original):
         return {}
@@ -299,7 +300,7 @@ def _answers(worker: Worker, name: str, feed: Mapping[str, Array]) -> Outputs | 
 def _trouble(runs: Mapping[str, Outputs], rejected: Mapping[str, str], stable: bool) -> str:
     if not runs:
         first = next(iter(rejected.values()), "there were none")
-        return f"the original rejects every generated input ({first}); give real ones by --data"
+        return f"the original rejects every generated input ({first}); give real ones with --data"
     return "" if stable else "the original answers differently each time it runs"
 
 
@@ -318,7 +319,7 @@ def _far_in_float32(off: Mapping[str, Outputs], wide: Mapping[str, Outputs]) -> 
             wanted = off[label][name]
             if is_float(wanted) and relative_distance(array, wanted) > TOLERANCE.half:
                 return (
-                    f"in float32 its output {name!r} differs from that in fp16 by more than "
+                    f"the original's output {name!r} in float32 differs from fp16 by more than "
                     f"{TOLERANCE.half:g} of max|y| (with {label}): the model depends on the range "
                     "or the rounding of fp16"
                 )

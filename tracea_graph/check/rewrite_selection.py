@@ -1,24 +1,24 @@
 """Select the groups of rewrites that are measured faster.
 
-The unit of decision is a group of rewrites that belong together.  First everything on is timed
-against the original.  Then, in descending order of predicted gain, everything on is timed against
-everything except one group, on the whole model, for every thread count and binding:
+The unit of decision is a group of rewrites that belong together.  First, the model with all groups
+is timed against the original.  Then, in descending order of predicted gain, it is timed against
+the model without one group, for every thread count and binding:
 
     win        the 99 % lower bound of the ratio is above 1.005
     loss       the 99 % upper bound is below 1
     undecided  neither: the nodes that differ between both models are timed alone (interleaved
                per-node profiles), which reveals gains hidden by whole-run noise; a clear win there
-               counts, because the whole model already shows no loss; else more rounds of 15 pairs,
-               at most 12, as long as they could still decide
+               counts, because the whole model already shows no loss; otherwise up to 12 rounds of
+               15 pairs follow, as long as they can still decide
 
 A group stays if it wins at one thread count and binding and is likely to gain at all others (a
 median above 1.005, no loss): requiring proof at each of them would lose real gains of a few
 percent. Groups that alone are neither a clear gain nor slower are then timed together: the
 selection with them against the selection without them, since many small gains add up to a
 measurable one.  The final selection is timed against the original again by the rule above.  If
-that fails nothing stays, unless only noise hides the groups' shares: the whole was a clear gain
-and no group a loss.  Groups too small for their share of the budget are timed together as one; if
-that leaves a single unit, the whole budget goes to timing it against the original.
+it is no clear gain, nothing stays, except if all groups together were a clear gain and no group
+was a loss: then all stay.  Groups too small for their share of the budget are timed together as
+one; if that leaves a single unit, the whole budget goes to timing it against the original.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RewriteGroup:
 class GroupVerdict:
     """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups.
 
-    They are those of several groups unless it was timed ``alone``.
+    Unless the group was timed ``alone``, they are the speed-ups of several groups together.
     """
 
     group: RewriteGroup
@@ -99,9 +99,9 @@ class GroupVerdict:
 class GroupSelection:
     """The groups that stay, and the model with them.
 
-    ``total`` compares that model with the original (everything on, if nothing stays);
-    ``candidate`` is None if the original is kept; ``notes`` are warnings.  ``busy`` says that
-    other processes kept a core busy, so that a quiet machine may decide otherwise.
+    ``total`` compares that model with the original; if nothing stays, it compares the model with
+    all groups.  ``candidate`` is None if the original is kept; ``notes`` are warnings.  ``busy``
+    says that other processes kept a core busy, so that a quiet machine may decide otherwise.
     """
 
     kept: frozenset[str]
@@ -116,7 +116,7 @@ class GroupSelection:
 
     @property
     def why_nothing(self) -> Reason:
-        """Why the original is kept: a reason all groups share, or that each was slower."""
+        """Why the original is kept: the reason that all groups share, or that none was faster."""
         reasons = {v.reason.partition(", timed together")[0] for v in self.verdicts}
         codes = {v.code for v in self.verdicts}
         code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
@@ -127,7 +127,7 @@ class GroupSelection:
 
 
 Build = Callable[[frozenset[str]], ModelWithLibrary]
-"""Builds the model and library without the groups of these keys."""
+"""Function that builds the model and library without the groups of these keys."""
 
 
 def select_faster(
@@ -146,13 +146,13 @@ def select_faster(
 ) -> GroupSelection:
     """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
-    Unless ``separately``, they are timed together in one comparison, all or nothing.
+    Unless ``separately``, all groups are timed in one comparison, and all or none are kept.
 
     ``feeds`` are one input set per binding to time.  ``worker`` starts the process that runs
-    everything; if it dies it is replaced, and its candidate loses.  ``clock`` returns the budget's
-    seconds, ``counted`` is told how many of the groups' comparisons are made.  ``known`` are
-    ratios of the full model over the original that need not be measured again.  Raises BuildError
-    if the full model cannot be built.
+    all models; if it dies it is replaced, and its candidate loses.  ``clock`` returns the seconds
+    of the budget's clock, ``counted`` is called with the numbers of finished and of all
+    comparisons of groups.  ``known`` are ratios of the full model over the original that need not
+    be measured again.  Raises BuildError if the full model cannot be built.
     """
     notes = (_BUSY,) * (other_processes_busy() and other_processes_busy(0.4))
     if not groups or not feeds:
@@ -211,7 +211,7 @@ class _Selector:
             total = self._compare_whole()
         except WorkerError as error:
             lost = [GroupVerdict(group, True, "") for group in groups]
-            why = run_failure_reason("the whole does not run", error)
+            why = run_failure_reason("the model with all rewrites does not run", error)
             return self._nothing(lost, {}, why)
         units = self._units(sorted(groups, key=lambda g: -g.predicted_us), total)
         if len(units) == 1:
@@ -221,7 +221,7 @@ class _Selector:
         return self._final(verdicts, total, any(unit.trouble for unit in units))
 
     def _compare_whole(self) -> dict[Key, Ratio]:
-        """Compare everything on with the original at every key where that is not known.
+        """Compare the model with all groups with the original at every key not yet known.
 
         Takes a second share of the budget if opening the models used up the first, or if noise
         leaves a gain undecided: planning the model without some groups may take all the time left,
@@ -249,7 +249,7 @@ class _Selector:
         return [_Unit([group]) for group in groups[:alone]] + rest
 
     def _compare_groups(self, units: Sequence[_Unit]) -> None:
-        """Compare everything on with everything except each unit, one thread count at a time."""
+        """Compare the model with all groups with that without each unit, key by key."""
         end = self.bench.deadline(GROUPS_SHARE)
         comparisons = [(key, unit) for key in self.bench.keys for unit in units]
         for i, (key, unit) in enumerate(comparisons):
@@ -267,12 +267,12 @@ class _Selector:
                 )
             except (WorkerError, BuildError, OutOfTime) as error:
                 unit.trouble = Reason(
-                    f"kept with the whole: without it nothing could be timed ({error})",
+                    f"kept: the model could not be timed without it ({error})",
                     Code.NOT_SEPARABLE,
                 )
 
     def _whole(self, unit: _Unit, total: Mapping[Key, Ratio]) -> GroupSelection:
-        """Decide a single unit: the whole against the original compares with against without it.
+        """Decide a single unit, which has all groups: the model without it is the original.
 
         If the first, short comparison leaves a gain undecided, all remaining time goes to another.
         """
@@ -337,7 +337,7 @@ class _Selector:
         if any(v.slower for v in verdicts) or not is_clear_gain(first, self.bench.keys):
             return self._nothing(verdicts, total, why)
         reason = Reason(
-            f"kept: no clear gain alone, but all together {_numbers(first)}", Code.FASTER_TOGETHER
+            f"kept: no clear gain alone, but all together: {_numbers(first)}", Code.FASTER_TOGETHER
         )
         kept = tuple(
             v if v.kept else replace(v, kept=True, reason=reason, ratios=first, alone=False)

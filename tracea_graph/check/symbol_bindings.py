@@ -96,7 +96,7 @@ _KEEPS = frozenset(
 
 @dataclass(frozen=True)
 class Binding:
-    """A size for every symbol; ``label`` is for display, ``notes`` say why sizes are smaller.
+    """A size for every symbol; ``label`` is for display, ``notes`` say why sizes were reduced.
 
     If ``padded``, masks hide the last third of every other batch entry.
     """
@@ -108,7 +108,7 @@ class Binding:
 
 
 def inputs_to_feed(graph: TileGraph, inputs: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the inputs that need a value: ``inputs`` if given, else all that are no weight."""
+    """Return the inputs that need a value: ``inputs`` if given, else all except weights."""
     return tuple(
         v for v in graph.inputs if (v not in graph.weights if inputs is None else v in inputs)
     )
@@ -121,10 +121,11 @@ def choose_bindings(
 ) -> tuple[tuple[Binding, ...], tuple[Binding, ...]]:
     """Return the bindings to time and those to verify with.
 
-    To time: each of ``shapes`` laid over the default, or the default alone.  To verify: the timed
-    ones, all symbols 1, and odd primes with padded masks; for a model without symbols its only
-    sizes, with and without padding.  ``inputs`` are the inputs without a default.  Raises
-    UsageError for a symbol the model does not have, and for a size that a constant excludes.
+    The bindings to time are each of ``shapes`` applied to the default sizes, or the default alone.
+    Those to verify with are the timed ones, one with all symbols 1, and one of odd primes with
+    padded masks; a model without symbols is verified at its only sizes, with and without padding.
+    ``inputs`` are the inputs without a default.  Raises UsageError for a symbol the model does not
+    have, and for a size that a constant excludes.
     """
     needed = inputs_to_feed(graph, inputs)
     roles = _roles(graph, needed)

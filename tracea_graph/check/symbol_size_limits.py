@@ -25,7 +25,7 @@ __all__ = ["SizeLimit", "clip_sizes", "known_size_limits"]
 class SizeLimit:
     """A limit ``extent ≤ most``; ``why`` is a clause about the constant behind it.
 
-    An ``exact`` extent is ``most`` or, broadcast, 1.
+    An ``exact`` extent must be ``most``, or 1 to be broadcast.
     """
 
     extent: Extent
@@ -112,7 +112,7 @@ def _clipped(graph: TileGraph, region: Region) -> Iterator[SizeLimit]:
                 continue
             if isinstance(size, int) and size > 1 and isinstance(meets, str):
                 yield SizeLimit(
-                    meets, size, f"{_table(graph, a)} has size {size} there", exact=True
+                    meets, size, f"{_table(graph, a)} has size {size} on that axis", exact=True
                 )
             elif isinstance(size, Expr) and {*symbols_of(size)} == {*symbols_of(meets)}:
                 for inner, most in _clips(size):

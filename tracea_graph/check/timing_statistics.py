@@ -87,7 +87,8 @@ def pool_timings(timings: Iterable[PairedTimes]) -> PairedTimes:
 def other_processes_busy(seconds: float = 0.1, share: float = 0.2) -> bool:
     """Return True if other processes are using more than ``share`` of one core.
 
-    Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False if there is none.
+    Watches ``/proc/stat`` for ``seconds`` while this process sleeps; False if that file does not
+    exist.
     """
     before, start = busy_seconds(), time.perf_counter()
     time.sleep(seconds)
@@ -106,7 +107,7 @@ def _rank(count: int) -> int:
 
 
 def busy_seconds() -> float:
-    """Return seconds all cores together spent not idle since boot; 0 if unknown."""
+    """Return the seconds that all cores together were busy since boot; 0 if unknown."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     except OSError:

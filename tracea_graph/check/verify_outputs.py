@@ -2,8 +2,8 @@
 
 The reference is the original in plain ONNX Runtime, once with its optimizations off and once with
 all of them.  The distance between these two, or the error of a sigmoid if larger, is the floor f
-(:func:`.output_errors.floors`): smaller differences are noise.  Every output of a candidate, with
-optimizations off and on, must be within ``max(tolerance, 2 f)`` of ``max|y|`` from either
+(:func:`.output_errors.noise_floors`): smaller differences are noise.  Every output of a candidate,
+with optimizations off and on, must be within ``max(tolerance, 2 f)`` of ``max|y|`` from either
 reference, or within the tolerance alone if the caller gave one.  NaN and infinities must be at
 equal positions, dims and types must be equal, and so must integers, booleans and strings, except
 an index whose scores were within tolerance.  Random values are drawn once, by the original, and
@@ -84,7 +84,7 @@ class Verification:
     rejected to its messages; ``loads`` is False if the library could not be loaded at all, in
     which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
     tried, and ``inner`` counts the inner values compared because of them.  ``by_metric`` is the
-    share of its budget that the user's own metric found spent.
+    error by the user's own metric, as a share of the error allowed.
     """
 
     status: str
@@ -104,7 +104,7 @@ class Verification:
 
     @property
     def spent(self) -> float:
-        """The largest error that passed, as a share of the error allowed there, or by metric."""
+        """The largest error that passed, as a share of the error allowed; or ``by_metric``."""
         if self.by_metric is not None:
             return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
@@ -113,7 +113,10 @@ class Verification:
 
     @property
     def exceeded(self) -> float:
-        """The largest error that failed, as a share of the error allowed; infinite without one."""
+        """The largest error that failed, as a share of the error allowed for that output.
+
+        Infinite if no output failed, or if one failed for another reason than its error.
+        """
         wrong = (o for o in self.outputs if not o.passed)
         shares = [o.relative / self.limits.allowed(o.output, o.floor) for o in wrong]
         return max(shares, default=math.inf) if min(shares, default=0.0) > 1.0 else math.inf
@@ -250,7 +253,7 @@ def _signature(known: Reference, info: SessionInfo) -> str:
         ("outputs", known.outputs, info.outputs),
     ):
         if [(p.name, p.type) for p in want] != [(p.name, p.type) for p in have]:
-            return f"the candidate's {what} are {_ports(have)}, the original's {_ports(want)}"
+            return f"the candidate's {what} are {_ports(have)}; the original's are {_ports(want)}"
         for a, b in zip(want, have, strict=True):
             if _clash(a.shape, b.shape) and not _answered(known, b):
                 return f"{a.name!r} has dims {b.shape} in the candidate, {a.shape} in the original"
@@ -336,7 +339,7 @@ def _discrete(
         and by is not None
         and is_tie_within_tolerance(found, wanted[0], by, choice.axis, tolerance)
     ):
-        note = f"{said}, but there the scores are within tolerance"
+        note = f"{said}, but their scores are within tolerance"
         return OutputError(name, label, 0.0, 0.0, 1.0, floor, True, note)
     return OutputError(name, label, np.inf, np.inf, 0.0, floor, False, said)
 
@@ -359,7 +362,7 @@ def _verdict(
     if not failed:
         largest = max((o.relative for o in outputs), default=0.0)
         random = len(random_value_specs(known.drawn))
-        alike = f"; {random} random values were fed alike" if random else ""
+        alike = f"; both models were fed the same {random} random values" if random else ""
         within = _limit_clause(limits, outputs)
         still = _insensitive(known, limits, outputs)
         sentence = f"the largest error is {largest:.1e} of max|y|, {within}{alike}"
@@ -372,7 +375,7 @@ def _verdict(
     allowed = limits.allowed(worst.output, worst.floor)
     off = _format_beside(allowed, worst.relative)
     limit = limits.elementwise or f"{allowed:.1e} is allowed"
-    what = worst.note or f"it is off by {off} of max|y|, {limit}"
+    what = worst.note or f"it is off by {off} of max|y|; {limit}"
     kind = "inner value" if worst in inner else "output"
     sentence = f"{kind} {worst.output!r} with {worst.feed}: {what}"
     return Verification("failed", sentence, (*outputs, *inner), known.rejected, limits)
@@ -383,8 +386,8 @@ def _insensitive(
 ) -> dict[str, float]:
     """Return the outputs that change with the inputs by too little to show an error.
 
-    Those change by less than ``FACTOR`` times both the error allowed and the error that was found:
-    an output that was found equal to within a small share of what it changes is shown to be right.
+    They change by less than ``FACTOR`` times both the error allowed and the error that was found.
+    An output whose error is only a small share of its change with the inputs is shown to be right.
     """
     found: dict[str, float] = {}
     for o in outputs:
@@ -464,7 +467,7 @@ def _format_beside(limit: float, value: float) -> str:
 
 
 def suspect_workers(found: Sequence[Verification]) -> str:
-    """Return the workers an earlier model may have corrupted: ``all``, ``dead`` ones, or none."""
+    """Return which workers an earlier model may have corrupted: ``all``, ``dead``, or ``""``."""
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"

@@ -51,7 +51,7 @@ else:
     from worker_arrays import read_arrays, write_arrays
 
 BRIEF_NS = 4_000_000
-"""Calls that together take less are run several times per pair."""
+"""If all callers together take less time than this, a pair is the mean of several runs."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Request = Mapping[str, Any]
 
@@ -345,9 +345,9 @@ def time_paired(
 ) -> list[list[float]]:
     """Return milliseconds of each call, pair by pair; the order changes with every round.
 
-    The last caller finds the caches warm, which can halve the time of a small model.  For brief
-    calls, a pair is therefore the mean over a multiple of the rounds that :func:`run_orders` needs
-    to be fair.
+    The caller that ran last finds its caches warm, which can halve the time of a small model.  For
+    brief calls, a pair is therefore the mean over a multiple of the rounds that :func:`run_orders`
+    needs to be fair.
     """
     times: list[list[float]] = [[] for _ in calls]
     clock, order, rounds = time.perf_counter_ns, run_orders(len(calls)), 1

@@ -18,7 +18,7 @@ from tracea_graph.check.worker_process import Worker
 __all__ = ["AcquireWorker", "WorkerPool", "new_worker"]
 
 AcquireWorker = Callable[[Path | None, Mapping[str, str]], AbstractContextManager[Worker]]
-"""From a library and environment variables to a context manager of a worker."""
+"""Function from a library and environment variables to a context manager that yields a worker."""
 
 _LIMIT = 300.0
 """Time limit of a request in seconds."""

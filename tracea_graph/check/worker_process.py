@@ -106,9 +106,10 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class ConcurrentTimes:
-    """Milliseconds of each run of sessions that ran at once, and the seconds they took in all.
+    """Milliseconds of each run of sessions that ran concurrently.
 
-    ``cpu`` are the seconds of processor time of the whole process meanwhile.
+    ``wall`` are the seconds that the measurement took, ``cpu`` the seconds of processor time that
+    the whole process used in it.
     """
 
     ms: tuple[float, ...]
@@ -179,7 +180,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     @property
     def alive(self) -> bool:
-        """False once it died, exceeded a limit or was stopped."""
+        """Whether the process runs: False once it died, exceeded a limit or was stopped."""
         return not self._why
 
     def stop(self) -> None:
@@ -235,7 +236,7 @@ class Worker(AbstractContextManager["Worker"]):
     def load(self, library: Path) -> None:
         """Load a library without a model.
 
-        Raises RejectedByRuntime with its or the loader's message.
+        Raises RejectedByRuntime with the message of the library or of the loader.
         """
         self._ask("load", f"load {library.name}", None, library=str(library.resolve()))
 
@@ -283,7 +284,7 @@ class Worker(AbstractContextManager["Worker"]):
     def serve(
         self, names: Sequence[str], feeds: Mapping[str, Array], *, seconds: float
     ) -> ConcurrentTimes:
-        """Run sessions at once for ``seconds``, each of them as often as it can."""
+        """Run sessions concurrently for ``seconds``, each as often as it can."""
         what = f"serve with {len(names)} sessions"
         found = self._ask(
             "serve", what, seconds + self._limit, feeds, sessions=list(names), seconds=seconds
@@ -293,7 +294,7 @@ class Worker(AbstractContextManager["Worker"]):
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
     ) -> tuple[NodeTime, ...]:
-        """Return times per node of an open session's model, in a separate session."""
+        """Return times per node of an open session's model, measured in a separate session."""
         return self._profiles([name], feeds, runs, warmup)[0]
 
     def profile_pair(
@@ -390,7 +391,7 @@ class Worker(AbstractContextManager["Worker"]):
                     rested = limit - (self._worked() - worked)
                     starved = time.monotonic() - start > limit + _STARVED
                     if starved or rested < limit / 2:
-                        raise self._fail(f"the worker took over {limit:.0f} s to {what}")
+                        raise self._fail(f"the worker took more than {limit:.0f} s to {what}")
                     end = time.monotonic() + min(rested, _STARVED)
                     continue
                 chunk = os.read(pipe, 1 << 16)

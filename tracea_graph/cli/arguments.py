@@ -113,7 +113,7 @@ def tool_parser() -> argparse.ArgumentParser:
 
 
 def join_subcommands(words: Sequence[str]) -> list[str]:
-    """Join ``tune worker`` and ``tune report`` to one word, and options behind ``repro … --``."""
+    """Join ``tune worker`` or ``tune report`` to one word, or the options after ``repro … --``."""
     if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
         return [f"tune {words[1]}", *words[2:]]
     if words[:1] == ["repro"] and "--" in words:

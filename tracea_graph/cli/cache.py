@@ -65,7 +65,7 @@ def _list(cache: TuningCache, console: Console, as_json: bool, environment: Envi
     for key, entry in entries:
         gain = entry.value.get("gain", 1.0) if isinstance(entry.value, dict) else 1.0
         usable = any(_matches(entry, facts) for facts in here)
-        state = ("final" if entry.final else "unfinished") + ("" if usable else ", of elsewhere")
+        state = ("final" if entry.final else "unfinished") + ("" if usable else ", unusable here")
         table.add_row(
             entry.what, entry.about.get("threads", "?"), entry.about.get("dtype", "?"),
             f"{gain:.3f}×", str(len(entry.evidence)), state,

@@ -48,7 +48,7 @@ def _path_of(words: Sequence[str]) -> Path | None:
 def _words(name: str, value: Any, path: Path) -> list[str]:
     """Convert one setting to command-line words."""
     if name in _NO_SETTINGS:
-        raise UsageError(f"--config {path} cannot have {name!r}")
+        raise UsageError(f"--config {path}: {name!r} is not allowed in a file")
     if value is None or value is False:
         return []
     if value is True:
@@ -60,7 +60,7 @@ def _words(name: str, value: Any, path: Path) -> list[str]:
         values = value if isinstance(value, list) else [value]
         return [f"--{name}={_text(one)}" for one in values]
     except ValueError as error:
-        raise UsageError(f"--config {path} has no such value for {name!r}: {error}") from None
+        raise UsageError(f"--config {path}: invalid value for {name!r}: {error}") from None
 
 
 def _text(value: Any) -> str:
@@ -78,5 +78,5 @@ def _plain(value: Any) -> str:
         raise ValueError("it holds lists or mappings")
     text = str(value)
     if "\0" in text:
-        raise ValueError("it holds a NUL")
+        raise ValueError("it holds a NUL character")
     return text

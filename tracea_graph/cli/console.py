@@ -1,4 +1,4 @@
-"""Consoles: output wraps to the width of a terminal; in files and pipes only tables do."""
+"""Consoles: output wraps to the width of a terminal; in files and pipes only tables wrap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["make_console", "print_written_files"]
 
 _NARROWEST, _UNLIMITED = 60, 100_000
 _PIPED = 80
-"""Width of tables in files and pipes, unless ``COLUMNS`` says another."""
+"""Width of tables in files and pipes, unless ``COLUMNS`` gives another width."""
 
 
 class _Console(Console):
@@ -27,7 +27,7 @@ class _Console(Console):
         raise BrokenPipeError
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print; in files and pipes, lines end where their text ends."""
+        """Print objects; in files and pipes, without spaces at the ends of lines."""
         if self.is_terminal or self.quiet:
             super().print(*objects, **settings)
             return
@@ -37,7 +37,7 @@ class _Console(Console):
 
 
 def make_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Create a console that wraps lines to a terminal's width; in files and pipes tables only."""
+    """Create a console that wraps to a terminal's width; in files and pipes only tables wrap."""
     console = _Console(stderr=stderr, quiet=quiet, highlight=False)
     given = os.environ.get("COLUMNS", "")
     piped = int(given) if given.isdecimal() else _PIPED

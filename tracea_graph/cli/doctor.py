@@ -24,7 +24,7 @@ def run_doctor(args: argparse.Namespace, console: Console) -> int:
     if args.op is None:
         if args.shape or args.dtype or args.target:
             raise UsageError(
-                "--shape, --dtype and --target belong to an operation: tracea doctor gemm …"
+                "--shape, --dtype and --target need an operation, as in: tracea doctor gemm …"
             )
         health = doctor.health()
         _show(console, health.to_json() if args.json else render_health(health))

@@ -1,4 +1,4 @@
-"""Parsers of ``tracea kernels``, ``metrics`` and ``repro``; what runs them is loaded later."""
+"""Parsers of ``tracea kernels``, ``metrics`` and ``repro``; their code is loaded later."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _add_list(actions: Any) -> None:
         description="List kernel variants: operation, element type, level and register tile.",
         examples=("tracea kernels list", "tracea kernels list gemm --json"),
     )
-    parser.add_argument("op", nargs="?", help="of this operation only, such as gemm")
+    parser.add_argument("op", nargs="?", help="list only this operation, such as gemm")
     _add_target(parser)
     add_flags(parser, "kernels list")
     parser.add_general()
@@ -73,7 +73,7 @@ def _add_list(actions: Any) -> None:
 def _add_show(actions: Any) -> None:
     parser: Parser = actions.add_parser(
         "show",
-        help="show a kernel variant and what its machine code takes",
+        help="show a kernel variant and the resources of its machine code",
         usage="%(prog)s NAME [options]",
         description="Compile a kernel variant, and show its tile, fragments, launch, epilogue, "
         "and the registers, stack and code bytes of its object (needs objdump), as YAML.",
@@ -87,7 +87,7 @@ def _add_show(actions: Any) -> None:
 
 def _add_target(parser: Parser) -> None:
     parser.add_argument(
-        "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
+        "--target", choices=TARGETS, metavar="TARGET", help="default: this machine"
     )
 
 
@@ -97,10 +97,10 @@ def add_repro(commands: Any) -> None:
         "repro",
         help="pack a model and its options so that others can repeat a run",
         usage="%(prog)s MODEL.onnx [options] [-- OPTIONS OF tracea-optimize]",
-        description="Optimize a model, and pack what somebody else needs to see the same: the "
+        description="Optimize a model, and pack what somebody else needs to repeat the run: the "
         "graph, options, decisions, generated sources, facts about this machine, and a script. "
-        "Weights are left out: the pack, and the run that it records, have weights drawn with "
-        "their mean and spread. Names of nodes and tensors stay.",
+        "Weights are left out: the packed model, and the run that is recorded, have random "
+        "weights of equal mean and spread. Names of nodes and tensors are kept.",
         examples=(
             "tracea repro model.onnx -- --precision bf16 --shape batch=4",
             "tracea repro model.onnx --weights -o with-weights.zip",
@@ -108,7 +108,7 @@ def add_repro(commands: Any) -> None:
     )
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument(
-        "--options", default="", metavar="WORDS", help="the same as the words behind --"
+        "--options", default="", metavar="WORDS", help="the options after --, as one text"
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE.zip", help="default: MODEL.repro.zip"
@@ -127,17 +127,17 @@ def add_metrics(commands: Any) -> None:
         "metrics",
         help="summarize a profile of runs in production",
         usage="%(prog)s PROFILE [MODEL.onnx] [options]",
-        description="Read a file that TRACEA_PROFILE named while a result ran, and print its "
-        "metrics as Prometheus text. Nothing leaves this machine.",
+        description="Read the profile that a result wrote to the file named by TRACEA_PROFILE, "
+        "and print its metrics as Prometheus text. Nothing leaves this machine.",
         examples=("tracea metrics runs.txt model.tracea.onnx --csv calls.csv --trace trace.json",),
     )
     add = parser.add_argument
-    add("profile", type=Path, metavar="PROFILE", help="the file that TRACEA_PROFILE named")
+    add("profile", type=Path, metavar="PROFILE", help="the file that was named by TRACEA_PROFILE")
     add(
         "model", type=Path, nargs="?", metavar="MODEL.onnx",
-        help="the result that ran: names kernels, and counts their FLOPs and bytes",
+        help="the result that ran, to name its kernels and count their FLOPs and bytes",
     )  # fmt: skip
-    add("--csv", type=Path, metavar="FILE", help="p50, p95, p99 and rates of every call")
-    add("--jsonl", type=Path, metavar="FILE", help="the same as JSON lines")
-    add("--trace", type=Path, metavar="FILE.json", help="a timeline for Perfetto")
+    add("--csv", type=Path, metavar="FILE", help="write p50, p95, p99 and rates of every call")
+    add("--jsonl", type=Path, metavar="FILE", help="write what --csv writes, as JSON lines")
+    add("--trace", type=Path, metavar="FILE.json", help="write a timeline for Perfetto")
     parser.add_general()

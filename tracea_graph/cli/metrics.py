@@ -1,4 +1,4 @@
-"""``tracea metrics``: what a profile of runs in production says."""
+"""``tracea metrics``: summarize a profile of runs in production."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def run_optimize(args: argparse.Namespace, console: Console) -> int:
 
 
 def _pack(model: Path, outcome: RunOutcome, options: Options, args: argparse.Namespace) -> None:
-    """Pack a failure, and say where."""
+    """Pack a failure, and print where the pack is."""
     models = {str(path) for path in args.models}
     words = [word for word in args.words if word not in models and word != "optimize"]
     folder = options.environment.cache / "repro"

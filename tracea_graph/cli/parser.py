@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
             )
             group.add_argument(
                 "--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"),
-                help="print the script that completes words in a shell",
+                help="print the script for word completion in this shell",
             )  # fmt: skip
 
     def format_help(self) -> str:
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + (f"\nexamples:\n{shown}" if shown else "")
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError."""
+        """Raise UsageError with the message in plainer words."""
         unknown = next((w for w in message.split() if w.startswith("--")), "")
         if message.startswith("unrecognized") and unknown:
             raise UsageError(f"there is no option {unknown}{self._near(unknown)}")

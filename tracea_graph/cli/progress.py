@@ -68,7 +68,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 class StepDisplay(AbstractContextManager["StepDisplay"]):
     """Listener that shows the steps of one optimization on stderr; use it in a ``with`` statement.
 
-    On a terminal it is a table that goes when the work is done; elsewhere it is a line per step.
+    On a terminal it is a table that disappears at the end; elsewhere each step is a line.
     """
 
     def __init__(self, name: str, console: Console) -> None:
@@ -93,7 +93,10 @@ class StepDisplay(AbstractContextManager["StepDisplay"]):
             self._table.stop()
 
     def __call__(self, name: str) -> None:
-        """Show a step, as far as :class:`~tracea_graph.pipeline.step_timer.StepProgress` says."""
+        """Show a step.
+
+        A :class:`~tracea_graph.pipeline.step_timer.StepProgress` also says how far the step is.
+        """
         step = name if isinstance(name, StepProgress) else StepProgress(name)
         if self._table is not None:
             self._show(self._table, step)

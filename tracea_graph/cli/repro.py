@@ -30,7 +30,7 @@ def run_repro(args: argparse.Namespace, console: Console) -> int:
         raise UsageError("tracea repro takes one model")
     out = args.output or args.model.with_suffix(".repro.zip")
     check_file(out, "-o", [args.model])
-    with ScratchFolder("repro") as name, console.status("optimizing what is packed"):
+    with ScratchFolder("repro") as name, console.status("optimizing the packed model"):
         folder = Path(name)
         model = args.model
         if not args.weights:  # the outcome must be that of the pack
@@ -49,10 +49,11 @@ def run_repro(args: argparse.Namespace, console: Console) -> int:
         write_repro(out, args.model, words, outcome, weights=args.weights, made=made)
     facts = {"pack": str(out), "exit_code": outcome.exit_code, "error": outcome.error}
     said = f"failed: {outcome.error}" if outcome.error else "succeeded"
-    held = "with its weights" if args.weights else "with weights drawn anew"
+    held = "with its weights" if args.weights else "with random weights"
     console.print(
         json.dumps(facts, indent=1) if args.json
-        else f"{out}: optimizing the model {held} {said}\nreplay: unzip it, python replay.py",
+        else f"{out}: optimizing the model {held} {said}\n"
+        "to replay, unzip it and run: python replay.py",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     return 0
@@ -80,7 +81,7 @@ def _outcome(model: Path, options: Options) -> RunOutcome:
 
 
 def failure_outcome(error: Exception) -> RunOutcome | None:
-    """Return a wrong result, a worker that died or a bug as an outcome; None for other errors."""
+    """Return the outcome if the error is a wrong result, a dead worker or a bug; else None."""
     if isinstance(error, TraceaError):
         ours = isinstance(error, VerifyError | WorkerError)
         said = f"{type(error).__name__}: {error}"

@@ -34,14 +34,14 @@ def add_inspect(commands: Any) -> None:
         ),
     )
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
-    parser.add_argument("--fused", action="store_true", help="after the passes, not before")
+    parser.add_argument("--fused", action="store_true", help="show the graph after the passes")
     add_flags(parser, "inspect")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     parser.add_argument("--dot", action="store_true", help="print Graphviz text")
     parser.add_argument(
         "--check", nargs="?", const="lenient", choices=("lenient", "strict"),
-        help="list shape contradictions instead, and return 1 if there are any; strict: also "
-        "what holds for some sizes only, and unknown ranks",
+        help="list shape contradictions instead, and exit with 1 if there are any; strict: also "
+        "list declarations that hold for some sizes only, and unknown ranks",
     )  # fmt: skip
     parser.add_general()
 
@@ -61,10 +61,10 @@ def add_explain(commands: Any) -> None:
         ),
     )
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
-    parser.add_argument("--node", default="", metavar="NAME", help="one operator or value")
+    parser.add_argument("--node", default="", metavar="NAME", help="only this operator or value")
     parser.add_argument(
         "--result", type=Path, metavar="FILE.json",
-        help="report or plan lock with measured gains (default: MODEL.tracea.json, if there)",
+        help="report or plan lock with measured gains (default: MODEL.tracea.json, if it exists)",
     )  # fmt: skip
     add_flags(parser, "explain")
     parser.add_general()
@@ -76,9 +76,9 @@ def add_bench(commands: Any) -> None:
         "bench",
         help="compare the speed of models, or profile one",
         usage="%(prog)s MODEL.onnx... [options]",
-        description="Time models against the first of them in ONNX Runtime at all optimizations, "
-        "in interleaved runs in one process. The library beside a result is used; a single model "
-        "is compared with NAME.tracea.onnx beside it.",
+        description="Time models against the first of them in ONNX Runtime with all "
+        "optimizations, in interleaved runs in one process. The library beside a result is used; "
+        "a single model is compared with NAME.tracea.onnx beside it.",
         examples=(
             "tracea bench model.onnx",
             "tracea bench model.tracea.onnx --profile --html profile.html",
@@ -91,17 +91,17 @@ def add_bench(commands: Any) -> None:
     _add_timing(groups[TIMING])
     groups[TIMING].add_argument(
         "--sessions", type=value_parsers.parse_count, metavar="N",
-        help="run N sessions at once, against one session of N times the threads: runs per "
+        help="compare N concurrent sessions with one session of N times the threads: runs per "
         "second, and p50, p95 and p99 of their times",
     )  # fmt: skip
     group = parser.add_argument_group("profile")
     group.add_argument("--profile", action="store_true", help="profile one model, node by node")
     group.add_argument("--html", type=Path, metavar="FILE", help="all figures and the roofline")
-    group.add_argument("--svg", type=Path, metavar="FILE", help="the roofline")
-    group.add_argument("--png", type=Path, metavar="FILE", help="the roofline (needs matplotlib)")
+    group.add_argument("--svg", type=Path, metavar="FILE", help="draw the roofline")
+    group.add_argument("--png", type=Path, metavar="FILE", help="draw the roofline (matplotlib)")
     group.add_argument(
         "--timeline", type=Path, metavar="FILE.svg",
-        help="threads and tasks over the time of a run of the largest program",
+        help="draw the tasks of each thread during one run of the largest program",
     )  # fmt: skip
     groups["retune"].add_argument(
         "--retune", action="store_true",
@@ -121,7 +121,7 @@ def _add_timing(group: Any) -> None:
     )  # fmt: skip
     group.add_argument(
         "--baselines", type=value_parsers.parse_words, metavar="NAME[,NAME]",
-        help="runtimes beside ONNX Runtime: openvino-f32, openvino-bf16, or ort for none "
+        help="runtimes to compare with too: openvino-f32, openvino-bf16, or ort for none "
         "(default: all installed)",
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def add_strip(commands: Any) -> None:
         help="turn a result back into plain ONNX",
         usage="%(prog)s RESULT.onnx -o OUT.onnx [options]",
         description="Replace the custom ops of a result by the plain operators they were made of: "
-        "no library, no functions.",
+        "the file that is written needs no library and has no functions.",
         examples=("tracea strip model.tracea.onnx -o plain.onnx",),
     )
     parser.add_argument("model", type=Path, metavar="RESULT.onnx")
@@ -191,14 +191,14 @@ def add_doctor(commands: Any) -> None:
             "tracea doctor flash_attention_2 --target cuda:sm_90",
         ),
     )
-    parser.add_argument("op", nargs="?", help="an operation, see below")
-    parser.add_argument("--shape", metavar="N[,N]", help="its sizes, in the order below")
+    parser.add_argument("op", nargs="?", help="an operation listed below")
+    parser.add_argument("--shape", metavar="N[,N]", help="sizes of the operation, as listed below")
     parser.add_argument(
         "--dtype",
-        help="fp32 (default), bf16, fp16, int16 …; falls back where there are no kernels",
+        help="fp32 (default), bf16, fp16, int16 …; if it has no kernels, another is used",
     )
     parser.add_argument(
-        "--target", choices=TARGETS, metavar="TARGET", help="by default this machine"
+        "--target", choices=TARGETS, metavar="TARGET", help="default: this machine"
     )
     parser.add_argument("--refresh", action="store_true", help="measure this machine again")
     add_flags(parser, "doctor")
@@ -262,7 +262,7 @@ def add_tune(commands: Any) -> None:
 def _add_worker(commands: Any) -> None:
     parser: Parser = commands.add_parser(
         "tune worker",
-        help="help other machines tune",
+        help="run tuning trials for other machines",
         usage="%(prog)s --storage URL [options]",
         description="Measure trials that other machines published at a storage, on this machine. "
         "A worker that is killed loses only its current trial.",
@@ -296,7 +296,7 @@ def _add_report(commands: Any) -> None:
 def _add_lost(parser: Parser) -> None:
     parser.add_argument(
         "--lost-after", type=value_parsers.parse_seconds, default=60.0, metavar="SECONDS",
-        help="take over a shared trial that is unfinished for this long (default: 60)",
+        help="take over a shared trial that has been unfinished for this long (default: 60)",
     )  # fmt: skip
 
 
@@ -316,7 +316,7 @@ def add_cache(commands: Any) -> None:
     for name, what, operand in (
         ("ls", "list tuning results", ""),
         ("export", "write tuning results as JSON lines", " FILE.jsonl"),
-        ("import", "add exported tuning results; finished ones stay", " FILE.jsonl"),
+        ("import", "add exported tuning results; finished ones are not replaced", " FILE.jsonl"),
         ("prune", "remove tuning results that this machine can no longer use", ""),
     ):
         action: Parser = actions.add_parser(

@@ -46,8 +46,8 @@ class AutoTuner:
 
         AutoTuner(budget=30).optimize(ProblemDescriptor("gemm", (128, 768, 3072)))
 
-    ``threads`` are the thread counts to tune for (default: 1 and all), ``budget`` seconds of one
-    problem, ``within`` a search space whose axes replace the backend's:
+    ``threads`` are the thread counts to tune for (default: 1 and all), ``budget`` is the time
+    limit of one problem in seconds, ``within`` is a search space whose axes replace the backend's:
     ``SearchSpace().tile_m([64, 128]).tile_n([32, 48])``.
     """
 
@@ -60,8 +60,8 @@ class AutoTuner:
     def optimize(self, problem: ProblemDescriptor) -> TunedProblem:
         """Return the best schedule found for a problem.
 
-        Raises UsageError if no kernel call of the problem takes a schedule, or if it is too small;
-        BuildError without a working compiler.
+        Raises UsageError if no kernel call of the problem takes a schedule, or if the problem is
+        too small to tune; BuildError without a working compiler.
         """
         options = replace(
             self.options, threads=tuple(self.threads), budget=self.budget,
@@ -95,7 +95,7 @@ def tune_problem(
 
 
 def write_problem(problem: ProblemDescriptor, path: Path) -> None:
-    """Write the model of a problem.  Raises UsageError for a convolution that cannot be."""
+    """Write the model of a problem.  Raises UsageError if a convolution's sizes do not fit."""
     number, kind = problem.number, problem.kind
     if kind == "attention":
         batch, heads, queries, keys, head = problem.sizes
@@ -122,7 +122,9 @@ def write_problem(problem: ProblemDescriptor, path: Path) -> None:
     groups = x[1] if kind == "depthwise" else number("groups")
     out = x[1] if kind == "depthwise" else number("filters")
     if x[1] % groups or out % groups:
-        raise UsageError(f"{problem}: {groups} groups do not divide {x[1]} channels and {out}")
+        raise UsageError(
+            f"{problem}: {x[1]} channels and {out} filters do not divide into {groups} groups"
+        )
     pad = kernel // 2 if number("pad") < 0 else number("pad")
     if min(x[2:]) + 2 * pad < kernel:
         raise UsageError(f"{problem}: the kernel is larger than the padded image")

@@ -54,7 +54,7 @@ class BenchOptions:
 
     ``threads``: empty means 1 and all cores; ``shapes``: empty means default sizes.  A run ends
     after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes; None means all
-    installed ones.  ``custom_ops_libraries`` are those that the models need beside ours.
+    installed ones.  ``custom_ops_libraries`` are further libraries that the models need.
     """
 
     threads: tuple[int, ...] = ()

@@ -123,7 +123,7 @@ def build_kernels(
 
 
 def list_kernels(target: str = HOST) -> tuple[KernelMetadata, ...]:
-    """Return the facts of every kernel variant of a target, not compiled."""
+    """Return the metadata of every kernel variant of a target, without compiling any."""
     found = target_of(target, "fp32")
     return found.backend.metadata(found.levels)
 
@@ -131,7 +131,7 @@ def list_kernels(target: str = HOST) -> tuple[KernelMetadata, ...]:
 def show_kernel(
     name: str, target: str = HOST, environment: Environment | None = None
 ) -> KernelMetadata:
-    """Return the facts of one kernel variant, its machine code included.
+    """Return the metadata of one kernel variant, including those of its machine code.
 
     Raises UsageError for an unknown name, BuildError if it does not compile.
     """

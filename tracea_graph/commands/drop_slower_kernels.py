@@ -2,7 +2,7 @@
 
 A result may run on another machine than it was built on.  It has plans, bodies and a library, so
 nothing is compiled: an operator type that is not faster is replaced by its function body.
-``strip`` does this for all types and returns the result to plain ONNX.
+``strip_custom_ops`` does this for all types, and thus turns the result back into plain ONNX.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def retune(path: Path, options: Options, progress: Progress = lambda _: None) ->
 
     ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model file is
     replaced atomically; its library is removed when no longer used.  If nothing loses, no file
-    changes.  Raises UsageError if the model has no kernels, bodies or library, or if it guards
-    initializers; VerifyError if the kernels are wrong on this machine.
+    changes.  Raises UsageError if the model has no kernels, bodies or library, or if its kernels
+    run only for default initializers; VerifyError if the kernels are wrong on this machine.
     """
     progress(f"reading {path.name}")
     model = load(path)
@@ -123,7 +123,7 @@ def _check(
         limits=options.limits, threads=max(options.thread_counts),
     )  # fmt: skip
     if found.status != "passed":
-        raise VerifyError(f"{result.name} is not right on this machine: {found.sentence}")
+        raise VerifyError(f"{result.name} is wrong on this machine: {found.sentence}")
 
 
 def _retuned(path: Path, variants: _Variants, decision: GroupSelection) -> Retuned:
@@ -189,8 +189,8 @@ def strip_custom_ops(path: Path, out: Path, single_file: bool = False) -> Writte
     model = load(path, inline=True)
     if left := custom_op_nodes(model):
         raise UsageError(
-            f"{path} was written without bodies (--require-library): what {left[0].op} replaces "
-            "is not in it"
+            f"{path} was written without bodies (--require-library): the nodes that "
+            f"{left[0].op} replaces are not in it"
         )
     return write_inlined(model, out, single_file=single_file)
 

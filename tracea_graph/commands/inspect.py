@@ -57,8 +57,8 @@ class StageResults:
 
     ``imported`` is the graph before the passes, ``decisions`` are the policy's about the
     calls of a region, by its first result.  Programs are planned for the memory ``levels``.
-    ``overridable`` initializers may be fed, and therefore cannot become kernel constants; ``cost``
-    predicted the times, once programs are planned.
+    ``overridable`` initializers may be fed, and therefore cannot become kernel constants.
+    ``cost`` is the model that predicted the times; None before programs are planned.
     """
 
     graph: TileGraph
@@ -78,7 +78,8 @@ class StageResults:
     ) -> StageResults:
         """Run the pipeline up to and including ``until``; nothing is written.
 
-        Gains are predicted for a fixed machine, or with ``measured`` for this one and that target.
+        Gains are predicted for a fixed machine or, with ``measured``, for this machine and that
+        target.
         """
         precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
@@ -240,7 +241,7 @@ def _steps(graph: TileGraph, region: Region) -> tuple[StepExplanation, ...]:
 def _why_left(graph: TileGraph, region: Region) -> Reason:
     """Return why no rule considered an operator."""
     if region.op.startswith("tracea."):
-        return Reason("it is a kernel of an earlier run", Code.NO_RULE)
+        return Reason("it is a kernel from an earlier optimization", Code.NO_RULE)
     if region.captures or region.op in ("If", "Loop", "Scan"):
         return Reason("control flow is not rewritten", Code.NO_RULE)
     if not region.results:
@@ -248,7 +249,7 @@ def _why_left(graph: TileGraph, region: Region) -> Reason:
     result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}
     if region.op in SHAPE_ONLY:
         return Reason(
-            f"it computes nothing: {result!r} is a shape, a constant or another view",
+            f"it computes nothing: {result!r} is a shape, a constant or a view of another value",
             Code.NOTHING_TO_COMPUTE,
         )
     if constant_values(graph).issuperset(region.writes):
@@ -261,7 +262,7 @@ def _why_left(graph: TileGraph, region: Region) -> Reason:
             return Reason(f"the type of {value!r} is not known", Code.UNSUPPORTED_DTYPE)
         if dtype is not DType.F32:
             return Reason(
-                f"{value!r} is {dtype.short}, and kernels take and give float32",
+                f"{value!r} has type {dtype.short}, but kernels read and write float32",
                 Code.UNSUPPORTED_DTYPE,
             )
     if why := _why_sizes(graph, region):

@@ -19,7 +19,7 @@ __all__ = ["op_type_totals"]
 
 
 def op_type_totals(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
-    """Return a row per op type, that with the longest predicted time first.
+    """Return a row per op type, in descending order of predicted time.
 
     A program counts as its steps.  Bytes are those that each op touches, FLOPs those of the ops
     whose iteration space is known.

@@ -67,7 +67,7 @@ class CallRow:
 def read_runs(profile: Path) -> tuple[NodeRun, ...]:
     """Read a profile; a last line that is still being written is left out.
 
-    Raises UsageError if the file cannot be read or is none.
+    Raises UsageError if the file cannot be read or is no profile.
     """
     try:
         text = profile.read_text(encoding="utf-8", errors="replace")
@@ -77,7 +77,7 @@ def read_runs(profile: Path) -> tuple[NodeRun, ...]:
     try:
         return tuple(map(_run, lines))
     except ValueError:
-        raise UsageError(f"{profile} is no file that TRACEA_PROFILE wrote") from None
+        raise UsageError(f"{profile} is not a profile of TRACEA_PROFILE") from None
 
 
 def _run(line: str) -> NodeRun:
@@ -93,7 +93,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def call_work_by_node(model: Path, runs: Sequence[NodeRun]) -> Works:
     """Return the work of each node's calls at the sizes that it ran with.
 
-    Raises ModelError and UsageError for a model that the runs are not of.
+    Raises ModelError for a file that is no model, UsageError if none of the runs are of this
+    model.
     """
     loaded = load(model)
     told = backend_named(backend_of(loaded)).tracing
@@ -146,12 +147,12 @@ def _quantile(ordered: Sequence[int], share: float) -> int:
 
 
 def rows_jsonl(rows: Sequence[CallRow]) -> str:
-    """One JSON object per line."""
+    """Return one JSON object for each row, on a line of its own."""
     return "".join(json.dumps(asdict(row)) + "\n" for row in rows)
 
 
 def rows_csv(rows: Sequence[CallRow]) -> str:
-    """A table with a header."""
+    """Return a table with a header."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(CallRow.__dataclass_fields__), lineterminator="\n")
     writer.writeheader()
@@ -160,7 +161,7 @@ def rows_csv(rows: Sequence[CallRow]) -> str:
 
 
 def perfetto_trace(runs: Sequence[NodeRun], works: Works) -> str:
-    """A trace that Perfetto and chrome://tracing show: nodes, and in them their calls by phase.
+    """Return a trace for Perfetto and chrome://tracing: the nodes, with their calls by phase.
 
     Calls of a node are drawn one after another, which is how the first thread ran them.
     """
@@ -189,10 +190,10 @@ def perfetto_trace(runs: Sequence[NodeRun], works: Works) -> str:
 
 
 class RunMetrics:
-    """Counters of runs: a latency histogram and the arena of each node, seconds of kernels.
+    """Counters of runs: a latency histogram and the arena size per node, and seconds per kernel.
 
-    An instance may be the ``on_run`` of a session; :meth:`text` is what a scrape is answered with.
-    Memory does not grow with the runs.
+    An instance may be the ``on_run`` of a session; :meth:`text` is the answer to a scrape.  Memory
+    does not grow with the number of runs.
     """
 
     def __init__(self, works: Works | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Pack what somebody else needs to see a result or a failure again."""
+"""Pack what somebody else needs to reproduce a result or a failure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunOutcome:
 def replay_arguments(words: Sequence[str], weights: bool) -> tuple[list[str], dict[str, Path]]:
     """Return command-line words for a replay, and the files that they name, by name in the pack.
 
-    Files of the user's numbers are left out unless ``weights``.
+    Files with the user's data are left out unless ``weights``.
     """
     found: list[str] = []
     files: dict[str, Path] = {}

@@ -37,12 +37,13 @@ def compare_serving(
     options: BenchOptions,
     progress: Progress = lambda _: None,
 ) -> ServingReport:
-    """Run ``models`` in ``sessions`` sessions at once, against one session of as many threads.
+    """Compare ``sessions`` concurrent sessions with one session that has all their threads.
 
-    The sessions have one thread each, or the counts in ``options.threads``; each runs its requests
-    one after the other.  All ways alternate, for ``options.seconds`` in all.  A single model is
-    compared with the result beside it, if there is one.  Raises UsageError for fewer than one
-    session, and RejectedByRuntime if a model does not run.
+    Each of the concurrent sessions has one thread, or the first count in ``options.threads``, and
+    runs its requests one after the other.  The two ways alternate for every one of ``models``; in
+    total they take about ``options.seconds``.  A single model is compared with the result beside
+    it, if there is one.  Raises UsageError for fewer than one session, and RejectedByRuntime if a
+    model does not run.
     """
     if sessions < 1:
         raise UsageError(f"--sessions must be at least 1, not {sessions}")

@@ -28,7 +28,7 @@ DEFAULTS = BenchOptions()
 
 
 def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
-    """Run a result some times and return the timeline of the median run of its largest program.
+    """Run a result a few times and return the timeline of the median run of its largest program.
 
     Sizes and threads are the first of ``options``.  Raises UsageError for a model without programs
     whose tasks are timed, RejectedByRuntime if it does not run.

@@ -1,4 +1,4 @@
-"""Keep some rows of what layers read, from a pass over calibration data."""
+"""Sample rows of the values that layers read, in a pass over calibration data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SAMPLED_SETS", "sample_rows"]
 
 Floats = npt.NDArray[np.float32]
 SAMPLED_SETS, _ROWS = 32, 64
-"""Input sets that are read, and rows of a value that are kept of each."""
+"""Number of input sets to read, and of rows of a value to keep from each set."""
 
 
 def sample_rows(
@@ -47,8 +47,8 @@ def sample_rows(
             for seen in values:
                 rows = _rows(seen, {**feed, **outputs})
                 if not np.isfinite(rows).all():
-                    why = f"{seen.value!r} is not finite in the model"
-                    raise UsageError(f"with {label} of --data, {why}")
+                    why = f"{seen.value!r} is not finite"
+                    raise UsageError(f"the model fails on {label} of --data: {why}")
                 kept[seen.key].append(rows)
     if not all(kept.values()):
         raise UsageError("--data holds no set of inputs to calibrate with")

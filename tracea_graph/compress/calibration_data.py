@@ -24,14 +24,14 @@ _ALL = frozenset(range(5))
 _VALIDATION, _HOLDOUT = frozenset({1}), frozenset({3})
 """Of every five sets, the second is for validation and the fourth for holdout."""
 _HELD = 16
-"""Maximum number of sets that are measured with."""
+"""Maximum number of sets to measure the error with."""
 
 
 @dataclass(frozen=True)
 class Samples:
     """Input sets of a model from ``.npz`` files, as ``--data`` takes them.
 
-    ``part`` selects indices modulo five.
+    ``part`` selects sets by their index modulo five.
     """
 
     model: Model
@@ -41,9 +41,9 @@ class Samples:
 
     @classmethod
     def of(cls, path: Path, model: Model, option: str = "--data") -> Samples:
-        """Read a file, or of a folder the file named like the model, else every ``.npz``.
+        """Find the files of ``path``: itself, or a folder's file named like the model, or all.
 
-        Raises UsageError if there is none.
+        Raises UsageError if there is none, or if one is not an ``.npz`` file.
         """
         own = path / f"{model.path.stem}.npz"
         if path.is_dir():
@@ -140,7 +140,7 @@ def _same(validation: Mapping[str, Feed], held: Mapping[str, Feed]) -> tuple[str
     return (_SAME,) if validation is held else ()
 
 
-_NO_DATA = "no --data: plain SVD and magnitudes, whatever the inputs are like"
+_NO_DATA = "no --data: plain SVD and magnitudes are used, which do not depend on inputs"
 _NO_HOLDOUT = "the error was measured with synthesised inputs: the figure means little"
-_SAME = "too few sets of inputs for a holdout: the error reported steered the search"
-_ONE = "--data has one set of inputs: the error was measured with what calibrated it"
+_SAME = "too few sets of inputs for a holdout: the sets of the reported error steered the search"
+_ONE = "--data has one set of inputs: the error was measured on the set used to calibrate"

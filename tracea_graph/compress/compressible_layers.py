@@ -47,7 +47,8 @@ _LEAST = 1 << 14
 class LayerUse:
     """An operator of the original that reads ``x``, and the ``result`` computed with the matrix.
 
-    It uses the columns from ``start``, reshaped to ``shape`` for ``op`` (None: not reshaped).
+    The operator uses the columns from ``start``, reshaped to ``shape`` for ``op`` (None: not
+    reshaped).
     """
 
     x: str
@@ -96,19 +97,19 @@ class Layer:
 
     @property
     def even(self) -> float:
-        """Rank at which two factors take as long as the matrix, or, for a lookup, which they
-        cannot speed up, as many bytes."""
+        """Rank at which two factors save nothing: they take as long as the matrix or, for a
+        lookup, which they cannot speed up, as many bytes."""
         if not self.us:
             return self.k * self.n / (self.k + self.n)
         return self.n * self.us / (self.us + self.last_us)
 
     def saved_us(self, rank: int) -> float:
-        """Return the predicted saving of two factors of a rank in µs."""
+        """Return the time in µs that two factors of this rank are predicted to save."""
         return self.us - (self.us + self.last_us) * rank / self.n
 
 
 def layers_of(graph: TileGraph, cost: CostModel) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Return the layers in graph order, and a sentence per product that cannot be one."""
+    """Return the layers in graph order, and a note on each product that cannot be compressed."""
     products: dict[str, list[Region]] = defaultdict(list)
     tables: dict[str, list[Node]] = defaultdict(list)
     convolutions, notes = list[Layer](), list[str]()

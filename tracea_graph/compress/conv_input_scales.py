@@ -1,8 +1,9 @@
-"""Choose how to round what convolutions read to 8-bit integers, by the error on real inputs.
+"""Choose scales that round inputs of convolutions to 8 bits, by the error on real inputs.
 
-All convolutions that read a value share its scale: that of its range, or of percentiles of it or
-least squared error if that clearly lowers the error of their results.  What a filter's results
-lose on average is added to them (Nagel et al. 2019, arXiv:1906.04721).
+All convolutions that read a value share its scale.  The scale covers the whole range of the value,
+unless a narrower range (percentiles, or the one of least squared error) clearly lowers the error
+of the convolutions' results.  The mean error of each filter's results is added back to them
+(Nagel et al. 2019, arXiv:1906.04721).
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ __all__ = [
 
 Floats = npt.NDArray[np.floating[Any]]
 _PATCH_ELEMENTS, _LEAST, _MOST = 1 << 15, 2, 64
-"""Elements of the patches of one set of inputs, and how many patches there are of each."""
+"""Elements in the patches of one set of inputs, and the fewest and most patches of a set."""
 _CUT_MARGIN = 0.8
-"""Error of a range that cuts numbers off, as a multiple of that of the whole one, up to which it
-is taken: numbers that are cut off are off by more than others."""
+"""A narrower range is taken if its error is below this multiple of the whole range's error: the
+numbers that it cuts off have larger errors than others."""
 _ELEMENTS = 4096
-"""Elements of a value that are kept of each set."""
+"""Elements of a value that are kept from each set."""
 
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """A convolution of ``x``, that writes ``result``; ``load`` returns filters ``[O, I, …]``."""
+    """A convolution from ``x`` to ``result``; ``load`` returns the filters ``[O, I, …]``."""
 
     x: str
     result: str
@@ -60,7 +61,7 @@ class ConvLayer:
     load: Callable[[], npt.NDArray[Any]]
 
     def patches(self, image: Floats, random: np.random.Generator) -> Floats:
-        """Return what filters see at some positions: ``[patches, groups, I · taps]``."""
+        """Return the inputs of filters at some positions, ``[patches, groups, I · taps]``."""
         seen = sliding_windows(image.astype(np.float32), self.window, 0.0)
         rank = self.window.rank
         places = (seen.shape[0], *seen.shape[2 : 2 + rank])
@@ -79,7 +80,7 @@ class ConvLayer:
 
 @dataclass
 class ConvSamples:
-    """Some elements and both ends of each value, and patches by the result of a convolution."""
+    """Elements of each value, with its least and largest one, and patches by result."""
 
     elements: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     patches: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
@@ -99,8 +100,8 @@ def sample_convolutions(
     progress: Callable[[str], None] = lambda step: None,
     threads: int = 1,
 ) -> ConvSamples:
-    """Return samples of what convolutions read, and of other values, from a pass over calibration
-    data.
+    """Return samples of the inputs of convolutions, and of other values, from a pass over
+    calibration data.
 
     Raises UsageError for sets that do not fit, inputs the model rejects, values that are not
     finite, and data without any set.
@@ -118,8 +119,8 @@ def sample_convolutions(
                 raise UsageError(f"the model rejects {label} of --data: {error}") from error
             for value in sorted(values):
                 if not np.isfinite(outputs[value]).all():
-                    why = f"{value!r} is not finite in the model"
-                    raise UsageError(f"with {label} of --data, {why}")
+                    why = f"{value!r} is not finite"
+                    raise UsageError(f"the model fails on {label} of --data: {why}")
                 if outputs[value].size:
                     found.add(value, outputs[value], random)
             for layer in layers:
@@ -134,10 +135,11 @@ def sample_convolutions(
 def choose_conv_int8(
     layers: Sequence[ConvLayer], samples: ConvSamples, progress: Callable[[str], None]
 ) -> dict[str, CalibratedRounding]:
-    """Return by value the scale that convolutions read it with, and by result what is added.
+    """Return the calibrated rounding of sampled values and of convolution results, by name.
 
-    The error of a result is that of its convolution, relative to its norm.  Values that no
-    convolution reads have the scale of least error of their own.
+    A value that convolutions read has their common scale and zero point.  A convolution result has
+    its error, relative to its norm, and the correction that is added to it.  The scale of a value
+    that no convolution reads is chosen by the error of its own elements.
     """
     readers, found = defaultdict(list), dict[str, CalibratedRounding]()
     for layer in layers:
@@ -217,6 +219,6 @@ def conv_rounding_summary(
     """Return a sentence about the errors of calibrated convolutions."""
     errors = [found[layer.result].error for layer in layers if layer.result in found]
     return (
-        f"{len(errors)} convolutions were calibrated, their own errors are "
+        f"{len(errors)} convolutions were calibrated; their own errors are "
         f"{float(np.mean(errors)):.2g} on average and up to {max(errors):.2g}"
     )

@@ -20,8 +20,8 @@ _ROUNDS, _DEAREST = 60, 1e60
 _TRIALS = 6
 """Maximum number of results built and measured to find one within the budget."""
 _MARGIN, _NEAR = 0.97, 0.75
-"""Shares of the budget aimed at, since instruction sets differ in rounding, and from which the
-search stops."""
+"""Share of the budget to aim at, because instruction sets round differently, and share at which
+the search stops."""
 Chosen = dict[str, "LayerOption"]
 
 
@@ -97,11 +97,11 @@ def search_within_budget(
     measure: Callable[[Chosen, int], float],
     power: int = 1,
 ) -> tuple[Chosen, float]:
-    """Return the largest choice found that holds the budget end to end, and its measured error.
+    """Return the largest choice found whose measured error is within the budget, and that error.
 
     The allocation shrinks while ``measure(choice, trial)`` exceeds the budget, and grows while
-    there is room.  The choice is empty if none holds.  Predicted errors of options are to the
-    first power of a change; the budget and the measurements are to its ``power``.
+    there is room.  The choice is empty if none is within the budget.  Predicted errors of options
+    grow linearly with a change; the budget and the measured errors grow with its ``power``.
     """
     low, high = 0.0, float("inf")
     allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0

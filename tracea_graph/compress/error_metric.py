@@ -49,7 +49,7 @@ def load_metric(text: str) -> Metric:
         except Exception as error:  # the user's code may raise anything
             raise UsageError(f"--metric {text} raised {type(error).__name__}: {error}") from error
         if not 0 <= value < math.inf:
-            raise UsageError(f"--metric {text} must return a number from 0, not {value}")
+            raise UsageError(f"--metric {text} must return a number of at least 0, not {value}")
         return value
 
     return guarded

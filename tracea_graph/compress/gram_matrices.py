@@ -146,7 +146,7 @@ def accumulate_outputs(
         for seen in values:
             found.add(seen, outputs[seen.value] if seen.value in outputs else feed[seen.value])
     except ValueError as error:
-        raise UsageError(f"with {label} of --data, {error} in the model") from error
+        raise UsageError(f"the model fails on {label} of --data: {error}") from error
     found.sets += 1
 
 

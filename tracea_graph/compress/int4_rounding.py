@@ -1,7 +1,7 @@
 """Round a matrix to 4 bits so that its product with real inputs changes least.
 
 GPTQ (Frantar et al. 2023, arXiv:2210.17323): rows of the matrix are rounded one after the other,
-and what each loses is taken off the rows that follow, by the inverse of the inputs' second
+and the error of each is compensated in the rows that follow, by the inverse of the inputs' second
 moments.
 """
 
@@ -22,15 +22,15 @@ Numbers = npt.NDArray[Any]
 _BITS, _BLOCKS = 4, (128, 32)
 """Sizes of blocks, smallest matrix first."""
 _LARGER_MARGIN = 1.1
-"""Largest error of larger blocks, as a multiple of that of smaller ones."""
+"""Larger blocks are chosen if their error is at most this multiple of that of smaller ones."""
 _DAMPING = 0.01
-"""Share of the mean second moment that is added to all."""
+"""Share of the mean second moment that is added to each of them."""
 _STEPS = 128
 """Rows whose corrections are applied to all later rows at once."""
 
 
 def choose_int4(x: Floats, w: Floats, _: bool = False) -> CalibratedRounding:
-    """Return codes for a matrix ``[K, N]`` that rows ``[R, K]`` are multiplied by."""
+    """Return the 4-bit rounding of a matrix ``w [K, N]`` for sampled input rows ``x [R, K]``."""
     x = x.astype(np.float64)
     moments = x.T @ x
     norm = float(np.sqrt(np.sum(w * (moments @ w)))) or 1.0
@@ -57,7 +57,7 @@ def dequantize(codes: Numbers, scales: Floats, zeros: Floats, block: int) -> Flo
 def gptq(w: Floats, moments: Floats, block: int) -> tuple[Numbers, Floats, Floats]:
     """Return codes ``[K, N]``, scales and zero points ``[blocks, N]`` of a matrix.
 
-    ``moments`` ``[K, K]`` are those of its inputs.
+    ``moments`` ``[K, K]`` are the second moments of its inputs.
     """
     k, n = w.shape
     rest = w.astype(np.float64).copy()

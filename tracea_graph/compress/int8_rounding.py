@@ -2,7 +2,7 @@
 
 Candidates multiply the channels of x by factors that move its range into the matrix (Xiao et al.
 2023, arXiv:2211.10438), round x row by row or with one scale (from its range, percentiles of it,
-or by least squared error), and add the mean of what is lost.  Each is measured on sampled rows;
+or by least squared error), and add the mean error back.  Each is measured on sampled rows;
 the scale for all rows, which saves time, is taken unless its error is clearly larger.
 """
 
@@ -33,17 +33,17 @@ _PERCENTILES = (99.9, 99.99)
 _RATIOS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Shares of the range that are tried for the least squared error."""
 _STATIC_MARGIN = 1.1
-"""Largest error of one scale for all rows, as a multiple of that of a scale for each."""
+"""One scale for all rows is chosen if its error is at most this multiple of that of row scales."""
 _WORK, _LEAST_ROWS = 1e9, 128
-"""Multiplications of one measurement, and the rows that are measured at least."""
+"""Multiplications of one measurement, and the minimum number of rows to measure."""
 _SMALLEST = 1e-5
 _MOST = 255
 
 
 def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> CalibratedRounding:
-    """Return the choice of least error for rows ``[R, K]`` and a matrix ``[K, N]``.
+    """Return the rounding of least error for rows ``x [R, K]`` and a matrix ``w [K, N]``.
 
-    With ``fixed_scale`` all rows share one.
+    With ``fixed_scale``, all rows share one scale.
     """
     rows = max(_LEAST_ROWS, int(_WORK / max(w.size, 1)))
     x, w = x[: max(rows, 1)].astype(np.float32), w.astype(np.float32)
@@ -82,7 +82,7 @@ def _corrected(best: CalibratedRounding, lost: Floats, norm: float) -> Calibrate
 
 
 def channel_smoothing_factors(x: Floats, w: Floats, power: float) -> Floats:
-    """Return what to multiply the channels of x by, around 1."""
+    """Return factors around 1 to multiply the channels of x by."""
     of_x = np.maximum(np.abs(x).max(0), _SMALLEST)
     of_w = np.maximum(np.abs(w).max(1), _SMALLEST)
     found = of_w ** (1 - power) / of_x**power
@@ -98,7 +98,7 @@ def _rounded(w: Floats, factors: Floats | None) -> Floats:
 
 
 def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
-    """Yield ranges of values: all of it, percentiles, and the one of least squared error."""
+    """Yield ranges of x: the whole range, percentiles, and the one of least squared error."""
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
     yield low, high
     for part in _PERCENTILES:
@@ -115,12 +115,12 @@ def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
 
 
 def uint8_scale_zero_point(low: float, high: float) -> tuple[float, int]:
-    """Return scale and zero point of bytes from ``low`` to ``high``, which enclose 0."""
+    """Return scale and zero point of uint8 for the range ``low`` to ``high``, which includes 0."""
     step = max((high - low) / _MOST, 1e-12)
     return float(np.float32(step)), int(np.clip(np.rint(-low / step), 0, _MOST))
 
 
 def round_static(x: Floats, step: float, zero: int) -> Floats:
-    """Return numbers rounded to bytes of one scale, and scaled again."""
+    """Return numbers rounded to uint8 with one scale, and converted back."""
     made: Floats = (np.clip(np.rint(x / step) + zero, 0, _MOST) - zero) * np.float32(step)
     return made

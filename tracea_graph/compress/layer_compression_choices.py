@@ -27,8 +27,8 @@ _MOST_STORED = 0.9
 
 @dataclass
 class LayerOptions:
-    """Options by technique: factors within a relative error of the layer's output, zeros by a
-    pattern."""
+    """Lists a layer's options: low-rank factors within a relative error of the layer's output, or
+    zeros in a pattern."""
 
     low_rank: float | None
     prune: PruneSpec | None
@@ -112,17 +112,17 @@ class LayerOptions:
     def why_nothing(self) -> str:
         """Return why no layer has an option."""
         if self.low_rank is None and self.prune is not None and self.prune.channels:
-            return "no product alone reads what another one makes: no channels could go"
+            return "no matmul alone reads the result of another one: no channels can be removed"
         if self.low_rank is None:
             return (
-                f"the zeros of --prune do not fill runs of {ALIGNED} columns: no processor skips "
-                "others (2:4 is for GPUs), so they would save nothing; block:16x4:0.7 does"
+                f"the zeros of --prune do not fill runs of {ALIGNED} columns, and processors "
+                "skip no others (2:4 is for GPUs): they would save nothing; block:16x4:0.7 would"
             )
         errors = [m.error(max(m.ranks)) for m in self._ranks.values() if m.ranks]
         if not errors:
             return "no layer is large enough for two factors"
         return (
-            f"no layer's own error keeps within --low-rank {self.low_rank:g}: "
+            f"every layer's own error exceeds --low-rank {self.low_rank:g}: "
             f"the least is {min(errors):.2g}"
         )
 

@@ -27,7 +27,8 @@ _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
     """Return the ranks to try for a ``[k, n]`` matrix: multiples of 16, ascending.
 
-    ``even`` is the rank from which nothing is saved; by default that with as many elements.
+    ``even`` is the rank from which nothing is saved, by default because the factors have as many
+    elements as the matrix.
     """
     even = k * n / (k + n) if even is None else even
     found = {max(_STEP, int(even * share / _STEP) * _STEP) for share in _SHARES}

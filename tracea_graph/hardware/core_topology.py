@@ -1,4 +1,4 @@
-"""Which processors share a core, a cache or a memory node, as Linux describes them."""
+"""Find which processors share a core, a cache or a memory node, as Linux describes them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Group = frozenset[int]
 class ProcessorTopology:
     """Processors that this process may use, grouped by what they share.
 
-    ``levels`` are groups of a core, a level-2 cache, a level-3 cache and a memory node, by these
-    names and from the nearest on; a level that is not known has a group for each processor.
+    ``levels`` maps ``core``, ``L2``, ``L3`` and ``node`` (a memory node), nearest first, to the
+    groups of processors that share one.  In an unknown level, each processor is its own group.
     """
 
     levels: dict[str, tuple[Group, ...]]
 
     @property
     def processors(self) -> tuple[int, ...]:
-        """All of them, in order."""
+        """All processors, in order."""
         return tuple(sorted(set().union(*self.levels["core"])))
 
     def nearest(self, a: int, b: int) -> str:
@@ -50,7 +50,7 @@ class ProcessorTopology:
 def read_topology(
     sysfs: Path = SYSFS, processors: Iterable[int] | None = None
 ) -> ProcessorTopology:
-    """Read how processors (default: those that this process may use) share things."""
+    """Read what processors share (default: those that this process may use)."""
     mine = frozenset(_allowed() if processors is None else processors)
     caches = {level: _by_list(sysfs, _cache(level), mine) for level in (2, 3)}
     nodes = _nodes(sysfs.parent / "node", mine)
@@ -60,14 +60,14 @@ def read_topology(
 
 
 def cores_of(sysfs: Path, processors: Iterable[int]) -> tuple[Group, ...]:
-    """Return the processors of each core; one by itself where its core is not known."""
+    """Return the processors of each core; one whose core is unknown is a group by itself."""
     return _by_list(sysfs, "topology/thread_siblings_list", frozenset(processors))
 
 
 def usable_cores(sysfs: Path = SYSFS) -> int:
-    """Return how many cores this process may use at a time: of two threads of a core, one.
+    """Return how many physical cores this process may use at a time.
 
-    A container's quota limits them (:func:`~tracea_graph.config.cgroup_processor_quota`).
+    A container's quota limits the number (:func:`~tracea_graph.config.cgroup_processor_quota`).
     """
     if not hasattr(os, "sched_getaffinity"):
         return usable_processors()

@@ -41,13 +41,13 @@ _SYSCTL: Mapping[str, str] = MappingProxyType(
 _X86_LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
 """Names of macOS's ``sysctl`` whose values are lists of x86's features."""
 _MOST_WINDOWS = 128
-"""Windows' numbers of features end below."""
+"""Exclusive upper limit of Windows' feature numbers."""
 
 
 def system_features() -> frozenset[str]:
-    """Features that are not in ``/proc/cpuinfo``; empty if the system does not tell.
+    """Return the features that ``/proc/cpuinfo`` does not list; empty if the system names none.
 
-    Windows has numbers for them: 43 becomes ``pf43``.
+    Windows numbers its features: number 43 becomes ``pf43``.
     """
     if sys.platform == "darwin":
         listed = " ".join(map(_sysctl, _X86_LISTS)).lower().split()

@@ -23,13 +23,16 @@ class MachineDiagnostics(Protocol):
         ...
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements | None:
-        """Measure the machine; uses the cache unless ``refresh``.  None if nothing is there."""
+        """Return cached or, if ``refresh``, new measurements; None without such hardware."""
         ...
 
 
 class CallWorkQueries(Protocol):
-    """Queries about the work of calls whose times the library writes down."""
+    """Queries about the work of calls whose times the library records."""
 
     def call_stats(self, words: Sequence[int], symbols: Sequence[int]) -> tuple[CallStats, ...]:
-        """The work of an encoded program's calls.  Raises GraphError for words that are none."""
+        """Return the work of each call of an encoded program, for these symbol values.
+
+        Raises GraphError if ``words`` are not an encoded program.
+        """
         ...

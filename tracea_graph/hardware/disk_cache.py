@@ -35,7 +35,7 @@ def file_version(path: str | Path | None) -> list[Any]:
 
 
 def load_cached(folder: Path, name: str, key: str) -> Any | None:
-    """Return the value kept under a name for a key, or None."""
+    """Return the value stored under a name and a key, or None."""
     try:
         entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
     except (OSError, ValueError):

@@ -41,7 +41,7 @@ _DOUBLE = (80, 90, 100)
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device; 0 or empty is unknown.
+    """One device; unknown fields are 0 or empty.
 
     ``capability`` is CUDA's ``9.0`` or AMD's ``gfx942``; ``units`` are streaming multiprocessors
     or compute units; ``shared_memory`` is the maximum of one block.

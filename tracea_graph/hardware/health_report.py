@@ -32,9 +32,9 @@ class RuntimeHealth:
 class BackendHealth:
     """What one backend says about this machine.
 
-    ``levels`` are the levels that kernels are built for, lowest first, ``features`` what else they
-    can use.  ``problem`` is why they cannot run here, empty if they can.  ``figures`` is None for
-    a backend that measures nothing.
+    ``levels`` are the levels that kernels are built for, lowest first; ``features`` are further
+    features that kernels can use.  ``problem`` says why kernels cannot run here; empty if they
+    can.  ``figures`` is None for a backend that measures nothing.
     """
 
     name: str

@@ -14,7 +14,7 @@ __all__ = ["Bandwidth", "Measurements", "NamedFigure", "Peak"]
 
 @dataclass(frozen=True)
 class Peak:
-    """Peak of what is measured in 1e9 operations per second, for one dtype and level."""
+    """Peak in 1e9 operations per second, for one dtype and level."""
 
     dtype: str
     level: str
@@ -24,7 +24,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """GB/s that is read from each level, ``dram_all`` by all cores together; 0 if unknown."""
+    """GB/s read from each memory level; ``dram_all`` is that of all cores.  0 if unknown."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -35,7 +35,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class NamedFigure:
-    """A further figure that a backend measures, by a name in words."""
+    """A further measurement of a backend, named in words."""
 
     name: str
     value: float
@@ -46,9 +46,9 @@ class NamedFigure:
 class Measurements:
     """Measurements of one machine; ``measured`` is False if they are derived from its ISA levels.
 
-    ``device`` is what peaks and bandwidths are of.  ``wake_sleeping`` and ``wake_spinning`` are µs
-    of an empty parallel region on all threads, which must be woken or already spin; 0 with one
-    thread.  ``notes`` say what is missing.
+    ``device`` says what peaks and bandwidths belong to.  ``wake_sleeping`` and ``wake_spinning``
+    are the µs that an empty parallel region on all threads takes if the threads sleep or spin; 0
+    with one thread.  ``notes`` say what is missing.
     """
 
     peaks: tuple[Peak, ...]
@@ -68,7 +68,7 @@ class Measurements:
         return next((p.gops for p in self.peaks if (p.dtype, p.level) == (dtype, level)), 0.0)
 
     def figure(self, name: str) -> float:
-        """Return the value of a further figure, 0 if it is not there."""
+        """Return the value of a further measurement, 0 if it is missing."""
         return next((f.value for f in self.further if f.name == name), 0.0)
 
     @classmethod

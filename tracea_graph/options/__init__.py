@@ -55,19 +55,19 @@ class Options:
 
     output: Path | None = option(
         None, short="o", made=Path, metavar="OUT", place=True, group=_COMMON,
-        help="OUT.onnx or a folder (default: MODEL.tracea.onnx)",
+        help="write OUT.onnx, or into a folder (default: MODEL.tracea.onnx)",
         more="where to write, a file or a folder (default: `MODEL.tracea.onnx` beside the model)",
         also={"strip": Use("where to write", metavar="OUT.onnx", required=True)},
     )  # fmt: skip
     target: str = option(
         "host", values=lambda: TARGETS, group=_COMMON, metavar="TARGET",
-        help=f"{TARGETS[0]} (default), {', '.join(_ALONE)}; or both: {BOTH}cuda…; or platforms, "
-        "several by commas: linux-aarch64, windows-x86_64…",
+        help=f"{TARGETS[0]} (default), {', '.join(_ALONE)}; both: {BOTH}cuda…; or platforms, "
+        "separated by commas: linux-aarch64, windows-x86_64…",
         more="the processor to write for (default: this machine's CPU). `cpu,cuda`: one library "
-        "for both; without a GPU, kernels for this machine's CPU run. Other platforms by the "
-        "`ziglang` wheel, one library each beside the same model: `linux-aarch64[:neon]`, "
+        "for both; without a GPU, kernels for this machine's CPU run. For other platforms, the "
+        "`ziglang` wheel builds one library each, beside the same model: `linux-aarch64[:neon]`, "
         "`linux-x86_64`, `linux-x86_64-musl`, `linux-aarch64-musl`, `windows-x86_64`, "
-        "`windows-aarch64`, `macos-aarch64`, `macos-x86_64`; what cannot run here is unmeasured",
+        "`windows-aarch64`, `macos-aarch64`, `macos-x86_64`; what cannot run here is not timed",
         also={"tune": Use(), "inspect": Use(), "explain": Use()},
     )  # fmt: skip
     precision: str = option(
@@ -77,48 +77,50 @@ class Options:
             "int4-weights",
         ),
         group=_COMMON, locked=True,
-        help="what matmuls and convolutions multiply, with fp32 sums; tf32, fp16 are for GPUs, "
-        "bf16-weights and int4-weights round weights alone, bf16x2 is nearly exact, int8 the "
-        "fastest (default: fp32)",
-        more="what matmuls and convolutions multiply; sums stay fp32. `fp16`: on GPUs, with the "
-        "values between matmuls. `bf16`: with attention; int16 or fp32 where bf16 is above "
-        "`--max-error`; a processor without bf16 keeps fp32 and says so. `bf16-weights`: weights "
-        "alone. `bf16x2`: hi + lo bf16 terms, three products for one; on matrix tiles several "
-        "times as fast as fp32 and nearly as exact. `int16`: 16-bit integers with a scale for "
-        "each row, column, image and filter; as fast as bf16 without matrix tiles, and about "
-        "eight times as exact. `int8`: 8-bit integers with a scale for each row and column of "
-        "matmuls, each filter and what each convolution reads, attention in bf16; int16, bf16 or "
-        "fp32 where that is above `--max-error`. "
-        "`int4-weights`: matrices in 4 bits with a scale and a zero point for each block of 32 or "
-        "128 rows; bf16 or fp32 weights where that is above `--max-error`",
+        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 and fp16 are "
+        "for GPUs, bf16-weights and int4-weights round only the weights, bf16x2 is nearly exact, "
+        "int8 is the fastest (default: fp32)",
+        more="numbers that matmuls and convolutions multiply; sums stay fp32. `fp16`: for GPUs; "
+        "the values between matmuls are fp16 too. `bf16`: attention uses it too; int16 or fp32 "
+        "is used where the error of bf16 exceeds `--max-error`; a processor without bf16 keeps "
+        "fp32 and says so. `bf16-weights`: only weights are bf16. `bf16x2`: numbers are sums of "
+        "two bf16 terms (hi + lo), and one product takes three; on matrix tiles several times as "
+        "fast as fp32 and nearly as exact. `int16`: 16-bit integers with a scale for each row, "
+        "column, image and filter; as fast as bf16 without matrix tiles, and about eight times "
+        "as exact. `int8`: 8-bit integers with a scale for each row and column of a matmul, for "
+        "each filter, and for the input of each convolution; attention uses bf16; int16, bf16 or "
+        "fp32 is used where the error exceeds `--max-error`. `int4-weights`: 4-bit matrices with "
+        "a scale and a zero point for each block of 32 or 128 rows; bf16 or fp32 weights are "
+        "used where the error exceeds `--max-error`",
         also={
-            "tune": Use("as of the result"), "inspect": Use("as of the result"),
-            "explain": Use("as of the result"),
+            "tune": Use("precision of the result"), "inspect": Use("precision of the result"),
+            "explain": Use("precision of the result"),
         },
     )  # fmt: skip
     max_error: float | None = option(
         None, parse=float, metavar="EPS", group=_COMMON, must=_NOT_NEGATIVE, locked=True,
         help="accepted error as a share of max|y| (default: 1e-4; 1e-2 for lower precision)",
         more="accepted error, as a share of `max|y|` (default: 1e-4, or 1e-2 where precision is "
-        "given up)",
+        "lowered)",
         also={"verify": Use("accepted error as a share of max|y|")},
     )  # fmt: skip
     data: Path | None = option(
         None, parse=Path, metavar="FILE.npz", group=_COMMON,
         help="real inputs to verify and time with, or a folder with NAME.npz for NAME.onnx "
         "(default: synthetic inputs)",
-        more="real inputs to verify with, all of them; three of many are timed, unless `--shape` "
-        "says what to time. May be a folder: of several models, `NAME.npz` for `NAME.onnx`. With "
-        "`--low-rank`, `--prune` and integer precisions what to calibrate with",
+        more="real inputs; all of them are used to verify, and up to three to time, unless "
+        "`--shape` says what to time. May be a folder: of several models, `NAME.onnx` takes "
+        "`NAME.npz`. `--low-rank`, `--prune` and integer precisions are calibrated with these "
+        "inputs too",
         also={"bench": Use("real inputs", group=TIMING), "verify": Use("real inputs")},
     )  # fmt: skip
     shapes: tuple[dict[str, int], ...] = option(
         (), name="shape", parse=value_parsers.parse_shape, metavar="NAME=N[,NAME=N]", many=True,
         group=_COMMON,
         help="sizes of symbolic dimensions to plan for and to time; may be repeated",
-        more="sizes of symbolic dimensions to plan for and to time with; may be repeated. A net "
-        "that takes images of any size is planned for 224×224 otherwise; whether its 3×3 filters "
-        "are transformed is in float32 decided in every run",
+        more="sizes of symbolic dimensions to plan for and to time with; may be repeated. "
+        "Without it, a net that takes images of any size is planned for 224×224; in float32, "
+        "every run then decides whether 3×3 convolutions use Winograd's algorithm",
         also={
             "bench": Use(_SIZES, group=TIMING), "verify": Use(_SIZES), "tune": Use(_SIZES),
             "inspect": Use("sizes of symbolic dimensions to predict for"),
@@ -143,8 +145,8 @@ class Options:
         "(default: 180)",
         more="time limit of a run, `90`, `90s` or `5m` (default: 180; clear cases end sooner). "
         "Rewrites that are not planned, verified and measured by then are dropped, and the report "
-        "says so. Compiling, which is done once for a machine, and choosing smaller matrices come "
-        "on top",
+        "says so. The limit does not include compiling, which is done once for a machine, and "
+        "choosing smaller matrices",
         also={
             "bench": Use("time limit of --retune (default: 60)", 60.0, "retune"),
             "tune": Use("time limit, such as 60, 60s or 5m (default: 60)", 60.0),
@@ -210,8 +212,9 @@ class Options:
 
     keep: str = option(
         "faster", choices=("faster", "all"), group=_REWRITING, locked=True,
-        help="faster (default): what was measured faster; all: all that is correct, untimed",
-        more="keep what was measured faster, or all that passes its checks, untimed",
+        help="keep what was measured faster (default), or all that is correct, untimed",
+        more="`faster` keeps rewrites that were measured faster, `all` keeps all correct ones, "
+        "untimed",
     )  # fmt: skip
     only: tuple[str, ...] = option(
         (), metavar="RULE", many=True, group=_REWRITING, locked=True,
@@ -227,15 +230,15 @@ class Options:
         False, flag=True, group=_REWRITING, locked=True,
         help="turn initializers that are also inputs into constants",
         more="initializers that are also inputs, and could be fed, become constants; those inputs "
-        "go. Otherwise kernels hold such weights where that pays: every run compares what is fed "
-        "with the defaults, and runs the original's nodes where it differs",
+        "are removed. Otherwise kernels hold such weights where that pays: every run compares "
+        "what is fed with the defaults, and runs the original's nodes where they differ",
         also={"inspect": Use(), "explain": Use()},
     )  # fmt: skip
     unused_outputs: tuple[str, ...] = option(
         (), name="unused-output", metavar="NAME", many=True, group=_REWRITING, locked=True,
         help="drop this output and all that only it needs; may be repeated",
         more="drop this output, and the nodes and inputs that only it needs; may be repeated. The "
-        "part of the model that is left is written beside the result, which is compared with it",
+        "remaining model is written beside the result, which is compared with it",
     )  # fmt: skip
     feeds: tuple[str, ...] = option(
         (), name="feed", metavar="NAME", many=True, group=_REWRITING, locked=True,
@@ -252,9 +255,9 @@ class Options:
         group=_REWRITING,
         help="limit attention to N keys around each query and the first G keys, in layers A to B; "
         "changes results",
-        more="limit attention to N keys a query (the last N in causal models, else half of them "
-        "on each side) and the first G keys, in layers A to B or all; the last one given for a "
-        "layer counts; changes what the model computes",
+        more="limit attention to N keys per query (the last N in causal models, else half of them "
+        "on each side) and the first G keys, in layers A to B or in all; if several are given "
+        "for a layer, the last one counts; changes what the model computes",
     )  # fmt: skip
 
     low_rank: float | None = option(
@@ -283,7 +286,7 @@ class Options:
         "", metavar="FILE.py:FUNC", group=_COMPRESSING,
         help="FUNC(outputs, originals) is the error that --max-error limits",
         more="`FUNC(outputs, originals)`, both dicts of arrays, is the error that `--max-error` "
-        "limits, in place of that of `max|y|`",
+        "limits, instead of the error relative to `max|y|`",
     )  # fmt: skip
 
     save_lock: Path | None = option(
@@ -292,8 +295,9 @@ class Options:
     )  # fmt: skip
     lock: Path | None = option(
         None, parse=Path, metavar="PLAN.json", group=_DECIDING, place=True,
-        help="apply the decisions of such a file: nothing is tuned or timed",
-        more="apply such decisions: nothing is tuned or timed, outputs are still verified",
+        help="apply the decisions of a --save-lock file: nothing is tuned or timed",
+        more="apply the decisions in a file of `--save-lock`: nothing is tuned or timed, outputs "
+        "are still verified",
     )  # fmt: skip
     use_cache: bool = option(
         True, name="no-cache", flag=True, group=_DECIDING, place=True, was=("fresh",),
@@ -301,7 +305,7 @@ class Options:
     )  # fmt: skip
     cache: Path | None = option(
         None, parse=Path, metavar="DIR", group=_DECIDING, place=True,
-        help=f"compiled kernels, tuning results and decisions ({_CACHE})",
+        help=f"folder of compiled kernels, tuning results and decisions ({_CACHE})",
         more="where compiled kernels, tuning results and decisions are kept (default: "
         "`TRACEA_CACHE`, else `tracea-graph` in `XDG_CACHE_HOME` or `~/.cache`)",
         also={
@@ -420,7 +424,7 @@ ALONE: Mapping[str, Option] = MappingProxyType(
             more="print reasons, rules and near misses, and a traceback where something goes "
             "wrong; `-vv` shows the log (logger `tracea_graph`) on stderr too",
             group=_PRINTING,
-            also={"bench": Use("profile: every node with its origins", group=_PRINTING)},
+            also={"bench": Use("with --profile: every node with its origins", group=_PRINTING)},
         ),
     }
 )  # fmt: skip

@@ -74,7 +74,7 @@ class Option:
     def read(self, value: Any) -> Any:
         """Read text given in Python as the command line does; return other values unchanged.
 
-        Raises UsageError for text that means nothing.
+        Raises UsageError for text that cannot be parsed.
         """
         if not isinstance(value, str) or not (self.parse or self.made or self.many):
             return value

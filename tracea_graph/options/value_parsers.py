@@ -30,7 +30,7 @@ def parse_share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return value
 
 
@@ -95,7 +95,7 @@ def parse_prune(text: str) -> PruneSpec:
     columns, steps, channels, share, stay, group = found.groups()
     if group:
         if int(stay) >= int(group):
-            raise UsageError(f"--prune {text} leaves all numbers: use fewer than {group}")
+            raise UsageError(f"--prune {text} prunes nothing: keep fewer than {group}")
         return PruneSpec(1 - int(stay) / int(group), group=int(group))
     if not 0 < float(share) < 1:
         raise UsageError(f"--prune takes a share of zeros between 0 and 1, not {text!r}")

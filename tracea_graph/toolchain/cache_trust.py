@@ -82,7 +82,7 @@ def read_private(path: Path, root: Path) -> bytes | None:
 def make_private(folder: Path) -> None:
     """Create a folder that only this user can enter, and its missing parents.
 
-    Raises OSError.
+    Raises OSError if that fails.
     """
     if not folder.is_dir():
         make_private(folder.parent)

@@ -65,8 +65,8 @@ def find_compiler(
 ) -> Compiler:
     """Return the first C++ compiler that answers ``--version`` within ``seconds``.
 
-    ``CXX`` may contain arguments.  For other platforms than this machine's it is always zig.
-    Raises BuildError if the compiler in ``CXX`` does not work, or if there is none at all.
+    ``CXX`` may contain arguments.  For platforms other than this machine's, the compiler is always
+    zig.  Raises BuildError if the compiler in ``CXX`` does not work, or if there is none at all.
     """
     environment = environment or Environment()
     if platform != HERE:

@@ -80,7 +80,7 @@ class Library:
 
     @property
     def runs_here(self) -> bool:
-        """Whether this machine can load it."""
+        """Whether this machine can load the library."""
         return self.platform in ("", HERE.name)
 
     @property

@@ -62,14 +62,14 @@ _trimmed = set[Path]()
 class ObjectCache:
     """Objects under ``root``, readable by their owner alone.
 
-    The first object that a process stores makes room: what was not used for longest goes.
+    When a process stores its first object, it trims the cache: objects unused for longest go.
     """
 
     root: Path
 
     @contextmanager
     def making(self, key: str) -> Iterator[None]:
-        """Wait until no other thread of this process makes the object of a key; then make it.
+        """Let one thread of this process at a time make the object of a key; others wait.
 
         Ask for the object again in this block: another thread may have stored it.
         """

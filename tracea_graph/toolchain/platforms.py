@@ -43,12 +43,12 @@ class Platform:
 
     @property
     def ending(self) -> str:
-        """What a library's name ends in beside another one of the same suffix."""
+        """Ending of a library's name if another platform's library has the same suffix."""
         return f".{'-'.join(filter(None, (self.machine, self.libc)))}{self.suffix}"
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Flags that name what zig links a library with besides the C library."""
+        """Flags of the libraries that zig links besides the C library."""
         return () if self.system == "macos" else ("-lpthread",)
 
     @property
@@ -91,9 +91,9 @@ HERE = _here()
 
 
 def library_paths(out: Path, platforms: tuple[Platform, ...]) -> tuple[Path, ...]:
-    """Where the libraries of a model at ``out`` go, in the order of the platforms.
+    """Return the paths of the libraries of a model at ``out``, in the order of the platforms.
 
-    The first of each suffix has the model's name, the others their machine's name too.
+    The first library of each suffix has the model's name; others end with :attr:`Platform.ending`.
     """
     taken = set[str]()
     places = []
