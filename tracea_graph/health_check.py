@@ -41,7 +41,7 @@ _ASK_SECONDS = 120.0
 class Doctor:
     """Examines this machine, each part on first request.
 
-    Measurements take up to five seconds once and are then cached; ``refresh`` repeats them.
+    The first measurement takes up to five seconds; its results are cached until ``refresh``.
     """
 
     def __init__(self, environment: Environment | None = None, *, refresh: bool = False) -> None:

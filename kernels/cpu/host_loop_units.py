@@ -33,7 +33,10 @@ def unit_of(op: str) -> str:
 
 
 def units_for(kernels: Collection[str]) -> tuple[str, ...]:
-    """The units, besides the runtime, with an op whose kernels are all in ``kernels``."""
+    """Return the host-loop units to compile in addition to the runtime.
+
+    These have at least one op that needs no kernels but ``kernels``.
+    """
     held = set(kernels)
     runs = {s.op for s in CALLS.values() if s.needs and held.issuperset(s.needs)}
     return tuple(unit for unit, ops in LOOP_UNITS.items() if runs.intersection(ops))

@@ -44,10 +44,10 @@ class Nvrtc:
 
 @dataclass(frozen=True)
 class Built:
-    """The object of a kernel for a ``target``: ``sm_90a``, or ``compute_90`` for PTX.
+    """A kernel compiled for a ``target``: a cubin for ``sm_90a``, PTX for ``compute_90``.
 
-    ``facts`` is None for PTX.  ``refused`` says why the kernel must not be launched; it is None if
-    the kernel may be launched.
+    ``facts`` are its registers and memory, None for PTX.  ``refused`` is the reason not to launch
+    the kernel, or None.
     """
 
     source: KernelSource

@@ -188,9 +188,8 @@ class ConvEpilogue:
         for name, kind in zip(names[1:], kinds, strict=True):
             if kind is None:
                 spec = graph.spec(name)
-                return Miss(
-                    self.name, region.id, f"operand {spec} is not full, per channel or scalar"
-                )
+                why = f"operand {spec} is neither a scalar, nor one value per channel, nor"
+                return Miss(self.name, region.id, f"{why} of the output's shape")
         kept = tuple(k for k in kinds if k is not None)
         chain = dataclasses.replace(chain, operands=(FULL, *kept))
         params = dataclasses.replace(conv.params, epilogue=chain)

@@ -77,7 +77,7 @@ class LowRankGemm(PatternPass):
 
     def rewrite(self, m: Match) -> Rewrite | str:
         if m.root.rule == self.name:
-            return Reason("it is already one of two factors", Code.OTHER_FORM)
+            return Reason("it is already a factor of a low-rank product", Code.OTHER_FORM)
         if (found := chosen_for(self.chosen, m.root, 2)) is None:
             return reason_not_compressed(m.root.operands[1])
         shape = m.graph.spec(m.root.results[0]).shape
@@ -98,7 +98,7 @@ class LowRankConv(PatternPass):
     def check(self, m: Match) -> str | None:
         params: ConvParams = m.root.params
         if m.root.rule == self.name:
-            return Reason("it is already one of two factors", Code.OTHER_FORM)
+            return Reason("it is already a factor of a low-rank product", Code.OTHER_FORM)
         other = params.groups > 1 or params.window.rank > 2
         said = "it has groups or more than two axes"
         return Reason(said, Code.NOT_APPLICABLE) if other else None

@@ -48,7 +48,7 @@ class LowRankExact(PatternPass):
 
     def check(self, m: Match) -> str | None:
         if m.root.rule == self.name:
-            return Reason("it is already one of two factors", Code.OTHER_FORM)
+            return Reason("it is already a factor of a low-rank product", Code.OTHER_FORM)
         if m.root.params.splits:
             return Reason("it is a merged product with several results", Code.OTHER_FORM)
         return (

@@ -104,7 +104,7 @@ class Verification:
 
     @property
     def spent(self) -> float:
-        """The largest error that passed, as a share of the error allowed; or ``by_metric``."""
+        """The largest passed error, as a share of the one allowed, or the metric's verdict."""
         if self.by_metric is not None:
             return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))

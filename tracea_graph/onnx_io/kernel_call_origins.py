@@ -21,7 +21,10 @@ def encode_calls(originals: Sequence[str], calls: Iterable[Sequence[str]]) -> st
 
 
 def decode_calls(originals: Sequence[str], text: str) -> tuple[Names, ...]:
-    """Return the names of each call; empty if ``text`` does not fit ``originals``."""
+    """Return the names of the original nodes of each call.
+
+    Empty if ``text`` was not written for ``originals``.
+    """
     if not text:
         return ()
     try:

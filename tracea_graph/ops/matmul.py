@@ -110,7 +110,7 @@ class MatMulParams:
         return IndexMap((*split, *((ViewMove("transpose", perm),) if perm else ())))
 
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
-        """Return a and b as the product reads them, of rank 2 or more, and ``[…, M, N]``.
+        """Return the shapes of a and b, permuted and of rank 2 or more, and the result's.
 
         Raises ValueError if a rank is unknown or sizes do not provably fit.
         """

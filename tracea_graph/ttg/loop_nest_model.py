@@ -64,7 +64,7 @@ class RegionModel:
             raise GraphError(f"region {self.name!r} puts an axis into two tile groups: {grouped}")
 
     def bind(self, bindings: Mapping[str, int]) -> BoundModel:
-        """Return the model in numbers; raises GraphError naming a symbol without a binding."""
+        """Return the model with numbers for symbols; raises GraphError if one is not bound."""
         return BoundModel(
             self,
             np.array(self.space.extents(bindings), np.int64),

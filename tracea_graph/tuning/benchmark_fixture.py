@@ -210,7 +210,7 @@ _COLD_SHARE = 0.02
 
 
 def replica_count(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
-    """Return the number of nodes whose ``weights`` bytes together exceed the cache.
+    """Return how many copies of a node, of ``weights`` bytes each, together exceed the cache.
 
     Fewer if reading weights takes hardly any time and a shorter run is long enough.
     """

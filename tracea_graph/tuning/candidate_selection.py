@@ -46,7 +46,7 @@ def candidates_to_measure(
     known: dict[Schedule, float] = {}
 
     def total(config: Config) -> float:
-        """Modelled times relative to the default's, over all thread counts."""
+        """Return the sum, over all thread counts, of modelled times divided by the default's."""
         schedule = schedule_space.schedule(case, config)
         if schedule not in known:
             after = (schedule_space.modelled_us(case, schedule, level, t) for t in threads)

@@ -101,7 +101,7 @@ class OpTotals:
 
 
 def op_totals(profile: Profile) -> Mapping[str, OpTotals]:
-    """Return the totals of each op type; a program counts as its kernel calls."""
+    """Return the totals of each op type; a program's time is listed under the calls it makes."""
     rows: dict[str, list[ProfileRow]] = {}
     for row in profile.rows:
         for one in row.calls or (row,):

@@ -249,6 +249,6 @@ def row_stride(view: View) -> Extent:
 
 
 def padding_below(value: LoopValue) -> int:
-    """Rows of zeros below a value in its buffer."""
+    """Return the number of zero rows that follow a value's own rows in its buffer."""
     rest = combine("sub", value.lines, plus(value.top, value.need.rows))
     return rest if isinstance(rest, int) else 0

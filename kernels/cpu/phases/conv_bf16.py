@@ -43,7 +43,7 @@ __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 @dataclass(frozen=True)
 class ConvBf16(PatternPass):
-    """Let a convolution read blocked values in bf16, and its filters too if they are dense.
+    """Let a convolution read blocked values in bf16; filters in channel blocks become bf16 too.
 
     ``nchw32c``: read 32-channel blocks where the producer can write them.
     """

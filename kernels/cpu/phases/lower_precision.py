@@ -162,12 +162,15 @@ class AttentionBf16(PatternPass):
         _, queries = m.root.params.extents(0, m.spec("q"))
         whole = _whole(m.graph, m.root)
         if whole and isinstance(queries, int) and queries <= FEW_QUERIES:
-            return f"rounding its keys does not pay for {queries} queries"
+            return f"with {queries} queries, rounding the keys takes longer than it saves"
         return rounded_as_read(self.name, m.root, in_bf16=True, whole=whole)
 
 
 def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Rewrite:
-    """Rewrite a region to parameters with ``changes``; its kernel rounds operands on reading."""
+    """Return a rewrite that makes ``changes`` to a region's parameters.
+
+    Its kernel then rounds operands when it reads them.
+    """
     lower = dataclasses.replace(region.params, **changes)
     new = fused_region(rule, lower, region.operands, region.results, [region])
     return Rewrite((new,), error=PRODUCT_ERROR, step=step)
