@@ -153,7 +153,7 @@ def test_a_library_that_hangs_is_killed_at_the_limit(tmp_path):
     path = save(tmp_path, "m.onnx", RELU)
     with Worker() as worker:
         worker.open("plain", path)  # it has started, and reads models
-        with pytest.raises(WorkerError, match="over 2 s to open 'm'"):
+        with pytest.raises(WorkerError, match="more than 2 s to open 'm'"):
             worker.open("m", path, library, limit=2.0)
         assert worker._process.poll() is not None
 

@@ -93,7 +93,7 @@ def test_the_table_says_what_a_run_spends() -> None:
     said = text(render_profile(profile(row(us=750.0), row("Softmax", us=250.0, size="9"))))
     assert "1.00 ms in 2 nodes, 75.0% of it in programs" in said
     assert "4 MB before (operator by operator), 2 MB after" in said
-    assert "2 µs of profiling were taken off" in said
+    assert "2 µs of profiling overhead were subtracted" in said
 
 
 def test_markup_and_escapes_in_names_are_only_text() -> None:

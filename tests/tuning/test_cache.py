@@ -132,7 +132,7 @@ def test_a_database_of_somebody_else_is_left_whole(path: Path) -> None:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
     content = path.read_bytes()
-    with pytest.warns(UserWarning, match="no tuning cache"), TuningCache(path) as cache:
+    with pytest.warns(UserWarning, match="not a tuning cache"), TuningCache(path) as cache:
         assert cache.get("k") is None
     (aside,) = path.parent.glob("*.damaged")
     assert aside.read_bytes() == content
