@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
 from tracea_graph.kernels.gpu.schedule import IMAGE_SCHEDULES
-from tracea_graph.kernels.gpu.schedules.matmul_problem import TILE_FIELDS
+from tracea_graph.kernels.gpu.schedules.matmul_problem import TensorCoreProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
@@ -24,7 +23,7 @@ _KINDS = ("full", "row", "scalar")
 
 
 @dataclass(frozen=True)
-class ConvolutionProblem:
+class ConvolutionProblem(TensorCoreProblem):
     """One convolution ``y = epilogue(x * w + bias)`` for any number of images.
 
     ``image`` and ``result`` are (height, width, channels).  ``reads`` says how each operand of the
@@ -45,16 +44,6 @@ class ConvolutionProblem:
     op: ClassVar[str] = "conv"
 
     @property
-    def dtype(self) -> str:
-        """Type of the multiplication."""
-        return self.multiplies
-
-    @property
-    def element(self) -> DType:
-        """Element type of images and filters."""
-        return TYPES[self.multiplies]
-
-    @property
     def n(self) -> int:
         """Number of filters."""
         return self.result[2]
@@ -70,31 +59,13 @@ class ConvolutionProblem:
         return IMAGE_SCHEDULES
 
     @property
-    def typical_rows(self) -> tuple[int, ...]:
-        """Empty: only the numbers of images that a model is used with are tuned."""
-        return ()
-
-    @property
     def unit(self) -> str:
         return "image"
-
-    @property
-    def reuses_weights(self) -> bool:
-        return False
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the filters."""
         return self.k * self.n * int(self.element.size)
-
-    @property
-    def tile(self) -> Mapping[str, str]:
-        return TILE_FIELDS
-
-    @property
-    def stages(self) -> str:
-        """Empty: the number of stages is part of the tile."""
-        return ""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -111,10 +82,6 @@ class ConvolutionProblem:
             "pads": list(self.pads), "bias": self.bias, "reads": list(self.reads),
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
-
-    def rows_of(self, dims: Sequence[int]) -> int:
-        """Return the number of images of a call from the dims of x."""
-        return dims[0]
 
     def matrix_rows(self, images: int) -> int:
         """Return the number of rows of the matmul, which are the pixels of the results."""

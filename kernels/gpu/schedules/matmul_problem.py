@@ -29,6 +29,7 @@ from tracea_graph.tuning.tuning_problem import Problem
 __all__ = [
     "TILE_FIELDS",
     "MatmulProblem",
+    "TensorCoreProblem",
     "TiledProblem",
     "config_of",
     "matmul_of",
@@ -69,8 +70,46 @@ class TiledProblem(Problem, Protocol):
     def call(self, rows: int, schedules: tuple[Schedule, ...] = ()) -> Call: ...
 
 
+class TensorCoreProblem:
+    """What problems of the GPU answer alike, whatever they multiply."""
+
+    multiplies: str
+
+    @property
+    def dtype(self) -> str:
+        """Type of the multiplication."""
+        return self.multiplies
+
+    @property
+    def element(self) -> DType:
+        """Element type of x and the weights."""
+        return TYPES[self.multiplies]
+
+    @property
+    def typical_rows(self) -> tuple[int, ...]:
+        """Empty: only the numbers of rows that a model is used with are tuned."""
+        return ()
+
+    @property
+    def reuses_weights(self) -> bool:
+        return False
+
+    @property
+    def tile(self) -> Mapping[str, str]:
+        return TILE_FIELDS
+
+    @property
+    def stages(self) -> str:
+        """Empty: the number of stages is part of the tile."""
+        return ""
+
+    def rows_of(self, dims: Sequence[int]) -> int:
+        """Return the number of rows or images of a call from the dims of x."""
+        return dims[0]
+
+
 @dataclass(frozen=True)
-class MatmulProblem:
+class MatmulProblem(TensorCoreProblem):
     """One multiplication ``y[M,N] = epilogue(norm(x[M,K]) · w + bias)`` for any number of rows.
 
     ``multiplies`` is the call's compute type.  ``static`` says whether the model fixes the number
@@ -88,46 +127,18 @@ class MatmulProblem:
     op: ClassVar[str] = "gemm"
 
     @property
-    def dtype(self) -> str:
-        """Type of the multiplication."""
-        return self.multiplies
-
-    @property
-    def element(self) -> DType:
-        """Element type of x and the weights."""
-        return TYPES[self.multiplies]
-
-    @property
     def defaults(self) -> tuple[Schedule, ...]:
         """The rule's tile for each range of rows."""
         return TILE_SCHEDULES
-
-    @property
-    def typical_rows(self) -> tuple[int, ...]:
-        """Empty: only the numbers of rows that a model is used with are tuned."""
-        return ()
 
     @property
     def unit(self) -> str:
         return "row"
 
     @property
-    def reuses_weights(self) -> bool:
-        return False
-
-    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights."""
         return self.k * self.n * int(self.element.size)
-
-    @property
-    def tile(self) -> Mapping[str, str]:
-        return TILE_FIELDS
-
-    @property
-    def stages(self) -> str:
-        """Empty: the number of stages is part of the tile."""
-        return ""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -142,10 +153,6 @@ class MatmulProblem:
             "layout": self.layout, "norm": self.norm, "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
-
-    def rows_of(self, dims: Sequence[int]) -> int:
-        """Return the number of rows of a call from the dims of x."""
-        return dims[0]
 
     def matrix_rows(self, rows: int) -> int:
         """Return the number of rows of the matmul."""
