@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.runtime.interleavings import explore_orders
+
 ENDED = -1
 OWN = -1
 ROWS = 2
@@ -306,20 +308,7 @@ class Protocol:
 
     def explore(self) -> int:
         """Try every order of steps; return how many states there are."""
-        known, left = {self.first}, [self.first]
-        while left:
-            memory, threads = left.pop()
-            moved = False
-            for i, thread in enumerate(threads):
-                for after, became in self.steps(memory, thread):
-                    moved = True
-                    state = (after, (*threads[:i], became, *threads[i + 1 :]))
-                    if state not in known:
-                        known.add(state)
-                        left.append(state)
-            assert moved or threads[0] == ("over",), "the lead waits for nobody"
-            assert moved or {*threads[1:]} <= {("gone",)}, "nobody wakes a follower"
-        return len(known)
+        return explore_orders(self.first, self.steps)
 
 
 def _with(words: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
