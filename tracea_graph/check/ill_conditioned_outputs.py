@@ -15,6 +15,7 @@ import numpy as np
 from tracea_graph.check.worker_process import Array
 from tracea_graph.config import TOLERANCE
 from tracea_graph.ir import DType
+from tracea_graph.onnx_io.derived_weights import RESHAPING
 from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = ["sigmoid_results", "values_before_saturation", "why_unstable"]
@@ -23,9 +24,7 @@ _SATURATING = frozenset(
     ("Softmax", "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Sign")
 )  # fmt: skip
 _SIGMOIDS = frozenset(("Sigmoid", "HardSigmoid"))
-_MOVING = frozenset(
-    ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Concat")
-)  # fmt: skip
+_MOVING = RESHAPING | {"Transpose", "Slice", "Concat"}
 _STEPS = 16
 """Maximum distance, in operators, from an output to a saturating operator."""
 
