@@ -58,13 +58,13 @@ def wrong_without(
     """Let each candidate fail with ``p``, but none of ``others``, from a plain operator."""
     compare = evaluator.compare_with_reference
 
-    def judge(known: Any, candidate: Path, *args: Any, **more: Any) -> Verification:
+    def fail_some(known: Any, candidate: Path, *args: Any, **more: Any) -> Verification:
         found = compare(known, candidate, *args, **more)
         if "p" in (plain := plain_values(candidate)) and not plain & others:
             return replace(found, status=status, sentence="inner value 'h' with N=1: it is wrong")
         return found
 
-    monkeypatch.setattr(evaluator, "compare_with_reference", judge)
+    monkeypatch.setattr(evaluator, "compare_with_reference", fail_some)
 
 
 OPTIONS = Options(

@@ -40,12 +40,14 @@ def part_views(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[V
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 
-def write_part(w: RegionWriter, part: ConcatPart, operands: Sequence[Slot], place: View) -> None:
-    """Write one part of a concatenation to ``place``; ``operands`` are those of the part."""
+def write_part(
+    w: RegionWriter, part: ConcatPart, operands: Sequence[Slot], destination: View
+) -> None:
+    """Write one part of a concatenation to ``destination``; ``operands`` are those of the part."""
     if not isinstance(part.params, ConcatParams):
-        _write_chain(w, part.params, operands, [place])
+        _write_chain(w, part.params, operands, [destination])
         return
-    inner = _stretches(part.params, [s.shape for s in operands], place)
+    inner = _stretches(part.params, [s.shape for s in operands], destination)
     for within, stretch in zip(part.params.parts, inner, strict=True):
         write_part(w, within, [operands[i] for i in within.operands], stretch)
 

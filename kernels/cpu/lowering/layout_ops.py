@@ -288,14 +288,14 @@ def _concat(v: RegionValues, axis: int, operands: Sequence[int], result: int) ->
     v.blocks[result] = dst
 
 
-def _copy_part(v: RegionValues, value: int, whole: int, place: BlockedValue) -> None:
+def _copy_part(v: RegionValues, value: int, whole: int, destination: BlockedValue) -> None:
     if not v.is_blocked(value) and v.layout.fits(value, whole):
-        v.block_into(value, place)
+        v.block_into(value, destination)
         return
     v.block(value)
-    v.copy_blocked(v.blocks[value], place)
-    if any(place.halo):
-        v.w.call("zero_pad", y=place.padded, halo=place.halo)
+    v.copy_blocked(v.blocks[value], destination)
+    if any(destination.halo):
+        v.w.call("zero_pad", y=destination.padded, halo=destination.halo)
 
 
 def _concat_plain(v: RegionValues, axis: int, operands: Sequence[int], result: int) -> None:
