@@ -17,10 +17,10 @@ import numpy as np
 
 from tracea_graph.ir import DType, Weight
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE, active_tiles
-from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
-from tracea_graph.ops.weight_layouts import ALIGNED, Floats, PlainMatrix
+from tracea_graph.ops.weight_layouts import ALIGNED, Floats
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm_pattern,
+    hand_tiled_matrix,
     matrix_of,
     replaceable_matrix,
     why_not_replaceable,
@@ -28,7 +28,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
 from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.sampled_zero_scan import zero_map
 from tracea_graph.passes.sparse.zero_structure import WeightScan
-from tracea_graph.reason_codes import Code, Reason, not_constant_reason
+from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, PatternPass, Rewrite
 from tracea_graph.ttg import Region, TileSet
 
@@ -74,15 +74,10 @@ class TiledColumnBlockGemm(PatternPass):
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
-        params, pattern = region.params, matrix_pattern(region, graph)
-        weight = graph.weight(region.operands[1])
-        if pattern is None:
-            said = f"no tiles of {region.operands[1]!r} were set by hand"
-            return Reason(said, Code.NOT_APPLICABLE)
-        if not isinstance(params.layout, PlainMatrix):
-            return Reason(f"{region.operands[1]!r} is stored in another form", Code.OTHER_FORM)
-        if weight is None:
-            return not_constant_reason(region.operands[1])
+        found = hand_tiled_matrix(graph, region)
+        if isinstance(found, Reason):
+            return found
+        (pattern, weight), params = found, region.params
         if why := _unfit(graph.opset, region):
             return why
         active = pattern.mask(params.k, params.n)

@@ -15,10 +15,11 @@ from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
 from tracea_graph.ops.weight_layouts import KN, NK, Floats, PlainMatrix
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
-from tracea_graph.ttg import Region, TileGraph, ValueUse
+from tracea_graph.ttg import Region, TileGraph, TilePattern, ValueUse
 
 __all__ = [
     "gemm_pattern",
+    "hand_tiled_matrix",
     "is_shared",
     "lazy_matrix",
     "matrix_of",
@@ -80,6 +81,17 @@ def why_not_replaceable(graph: TileGraph, region: Region, twice: bool = False) -
     if not twice and must_stay_plain(graph, value):
         return Reason(f"other readers need {value!r} unchanged", Code.OTHER_READERS)
     return Reason(f"the tiles of {value!r} were set by hand", Code.EXCLUDED)
+
+
+def hand_tiled_matrix(graph: TileGraph, region: Region) -> tuple[TilePattern, Weight] | Reason:
+    """Return a product's tiles set by hand and its plain constant matrix, or why not."""
+    value, pattern = region.operands[1], matrix_pattern(region, graph)
+    if pattern is None:
+        return Reason(f"no tiles of {value!r} were set by hand", Code.NOT_APPLICABLE)
+    if not isinstance(region.params.layout, PlainMatrix):
+        return Reason(f"{value!r} is not stored as a plain matrix", Code.OTHER_FORM)
+    weight = graph.weight(value)
+    return not_constant_reason(value) if weight is None else (pattern, weight)
 
 
 def matrix_of(params: GemmParams, weight: Weight) -> Floats:

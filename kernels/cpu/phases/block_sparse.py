@@ -25,10 +25,10 @@ from tracea_graph.kernels.cpu.panels import (
     pack_panels,
 )
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.values_masked_by_tiles import matrix_pattern
-from tracea_graph.ops.weight_layouts import BLOCKS, Floats, PlainMatrix
+from tracea_graph.ops.weight_layouts import BLOCKS, Floats
 from tracea_graph.passes.matmul.constant_matrices import (
     gemm_pattern,
+    hand_tiled_matrix,
     matrix_of,
     replaceable_matrix,
     why_not_replaceable,
@@ -100,17 +100,10 @@ class TiledGemm(PatternPass):
 
     def rewrite(self, m: Match) -> Sequence[Rewrite] | str:
         graph, region = m.graph, m.root
-        params, pattern = region.params, matrix_pattern(region, graph)
-        weight = graph.weight(region.operands[1])
-        if pattern is None:
-            said = f"no tiles of {region.operands[1]!r} were set by hand"
-            return Reason(said, Code.NOT_APPLICABLE)
-        if not isinstance(params.layout, PlainMatrix):
-            return Reason(
-                f"{region.operands[1]!r} is not stored as a plain matrix", Code.OTHER_FORM
-            )
-        if weight is None:
-            return not_constant_reason(region.operands[1])
+        found = hand_tiled_matrix(graph, region)
+        if isinstance(found, Reason):
+            return found
+        (pattern, weight), params = found, region.params
         if reason := without_scatter(graph):
             return reason
         width = pattern.tiles.tile[1]
