@@ -186,11 +186,19 @@ def _copy(isa: str) -> KernelVariant:
     )
 
 
-def _attention(isa: str, rows: tuple[int, ...], panels: tuple[int, ...]) -> KernelVariant:
-    """Attention on register tiles of ``rows`` by ``panels``, listed largest first, ending in 1."""
+def _attention(
+    isa: str,
+    rows: tuple[int, ...],
+    panels: tuple[int, ...],
+    whole: tuple[tuple[int, tuple[int, ...]], ...] = (),
+) -> KernelVariant:
+    """Attention on register tiles of ``rows`` by ``panels``, listed largest first, ending in 1.
+
+    ``whole`` are wider tiles, panels and rows, for values that are read where they lie.
+    """
     params: dict[str, object] = {
         "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels,
-        "amx": False,
+        "whole": whole, "amx": False,
     }  # fmt: skip
     functions = frozenset({"exp_neg", "exp_fast", "hreduce", "tanh", "transpose"})
     return KernelVariant("attention", isa, "attention.cpp.in", "24x256", params, functions)
@@ -396,9 +404,9 @@ VARIANTS = (
     *map(_gather, _BASES),
     *map(_copy, _BASES),
     _attention("scalar", (4, 1), (1,)),
-    _attention("avx2", (6, 4, 2, 1), (1,)),
-    _attention("avx512", (6, 4, 2, 1), (4, 2, 1)),
-    _attention("neon", (6, 4, 2, 1), (1,)),
+    _attention("avx2", (6, 4, 2, 1), (1,), ((8, (1,)), (4, (1,)))),
+    _attention("avx512", (6, 4, 2, 1), (4, 2, 1), ((8, (2, 1)),)),
+    _attention("neon", (6, 4, 2, 1), (1,), ((4, (1,)),)),
     _attention_bf16("scalar", (4, 1), (1,)),
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),

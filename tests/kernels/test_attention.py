@@ -268,7 +268,9 @@ def test_cap(isa: str, direct: int) -> None:
     close(got, _ordered(q, k, v, 60, LOWEST, mask, 1.5))
 
 
-@pytest.mark.parametrize("head,head_v", [(64, 64), (20, 32), (17, 5), (1, 16), (256, 256)])
+@pytest.mark.parametrize(
+    "head,head_v", [(64, 64), (20, 32), (17, 5), (1, 16), (96, 144), (256, 256)]
+)
 def test_keys_read_in_place(isa: str, head: int, head_v: int) -> None:
     for queries in (1, 3, 8):
         for keys in (1, 31, 300):

@@ -126,30 +126,3 @@ void score(const ScoreBlock& s) {
     s.top[i] = high;
   }
 }
-
-//% if dtype == "f32"
-// scores[rows x keys] = scale * q k^T with keys read in place, W at a time.
-void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows, int64_t k,
-                    int64_t keys, float* scores) {
-  for (int64_t j = 0; j < padded(keys); j += W) {
-    const float* key[W];
-    UNROLL for (int w = 0; w < W; w++)
-      key[w] = t->k + (k + least(j + w, keys - 1)) * t->k_stride;
-    for (int64_t i = 0; i < rows; i++) {
-      vf a[W];
-      UNROLL for (int w = 0; w < W; w++) a[w] = set1(0.0f);
-      int64_t d = 0;
-      for (; d + W <= t->head; d += W) {
-        const vf x = load(q + i * t->q_stride + d);
-        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d), x, a[w]);
-      }
-      if (d < t->head) {
-        const vm m = first(t->head - d);
-        const vf x = load(q + i * t->q_stride + d, m);
-        UNROLL for (int w = 0; w < W; w++) a[w] = fma(load(key[w] + d, m), x, a[w]);
-      }
-      store(scores + i * KB + j, hreduce(a) * set1(t->scale));
-    }
-  }
-}
-//% endif
