@@ -42,7 +42,7 @@ _MAX_OPERANDS, _MAX_STEPS = 480, 200
 
 _NUMBERS = (DType.BOOL, DType.I32, DType.I64)
 """Types other than float32 that programs may hold."""
-_LATER = "an earlier product or convolution begins its program"
+_LATER = "its program begins at an earlier product or convolution"
 _UNFIT = "its shapes are not proven to match those of the program"
 
 _COMPARISONS = MappingProxyType(

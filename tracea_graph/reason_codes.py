@@ -87,7 +87,7 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
         Code.FASTER_TOGETHER: "kept: faster with others",
         Code.UNMEASURED: "kept, not timed",
         Code.FORMED_LATER: "kept: formed after other rewrites were dropped",
-        Code.NOT_SEPARABLE: "kept: nothing could be timed without it",
+        Code.NOT_SEPARABLE: "kept: no candidate without it could be timed",
         Code.NOT_FASTER: "dropped: no clear gain",
         Code.SLOWER: "dropped: slower",
         Code.OUT_OF_BUDGET: "dropped: the budget ran out",

@@ -135,19 +135,19 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
 """Functions that kernels of one type export in addition."""
 _NOTES = MappingProxyType(
     {
-        "gemm_bf16": "lanes of a tile are pairs of bf16, k counts pairs",
-        "gemm_int16": "lanes are pairs of integers, k counts pairs",
-        "gemm_int8": "lanes are four bytes, k counts fours",
+        "gemm_bf16": "each lane holds a pair of bf16; k is a number of pairs",
+        "gemm_int16": "each lane holds a pair of integers; k is a number of pairs",
+        "gemm_int8": "each lane holds four bytes; k is a number of fours",
         "gemm_bf16x2": "as gemm_bf16; upper and lower halves take turns along k",
-        "conv_bf16": "inputs are pairs of bf16, depth and strides count pairs",
-        "conv_int16": "lanes are pairs of integers, depth and strides count pairs",
-        "conv_bf16x2": "lanes are pairs: of x upper halves first, of w lower ones",
-        "depthwise_bf16": "strides of x count pairs",
-        "pool_bf16": "strides of x count pairs; maxima alone",
-        "winograd_bf16_in": "x and v are bf16, their strides count pairs",
+        "conv_bf16": "inputs are pairs of bf16; depth and strides are in pairs",
+        "conv_int16": "each lane holds a pair of integers; depth and strides are in pairs",
+        "conv_bf16x2": "each lane holds a pair: of x the upper half first, of w the lower",
+        "depthwise_bf16": "strides of x are in pairs of elements",
+        "pool_bf16": "strides of x are in pairs of elements; computes maxima only",
+        "winograd_bf16_in": "x and v are bf16; their strides are in pairs",
         "winograd_bf16_out": "v is float32",
-        "winograd_int16_in": "x is float32; v integers, its plane counts pairs",
-        "gemm_block_sparse_bf16": "lanes are pairs of bf16, steps of k count pairs",
+        "winograd_int16_in": "x is float32; v is integers, and its plane is in pairs",
+        "gemm_block_sparse_bf16": "each lane holds a pair of bf16; steps of k are in pairs",
         "gemm_bitmap_bf16": "stored numbers are bf16, A is float32",
     }
 )

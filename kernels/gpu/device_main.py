@@ -176,7 +176,7 @@ def measure_launch_costs(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[s
         gpu.do("cuMemcpyDtoHAsync", int(host) + _LARGE, gpu.out, _SMALL, gpu.stream)
 
     for name, work in (("graph of one kernel, waited for", partial(chain, 1, False)),
-                       ("the same with copies both ways", whole)):  # fmt: skip
+                       ("graph of a kernel and copies both ways, waited for", whole)):  # fmt: skip
         graph = gpu.graph(work)
         gpu.waited(graph)
         found.append((name, 1e6 * median(gpu.waited(graph) for _ in range(50)), "µs"))

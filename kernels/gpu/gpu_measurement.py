@@ -34,7 +34,7 @@ __all__ = [
 
 EARLY = "kernel after kernel in a graph, started early"
 PLAIN = "kernel after kernel in a graph"
-HOST_NODE = "the same with copies both ways"
+HOST_NODE = "graph of a kernel and copies both ways, waited for"
 SMS = "multiprocessors"
 """Names of the figures that the cost model reads."""
 _COMPILE_SECONDS, _RUN_SECONDS = 60.0, 30.0

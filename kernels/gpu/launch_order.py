@@ -14,11 +14,11 @@ from tracea_graph.kernels.program import Buffer, Call, LaunchedCall, Program
 __all__ = ["constant_calls", "launch_order"]
 
 _NEEDS = MappingProxyType({
-    "gemm": "a tile multiplies whole rows",
-    "conv": "a filter reads across tiles",
-    "depthwise": "a filter reads across tiles",
-    "pool": "a window reads across tiles",
-    "resize": "an interpolation reads across tiles",
+    "gemm": "a product reads whole rows",
+    "conv": "a filter reads pixels of several tiles",
+    "depthwise": "a filter reads pixels of several tiles",
+    "pool": "a window reads pixels of several tiles",
+    "resize": "an interpolation reads pixels of several tiles",
     "attention": "a query reads all keys",
     "attention_rows": "a query reads all keys",
     "norm": "a norm reads whole rows",

@@ -98,7 +98,7 @@ class MixedPrecision:
                 why = f"{value!r} reaches {largest:.1e}, above {self.dtype}'s {most:.1e}"
                 return Reason(why, Code.OUT_OF_RANGE)
             if 0.0 < largest < least:
-                why = f"{value!r} reaches only {largest:.1e}, where {self.dtype} loses precision"
+                why = f"{value!r} is at most {largest:.1e}, which {self.dtype} rounds coarsely"
                 return Reason(why, Code.OUT_OF_RANGE)
         return None
 

@@ -40,7 +40,7 @@ class TileSchedule(Schedule):
         depth = f", depth in steps of {self.k}" if self.k else ""
         stages = f", {self.stages} stages" if self.stages else ""
         split = f", depth shared by {self.split} blocks" if self.split > 1 else ""
-        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{', two at once' * self.pingpong}"
+        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{', two in turn' * self.pingpong}"
 
 
 TILE_SCHEDULES: tuple[TileSchedule, ...] = tuple(

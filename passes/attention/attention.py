@@ -139,9 +139,9 @@ def attention_params(
     """
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
-        raise NoMatch("q, k and v have different heads")
+        raise NoMatch("q, k and v differ in the number or size of heads")
     if k.heads * k.shared != q.heads and not k.heads == 1 == k.shared:
-        raise NoMatch("q, k and v have different heads")
+        raise NoMatch("q, k and v differ in the number or size of heads")
     if not is_f32(graph, *(o.value for o in qkv if o.value not in written)):
         raise NoMatch(Reason("q, k and v are not float32", Code.UNSUPPORTED_DTYPE))
     agree = equal_as_polynomials(k.length, v.length) and equal_as_polynomials(k.batch, v.batch)

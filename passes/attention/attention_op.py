@@ -133,7 +133,7 @@ class AttentionOp:
         if ordered:
             if not past[0] and not equal_as_polynomials(q.length, k.length):
                 raise NoMatch(
-                    "it is causal, but queries and keys are not known to be equally many"
+                    "it is causal, but the numbers of queries and keys are not known to be equal"
                 )
             masks.order("bottom", LOWEST)
         if inputs[4]:

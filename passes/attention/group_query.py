@@ -177,7 +177,7 @@ def _heads(
                 )
             )
         if not packed and own[2] != count * size:
-            raise NoMatch("q, k and v have different heads")
+            raise NoMatch("q, k and v differ in the number or size of heads")
         source, offset, width = columns_operand(graph, value or operands[0])
         found.append(_Columns(source, count, offset + (start * size if packed else 0), width))
     for past in filter(None, operands[3:5]):

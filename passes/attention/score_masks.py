@@ -122,7 +122,7 @@ class Masks:
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
         if len(shape) != 3 or spec.dtype is None:
-            raise NoMatch(f"the mask {spec} does not cover matrices")
+            raise NoMatch(f"the mask {spec} is no matrix per batch item")
         axes = () if self.graph.opset < 13 else (self.numbers(1),)
         attrs = {} if axes else {"axes": (1,)}
         name = f"{self.name}_over_heads{len(self.specs)}"
@@ -282,7 +282,8 @@ class Masks:
         if shape is None:
             raise NoMatch(
                 Reason(
-                    "the masks do not provably broadcast against each other", Code.UNKNOWN_SHAPE
+                    "the masks are not proven to broadcast against each other",
+                    Code.UNKNOWN_SHAPE,
                 )
             )
         node = Node(op, operands, (name,))

@@ -113,7 +113,7 @@ class DeinterleaveChannels:
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
             why = unsuited_reason(
-                "not every reader picks one group, or the rule applies at another reader"
+                "not every reader selects one group, or another of them was rewritten first"
             )
             yield Miss(self.name, region.id, why)
             return

@@ -36,7 +36,7 @@ class Conv3dToConv2d:
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
         if not convolutions or convolutions[-1].id != region.id:
-            why = unsuited_reason("the rule applies at another convolution of its group")
+            why = unsuited_reason("the rule rewrites its group together, from another convolution")
             yield Miss(self.name, region.id, why)
             return
         turned = DepthUnfolder(graph)

@@ -38,7 +38,7 @@ def decompose_qattention(s: OnnxBuilder) -> OnnxBuilder:
     given = s.graph.weight(bias)
     if wide % 3 or shape[-1] != depth or given is None or given.dtype is not DType.F32:
         raise CannotDecompose(
-            "its weights do not fit x and q, k, v, or its bias is not constant float32"
+            "its weights do not have the sizes of x, q, k, v, or its bias is not constant float32"
         )
     if factors.count not in (1, wide) or (own and own.count not in (1, wide)):
         raise CannotDecompose(

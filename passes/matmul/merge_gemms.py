@@ -97,7 +97,7 @@ class MergeGemms:
         parts = tuple(r for r in found.values() if _alone(graph, r))[:MAX_SPLITS]
         if len(parts) < 2 or parts[0].id != region.id:
             why = unsuited_reason(
-                "no other product reads its input, or the rule applies at another product"
+                "no other product reads its input, or one of them was rewritten first"
             )
             yield Miss(self.name, region.id, why)
             return

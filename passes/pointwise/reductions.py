@@ -314,7 +314,7 @@ def _axis(m: Match) -> int | str:
     found = {axes_of(m.graph, r) for r in reductions}
     axes = found.pop()
     if found or isinstance(axes, str) or len(axes) != 1:
-        return "its maximum and sum are not over one axis"
+        return "its maximum and its sum are not over the same single axis"
     return axes[0]
 
 

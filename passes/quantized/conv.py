@@ -139,7 +139,7 @@ def _padded_check(m: Match) -> str | None:
         return zeros
     scales = [m.graph.weight(m.labels[name].operands[1]) for name in ("quantize", "dequantize")]
     if any(s is None or s.count != 1 or not ordinary(s) for s in scales):
-        return "a scale behind the padding is not one constant of ordinary size"
+        return "a scale after the Pad is not a single constant in the normal range"
     padded = padded_attributes(m.root, zeros)
     return "its padding depends on the size of its input" if padded is None else None
 

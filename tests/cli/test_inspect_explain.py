@@ -84,7 +84,7 @@ def test_launches_on_a_gpu_are_listed(model: Path, capsys: pytest.CaptureFixture
     assert attend and all("reads all keys" in row["reason"] for row in attend)
     assert all(row["nodes"] for row in attend)
     words = told(capsys, "explain", model, *asked)
-    assert f"launches of a run, {len(launches)} one after another" in words
+    assert f"the {len(launches)} launches of a run, in order" in words
     assert "one after another" not in told(capsys, "explain", model)
 
 

@@ -273,7 +273,7 @@ def test_too_few_sets_for_three_parts_are_told(model: Path, tmp_path: Path) -> N
     np.savez(few, x=inputs(2))
     seen, steer, report, said = parts(model, few)
     assert seen == ["few.npz[0]"] and steer == report == ["few.npz[1]"]
-    assert "the sets of the reported error steered the search" in said
+    assert "the reported error is of sets used in the search" in said
     np.savez(few, x=inputs(1))
     assert "the set used to calibrate" in parts(model, few)[3]
     assert "the figure means little" in parts(model, None)[3]

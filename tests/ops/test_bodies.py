@@ -670,8 +670,8 @@ OPEN = TensorSpec(DType.F32, None)
         ),
         (ATTEND, [OPEN] * 3, "not a rank-3 tensor"),
         (ATTEND, [TensorSpec(DType.F32, (1, 2, 3, 4))] * 3, "not a rank-3 tensor"),
-        (EmbeddingParams(1), [OPEN, OPEN], "do not provably broadcast"),
-        (ElementwiseParams(IDENTITY), [OPEN], "do not provably broadcast"),
+        (EmbeddingParams(1), [OPEN, OPEN], "cannot be proven to broadcast"),
+        (ElementwiseParams(IDENTITY), [OPEN], "cannot be proven to broadcast"),
         (BESIDE, [OPEN, OPEN], "rank is not known"),
         (
             BESIDE,

@@ -115,7 +115,7 @@ def run_reference(
     within ``TOLERANCE.half``.  With a known ``trouble`` the original is not run.
     """
     if trouble:
-        return Reference({}, {}, {}, (), (), {}, trouble=f"the original is not run: {trouble}")
+        return Reference({}, {}, {}, (), (), {}, trouble=f"the original was not run: {trouble}")
     scores = {choice.scores for choice in index_outputs.values()}
     try:
         with acquire(None, {}) as worker:

@@ -267,7 +267,7 @@ class _Selector:
                 )
             except (WorkerError, BuildError, OutOfTime) as error:
                 unit.trouble = Reason(
-                    f"kept: the model could not be timed without it ({error})",
+                    f"kept: no candidate without it could be timed ({error})",
                     Code.NOT_SEPARABLE,
                 )
 
@@ -423,7 +423,7 @@ def _reason(
         return Reason(f"kept: {numbers}{_own_nodes(comparisons)}{along}", code)
     if not weak:
         return Reason(
-            f"dropped: the budget ran out before it was timed everywhere{along}",
+            f"dropped: the budget ran out before all its timings were done{along}",
             Code.OUT_OF_BUDGET,
         )
     slower = any(r.ratio.high < 1.0 for r in weak.values())

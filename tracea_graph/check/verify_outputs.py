@@ -455,7 +455,7 @@ def _limit_clause(limits: ErrorLimits, outputs: Sequence[OutputError]) -> str:
     if any(limits.of(o.output) != limits.tolerance for o in outputs):
         return "within each output's own tolerance"
     excused = not all(o.relative <= limits.of(o.output) for o in outputs if o.floor)
-    more = ", and twice the error of ONNX Runtime's own answers" if excused else ""
+    more = ", or twice the error of ONNX Runtime's own optimizations" if excused else ""
     return f"{limits.tolerance:.1e} is allowed{more}"
 
 

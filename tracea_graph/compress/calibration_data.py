@@ -142,5 +142,5 @@ def _same(validation: Mapping[str, Feed], held: Mapping[str, Feed]) -> tuple[str
 
 _NO_DATA = "no --data: plain SVD and magnitudes are used, which do not depend on inputs"
 _NO_HOLDOUT = "the error was measured with synthesised inputs: the figure means little"
-_SAME = "too few sets of inputs for a holdout: the sets of the reported error steered the search"
+_SAME = "too few sets of inputs for a holdout: the reported error is of sets used in the search"
 _ONE = "--data has one set of inputs: the error was measured on the set used to calibrate"

@@ -34,5 +34,7 @@ class AlongAxis:
         known = [s for s in shapes if s is not None]
         shape = broadcast(known) if len(known) == len(shapes) else None
         if shape is None or len(shape) < -self.axis:
-            raise ValueError("operand shapes do not provably broadcast to a shape with that axis")
+            raise ValueError(
+                "operand shapes are not proven to broadcast to a shape with that axis"
+            )
         return shape

@@ -143,7 +143,7 @@ class AttentionParams:
             raise ValueError("attention with positions must have no mask, global keys or tiles")
         ordered = self.window or self.causal != "none" or self.mask == "none"
         if self.tiles and not self.tiles.masks and ordered:
-            raise ValueError("tiles that describe a mask need one, without causality or a window")
+            raise ValueError("tiles of a mask need that mask, and no causality or window")
         if min(self.window, self.global_keys) < 0:
             raise ValueError(
                 f"window {self.window} or global keys {self.global_keys}: must not be negative"

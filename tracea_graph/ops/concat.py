@@ -70,7 +70,7 @@ class ConcatParams:
         if any(p.params.target for p in self.parts):
             raise ValueError("a part must not reshape its result")
         if any(p.like >= 0 and self.parts[p.like].like >= 0 for p in self.parts):
-            raise ValueError("a part must be expanded to one that is not expanded itself")
+            raise ValueError("a part may take its shape only from a part that has its own (like)")
         kinds = {p.params.result_types for p in self.parts}
         if len(kinds) != 1 or len(next(iter(kinds))) != 1:
             raise ValueError("the parts must have one result each, all of one element type")

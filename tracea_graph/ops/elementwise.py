@@ -124,14 +124,14 @@ class ElementwiseParams:
         seen = [m.shape(s) for m, s in zip(self.views, shapes, strict=True)]
         shape = broadcast(seen)
         if shape is None:
-            raise ValueError("operand shapes do not provably broadcast")
+            raise ValueError("operand shapes cannot be proven to broadcast")
         return shape
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the broadcast shape for each result; raises ValueError if it is undetermined."""
         shapes = [s.shape for s in specs if s.shape is not None]
         if len(shapes) != len(specs):
-            raise ValueError("operand shapes do not provably broadcast")
+            raise ValueError("operand shapes cannot be proven to broadcast")
         shape = self.common(shapes)
         shape = resolve_target(shape, self.target) if self.target else shape
         return tuple(TensorSpec(dtype, shape) for dtype in self.chain.result_types)

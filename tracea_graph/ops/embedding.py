@@ -60,7 +60,7 @@ class EmbeddingParams:
         rows = broadcast(known) if len(known) == self.tables else None
         table = specs[0].shape
         if rows is None or table is None:
-            raise ValueError("id shapes do not provably broadcast")
+            raise ValueError("id shapes cannot be proven to broadcast")
         held = specs[0].dtype if specs[0].dtype in BYTES else DType.F32
         spec = TensorSpec(held, (*rows, table[-1]))
         return (spec, spec) if self.keep_sum else (spec,)

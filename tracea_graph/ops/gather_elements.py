@@ -61,7 +61,7 @@ class GatherElementsParams:
         if x is None or index is None or not len(x) == len(index) == self.rank:
             raise ValueError(f"elements and indices are not both of rank {self.rank}")
         if broadcast([x[:-1], index[:-1]]) != x[:-1]:
-            raise ValueError("the indices do not provably broadcast to the elements")
+            raise ValueError("the indices cannot be proven to broadcast to the elements")
         return (TensorSpec(DType.F32, (*x[:-1], index[-1])),)
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:

@@ -71,7 +71,7 @@ class GemmParams:
         if self.integers and (self.bias or self.k > MAX_DEPTH):
             raise ValueError(f"a product of integers must have no bias and K ≤ {MAX_DEPTH}")
         if self.splits and (sum(self.splits) != self.n or self.epilogue or self.norm):
-            raise ValueError("splits must cover all columns of a product without epilogue or norm")
+            raise ValueError("splits must cover all columns, without epilogue or norm")
         if not len(self.splits) <= MAX_SPLITS or any(p < 1 for p in self.splits):
             raise ValueError(f"a product must have 1 to {MAX_SPLITS} splits of 1 column or more")
         if self.keep_sum and self.norm is None:

@@ -129,7 +129,7 @@ class LayoutParams:
             return (count, combine("mul", first[1], taps), *first[2:])
         (axis,) = self.ints
         if len({len(s) for s in shapes}) > 1:
-            raise ValueError("the parts of a concatenation do not fit")
+            raise ValueError("the shapes of the parts of a concatenation do not fit")
         total: Extent = 0
         for shape in shapes:
             total = combine("add", total, shape[axis])
@@ -273,7 +273,7 @@ def _agreed(sizes: Sequence[Extent]) -> Extent:
     Raises ValueError for different numbers.
     """
     if len({s for s in sizes if isinstance(s, int)}) > 1:
-        raise ValueError("the parts of a concatenation do not fit")
+        raise ValueError("the shapes of the parts of a concatenation do not fit")
     return min(sizes, key=lambda s: (not isinstance(s, int), len(str(s)), str(s)))
 
 

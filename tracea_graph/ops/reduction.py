@@ -120,7 +120,9 @@ class ReduceParams:
         data = [s for s in shapes[: self.data_operands] if s is not None]
         shape = broadcast(data) if len(data) == self.data_operands else None
         if shape is None or len(shape) < -self.axes[0]:
-            raise ValueError("operand shapes do not provably broadcast to a shape with those axes")
+            raise ValueError(
+                "operand shapes are not proven to broadcast to a shape with those axes"
+            )
         return shape
 
     def reduced(self, full: Shape) -> Shape:

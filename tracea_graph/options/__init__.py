@@ -33,7 +33,7 @@ STAGES = ("import", "passes", "lower", "emit")
 
 _DAY = 86400.0
 _COMMON, _MEASURING, _REWRITING = "most used", "verification and timing", "choice of rewrites"
-_COMPRESSING, _DECIDING = "smaller weights for an accepted error", "remembered decisions"
+_COMPRESSING, _DECIDING = "compress weights, within an accepted error", "remembered decisions"
 _WRITING, _PRINTING = "files", "printing"
 TIMING = "timing"
 """Group of the options with which ``tracea bench`` measures."""
@@ -109,9 +109,8 @@ class Options:
         help="real inputs to verify and time with, or a folder with NAME.npz for NAME.onnx "
         "(default: synthetic inputs)",
         more="real inputs; all of them are used to verify, and up to three to time, unless "
-        "`--shape` says what to time. May be a folder: of several models, `NAME.onnx` takes "
-        "`NAME.npz`. `--low-rank`, `--prune` and integer precisions are calibrated with these "
-        "inputs too",
+        "`--shape` says what to time. A folder holds `NAME.npz` for each model `NAME.onnx`. "
+        "`--low-rank`, `--prune` and integer precisions are calibrated with these inputs too",
         also={"bench": Use("real inputs", group=TIMING), "verify": Use("real inputs")},
     )  # fmt: skip
     shapes: tuple[dict[str, int], ...] = option(
@@ -187,9 +186,10 @@ class Options:
     )  # fmt: skip
     storage: str = option(
         "", metavar="URL", group=_MEASURING, place=True,
-        help="share tuning trials through postgresql://, mysql://, sqlite:/// or grpc://",
-        more="share what the search for blocking measures with other machines, through an optuna "
-        "storage: `postgresql://`, `mysql://`, `sqlite:///` or `grpc://`",
+        help="share tuning trials with other machines through postgresql://, mysql://, sqlite:/// "
+        "or grpc://",
+        more="share tuning trials with other machines through an optuna storage: "
+        "`postgresql://`, `mysql://`, `sqlite:///` or `grpc://`",
         also={
             "tune": Use("share trials with other machines through this optuna storage"),
             "tune worker": Use("postgresql://, mysql://, sqlite:/// or grpc://", required=True),
@@ -264,17 +264,17 @@ class Options:
         None, parse=float, metavar="EPS", group=_COMPRESSING,
         help="factor matrices where a layer's relative error stays below EPS (1: --max-error "
         "alone decides)",
-        more="factor matrices: two factors of the rank at which a layer's own relative error is "
-        "EPS; 1 leaves the choice to `--max-error`",
+        more="replace a matrix by two factors, of the rank at which the layer's own relative "
+        "error is EPS; with 1, `--max-error` alone decides",
     )  # fmt: skip
     prune: PruneSpec | None = option(
         None, parse=value_parsers.parse_prune, metavar="SPEC", group=_COMPRESSING,
-        help="zeros in matrices: 0.6, 2:4, block:16x4:0.7 (columns x rows of a block), or "
-        "channels:0.5",
-        more="zeros in matrices: a share of each column (`0.6`), all but 2 of 4 (`2:4`), or of "
-        "blocks of 16 columns × 1, 4, 16, 32 or 64 rows (`block:16x4:0.7`). `channels:0.5`: up to "
-        "half of the channels between two matmuls are dropped; with `--low-rank` the other "
-        "matmuls are factored",
+        help="set weights of matrices to zero: 0.6, 2:4, block:16x4:0.7 (columns x rows of a "
+        "block), or drop channels: channels:0.5",
+        more="set weights of matrices to zero. `0.6`: 60 % of each column. `2:4`: two of every "
+        "four weights of a column. `block:16x4:0.7`: 70 % of the blocks of 16 columns × 4 rows "
+        "(1, 4, 16, 32 or 64 rows). `channels:0.5` instead drops up to half of the channels "
+        "between two matmuls; with `--low-rank`, the other matmuls are factored",
     )  # fmt: skip
     holdout: Path | None = option(
         None, parse=Path, metavar="FILE.npz", group=_COMPRESSING,

@@ -122,8 +122,8 @@ def _note(found: Mapping[str, CalibratedRounding]) -> str:
     fixed = sum(c.scale > 0 for c in found.values())
     moved = sum(c.factors is not None for c in found.values())
     return (
-        f"{first} {errors}; {fixed} round x with one scale, the others with one per row; "
-        f"{moved} first move ranges from x into the matrix"
+        f"{first} {errors}; {fixed} quantize x with one scale, the others with one per row; "
+        f"in {moved}, the matrix takes over a part of x's range"
     )
 
 

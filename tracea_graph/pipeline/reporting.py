@@ -464,7 +464,7 @@ def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[WeightProperty]:
     """Channels that a norm multiplies by zero."""
     norms = [n for n in nodes if n.op in _NORMS and _second(n, weight)]
     if norms and (dead := weight.count - int(np.count_nonzero(weight.array()))):
-        words = f"{dead} of {weight.count} channels of zero scale"
+        words = f"{dead} of {weight.count} channels have scale zero"
         size = weight.nbytes
         yield WeightProperty(weight.name, words, size, size, _names(norms), _OF_LINES)
 

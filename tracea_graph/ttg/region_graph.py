@@ -592,7 +592,7 @@ PatternOf = Callable[[Region, TileGraph, TileSet], TilePattern]
 
 
 def _no_tiles(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
-    raise GraphError("tiles can be set in a graph that tracea_graph.load returned")
+    raise GraphError("tiles can be set only in a graph that tracea_graph.load returned")
 
 
 def _unknown(region: Region) -> Mapping[str, float | str]:

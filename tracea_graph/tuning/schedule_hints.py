@@ -163,7 +163,7 @@ def _tile(tile: Any, where: str, known: Sequence[str]) -> dict[str, int]:
     for name, size in tile.items():
         least = _LEAST.get(name, 0)
         if type(size) is not int or not least <= size <= _LARGEST:
-            raise UsageError(f"{where} has {name} of at least {least}, not {_brief(size)}")
+            raise UsageError(f"{name} of {where} must be at least {least}, not {_brief(size)}")
     return dict(tile)
 
 

@@ -214,11 +214,11 @@ def _launch_table(explanation: Explanation) -> RenderableType:
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, rows in layers:
         alike.setdefault(tuple((row.kernel, row.reason) for row in rows), []).append(name)
-    table = new_table(f"launches of a run, {len(launches)} one after another")
+    table = new_table(f"the {len(launches)} launches of a run, in order")
     table.add_column("layers", folds=True)
     table.add_column("launch", justify="right")
     table.add_column("kernel")
-    table.add_column("why not part of the one before", folds=True)
+    table.add_column("why it is not fused into the one before", folds=True)
     for rows_of, found in alike.items():
         whole = found[0] if len(found) == 1 else f"{found[0]} … {found[-1]} ({len(found)})"
         for i, (kernel, reason) in enumerate(rows_of):

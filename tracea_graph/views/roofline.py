@@ -44,7 +44,7 @@ PAGE = (1010, 540)
 LEFT, TOP, WIDTH, HEIGHT = 62.0, 50.0, 560.0, 430.0
 NAMED = 13
 """Number of groups the legend has room for; only these show their number."""
-X_LABEL, Y_LABEL = "operations per byte walked (FLOP/byte)", "GFLOP/s"
+X_LABEL, Y_LABEL = "operations per byte moved (FLOP/byte)", "GFLOP/s"
 LARGEST, SMALLEST = 34.0, 4.0
 """Radius in pixels of a disk for all the time, and of the smallest disk drawn."""
 _TAG = 8.0

@@ -74,7 +74,7 @@ class MaskTiles:
         grid = TileGrid(_ROWS, _KEYS, tiles.grid[0], -(-keys // _KEYS), beyond)
         places = tiles.l1_map
         if (left := len(places) / grid.count) > _MOST_LEFT:
-            return f"the mask {name!r} keeps a key in {left:.0%} of the tiles"
+            return f"the mask {name!r} leaves only {1 - left:.0%} of the tiles to skip"
         return grid, Weight(f"{name}_tile_map", DType.I32, places.shape, lambda: places)
 
 

@@ -68,7 +68,7 @@ class UnstructuredSparseGemm(PatternPass):
         rows = product(shape[:-1]) if shape else None
         if not isinstance(rows, int) or rows > self.most_rows:
             said = f"{rows} rows" if isinstance(rows, int) else "any number of rows"
-            return f"{region.operands[0]!r} has {said}; skipping zeros pays up to {self.most_rows}"
+            return f"{region.operands[0]!r} has {said}: zeros are skipped up to {self.most_rows}"
         return _reading(self.name, region, weight.name, matrix, count)
 
 

@@ -316,7 +316,7 @@ def _refusal_of_sums(call: Call, variant: Variant) -> str:
     width = tensor_core_matmul.views_by_operand(call)["y"][0].dims[-1]
     part = variant.params["n"]
     if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
-        return "partial sums are requested of other columns than a tile's"
+        return "partial sums are requested of columns that are not those of one tile"
     return ""
 
 

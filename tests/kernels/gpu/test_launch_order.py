@@ -54,7 +54,7 @@ def test_reasons_say_what_a_launch_waits_for() -> None:
     first, *others = launch_order(made, frozenset({1}))
     assert first.reason == "" and first.kernel == "gemm_tf32x3"
     assert [one.reason for one in others] == [
-        "a tile multiplies whole rows, which several blocks of the gemm write",
+        "a product reads whole rows, which several blocks of the gemm write",
         "no rule fuses it into the gemm",
         "it does not read the elementwise, and no kernel computes both",
     ]

@@ -75,9 +75,9 @@ def test_a_tile_that_one_head_needs_is_left() -> None:
 @pytest.mark.parametrize(
     ("mask", "reason"),
     [
-        (np.zeros((96, 96), np.float32), "keeps a key in 100% of the tiles"),
-        (np.full((96, 96), -100.0, np.float32), "keeps a key in 100% of the tiles"),
-        (np.full((96, 96), np.nan, np.float32), "keeps a key in 100% of the tiles"),
+        (np.zeros((96, 96), np.float32), "leaves only 0% of the tiles to skip"),
+        (np.full((96, 96), -100.0, np.float32), "leaves only 0% of the tiles to skip"),
+        (np.full((96, 96), np.nan, np.float32), "leaves only 0% of the tiles to skip"),
         (None, "'mask' is not constant"),
     ],
 )
