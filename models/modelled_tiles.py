@@ -73,6 +73,11 @@ class Tile:
         return min(most, _IN_ORDER_ROWS) if self.in_order else most
 
     @property
+    def blocks(self) -> bool:
+        """Whether two rows by two columns are multiplied at once."""
+        return self.multiply.endswith("mmla")
+
+    @property
     def products(self) -> int:
         """Multiplications in a turn of the loop; a row of B is four vectors."""
         return self.turns * self.rows * 4
@@ -95,7 +100,8 @@ TILES = (
     Tile("gemm", "neon", "fmla", _product("Plain")),
     Tile("gemm", "neon", "fmla", _product("Plain"), in_order=True),
     Tile("conv", "neon", "fmla", _convolution("Plain")),
-    Tile("gemm_bf16", "neonbf16", "bfdot", _product("Pairs")),
+    # two rows and two columns a vector, four steps of k each
+    Tile("gemm_bf16", "neonbf16", "bfmmla", _product("Pairs"), turns=1),
     Tile("conv_bf16", "neonbf16", "bfdot", _convolution("Pairs")),
     Tile("gemm_int8", "neondot", "sdot", "9tile_int8ILi{rows}ELi1E"),
     # two rows and two columns a vector, eight steps of k each
@@ -109,6 +115,11 @@ class InnerLoop:
 
     code: tuple[str, ...]
     multiply: str
+
+    @property
+    def blocks(self) -> bool:
+        """Whether two rows by two columns are multiplied at once."""
+        return self.multiply.endswith("mmla")
 
     @property
     def products(self) -> tuple[str, ...]:

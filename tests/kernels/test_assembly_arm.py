@@ -13,7 +13,7 @@ from models.modelled_tiles import TILES, InnerLoop, Tile, inner_loop, model_anal
 needs_zig = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
 )
-OTHERS = 20  # instructions of addresses, prefetches and the loop itself; of USMMLA's, to zip B
+OTHERS = 20  # instructions of addresses, prefetches and the loop itself; of blocks, to zip B
 each_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.kernel}-{t.level}-{t.rows}")
 
 
@@ -22,9 +22,9 @@ each_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.kernel}-{t
 @each_tile
 def test_factors_come_from_lanes_and_sums_stay_in_registers(tile: Tile) -> None:
     """A vector is loaded once, and a register of the left operand serves four steps."""
-    loop, blocks = inner_loop(tile), tile.multiply == "usmmla"
+    loop = inner_loop(tile)
     assert len(loop.products) == tile.products
-    assert loop.loads <= (8 if blocks else 16) + tile.rows
+    assert loop.loads <= (8 if tile.blocks else 16) + tile.rows
     assert not loop.spills
     assert loop.others <= OTHERS
 
@@ -35,8 +35,8 @@ def test_factors_come_from_lanes_and_sums_stay_in_registers(tile: Tile) -> None:
 @pytest.mark.parametrize("core", ["neoverse-v1", "apple-m1"])
 @each_tile
 def test_the_multiplying_units_are_busy(tile: Tile, core: str) -> None:
-    """USMMLA does twice the work of a product by lanes, beside what zips vectors of B."""
-    least = 0.6 if tile.multiply == "usmmla" else 0.85
+    """A product of blocks does twice the work of one by lanes, beside what zips vectors of B."""
+    least = 0.6 if tile.blocks else 0.85
     assert share(inner_loop(tile), core, model_analyzer() or "") >= least
 
 

@@ -53,6 +53,16 @@ template <class STEP>
 constexpr bool AHEAD = false;
 template <>
 constexpr bool AHEAD<Plain> = true;
+//% if isa in ("neoni8mm", "neonbf16")
+
+//% include "matrix_blocks.h"
+//% endif
+//% if isa == "neonbf16"
+
+// Whether a tile of so many rows is multiplied in blocks of them.
+template <class STEP, int MR>
+constexpr bool IN_BLOCKS = false;
+//% endif
 //% endif
 
 // EXACT: the one panel's columns past `last` may not be read.
@@ -89,6 +99,22 @@ void tile(const tracea_gemm_tile* t) {
   if constexpr (!EXACT && STEP::CHUNK % 4 == 0)
     if (step_a == 1) {
       vf x[MR];
+      //% if isa == "neonbf16"
+      if constexpr (IN_BLOCKS<STEP, MR>) {
+        Blocks<STEP, vf, MR, NV * P> blocks(c);
+        const auto row_of = [&](int i) __attribute__((always_inline)) { return a + i * lda; };
+        const auto two = [&]() __attribute__((always_inline)) {
+          blocks.add(row_of, vi{}, row, stride, panel);
+          a += 2, row += 2 * stride;
+        };
+        for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {
+          advance(prefetch);
+          for (int s = 0; s < STEP::CHUNK; s += 2) two();
+        }
+        for (; k + 2 <= t->k; k += 2) two();
+        blocks.write(c);
+      }
+      //% endif
       if constexpr (MR == 4 && NV == 1 && AHEAD<STEP>) {
         UNROLL for (int i = 0; i < MR; i++) x[i] = load(a + i * lda), b[i] = load(row + i * W);
         for (; k + 2 * STEP::CHUNK <= t->k; k += STEP::CHUNK) {  // the next chunk is read too
