@@ -168,6 +168,32 @@ def test_a_compiler_is_found_without_a_trace(
     assert not list(tmp_path.iterdir())
 
 
+@NEEDS_ZIG
+@pytest.mark.parametrize(
+    ("target", "system"),
+    [
+        ("x86_64-windows-gnu", "windows"),
+        ("aarch64-windows-gnu", "windows"),
+        ("arm64-apple-macosx11.0", "darwin"),
+    ],
+)
+def test_the_runtime_is_valid_with_the_headers_of_other_systems(target: str, system: str) -> None:
+    """Checks names and types alone, by zig's clang: zig itself first compiles a C library."""
+    compiler = Path(zig(target)[0])
+    headers = (
+        "-nostdinc",
+        *(f"-isystem{compiler.parent / 'lib' / folder}"
+          for folder in ("include", f"libc/include/any-{system}-any")),
+        *(f"-I{ROOT / folder}" for folder in ("kernels/cpu", "kernels")),
+    )  # fmt: skip
+    done = subprocess.run(
+        (str(compiler), "clang", "-target", target, "-std=c++17", "-fsyntax-only", *headers,
+         *map(str, (ROOT / "kernels/cpu/runtime").glob("*.cpp"))),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def built_for(name: str, folder: Path) -> Library:
     """A platform's library of products in fp32."""
     level = HIGHEST[PLATFORMS[name].machine]
