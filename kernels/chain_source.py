@@ -136,7 +136,7 @@ _STORES: Mapping[DType, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ChainOperand:
-    """An operand for the template: its kind, C type, vector type and loads."""
+    """The C++ type and load expressions of a chain operand of some kind and element type."""
 
     kind: str
     dtype: DType
@@ -164,7 +164,7 @@ class ChainOperand:
         return _LOADS[self.dtype][2].format(f"*{pointer}")
 
     def load(self, pointer: str, tail: bool) -> str:
-        """Expression that loads a vector, or its first ``n`` lanes in the tail."""
+        """Return the expression that loads a vector, or its first ``n`` lanes in a row's tail."""
         rest = "" if not tail else ", first(n)" if self.dtype is DType.F32 else ", n"
         return f"{_LOADS[self.dtype][1]}({pointer}{rest})"
 
@@ -189,7 +189,7 @@ class ChainResult:
         return "vm" if self.dtype is DType.BOOL else "vf"
 
     def store(self, pointer: str, value: str, tail: bool) -> str:
-        """Statement that stores a vector, or its first ``n`` lanes in the tail."""
+        """Return the statement that stores a vector, or its first ``n`` lanes in a row's tail."""
         if self.zero is not None:
             return f"store_rounded({pointer}, {value}, {self.zero}{', n' if tail else ''})"
         if self.dtype is DType.F32:
@@ -213,9 +213,10 @@ def needed_header_sections(chain: Chain) -> frozenset[str]:
 
 
 def vectors_to_unroll(chain: Chain, row: int) -> int:
-    """How many vectors to unroll: long chains are latency-bound.
+    """Return how many vectors a chain's loop processes per iteration.
 
-    ``row`` is the number of vectors in a row of a GEMM register tile.
+    Long chains are bound by latency: those of few operands process ``row`` vectors, the number in
+    a row of a GEMM register tile.  Other chains process one.
     """
     return row if chain.flops >= _LONG and len(chain.operands) <= 4 else 1
 
@@ -228,7 +229,7 @@ def chain_operands(chain: Chain) -> list[ChainOperand]:
 def chain_statements(chain: Chain, spelled: Mapping[int, str] = MappingProxyType({})) -> list[str]:
     """Return a C++ statement per step; operand ``i`` is ``x<i>``, step ``i`` is ``v<i>``.
 
-    ``spelled`` maps step numbers to expressions that replace those of the steps.
+    ``spelled`` maps the numbers of some steps to the expressions to use for them.
     """
     lines = []
     for i, step in enumerate(chain.steps):
@@ -243,8 +244,8 @@ def chain_results(
 ) -> list[ChainResult]:
     """Return the chain's results, in order.
 
-    ``spelled`` maps result numbers to replacements: an expression, and the ``zero`` of the
-    :class:`ChainResult` (None: the store does not round).
+    ``spelled`` maps the numbers of some results to the expression to use, and to the ``zero`` of
+    its :class:`ChainResult` (None if the store does not round).
     """
     pairs = enumerate(zip(chain.results, chain.result_types, strict=True))
     return [

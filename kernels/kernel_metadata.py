@@ -21,11 +21,12 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources that a kernel's machine code takes, read from its object file or cubin.
+    """Resources that a kernel's machine code uses, read from its object file or cubin.
 
-    ``registers`` are the vector registers in use, on GPUs the registers of a thread;
-    ``stack_bytes`` is the largest frame, on GPUs the local memory of a thread; ``spills`` counts
-    stores of vector registers to the frame, on GPUs spilled words.
+    * ``code_bytes``: size of the instructions
+    * ``registers``: vector registers in use; on GPUs registers per thread
+    * ``stack_bytes``: size of the largest stack frame; on GPUs local memory per thread
+    * ``spills``: stores of vector registers to the stack; on GPUs spilled words
     """
 
     code_bytes: int
@@ -38,8 +39,9 @@ class Resources:
 class KernelMetadata:
     """One kernel variant; ``resources`` is None if it was not compiled.
 
-    ``fragments`` are the sides of its register tile and further parameters of its template,
-    ``epilogue`` names the operations that may follow it, in the same pass or another.
+    ``fragments`` are the sides of its register tile, and further parameters of its template.
+    ``epilogue`` names the operations that may follow, in this kernel or in another pass over
+    memory.
     """
 
     name: str

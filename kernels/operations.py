@@ -16,12 +16,14 @@ Sizes4 = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class KernelOperation:
-    """An operation, the names of its sizes, and the shape to assume if none is given.
+    """An operation that kernels compute, and the names of its sizes.
 
-    ``problem`` maps sizes to (batch, m, n, k) of its matrix multiplications; k is 1 for operations
-    without any.  ``calls`` are ops of kernel calls that compute it: a backend's first one counts.
-    ``structure`` says what the right operand of its products looks like, in the words of
-    ``policy.topology``; structural sizes (a rank, a block, a window) follow the others.
+    * ``sizes``: names of its sizes; structural ones (a rank, a block, a window) come last
+    * ``default``: the sizes to assume if none are given
+    * ``problem``: maps sizes to (batch, m, n, k) of the matrix multiplications; k is 1 if there
+      are none
+    * ``calls``: ops of kernel calls that compute it; a backend uses the first that it has
+    * ``structure``: structure of the right operand, in the words of ``policy.topology``
     """
 
     name: str

@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer a call may access: ``("input", i)``, ``("output", i)`` or ``("temp", i)``."""
+    """A buffer that a call may access: ``("input", i)``, ``("output", i)`` or ``("temp", i)``."""
 
     kind: str
     index: int
@@ -66,8 +66,8 @@ class View:
 class Schedule:
     """Tiling and work division of one call: named integers that the backend's host loop reads.
 
-    Backends derive dataclasses from this class.  The first field is the largest number of rows
-    (images of a convolution) that the schedule applies to; the others are tunable.
+    Base class of each backend's dataclasses.  The first field is the largest number of rows
+    (images of a convolution) that the schedule applies to; the other fields are tunable.
     """
 
     @classmethod
@@ -146,7 +146,7 @@ class LaunchedCall:
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call: an op on one element type, its views, its attributes by name.
+    """One kernel call: an op on one element type, its views in schema order, and its attributes.
 
     Calls are made by their schema (``kernels.schema``), which names views and attributes.
     ``chain`` is the fused elementwise expression, if any.  Each of ``schedules`` applies up to its
@@ -178,11 +178,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Loop:
-    """Calls ``first`` to ``last`` (inclusive) run once for every ``step`` of ``extent`` rows.
+    """A loop over ``extent`` rows; an iteration runs calls ``first`` to ``last`` on ``step`` rows.
 
-    Views inside the loop may use two more symbols, the rows [``start``, ``end``) of an iteration.
-    Iterations of a ``parallel`` loop are independent: each thread has its own scratch, and the
-    runtime may shorten iterations so that every thread gets one.
+    The last call is included.  Views inside the loop may use two more symbols, ``start`` and
+    ``end``, the bounds [start, end) of the iteration's rows.  Iterations of a ``parallel`` loop
+    are independent: each thread has its own scratch, and the runtime may shorten iterations so
+    that every thread gets one.
     """
 
     first: int
@@ -201,12 +202,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Program:
-    """Calls in order, with the node's signature.
+    """Kernel calls in order, with the signature of the node that runs them.
 
-    ``inputs``/``outputs`` shapes are extents; ``symbols`` says which input dimension binds each
-    symbol: ``{"seq": (0, 1)}`` is axis 1 of input 0.  Every other use of the symbol is checked.
-    ``temps`` are in the order in which the arena allocates them (``ttg.arena``).  ``loops`` are in
-    order and disjoint.  ``loose`` lists (input, axis) pairs that broadcast if their size is 1.
+    * ``inputs``, ``outputs``: types and shapes; a size is a number, a symbol or an expression
+    * ``symbols``: by symbol, the input dimension that defines it: ``{"seq": (0, 1)}`` is axis 1 of
+      input 0; other dimensions with this symbol are checked for equality
+    * ``temps``: scratch, in the order in which the arena allocates it (``ttg.arena``)
+    * ``loops``: disjoint loops, in order
+    * ``loose``: (input, axis) pairs at which size 1 is also allowed, and broadcasts
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -247,9 +250,10 @@ class ViewAccess:
 class CallStats:
     """Operation counts of one call: FLOPs of its matrix products, result elements and views.
 
-    ``multiplies`` is the element type of the products.  ``size`` is a text: M × N × K, preceded by
-    the batch if above 1, or the dims of the result if there are no products.  Counts of a call in
-    a loop include all iterations; its size is ``iterations ×`` that of the first.
+    ``multiplies`` is the element type of the products.  ``size`` is a text, such as M × N × K for
+    products, preceded by the batch if it is not 1; for other calls it has the dims of the result.
+    A call in a loop is counted over all iterations; its text is ``iterations ×`` the size in the
+    first one.
     """
 
     kernel: str

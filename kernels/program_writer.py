@@ -93,7 +93,7 @@ def _follows(view: View, a: int, b: int) -> bool:
 
 @dataclass
 class ProgramWriter(ABC):
-    """Base class of program builders; backends supply the elementwise and copy calls."""
+    """Base class of program builders; a backend implements the elementwise and copy calls."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -119,14 +119,14 @@ class ProgramWriter(ABC):
 
     @abstractmethod
     def elementwise_call(self, chain: Chain, views: Sequence[View]) -> None:
-        """Append an elementwise call; ``views``: its operands, then its results, in one shape."""
+        """Append an elementwise call on ``views``: operands, then results, all of one shape."""
 
     @abstractmethod
     def copy_call(self, source: View, target: View, dtype: DType) -> None:
         """Append a copy between views of equal shapes."""
 
     def chain(self, chain: Chain, operands: Sequence[Value], results: Sequence[Value]) -> None:
-        """Append an elementwise expression over operands of the results' shape."""
+        """Append an elementwise expression; operands and results all have the same shape."""
         seen = _merged([*operands, *results])
         operands, results = seen[: len(operands)], seen[len(operands) :]
         chain = self.typed(chain, operands, results)
@@ -152,14 +152,14 @@ class ProgramWriter(ABC):
             self.chain(IDENTITY, [source], [target])
 
     def dense(self, value: Value, dtype: DType | None = None) -> Value:
-        """The value as a contiguous tensor of type ``dtype``; copied at most once."""
+        """Return the value as a contiguous tensor of type ``dtype``; it is copied at most once."""
         dtype = dtype or value.dtype
         if value.dtype is dtype and value.view.strides == dense_strides(value.shape):
             return value
         return self.again(value, dtype, tuple(range(len(value.shape))))
 
     def again(self, value: Value, dtype: DType, order: tuple[int, ...]) -> Value:
-        """A copy of the value in a type and axis order, made at most once."""
+        """Return a copy of the value in a type and axis order; equal requests share one copy."""
         key = value, dtype, order
         if key not in self.made:
             target = self.temp(dtype, value.shape, order)

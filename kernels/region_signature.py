@@ -17,7 +17,7 @@ _At = tuple[int, int]
 
 
 def replace_clipped_sizes(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Replace ``min(n, …)`` by ``n`` in broadcasting operand shapes, see :func:`is_clipped`."""
+    """Replace sizes ``min(n, …)`` of broadcasting operands by ``n``; see :func:`is_clipped`."""
     symbols = sorted({d for s in specs for d in s.shape or () if isinstance(d, str)})
 
     def whole(dim: Extent) -> Extent:
@@ -31,8 +31,9 @@ def localise_symbols(
 ) -> tuple[tuple[TensorSpec, ...], dict[str, tuple[int, int]]]:
     """Rewrite specs over local symbols ``s0``, ``s1`` …; also return where each symbol is bound.
 
-    A dimension that is an expression becomes a symbol of its own or a constant multiple of a
-    symbol: the number of windows, for instance, is a multiple of the number of images.
+    A dimension that is an expression becomes a local symbol of its own.  If it is a constant
+    multiple of another dimension, it becomes a multiple of that dimension's symbol: the number of
+    windows, for instance, is a multiple of the number of images.
     """
     names: dict[Extent, str] = {}
     where: dict[str, tuple[int, int]] = {}
@@ -69,7 +70,10 @@ def _multiples(extents: Collection[Extent]) -> dict[Extent, tuple[Extent, int]]:
 
 
 def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
-    """Axes that share a loose symbol with other axes and may have size 1 instead."""
+    """Return the (operand, axis) pairs with a loose symbol at which size 1 is allowed too.
+
+    The symbol must also be the size of another axis.
+    """
     places: dict[str, list[_At]] = {}
     for i, value in enumerate(region.operands):
         for axis, size in enumerate(graph.spec(value).shape or ()):
@@ -86,7 +90,7 @@ def loose_axes(graph: TileGraph, region: Region) -> frozenset[_At]:
 def bind_at_strict_axes(
     specs: Sequence[TensorSpec], where: Mapping[str, _At], loose: frozenset[_At]
 ) -> dict[str, _At]:
-    """Bind each symbol at an axis that is not loose, if it has one."""
+    """Bind each symbol at an axis that is not in ``loose``, if it is the size of such an axis."""
     found = dict(where)
     for symbol, at in where.items():
         if at in loose:

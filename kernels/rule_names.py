@@ -13,13 +13,15 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RuleNames:
-    """Rule names by purpose.
+    """Names of a backend's rules, by purpose.
 
-    ``rounding`` rules change only the precision.  ``fallback`` maps a rule to the rules it
-    replaces if they are disabled; ``further`` maps a rule to those it builds on.
-    ``precision_fallbacks`` are sets of rules to disable when the error is too large, cheapest
-    first.  ``row_tiling`` rules choose the row tile of a program, largest first; the first name is
-    also that of their phase.  ``packing`` rules only change how a constant is stored.
+    * ``rounding``: rules that change only the precision
+    * ``fallback``: by rule, the other rule in whose place it applies if that one is disabled
+    * ``further``: by rule, the other rule on top of which it applies
+    * ``precision_fallbacks``: sets of rules to disable if the error is too large, cheapest first
+    * ``row_tiling``: rules that choose the row tile of a program, largest tile first; the first
+      name is also that of their phase
+    * ``packing``: rules that change only how a constant is stored
     """
 
     rounding: tuple[str, ...] = ()
@@ -30,17 +32,17 @@ class RuleNames:
     packing: tuple[str, ...] = ()
 
     def replaced(self, rule: str) -> tuple[str, ...]:
-        """Return the rules that a rule replaces if they are disabled, directly or indirectly."""
+        """Return the rules in whose place a rule applies, directly or indirectly."""
         found = list[str]()
         while (rule := self.fallback.get(rule, "")) and rule not in found:
             found.append(rule)
         return tuple(found)
 
     def replacements(self, rule: str) -> tuple[str, ...]:
-        """Return the rules that replace a disabled rule, directly or indirectly."""
+        """Return the rules that apply in place of a disabled rule, directly or indirectly."""
         return tuple(other for other in self.fallback if rule in self.replaced(other))
 
     @property
     def revertible(self) -> tuple[str, ...]:
-        """Rules whose removal leaves the region in its unmodified form."""
+        """Rules that only modify a region; without them, the unmodified region runs."""
         return (*self.rounding, *self.row_tiling[:1])

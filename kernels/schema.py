@@ -38,10 +38,11 @@ _SHARED = 0
 class Attribute:
     """A named parameter of a call: a number, or a list of numbers.
 
-    ``low`` and ``high`` bound each number, inclusively.  ``count`` is the length, or 0 for a list
-    whose length each call decides (all such lists of a call have equal lengths).  ``words`` maps
-    the values of an enumeration to numbers.  ``as_bits`` stores a set of small numbers as a bit
-    mask.  An attribute with a ``default`` may be omitted.
+    * ``low``, ``high``: inclusive bounds of each number
+    * ``count``: length; 0 if each call chooses it, equal for all such lists of the call
+    * ``words``: values of an enumeration, each with its number
+    * ``as_bits``: the value is a set of small numbers, stored as a bit mask
+    * ``default``: the value if the attribute is omitted; None if it must be given
     """
 
     name: str
@@ -55,7 +56,10 @@ class Attribute:
     default: Value | None = None
 
     def encode(self, value: Value, of: str) -> list[float]:
-        """Encode a value as numbers.  Raises GraphError for a value that is not allowed."""
+        """Encode the value of an attribute as numbers; ``of`` is the call's name, for messages.
+
+        Raises GraphError for a value that is not allowed.
+        """
         if self.words is not None:
             if value not in self.words:
                 known = ", ".join(map(str, self.words))
@@ -77,7 +81,10 @@ class Attribute:
                 raise GraphError(f"{of}: {self.name} must be in {bounds}, not {one}.")
 
     def decode(self, made: Sequence[float], of: str) -> Value:
-        """Decode numbers to a value.  Raises GraphError if they do not encode one."""
+        """Decode the value of an attribute; ``of`` is the call's name, for messages.
+
+        Raises GraphError if the numbers encode no value.
+        """
         if self.words is not None:
             for word, stored in self.words.items():
                 if [stored] == list(made):
@@ -108,7 +115,7 @@ def flag(name: str, default: bool | None = None) -> Attribute:
 
 
 def choice(name: str, words: Sequence[str] | Mapping[Any, int]) -> Attribute:
-    """An enumeration, numbered from 0 or by a mapping; if there is one word, it is the default."""
+    """An enumeration, numbered from 0 or as mapped; a single word is also the default."""
     if not isinstance(words, Mapping):
         words = {word: i for i, word in enumerate(words)}
     only = next(iter(words)) if len(words) == 1 else None
@@ -156,7 +163,7 @@ class Operand:
 
     @property
     def open(self) -> bool:
-        """Whether each call decides some of the axes."""
+        """Whether the shape contains axes whose number each call decides."""
         return "..." in self.shape
 
     @property
@@ -171,7 +178,7 @@ class Operand:
 
 
 class Sizes:
-    """The operand dims, by name, and the attributes of a call at given sizes."""
+    """A call's operand dims, by name, and its attributes, at given sizes of the symbols."""
 
     def __init__(self, call: Call, named: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
         self.call, self.attributes, self._dims = call, call.attributes, named
@@ -180,7 +187,7 @@ class Sizes:
         return self.attributes[attribute]
 
     def of(self, operand: str) -> tuple[int, ...]:
-        """Dims of an operand; of its last view if it stands for several."""
+        """Dims of an operand; dims of the last view if the operand stands for several."""
         return self._dims[operand][-1]
 
     def each(self, operand: str) -> Sequence[tuple[int, ...]]:
@@ -193,7 +200,10 @@ Problem = Callable[[Sizes], tuple[int, ...]]
 
 
 def phase_of(call: str, multiplies: bool) -> str:
-    """Return the phase of a kind of call, one of :data:`PHASES`."""
+    """Return what a call spends its time on, one of :data:`PHASES`.
+
+    ``call`` is the name of the call; ``multiplies`` says whether it multiplies matrices.
+    """
     if call in _HOST:
         return "host"
     if multiplies:
@@ -247,7 +257,7 @@ class CallSchema:
 
     @property
     def phase(self) -> str:
-        """What its time is spent on, one of :data:`PHASES`."""
+        """What a call spends its time on, one of :data:`PHASES`."""
         return phase_of(self.name, self.problem is not None)
 
     # ---- making calls ----------------------------------------------------------------------
@@ -349,7 +359,10 @@ class CallSchema:
         return self._slices(counts, len(call.views))
 
     def slices_of(self, attributes: Attributes, views: int, written: int) -> dict[str, slice]:
-        """Like :meth:`slices`, from the numbers of all and of written views, without the chain."""
+        """Like :meth:`slices`, for a decoded call, whose chain is unknown.
+
+        ``views`` is the number of all views, ``written`` that of the written ones.
+        """
         counts = self._counts(attributes, None, strict=False)
         fixed = sum(1 for o in self.operands if o.written and o.many is None)
         counts["results"] = written - fixed
@@ -429,7 +442,7 @@ class CallSchema:
 
 
 class Calls(Mapping[str, CallSchema]):
-    """Call schemas of a backend by name; opcodes count from 1 in list order."""
+    """Call schemas of a backend, by name; an opcode is a position in the list, from 1."""
 
     def __init__(self, schemas: Sequence[CallSchema]) -> None:
         self._listed = tuple(schemas)

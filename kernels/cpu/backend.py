@@ -72,10 +72,11 @@ _NEEDED = MappingProxyType(
 
 
 class CpuBackend:
-    """C++ kernels with vector instructions; levels are instruction sets, lowest first.
+    """Backend that emits C++ kernels with vector instructions.
 
-    Libraries are built for every one of ``deployments``, or for this machine if there are none.
-    Only the first deployment can be measured, and only if it is this machine.
+    Its levels are instruction sets, lowest first.  A library is built for each of ``deployments``,
+    or for this machine if there are none.  Only the first deployment can be measured, and only if
+    it is this machine.
     """
 
     name = "cpu"
@@ -112,10 +113,10 @@ class CpuBackend:
         return have[: have.index(level) + 1]
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """The precision to compute in, and a sentence for the user if it is not ``precision``.
+        """Return the precision to compute in, and why if it is not ``precision``.
 
-        Without their instructions, bf16 would be emulated, and int16 and bf16x2 would be no faster
-        than float32; float32 is used instead.
+        float32 replaces a precision for which ``levels`` have no instructions: bf16 would have to
+        be emulated, int16 and bf16x2 would be no faster than float32.
         """
         needed = _NEEDED.get(precision)
         if needed is None or needed & set(levels):
@@ -134,9 +135,10 @@ class CpuBackend:
         return replace(measured, bf16=not _BF16.isdisjoint(levels))
 
     def unmeasured(self, levels: Sequence[str]) -> str:
-        """Return why a level below this machine's is not timed here; empty for its own levels.
+        """Return why kernels for these levels are not timed on this machine; empty if they are.
 
-        ONNX Runtime chooses its kernels by CPUID, so it would compete with the wider instructions.
+        Levels below the machine's highest one are not timed: ONNX Runtime chooses its own kernels
+        by CPUID, so it would compete with wider vector instructions.
         """
         if self.deployments:
             return unmeasured(self.deployments[:1])
@@ -176,7 +178,7 @@ class CpuBackend:
         return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        """Build a program that compares tensors of these specs with references, bytewise."""
+        """Build a program that compares tensors of these specs bytewise with references."""
         return lower_guard(specs)
 
     def encode(self, program: Program) -> tuple[int, ...]:
@@ -200,7 +202,7 @@ class CpuBackend:
         return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        """The kernels and chains that functions of the C interface need."""
+        """Return the kernels and chains that these functions of the C interface call."""
         return kernels_of_functions(ops)
 
     def sources(
@@ -239,9 +241,7 @@ class CpuBackend:
     ) -> Library:
         """Build a library at ``out``; ``quick`` trades kernel speed for compile time.
 
-        ``counted`` is told how many of the missing units are compiled.
-
-        Raises BuildError, leaving nothing at ``out``.
+        ``counted`` is called with the number of units compiled so far, and the number to compile.
         """
         useful = useful_levels(levels, {*kernels})
         if self.deployments and not self._drafted(levels):
@@ -277,9 +277,9 @@ class CpuBackend:
         entry: str,
         quick: bool = False,
     ) -> LibraryPart:
-        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+        """Write the objects of a library to ``folder``.
 
-        Raises BuildError.
+        ``entry`` is the name of the function that registers the op types.  Raises BuildError.
         """
         useful = useful_levels(levels, {*kernels})
         return compile_part(
@@ -289,7 +289,7 @@ class CpuBackend:
 
 
 def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
-    """Return the levels to build for: a level without own kernels is replaced by its base."""
+    """Return ``levels``, with the base in place of a level that has none of ``kernels``."""
 
     def useful(name: str) -> str:
         without = name in _INT8 and not kernels_of_level(name) & kernels

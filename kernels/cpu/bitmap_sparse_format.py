@@ -26,12 +26,16 @@ _COLUMNS, _STEPS = 16, 2
 
 
 def bitmap_words(k: int) -> int:
-    """Words per panel in the map of a matrix with ``k`` rows."""
+    """Number of int32 words per panel in the bitmap of a matrix with ``k`` rows."""
     return 1 + -(-k // _STEPS)
 
 
 def pack_bitmap(panels: Floats) -> tuple[Floats, Words]:
-    """The nonzero elements of panels ``[P, K, 16]``, and their map ``[P, 1 + ⌈K/2⌉]``."""
+    """Return the nonzero elements of panels ``[P, K, 16]``, and their bitmap ``[P, 1 + ⌈K/2⌉]``.
+
+    The bitmap is int32: the first word of a panel is the position of its first nonzero element;
+    the others have one bit per element.
+    """
     kept = panels != 0
     count, k, _ = panels.shape
     totals = np.cumsum(kept.reshape(count, -1).sum(1))

@@ -24,13 +24,16 @@ _ENTRIES = 256
 
 @dataclass(frozen=True)
 class ByteTable:
-    """The 256 bytes of a result; the shortened chain computes the index of one of them."""
+    """Values of an 8-bit result, indexed by what the shortened chain computes for this result."""
 
     values: tuple[int, ...]
 
 
 def with_tables(chain: Chain) -> tuple[Chain, Mapping[int, ByteTable]]:
-    """Return the chain without the steps that tables replace, and the tables by result number."""
+    """Replace steps of a chain by tables; return the shortened chain and the tables.
+
+    Tables are keyed by the number of the result that is looked up in them.
+    """
     tables: dict[int, ByteTable] = {}
     steps, results = list(chain.steps), list(chain.results)
     for number, dtype in enumerate(chain.result_types):

@@ -11,7 +11,11 @@ _CHAINS = {"none": "–", "required": "required", "epilogue": "behind", "prologu
 
 
 def call_table(calls: Calls = CALLS) -> str:
-    """A Markdown table: operands with shapes and types, attributes with ranges, chain, rows."""
+    """Return a Markdown table with a row per call.
+
+    Its columns are operands with shapes and types, attributes with ranges, chains, and tiling by
+    rows.
+    """
     rows = (_row(schema) for schema in calls.values())
     head = "| call | operands → results | attributes | chain | by rows |\n|---|---|---|---|---|\n"
     return head + "".join(rows)

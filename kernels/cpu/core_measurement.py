@@ -84,11 +84,11 @@ def measure_core(
 
 
 def assumed_figures(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> Measurements:
-    """Figures of a core of this processor's family and instruction sets, without measuring.
+    """Return figures of a core from the processor's family and instruction sets, unmeasured.
 
-    Peaks follow from its multiply-add units (two if the family is unknown) and its clock: that in
-    ``cpuinfo``, else its family's, else 2.5 GHz.  Bandwidths are 32, 16 and 4 bytes per cycle from
-    L2, L3 and DRAM.
+    Peaks are computed from the core's multiply-add units (two if the family is unknown) and its
+    clock, which is read from ``cpuinfo``; if it is not there, it is the family's nominal clock, or
+    2.5 GHz.  Bandwidths are 32, 16 and 4 bytes per cycle from L2, L3 and DRAM.
     """
     ghz = _told_ghz(cpuinfo) or nominal_ghz(cpu) or _GHZ
     lanes = {name: isa_of(name).width for name in levels_of(cpu)}
@@ -103,7 +103,7 @@ def assumed_figures(cpu: CpuProfile, cpuinfo: Path = Path("/proc/cpuinfo")) -> M
 
 
 def compiler_key(environment: Environment) -> list[Any]:
-    """A key that changes with the compiler that would be found, computed without running it."""
+    """Return a cache key that changes if another compiler would be used; runs no compiler."""
     words = _words(environment.compiler or "")
     zig = importlib.util.find_spec("ziglang")
     places = [shutil.which(name) for name in (*words[:1], "g++", "clang++")]

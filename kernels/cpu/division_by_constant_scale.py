@@ -27,8 +27,8 @@ _LEAST, _MOST = 2.0**-60, 2.0**60
 def quotients(chain: Chain) -> Mapping[int, str]:
     """Return expressions that replace divisions in a chain, by step number.
 
-    A division is replaced if its divisor is a literal and its result is rounded, maybe moved by a
-    literal, and saturated.
+    A division is replaced if its divisor is a literal, and if later steps round its result,
+    possibly add a literal, and saturate it.
     """
     found: dict[int, str] = {}
     for i, step in enumerate(chain.steps):
@@ -79,10 +79,11 @@ def _saturated(chain: Chain, index: int) -> list[tuple[int, int]] | None:
 
 
 def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
-    """Return the results, by number, that a store can round: the expression to round, limited to
-    the upper bound, and the integer to add to the rounded number.
+    """Return the results that a rounding store instruction can write, by number.
 
-    These results are saturated to the range of the byte type that they are stored as.
+    Each has the expression to round, already limited to the upper bound, and an integer to add to
+    the rounded number.  Such a result is saturated to the range of the byte type in which it is
+    stored.
     """
     found: dict[int, tuple[str, int]] = {}
     for number, (ref, dtype) in enumerate(zip(chain.results, chain.result_types, strict=True)):
@@ -106,9 +107,9 @@ def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
 
 
 def zero_of_rounded_rows(chain: Chain) -> int | None:
-    """Return z of a chain that stores round(operand 0 · row 1 + row 2) + z as unsigned bytes.
+    """Return z if a chain stores ``round(x · a + b) + z`` as unsigned bytes, else None.
 
-    None for any other chain.
+    x is the full operand 0; a and b are operands 1 and 2, one row each.
     """
     stored = rounded_stores(chain).get(0) if chain.result_types == (DType.U8,) else None
     rows = chain.operands == (FULL, ROW, ROW) and not chain.dtypes
@@ -147,10 +148,10 @@ def _is(argument: int | float, value: int) -> bool:
 
 
 def reciprocal(scale: float, low: int, high: int) -> tuple[float, float] | None:
-    """Return float32 (hi, lo) for which fma(x, hi, x · lo) rounds as x / scale does; None if a
-    quotient between ``low`` and ``high`` would round differently.
+    """Return float32 (hi, lo) such that ``fma(x, hi, x · lo)`` rounds to the integer of x / scale.
 
-    hi is not larger than 1 / scale, so that infinity keeps its sign in both products.
+    Returns None if any quotient between ``low`` and ``high`` would be rounded differently. hi is
+    at most 1 / scale, so that both products of an infinite x have the sign of x.
     """
     s = np.float32(scale)
     if not _LEAST < s < _MOST:

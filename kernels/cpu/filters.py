@@ -69,9 +69,9 @@ def transformable(window: ConvWindow, groups: int) -> bool:
 
 
 class Filters(FilterLayout):
-    """A filter layout of the CPU.  ``multiplies`` is the element type its kernel multiplies.
+    """A filter layout of the CPU kernels, which multiply elements of type ``multiplies``.
 
-    Kernels of ``nchw32c`` layouts can also add and write nchw32c values.
+    If ``nchw32c``, kernels can also add operands and write results in the layout nchw32c.
     """
 
     multiplies: ClassVar[str] = "f32"
@@ -112,7 +112,7 @@ class _Nchw16cFilters(Filters):
 
 @dataclass(frozen=True)
 class LaneFilters(Filters):
-    """Filters in 16 lanes, with the channels of all taps in plain order."""
+    """Filters of 16 output channels per block; input channels and taps keep their order."""
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         return ((DType.F32, self._shape(shape)),)
@@ -167,12 +167,11 @@ class FirstLayerFilters(LaneFilters):
 
 @dataclass(frozen=True)
 class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
-    """Filters of one channel each.  ``in_bf16``: x is read in bf16; ``rounded``: filters may be
-    rounded to bf16 too, which lets kernels multiply two columns at once."""
+    """Depthwise filters; x is bf16 if ``in_bf16``, the filters are too if ``rounded``."""
 
     name: ClassVar[str] = "depthwise"
     in_bf16: bool = False
-    rounded: bool = False
+    rounded: bool = False  # lets kernels multiply two columns at once
 
     @property
     def rounds(self) -> bool:
@@ -204,7 +203,7 @@ class PointwiseFilters(LaneFilters):
 
 @dataclass(frozen=True)
 class BlockedFilters(_Nchw16cFilters):
-    """Filters in channel blocks, (in, out) lanes innermost."""
+    """Filters in blocks of 16 x 16 channels; input, then output channels are innermost."""
 
     name: ClassVar[str] = "blocked"
 
@@ -282,7 +281,7 @@ class WinogradFilters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Vnni2Filters(_Nchw16cFilters):
-    """Filters ``of`` another layout in bf16, pairs of input channels innermost; x is bf16 too."""
+    """Filters in bf16, in the layout ``of`` with pairs of input channels innermost, for bf16 x."""
 
     of: BlockedFilters | WinogradFilters
     multiplies: ClassVar[str] = "bf16"
@@ -333,7 +332,7 @@ class Vnni2Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Nchw32cFilters(_Nchw16cFilters):
-    """Filters for x in blocks of 32 channels: bf16 pairs of two channel blocks per tap."""
+    """Filters for x in blocks of 32 channels, in bf16; two input blocks of a tap are adjacent."""
 
     name: ClassVar[str] = "nchw32c"
     multiplies: ClassVar[str] = "bf16"
@@ -393,7 +392,7 @@ class Bf16x2Filters(_Nchw16cFilters):
     def convolve(
         self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
     ) -> Floats:
-        """Omit the product of the two low terms, as the kernel does."""
+        """Convolve without the product of the two low terms, which the kernel omits too."""
         (upper, lower), (first, rest) = split_bf16(x), self._halves(stored, shape)
         acc: Floats = sums(upper, first + rest) + sums(lower, first)
         return acc
@@ -411,10 +410,10 @@ class Bf16x2Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class Int16Filters(_Nchw16cFilters):
-    """Filters ``of`` another layout, and x, in 16-bit integers; the second array holds scales.
+    """Filters in int16, in the layout ``of``, and their scales; x is rounded to int16 too.
 
-    There is one scale per filter; transformed filters have one per plane and filter, including the
-    factor that keeps the transformed input in range.
+    There is one scale per filter, or per plane and filter of a transform, including the factor
+    that keeps the transformed input in range.
     """
 
     of: BlockedFilters | WinogradFilters
@@ -496,7 +495,7 @@ class Int16Filters(_Nchw16cFilters):
 
 @dataclass(frozen=True)
 class DispatchFilters(_Nchw16cFilters):
-    """Winograd filters and their direct form; the image size decides at run time."""
+    """Winograd and direct filters; the runtime uses those that suit the size of the image."""
 
     transformed: WinogradFilters | Vnni2Filters | Int16Filters
 

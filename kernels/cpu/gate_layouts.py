@@ -25,7 +25,7 @@ __all__ = ["GATE_PANELS", "GateLanes", "GatePanels"]
 
 @dataclass(frozen=True)
 class GateLanes:
-    """Lane assignment of ``gates`` gates of ``hidden`` units in panels."""
+    """Assignment of the units of ``gates`` gates, ``hidden`` units each, to lanes of panels."""
 
     gates: int
     hidden: int
@@ -38,7 +38,7 @@ class GateLanes:
 
     @property
     def shared(self) -> int:
-        """Units of each gate that are stored in shared panels."""
+        """Number of units of each gate that are stored in shared panels."""
         return max(0, self.hidden - self.own * PANEL)
 
     @property
@@ -66,7 +66,7 @@ class GateLanes:
         return np.concatenate((own[:, :, : self.hidden], behind), 2)
 
     def to_onnx(self, b: BodyBuilder, lanes: str, directions: int) -> str:
-        """Emit :meth:`take` as nodes, for ``[directions, columns, K]``; a bias has K = 1."""
+        """Emit nodes that undo :meth:`pad` for ``[directions, columns, K]``; a bias has K = 1."""
         wide, pieces = self.gates * self.own * PANEL, []
         if self.own:
             own = b.slice_last(lanes, 0, wide, 1) if self.shared else lanes
@@ -82,7 +82,7 @@ class GateLanes:
 
 @dataclass(frozen=True)
 class GatePanels(GateLayout):
-    """Gate panels, one group of gates after another."""
+    """Layout of all gates as panels; groups of gates follow each other."""
 
     name: ClassVar[str] = "gate_panels"
 

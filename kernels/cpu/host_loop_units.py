@@ -35,7 +35,7 @@ def unit_of(op: str) -> str:
 def units_for(kernels: Collection[str]) -> tuple[str, ...]:
     """Return the host-loop units to compile in addition to the runtime.
 
-    These have at least one op that needs no kernels but ``kernels``.
+    A unit is compiled if it has an op whose kernels are all among ``kernels``.
     """
     held = set(kernels)
     runs = {s.op for s in CALLS.values() if s.needs and held.issuperset(s.needs)}

@@ -54,8 +54,8 @@ _AVX512_FEATURES = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"
 class Isa:
     """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
 
-    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` uses that
-    level's vectors, and its kernels where it has no kernel itself.
+    ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` has the
+    vectors of the base, and also uses the base's kernels unless it has its own.
     """
 
     name: str
@@ -67,10 +67,11 @@ class Isa:
 
 @dataclass(frozen=True)
 class IsaFamily:
-    """The levels of one processor architecture, lowest first; ``name`` as ``uname -m`` has it.
+    """The levels of one processor architecture, each list with its lowest level first.
 
-    ``plain`` levels serve every precision.  Above them are levels for kernels that multiply 8-bit
-    integers; the highest levels are for kernels that multiply bf16 or int16.
+    ``name`` is spelled as by ``uname -m``.  ``plain`` levels are used at every precision.  Above
+    them are the ``int8`` levels, for kernels that multiply 8-bit integers, or the ``bf16`` levels,
+    for kernels that multiply bf16 or int16.
     """
 
     name: str
@@ -84,7 +85,7 @@ class IsaFamily:
         return (*self.plain, *self.int8, *self.bf16)
 
     def of(self, precision: str) -> tuple[Isa, ...]:
-        """The levels that a precision has a use for."""
+        """The levels at which kernels of a precision exist."""
         whole = precision.removesuffix("-weights")
         if whole == "int8":
             return (*self.plain, *self.int8)
@@ -217,7 +218,7 @@ def _flags(cpu: CpuProfile) -> frozenset[str]:
 
 
 def family_of(cpu: CpuProfile) -> IsaFamily:
-    """The family of a processor: x86's unless it has Arm's vectors."""
+    """The family of a processor: Arm's if it has Arm's vector instructions, else x86's."""
     return ARM if _flags(cpu).issuperset(ARM.plain[1].features) else X86
 
 
@@ -241,14 +242,14 @@ def host_levels(precision: str = "fp32") -> tuple[str, ...]:
 
 
 def features_of(cpu: CpuProfile) -> tuple[str, ...]:
-    """The processor's features beyond its levels that variants may need."""
+    """Return features of a processor that no level implies, but that some variants need."""
     return tuple(flag for flag in _NOTED if flag in cpu.flags)
 
 
 def fingerprint(cpu: CpuProfile) -> dict[str, Any]:
     """The processor's properties that results depend on, as JSON-ready values.
 
-    The names are stored in caches.
+    Keys of caches contain these names, so renaming one invalidates the caches.
     """
     return {
         "model": cpu.model, "isas": levels_of(cpu), "epilogue_inputs": features_of(cpu),

@@ -58,7 +58,7 @@ def variant_id(variant: KernelVariant) -> str:
 
 
 def host_loop(op: str) -> str:
-    """The id of a call that the runtime computes itself, without a kernel of a level."""
+    """The id of a call that the runtime computes without a kernel."""
     return f"host_{op}"
 
 
@@ -66,7 +66,7 @@ class CpuCatalog(KernelCatalog):
     """The CPU's kernels: one variant per level, which processors choose at run time."""
 
     def dtypes(self, op: str) -> tuple[str, ...]:
-        """The element types that calls of an op exist in; expressions may also store bf16."""
+        """The element types for which an op has calls; bf16 too for expressions that store it."""
         return ("f32", "bf16") if op == "elementwise" else super().dtypes(op)
 
     def dtype(self, call: Call) -> str:
@@ -74,7 +74,7 @@ class CpuCatalog(KernelCatalog):
         return "bf16" if call.op == "elementwise" and _rounds(call.chain) else call.dtype
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
-        """The structure of a call's product: stored blocks, a window, transformed tiles …"""
+        """The structure of a call's product, such as a window, stored blocks or a transform."""
         match schema.op:
             case "gemm_block_sparse":
                 count, *block = sizes.of("w")
@@ -91,7 +91,7 @@ class CpuCatalog(KernelCatalog):
         return super().kind(schema, sizes)
 
     def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
-        """Batch, m, n and k; those of the dense product if only stored blocks are multiplied."""
+        """Return batch, m, n and k; for block-sparse weights those of the dense product."""
         if schema.op == "gemm_block_sparse":
             rows, depth = sizes.of("x")
             return 1, rows, _columns(sizes), depth
@@ -127,13 +127,13 @@ class CpuCatalog(KernelCatalog):
         return tuple(rated)
 
     def order(self, topology: OperatorTopology) -> tuple[str, str]:
-        """Row by row, which is how every host loop goes through its tiles."""
+        """Return the order of tiles: every host loop goes row by row; needs no reason."""
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
-        """The default schedules of a product, one per range of row counts, and why.
+        """Return the default schedules of a product, one per range of row counts, and the reason.
 
-        Empty for other operations.
+        Other operations have no default schedules.
         """
         schema = CALLS.get(Call.name_of(topology.op, topology.dtype))
         if schema is None or schema.schedule is None:

@@ -43,11 +43,11 @@ def kernel_metadata(
     kernels: Container[str] | None = None,
     environment: Environment | None = None,
 ) -> tuple[KernelMetadata, ...]:
-    """Return the facts of every variant for these levels, in the order of the tables.
+    """Return the facts of the variants for these levels, in the order of :data:`VARIANTS`.
 
-    ``kernels`` restricts them to kernels, or variants, of these names.  With an environment,
-    kernels are compiled, or taken from its cache, and their resources are read if ``objdump`` is
-    installed.  Raises BuildError.
+    ``kernels`` restricts the result to variants with these ids or of these kernels.  With an
+    environment, kernels are compiled or taken from its cache, and their resources are read if
+    ``objdump`` is installed.  Raises BuildError.
     """
     found = []
     for variant in VARIANTS:

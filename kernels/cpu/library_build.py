@@ -81,7 +81,7 @@ def manifest(
     entry: str = ENTRY,
     platform: Platform = HERE,
 ) -> Manifest:
-    """The facts that determine the library's domain.
+    """Return the facts that determine the custom-op domain of a library.
 
     These are the tool's version, levels, op types, flags, and digests of all sources.
     """
@@ -99,7 +99,7 @@ def manifest(
 
 
 def domain_of(manifest: Manifest) -> str:
-    """``tracea.`` and the first ten hex digits of the manifest's SHA-256."""
+    """Return the domain: ``tracea.`` and the first ten hex digits of the manifest's SHA-256."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     return f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
@@ -179,7 +179,7 @@ def build_ahead(
 ) -> None:
     """Compile what all libraries have in common, one unit at a time, until ``stopped``.
 
-    These are the runtime and the precompiled headers, that of the highest level first.  Errors
+    These are the runtime and one precompiled header per level, the highest level's first.  Errors
     are ignored, because the build runs into them too and reports them.
     """
     with suppress(BuildError), ScratchFolder("build") as name:
@@ -282,7 +282,11 @@ class _Shop:
     seconds: float
 
     def header(self, place: str, flags: tuple[str, ...], make: bool) -> tuple[str, ...]:
-        """Flags that use a precompiled header of the intrinsics; () if there is none."""
+        """Return flags to use a precompiled header of the intrinsics; () if there is none.
+
+        The header is stored in the build's subfolder ``place``.  If ``make``, it is compiled if
+        missing.
+        """
         folder = self.folder / place
         return precompiled(
             self.compiler, self.cache, (*_FLAGS, *flags), folder, self.seconds, make=make

@@ -38,10 +38,10 @@ def table_source(
     isas: Iterable[str],
     tiles: Tiles = NO_TILES,
 ) -> str:
-    """The text of ``table.cpp``; ``tiles`` are the requested tiles of its kernels.
+    """Return the text of ``table.cpp``; ``tiles`` are the requested tiles of its kernels.
 
     Types, kernels, chains and levels are sorted, so their order does not matter.  Raises
-    GraphError for a domain or name that is not a plain identifier, or two types of one name.
+    GraphError if a domain or name is not a plain identifier, or if two types have the same name.
     """
     chosen, held = set(isas), frozenset(kernels)
     levels = [isa.name for isa in LEVELS if isa.name in chosen]

@@ -53,7 +53,7 @@ class CpuDiagnostics:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Processor features beyond its levels that kernels could use."""
+        """Features of this machine's processor that no level implies, but some kernels use."""
         return features_of(profile_cpu())
 
     def measure(self, environment: Environment, refresh: bool = False) -> Measurements:

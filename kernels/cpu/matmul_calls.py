@@ -29,7 +29,7 @@ _BIAS = _op("bias", "N", optional=True, rows="all")
 
 
 def epilogue(shape: str) -> tuple[Operand, Operand]:
-    """The operands of a product's chain other than the product, and the results."""
+    """Return the epilogue operands of a matrix product (without the product), and its results."""
     inputs = _op("inputs", shape, "chain", many="inputs")
     return inputs, _out("y", shape, "chain", many="results")
 

@@ -30,13 +30,13 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class NBitsPanels(BlockQuantized):
-    """Panels of codes, and their scales."""
+    """Panels of block-quantized codes and, as a second array, their scales."""
 
     name: ClassVar[str] = "nbits"
 
     @property
     def rows(self) -> int:
-        """Rows of the second array in each block: scales, and zero points in float32."""
+        """Rows of each block in the second array: its scales, and zero points if float32."""
         return 2 if self.zeros == "float" else 1
 
     def zero_bytes(self, k: int) -> int:

@@ -113,9 +113,9 @@ def pack_vnni2(weight: Floats) -> Floats:
 
 
 def pack_int16(weight: Floats) -> tuple[Numbers, Floats]:
-    """Pack ``[K, N]`` into int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]`` and column scales ``[⌈N/16⌉ · 16]``.
+    """Round ``[K, N]`` to int16 ``[⌈N/16⌉, ⌈K/2⌉, 16, 2]``, with column scales ``[⌈N/16⌉ · 16]``.
 
-    Both are padded with zeros.
+    Both arrays are padded with zeros.
     """
     whole, scale = round_columns(weight)
     return _in_pairs(whole), _padded(scale)
@@ -145,7 +145,10 @@ def unpack_vnni2(pairs: Floats, k: int, n: int) -> Floats:
 
 
 def pack_bf16x2(weight: Floats) -> Floats:
-    """Pack ``[K, N]`` into bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``, high and low terms in turn."""
+    """Split and pack ``[K, N]`` into bf16 ``[⌈N/16⌉, ⌈K/32⌉ · 32, 16, 2]``.
+
+    The high terms of :data:`SPLIT_STEPS` rows are followed by the low terms of these rows.
+    """
     import ml_dtypes
 
     fill = ((0, -len(weight) % SPLIT_STEPS), (0, 0))
@@ -180,7 +183,7 @@ def unpack_int8(panels: Numbers, k: int, n: int) -> tuple[Numbers, Numbers | Non
 
 
 def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
-    """The high and the low terms of a :func:`pack_bf16x2` matrix, float32 ``[K, N]`` each."""
+    """Return the high and the low terms of :func:`pack_bf16x2`, float32 ``[K, N]`` each."""
     p, steps, _, _ = panels.shape
     turns = np.asarray(panels, np.float32).reshape(p, -1, 2, SPLIT_STEPS // 2, PANEL, 2)
     upper, lower = (turns[:, :, i].reshape(p, steps // 2, PANEL, 2) for i in (0, 1))
@@ -188,7 +191,11 @@ def unpack_bf16x2(panels: Floats, k: int, n: int) -> tuple[Floats, Floats]:
 
 
 def pack_block_sparse(panels: Floats, places: npt.NDArray[np.int32], block: int) -> Floats:
-    """The blocks of panels ``[P, K, 16]`` at ``places``, as ``[blocks, block, 16]``."""
+    """Return the blocks of panels ``[P, K, 16]`` with the indices ``places``.
+
+    The result is ``[blocks, block, 16]``; a panel is cut into blocks of ``block`` rows, the last
+    one zero-padded.
+    """
     count, k, width = panels.shape
     depth = -(-k // block)
     if k % block:
@@ -300,7 +307,7 @@ class WeightOnlyBf16Panels(_Vnni2Panels):
 
 @dataclass(frozen=True)
 class Int16Panels(_Vnni2Panels):
-    """Panels and x in 16-bit integers; the second array holds the column scales."""
+    """Panels of int16 and their column scales; x is rounded to int16 too."""
 
     name: ClassVar[str] = "int16"
     operands: ClassVar[int] = 2
@@ -371,7 +378,7 @@ class Bf16x2Panels(WeightLayout):
         return upper + lower
 
     def product(self, x: Floats, stored: Sequence[Numbers], k: int, n: int) -> Floats:
-        """Omit the product of the two low terms, as the kernel does."""
+        """Multiply without the product of the two low terms, which the kernel omits too."""
         upper, lower = split_bf16(x)
         acc = super().product(upper + lower, stored, k, n)
         less: Floats = acc - lower @ unpack_bf16x2(stored[0], k, n)[1]
@@ -388,7 +395,7 @@ class Bf16x2Panels(WeightLayout):
 
 @dataclass(frozen=True)
 class BlockSparsePanels(WeightLayout):
-    """The nonzero blocks of float32 panels, ``block`` steps of k each, and their positions."""
+    """The nonzero blocks of float32 panels and their indices; a block has ``block`` rows of k."""
 
     block: int
     name: ClassVar[str] = "block_sparse"
@@ -423,7 +430,7 @@ class BlockSparsePanels(WeightLayout):
 
 @dataclass(frozen=True)
 class BlockSparseVnni2Panels(BlockSparsePanels):
-    """The nonzero blocks of panels in bf16; x is rounded to bf16 as well."""
+    """The nonzero blocks of bf16 panels and their indices; x is rounded to bf16 too."""
 
     name: ClassVar[str] = "block_sparse_vnni2"
     rounds: ClassVar[bool] = True

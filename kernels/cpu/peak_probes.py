@@ -57,7 +57,7 @@ def probe_source(probe: Probe) -> CompilationUnit:
 
 
 def template_names() -> tuple[str, ...]:
-    """Every file that the programs are built from."""
+    """Return the names of the files that the microbenchmarks' sources are assembled from."""
     contract = sorted(path.name for path in _HERE.glob("tracea_*.h"))
     parts = (_TEMPLATE, "prelude.h", *(f"vec_{isa.name}.h" for isa in PLAIN))
     return (*contract, *(f"micro/{name}" for name in parts))

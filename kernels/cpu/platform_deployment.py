@@ -30,11 +30,11 @@ class Deployment:
 
 
 def deployments_of(names: Sequence[str], precision: str) -> tuple[Deployment, ...]:
-    """The deployments of names such as ``host`` and ``linux-aarch64:neon``.
+    """Parse the names of deployments, such as ``host`` and ``linux-aarch64:neon``.
 
-    A name without a level stands for all levels that the precision has a use for; ``host`` stands
-    for this machine's levels.  Raises UsageError for an unknown name or level, and for a platform
-    that is named twice.
+    A platform without a level is built for all levels at which kernels of the precision exist;
+    ``host`` is built for this machine's levels.  Raises UsageError for an unknown name or level,
+    and for a platform that is named twice.
     """
     found = tuple(_deployment(name.strip(), precision) for name in names)
     platforms = [d.platform for d in found]
@@ -93,9 +93,10 @@ def build_all(
     quick: bool,
     counted: Counted = ignore_progress,
 ) -> Library:
-    """Build a library per deployment next to ``out``, all for one domain and one model.
+    """Build a library per deployment next to ``out``; all can run the same model.
 
-    Returns the first library, which lists the others.  Raises BuildError, and then leaves none.
+    They share one custom-op domain.  Returns the first library, which lists the others.  Raises
+    BuildError; then no library is left.
     """
     facts = Manifest(
         platforms={

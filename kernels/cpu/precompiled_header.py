@@ -28,15 +28,15 @@ _SCHEDULING = "-fsched"
 
 
 def takes_intrinsics(text: str) -> bool:
-    """Whether a source includes the header."""
+    """Whether a source includes the header of vector intrinsics."""
     return _TEXT in text
 
 
 def header_flags(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags of the header for units compiled with ``flags``.
+    """Return the flags to precompile the header with, for units compiled with ``flags``.
 
-    gcc accepts a precompiled header whatever the flags for instruction scheduling are, so units
-    that differ only in those share one header.
+    gcc accepts a precompiled header if only flags for instruction scheduling differ, so units that
+    differ in nothing else share one header.
     """
     return tuple(flag for flag in flags if not flag.startswith(_SCHEDULING))
 
@@ -50,11 +50,11 @@ def precompiled(
     *,
     make: bool = True,
 ) -> tuple[str, ...]:
-    """Return flags with which a source compiled with ``flags`` uses a precompiled header.
+    """Return the flags that add a precompiled header to a compilation with ``flags``.
 
     The header is put into ``folder``, which is created if missing and holds nothing else.  Returns
     no flags if the compiler cannot precompile it, or if the cache lacks it and ``make`` is false.
-    ``seconds`` limits the compiler run.
+    ``seconds`` limits the run of the compiler.
     """
     if compiler.family != "gcc":
         return ()

@@ -115,9 +115,10 @@ def architecture_of(cpu: CpuProfile) -> ProcessorFamily | None:
 
 
 def pipes_of(cpu: CpuProfile, width: int) -> float:
-    """Vector multiply-adds of ``width`` lanes that a core does in a cycle; two if unknown.
+    """Return how many multiply-adds of ``width`` lanes a core does per cycle; two if unknown.
 
-    Vectors that a core splits count as fractions; narrow vectors are not joined to wider ones.
+    The result is a fraction if a core splits vectors of this width; several narrow vectors are not
+    counted as one wide vector.
     """
     known = architecture_of(cpu)
     if known is None:

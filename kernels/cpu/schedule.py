@@ -33,13 +33,16 @@ class GemmSchedule(Schedule):
 
 @dataclass(frozen=True)
 class ConvSchedule(Schedule):
-    """Tiling of one convolution of up to ``max_images`` images; pure data, 0 means automatic.
+    """Tiling of one convolution of up to ``max_images`` images; 0 means that the library decides.
 
-    ``ow_tile``: outputs per row of a tile, at most those of the kernel variant.  ``oh_tile``: 1
-    prevents two-row tiles, which narrow images get otherwise.  ``ic_block``: input-channel blocks
-    summed at once.  ``h_tasks``: tasks over the tiles of one image; for Winograd, all threads
-    share a single task.  ``oc_chunk``: register-tile columns of output channels per task.
-    Depthwise convolutions have ``h_tasks``, and ``oc_chunk`` neighboring tasks taken at once.
+    * ``ow_tile``: outputs per row of a tile, at most those of the kernel variant
+    * ``oh_tile``: 1 for tiles of one row only; else narrow images get tiles of two rows
+    * ``ic_block``: input-channel blocks that are summed before sums are stored
+    * ``h_tasks``: tasks along the tiles of one image; for Winograd, all threads share one task
+    * ``oc_chunk``: register-tile columns of output channels per task
+
+    Depthwise convolutions only use ``h_tasks`` and ``oc_chunk``, the number of neighboring tasks
+    that a thread takes at once.
     """
 
     max_images: int = 2**31 - 1
@@ -52,11 +55,12 @@ class ConvSchedule(Schedule):
 
 @dataclass(frozen=True)
 class TaskSchedule(Schedule):
-    """Size of one task of a call of up to ``max_rows`` rows; pure data, 0 means automatic.
+    """Size of one task of a call of up to ``max_rows`` rows; 0 means that the library decides.
 
-    For attention, ``rows`` are queries and ``columns`` are heads that share keys.
-    For products with sparse or few-bit weights, they are the rows that are packed together, and
-    columns.  Elementwise expressions have ``rows`` only, each as long as the last axis.
+    * attention: ``rows`` queries and ``columns`` heads that share keys
+    * products with sparse or few-bit weights: ``rows`` of x that are packed together, and
+      ``columns`` of the result
+    * elementwise expressions: ``rows``, each as long as the last axis
     """
 
     max_rows: int = 2**31 - 1

@@ -89,9 +89,9 @@ struct CallSpec {
 
 
 def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> str:
-    """The text of ``runtime/schema.h``.
+    """Return the text of ``runtime/schema.h``.
 
-    Raises GraphError if calls of one op have an attribute at different places.
+    Raises GraphError if an attribute has different positions in calls of one op.
     """
     ops = {
         schema.op: [s for s in calls.values() if s.op == schema.op] for schema in calls.values()

@@ -27,7 +27,10 @@ _ACTIVATED = ("gemm", "conv2d")
 
 
 def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-    """Return the kernels and chains that functions need.  Raises KeyError for an unknown one."""
+    """Return the kernels and chains that the C functions ``ops`` call.
+
+    Raises KeyError for an unknown function.
+    """
     kernels = {kernel for op in ops for call in STANDALONE[op] for kernel in CALLS[call].needs}
     chains = tuple(ACTIVATIONS.values()) if {*ops} & {*_ACTIVATED} else ()
     return tuple(sorted(kernels)), chains

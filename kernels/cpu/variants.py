@@ -44,9 +44,9 @@ NO_TILES: Tiles = MappingProxyType({})
 class KernelVariant:
     """One kernel for one instruction set.
 
-    ``tile`` names the register tile in symbols.  ``params`` are the template's parameters,
-    ``functions`` the sections of the vector headers that it uses, and ``dtype`` is the element
-    type as call schemas name it.
+    ``tile`` is the register tile, as symbols name it.  ``params`` are the parameters of the
+    template, ``functions`` the sections of the vector headers that it uses.  ``dtype`` is spelled
+    as in call schemas.
     """
 
     op: str
@@ -507,8 +507,8 @@ _KNOWN = _by_kernel(VARIANTS)
 def find_variant(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVariant:
     """Return the variant of a kernel for the level ``isa``, or for its nearest base that has one.
 
-    Of several tiles, the requested one is taken, else the first in the list.  Raises KeyError if
-    there is no variant, or none with the requested tile.
+    If there are several tiles, ``tiles`` chooses one; the default is the first in the list.
+    Raises KeyError if there is no variant, or none with the requested tile.
     """
     if known := _KNOWN.get((kernel, isa)):
         wanted = tiles.get((kernel, isa), known[0].tile)

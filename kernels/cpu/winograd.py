@@ -58,10 +58,10 @@ def transform(weight: npt.NDArray[Any], m: int) -> npt.NDArray[np.float32]:
 
 
 def transform_to_onnx(b: BodyBuilder, w: str, m: int, outputs: int, inputs: int) -> str:
-    """Emit :func:`transform` as nodes, for blocked weights ``[Ob,Ib,3,3,16,16]``.
+    """Emit nodes that compute :func:`transform` for blocked weights ``[Ob,Ib,3,3,16,16]``.
 
-    ``vec(g w g') = (g ⊗ g) vec(w)``: one product for all planes.  It is computed in float32,
-    because fp64 would double the memory that creating a session takes.
+    A single matrix product computes all planes: ``vec(g w g') = (g ⊗ g) vec(w)``.  It is in
+    float32, because fp64 would double the memory that creating a session takes.
     """
     blocks = [-(-channels // _BLOCK) for channels in (outputs, inputs)]
     taps = b("Reshape", b("Transpose", w, perm=(2, 3, 0, 1, 4, 5)), b.ints(9, -1))

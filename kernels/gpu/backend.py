@@ -80,7 +80,10 @@ class GpuBackend:
         self.schedule_space: ScheduleSpace | None = timed
 
     def levels(self, level: str, precision: str) -> tuple[str, ...]:
-        """Return the architecture named ``level``; for "", this machine's, or two defaults."""
+        """Return the architecture named ``level``; for "", those of this machine's GPUs.
+
+        Two default architectures are returned if there is no supported GPU.
+        """
         if level:
             return (level if level in ARCHITECTURES else f"{level}a",)
         found = {level_of(gpu.capability) for gpu in gpus()} - {""}
@@ -136,7 +139,7 @@ class GpuBackend:
         return lower(graph, region)
 
     def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-        """Return the calls that one execution launches, each with why it is a separate launch."""
+        """Return the calls that one execution launches, and why each needs its own launch."""
         return launch_order(program, fixed)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
@@ -161,7 +164,7 @@ class GpuBackend:
         return kernel_metadata(levels, kernels, environment)
 
     def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        """Return the kernels and expressions that these :attr:`standalone_ops` need."""
+        """Return the kernels and expressions that these C functions launch."""
         return kernels_of_functions(ops)
 
     def device_runtime(self) -> Mapping[str, str]:

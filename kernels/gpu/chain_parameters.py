@@ -40,9 +40,9 @@ _BYTES = 16
 
 @dataclass(frozen=True)
 class ChainTensor:
-    """An operand or result of a chain: index, element type and broadcast kind.
+    """An operand or result of a chain: its index, element type and kind of broadcast.
 
-    ``expression`` is the C expression of a result's value.
+    ``expression`` is empty for an operand, and the C expression of its value for a result.
     """
 
     index: int
@@ -83,7 +83,10 @@ def results(chain: Chain) -> tuple[ChainTensor, ...]:
 
 
 def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
-    """Return how many elements a thread processes: ``width`` bytes of the narrowest float type."""
+    """Return how many elements a thread processes at a time.
+
+    They have ``width`` bytes in the narrowest float type among ``dtypes``, or in float32.
+    """
     floats = [d.size for d in dtypes if d in (DType.F32, DType.F16, DType.BF16)]
     return int(width / min(floats, default=DType.F32.size))
 

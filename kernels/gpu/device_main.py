@@ -110,7 +110,10 @@ class DeviceDriver:
 def measure_rate(
     gpu: DeviceDriver, job: dict[str, Any], words: Sequence[Any], work: float
 ) -> float:
-    """Return a probe's rate, 1e9 units of work per second; a grid does ``work`` per round."""
+    """Return the rate of a probe in 1e9 units of work per second.
+
+    ``work`` is the number of units that all blocks of the grid do in one round.
+    """
     blocks = gpu.sms * job["blocks"]
 
     def run(rounds: int) -> float:
@@ -126,7 +129,7 @@ def measure_rate(
 
 
 def measure_bandwidth(gpu: DeviceDriver, job: dict[str, Any], size: int) -> float:
-    """Return the bandwidth in GB/s of reading the same ``size`` bytes repeatedly."""
+    """Return the bandwidth in GB/s at which a kernel reads the same ``size`` bytes repeatedly."""
     count = size // 16
     place = gpu.do("cuMemAlloc", size)
     gpu.do("cuMemsetD32", place, 0x3C003C00, size // 4)
@@ -138,14 +141,14 @@ def measure_bandwidth(gpu: DeviceDriver, job: dict[str, Any], size: int) -> floa
 
 
 def measure_clock(gpu: DeviceDriver) -> float:
-    """Return the clock in GHz at which the last probe of an instruction rate ran."""
+    """Return the GPU's clock in GHz during the last probe of an instruction rate."""
     held = (ctypes.c_uint64 * 2)()
     gpu.do("cuMemcpyDtoH", ctypes.addressof(held), gpu.out, 16)
     return held[0] / held[1] if held[1] else 0.0
 
 
 def measure_launch_costs(gpu: DeviceDriver, job: dict[str, Any]) -> list[tuple[str, float, str]]:
-    """Measure the cost of a launch, of a graph that is waited for, and of copies.
+    """Measure the costs of launches, of a graph's launch and completion, and of copies.
 
     Returns the name, value and unit of each figure.
     """
@@ -312,7 +315,7 @@ class Comparison:
         return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
 
     def times(self, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
-        """Return milliseconds per launch of both kernels; a pair replays each graph once."""
+        """Replay each graph once per pair; return milliseconds per launch of each kernel."""
         found: tuple[list[float], list[float]] = [], []
         end = time.perf_counter() + seconds
         for i in range(pairs):
@@ -327,10 +330,14 @@ class Comparison:
 def compare_kernels(gpu: DeviceDriver, request: dict[str, Any]) -> dict[str, Any]:
     """Time two kernels alternately; return milliseconds per launch, ``a`` and ``b``, or ``error``.
 
-    A request has two ``kernels`` (file, symbol, grid, threads, shared, arguments); the sizes of
-    their ``buffers`` in bytes; the number of ``copies`` of the buffers that the launches of a
-    graph cycle through (cold, if they exceed the cache); the minimum number of ``launches`` in a
-    graph; and the maximum number of ``pairs`` and of ``seconds``.
+    The keys of a request are:
+
+    * ``kernels``: two kernels, each with file, symbol, grid, threads, shared and arguments
+    * ``buffers``: sizes of the kernels' buffers in bytes
+    * ``copies``: number of copies of the buffers; successive launches use successive copies, so
+      that data are cold if all copies together exceed the cache
+    * ``launches``: minimum number of launches in a graph
+    * ``pairs``, ``seconds``: maximum number of pairs of graph launches, and of seconds
     """
     try:
         both = Comparison(gpu, request)

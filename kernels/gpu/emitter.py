@@ -56,7 +56,7 @@ class Family(Protocol):
     """Protocol of a module of ``families``, which serves the kernels of one template."""
 
     def name(self, call: Call) -> str:
-        """Return the op part of a symbol: op, epilogue, and all else the source depends on."""
+        """Return the part of a symbol that names the op, epilogue and attributes in the source."""
         ...
 
     def parameters(self, call: Call, variant: Variant) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def render(template: str, **parameters: Any) -> str:
 
 
 def kernel_preamble(target: Target) -> str:
-    """Return the code before every kernel: the dialect's primitives, and helpers built on them."""
+    """Return the code in front of every kernel: the dialect's primitives, and helpers."""
     names = (target.dialect.words, "values.h", "words.h")
     templates = map(_environment().get_template, names)
     return "".join(template.render(**target.dialect.parameters) for template in templates)

@@ -46,10 +46,11 @@ _NODE, _STEP, _EARLY_STEP = 25.0, 1.1, 0.8
 class Nominal:
     """Data-sheet figures of a typical device of an architecture.
 
-    ``sms`` is the number of SMs, ``ghz`` the clock.  ``narrow`` and ``wide`` are dense operations
-    per SM and cycle: in 16 bits on tensor cores, and in float32 outside of them.  ``l2`` is the
-    size of L2 in bytes; ``l2_gbytes`` and ``gbytes`` are the GB/s of L2, as such chips reach in
-    practice, and of memory.
+    * ``sms``: number of SMs; ``ghz``: clock
+    * ``narrow``: dense 16-bit operations of tensor cores per SM and cycle
+    * ``wide``: float32 operations outside of tensor cores per SM and cycle
+    * ``l2``: bytes of L2; ``l2_gbytes``: GB/s that L2 reaches in practice
+    * ``gbytes``: GB/s of memory
     """
 
     sms: int

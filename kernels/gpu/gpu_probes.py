@@ -30,7 +30,8 @@ class GpuProbe:
     """A kernel that measures one figure.
 
     ``kind`` is ``multiply``, ``wgmma``, ``read`` or ``step``; ``name`` says what is measured.
-    ``work`` is the number of operations or bytes of a block in one round; 0 for other kinds.
+    ``work`` is the number of operations or bytes that a block handles in one round, or 0 if the
+    figure is not a rate.
     """
 
     kind: str

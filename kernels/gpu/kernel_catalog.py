@@ -46,7 +46,7 @@ _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 
 
 def variant_id(variant: Variant, architecture: str) -> str:
-    """Return ``<dtype>_<op>_<tile>__<architecture>``, which names a variant but no call."""
+    """Return ``<dtype>_<op>_<tile>__<architecture>``, which identifies a variant for all calls."""
     return f"{variant.dtype}_{variant.op}_{variant.tile}__{architecture}"
 
 
@@ -96,7 +96,7 @@ class GpuCatalog(KernelCatalog):
         return super().kind(schema, sizes)
 
     def topology(self, call: Call, size_of: SizeOf) -> OperatorTopology:
-        """Return the topology of a call, with the tiles of the kernels chosen from at run time."""
+        """Return the topology of a call, including the tiles among which the runtime chooses."""
         found = super().topology(call, size_of)
         tiles = (v.tile for v, when in variants_of(call) if size_of(when) > 0)
         return replace(found, tiles=tuple(dict.fromkeys(tiles)))

@@ -51,9 +51,9 @@ def kernel_metadata(
 ) -> tuple[KernelMetadata, ...]:
     """Return the facts of every variant that these architectures support, in table order.
 
-    ``kernels`` restricts the variants to those with these names, or with calls of these names.
-    With an environment, variants that have a :func:`typical_call` are compiled, or taken from the
-    cache, and their facts include resources.  Raises BuildError if compilation fails.
+    ``kernels`` restricts the result to variants with these ids, or for calls of these names.  With
+    an environment, variants that have a :func:`typical_call` are compiled or taken from the cache,
+    and their resources are included.  Raises BuildError if compilation fails.
     """
     found = []
     for level in levels:

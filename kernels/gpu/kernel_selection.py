@@ -124,10 +124,11 @@ def variant_of(call: Call) -> Variant:
 
 
 def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
-    """Return the variants that compute a call, best first, each with an extent.
+    """Return the variants that can compute a call, best first, each with a condition.
 
-    A variant is for sizes at which its extent is positive.  Variants that the call's schedules
-    name come first.  The last variant computes the call on every architecture and at all sizes.
+    The condition is an extent: it holds at sizes at which the extent is positive.  Variants chosen
+    by the call's schedules come first.  The last variant computes the call on every architecture
+    and at all sizes.
     """
     choices = {
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
@@ -420,7 +421,7 @@ def kernel_of(call: Call, variant: Variant) -> str:
 
 
 def key_of(symbol: str) -> int:
-    """Hash a symbol to a positive 62-bit key that identifies the kernel in plans and libraries."""
+    """Return a positive 62-bit hash of a symbol, by which plans and libraries find the kernel."""
     return int.from_bytes(hashlib.sha256(symbol.encode()).digest()[:8], "big") >> 2
 
 
@@ -442,7 +443,7 @@ def kernel_from_name(name: str, chains: Mapping[int, Chain]) -> Kernel:
 
 
 def launches_for(call: Call) -> list[tuple[Launch, str]]:
-    """Return the launches that compute a call, best first, and the symbols of their kernels."""
+    """Return the launches that can compute a call, best first, with their kernels' symbols."""
     return launches_of([(call, variant, when) for variant, when in variants_of(call)])
 
 
@@ -456,7 +457,7 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
 
 
 def for_variant(call: Call, variant: Variant) -> Call:
-    """Return a call without the operands that a variant does not use."""
+    """Return a call without operands that a variant does not take."""
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
     own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)

@@ -38,7 +38,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Window:
-    """Pixels of an image at which a filter starts: one number per side (width, then height).
+    """The pixels of an image at which filters start, as numbers along (width, height).
 
     The first start is ``before`` pixels ahead of the image, in the padding.  The last start is
     ``after`` pixels beyond the last pixel.  Starts are ``steps`` pixels apart.
@@ -54,8 +54,9 @@ class TensorMap:
     """Arguments of ``cuTensorMapEncodeTiled``: a tensor, and the box that one copy transfers.
 
     Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
-    Rows of the box have 128 bytes and are swizzled.  With a ``window``, they are the arguments of
-    ``cuTensorMapEncodeIm2col``: the tensor is an image, and the box has channels and pixels.
+    Rows of the box have 128 bytes and are swizzled.  If there is a ``window``, the fields are
+    arguments of ``cuTensorMapEncodeIm2col`` instead: the tensor is an image, and the box has
+    channels and pixels.
     """
 
     address: int
@@ -172,12 +173,12 @@ def f32(value: float) -> Argument:
 
 
 def constant_buffer_flag(view: View) -> Argument:
-    """Pass 1 if the view's buffer is a constant, which no kernel writes, else 0."""
+    """Pass 1 if the view's buffer is constant while a model runs, else 0."""
     return Argument("fixed", view)
 
 
 def divisor(extent: Extent) -> Argument:
-    """Pass the constants with which kernels divide by an extent by multiplying."""
+    """Pass the constants by which kernels divide by an extent without a division."""
     return Argument("divisor", extent)
 
 
@@ -196,7 +197,7 @@ def divisor_words(d: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel on a grid of blocks with ``threads`` threads and ``shared`` bytes of shared memory.
+    """A kernel on a grid of blocks, each with ``threads`` threads and ``shared`` bytes of memory.
 
     If ``persistent`` is not 0, the grid has at most that many blocks per SM, and each block loops
     over its share of the work.  The launch is used at sizes at which ``when`` is positive.
@@ -211,7 +212,7 @@ class Launch:
     when: Extent = 1
 
     def blocks(self, sizes: Mapping[str, int], sms: int = 132) -> tuple[int, int, int]:
-        """Evaluate the grid for given sizes of the symbols; a grid with a zero is not launched.
+        """Evaluate the grid at these sizes of the symbols; a grid without blocks is not launched.
 
         ``sms`` is the number of SMs, by default that of an H100.  Raises GraphError if the grid
         exceeds CUDA's limits.

@@ -33,10 +33,10 @@ _NEEDS = MappingProxyType({
 
 
 def constant_calls(calls: Sequence[Call], fixed: frozenset[int]) -> list[bool]:
-    """Return for each call whether it runs only once, when a session opens.
+    """Return for each call whether it runs once, when a session opens, and not at every execution.
 
-    Such a call reads constants only.  ``fixed`` are the indices of the inputs that are constants.
-    The runtime applies the same rules.
+    Such a call only reads constants.  ``fixed`` are the indices of constant inputs.  The runtime
+    decides by the same rules.
     """
     once, changing = [True] * len(calls), True
     while changing:

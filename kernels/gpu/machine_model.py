@@ -63,8 +63,8 @@ def machine_of(gpu: Gpu, figures: Measurements, level: str) -> Machine:
 def measured_machine(levels: Sequence[str], environment: Environment | None) -> Machine:
     """Return the cost model of this machine's first GPU, from measurements.
 
-    The model is nominal if ``levels`` are other architectures than that GPU's, or without an
-    environment, for plans that must not depend on the machine.
+    The model is nominal if ``levels`` do not include that GPU's architecture.  It is also nominal
+    without an environment, for plans that must not depend on the machine.
     """
     found = gpus()
     if environment is None or not found or level_of(found[0].capability) not in levels:

@@ -80,9 +80,10 @@ def compile_sources(
     environment: Environment | None = None,
     seconds: float = COMPILE_SECONDS,
 ) -> list[Built]:
-    """Compile every source for every target, in this order; cached objects are reused.
+    """Compile every source for every target; return source by source the object of each target.
 
-    Raises BuildError with the compiler's message if a source does not compile.
+    Objects in the cache are reused.  Raises BuildError with the compiler's message if a source
+    does not compile.
     """
     cache = ObjectCache((environment or Environment()).cache / "cubins")
     identity = repr((find_nvrtc(), nvrtc_main.OPTIONS))

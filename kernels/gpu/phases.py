@@ -53,10 +53,10 @@ _MASK = 1e30
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Rule: round factors and results of an op to 16 bits, unless they leave the type's range.
+    """Store results of an op, and factors of a matmul, in 16 bits, unless values leave the range.
 
     ``ranges`` holds the largest measured magnitude of each value.  Ops between matmuls are rounded
-    too, so that each value is stored once, in one type.
+    as well, so that each value is stored only once, in one type.
     """
 
     dtype: str

@@ -79,9 +79,10 @@ class _Sizes:
 def encode(
     program: Program, chosen: Sequence[Sequence[tuple[Launch, str]]] | None = None
 ) -> tuple[int, ...]:
-    """Encode a program as a plan; launches that are given replace those of its calls.
+    """Encode a program as a plan.
 
-    Raises GraphError if the program exceeds :data:`LIMITS` or uses an unbound size.
+    ``chosen`` are the launches of each call, if not the default ones.  Raises GraphError if the
+    program exceeds :data:`LIMITS` or uses an unbound size.
     """
     if program.loops:
         raise GraphError("A GPU plan cannot contain loops.")

@@ -11,13 +11,13 @@ __all__ = ["IMAGE_SCHEDULES", "TILE_SCHEDULES", "TileSchedule"]
 
 @dataclass(frozen=True)
 class TileSchedule(Schedule):
-    """The tile of a matrix multiplication with up to ``max_rows`` rows, or of a convolution of up
-    to ``max_rows`` images.
+    """The tile of a matmul, or of a convolution, which is computed as a matmul.
 
-    A tile has ``m`` rows and ``n`` columns.  It advances by ``k`` elements of the depth at a time
-    (0: the whole depth), and ``stages`` such steps are in flight.  ``split`` blocks of a cluster
-    share the depth.  ``pingpong`` is 1 if two tiles are multiplied alternately.  If all are 0, the
-    backend's rule chooses the tile.
+    It applies to at most ``max_rows`` rows, or images of a convolution.  A tile has ``m`` rows and
+    ``n`` columns.  It advances by ``k`` elements of the depth at a time (0: the whole depth), and
+    ``stages`` such steps are in flight.  ``split`` blocks of a cluster share the depth.
+    ``pingpong`` is 1 if two tiles are multiplied alternately.  If all are 0, the backend's rule
+    chooses the tile.
     """
 
     max_rows: int

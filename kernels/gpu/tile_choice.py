@@ -167,11 +167,10 @@ def choose_warpgroup_tiles(
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles of warpgroup kernels for a 16-bit matmul; return each with its minimum rows.
 
-    ``batch`` and ``rows`` are 0 if they vary at run time; the rows are then a multiple of
+    ``batch`` and ``rows`` are 0 if they vary at run time; the number of rows is then a multiple of
     ``image``.  Minimum rows are counted over all matrices of the batch.  ``side`` is the minimum
-    length of a side of the weight.  ``steps`` is the length of the epilogue's chain in cheap
-    steps, ``reads`` the number of matrices that it reads.  Returns an empty list if other kernels
-    are better at all sizes.
+    of columns and depth.  The epilogue's chain is as long as ``steps`` cheap steps, and reads
+    ``reads`` matrices.  Returns an empty list if other kernels are better at all sizes.
     """
     known = batch * rows
     fewest = most_few(columns) + 1 if columns >= WIDE else LEAST_MANY
@@ -213,12 +212,15 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
 
 
 def most_few(columns: int) -> int:
-    """Return the maximum rows of a matmul of few rows; ``columns`` is 0 if unknown."""
+    """Return up to how many rows a matmul counts as one of few rows.
+
+    ``columns`` is 0 if unknown.
+    """
     return _FEW_OFWIDE if columns >= WIDE else MOST_FEW
 
 
 def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile]) -> FewTile:
-    """Choose the tile of a matmul of few rows: the best measured, else the best by a model."""
+    """Choose the tile of a matmul of few rows: the fastest measured, else the fastest modelled."""
     found = _MEASURED.get((ceil(rows / 64), columns, depth))
     if found is not None and found in tiles:
         return found
@@ -237,7 +239,7 @@ def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> fl
 def choose_wide_rows(
     rows: int, columns: int, depth: int, tiles: Sequence[FewTile]
 ) -> FewTile | None:
-    """Choose a tile of few rows for a matmul of more rows, if each SM gets one short block.
+    """Choose a few-row tile for a matmul of more rows, if its blocks are short and one per SM.
 
     Returns None if kernels of many rows are better.
     """
@@ -253,11 +255,11 @@ def choose_wide_rows(
 def choose_few_pixels(
     rows: int, columns: int, steps: int, tiles: Sequence[FewTile]
 ) -> tuple[FewTile, int] | None:
-    """Choose the tile of a convolution with few results, and the maximum rows for it.
+    """Choose the tile of a convolution with few results; return the tile and its maximum rows.
 
-    ``rows`` is the number of pixels of an image's result, ``steps`` the number of steps over the
-    depth.  Returns None if no tile lets all blocks be resident at the same time, or if the
-    convolution is bound by arithmetic rather than latency.
+    ``rows`` is the number of pixels of one image's result, ``steps`` that of steps over the depth.
+    Returns None if no tile lets all blocks be resident at the same time, or if the convolution is
+    bound by arithmetic rather than latency.
     """
     found = dict[FewTile, float]()
     for n, split in tiles:

@@ -29,7 +29,7 @@ _FIRST, _LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 class TransposedEpilogue:
-    """Fuse an elementwise op over images into the matmul that computes one of its operands."""
+    """Fuse an elementwise op on images into the matmul that computes one of its operands."""
 
     name = "transposed-epilogue"
 

@@ -39,11 +39,13 @@ def active_tiles(zeros: npt.NDArray[np.bool_]) -> TileSet:
 
 @dataclass(frozen=True)
 class ColumnBlocks(WeightLayout):
-    """Blocks ``[T, columns, steps of k]``, and their map.
+    """The nonzero blocks of a matrix, ``[T, columns, steps of k]``, and a map of their positions.
 
-    The map is a vector of int32 with three parts: the index of the first block of each tile of
-    columns, then the number of blocks; for each tile of columns, the words of a bit mask of the
-    slices of k that have no block; and the L1 map.
+    The map is a vector of int32 with three parts:
+
+    * for each tile of columns the index of its first block, and the number of all blocks
+    * for each tile of columns a bit mask of the slices of k that have no block
+    * the L1 map: ids of the blocks
     """
 
     name: ClassVar[str] = "column_blocks"
@@ -66,7 +68,7 @@ class ColumnBlocks(WeightLayout):
 
     @staticmethod
     def map_of(tiles: TileSet) -> npt.NDArray[np.int32]:
-        """Return the map of active tiles; there must be at least one."""
+        """Return the map of a nonempty set of active tiles."""
         ids, columns = tiles.l1_map, tiles.grid[1]
         rows = tiles.l2_table[ids]
         slices = len(tiles.l2_table) // columns

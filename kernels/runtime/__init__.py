@@ -27,7 +27,7 @@ RUNTIME_SOURCE = "tsr.cpp"
 
 
 def header(folder: Path, name: str) -> str:
-    """Read a header: the backend's own in ``folder`` if it exists, else the shared one."""
+    """Read a header: from the backend's ``folder`` if it has one, else the shared header."""
     own, shared = folder / name, _SHARED.parent / name
     return (own if own.exists() else shared).read_text()
 

@@ -28,9 +28,9 @@ _DIFFERENCE = Chain((FULL, ROW), (Step("sub", (0, 1)),), (2,))
 def lower_norm_in_blocks(
     v: RegionValues, p: ChannelNormParams, operands: Sequence[int], result: int
 ) -> None:
-    """Emit the statistics, and defer ``(x − mean) · factor + β`` to the reader.
+    """Emit the statistics of a norm; its consumer computes ``(x − mean) · factor + β``.
 
-    factor = ``γ / √(mean square + ε)``.
+    factor is ``γ / √(variance + ε)``, or with the mean square of x if the norm subtracts no mean.
     """
     source = v.block(operands[0])
     each = v.layout.channels(result) // p.groups

@@ -48,7 +48,10 @@ def channel_tail(channels: int) -> int:
 
 @dataclass(frozen=True)
 class BlockedValue:
-    """A value of ``channels`` channels in a buffer of ``capacity`` blocks, from ``first`` on."""
+    """A value in channel blocks: ``channels`` channels from block ``first`` of a buffer on.
+
+    The buffer has ``capacity`` blocks.
+    """
 
     buffer: Buffer
     batch: Extent
@@ -80,17 +83,17 @@ class BlockedValue:
         return product(self.shape)
 
     def part(self, first: int, channels: int) -> BlockedValue:
-        """``channels`` channels from channel ``first`` on, a multiple of the block size."""
+        """Return the value's channels [first, first + channels); ``first`` must begin a block."""
         return replace(self, channels=channels, first=self.first + first // self.block)
 
     def with_block(self, block: int) -> BlockedValue:
-        """Return the same buffer in blocks of ``block`` channels."""
+        """Return the value seen in blocks of ``block`` channels; the buffer stays the same."""
         capacity = self.capacity * self.block // block
         return replace(self, capacity=capacity, numbers=block, block=block)
 
     @property
     def padded(self) -> View:
-        """The value with its halo, as kernel calls write it."""
+        """Return the view of the value and its whole halo."""
         return self.view(self.halo)
 
     def view(self, pads: Halo = (0, 0, 0, 0)) -> View:
@@ -111,7 +114,10 @@ class BlockedValue:
 def matching_views(
     source: BlockedValue, target: BlockedValue, pads: Halo = (0, 0, 0, 0)
 ) -> tuple[View, View]:
-    """Views of two values of equal size, ``pads`` of their halos included, with equal dims."""
+    """Return views of two values of equal size, with equal dims even if their blocks differ.
+
+    Both views include ``pads`` of the halo.
+    """
     views = source.view(pads), target.view(pads)
     if source.block == target.block:
         return views

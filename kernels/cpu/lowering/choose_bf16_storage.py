@@ -39,10 +39,11 @@ __all__ = ["StoredTypes", "accepts_nchw32c"]
 class StoredTypes:
     """The element types that a region's values are stored in.
 
-    ``only``: values stored only in bf16; ``too``: stored in both types; ``views``: results that
-    are reshaped aliases of their operand; ``apart``: parts whose type differs from that of their
-    concatenation, so that they cannot share its buffer; ``nchw32c``: members of ``only`` that are
-    stored in nchw32c.
+    * ``only``: values stored only in bf16
+    * ``too``: values stored both in float32 and in bf16
+    * ``views``: results that are reshaped aliases of their operand
+    * ``apart``: parts of a concatenation that cannot share its buffer, as its type is another
+    * ``nchw32c``: members of ``only`` that are stored in nchw32c
     """
 
     only: frozenset[int]
@@ -142,7 +143,7 @@ def _only(
 
 
 def accepts_nchw32c(params: ConvParams) -> bool:
-    """Return whether the kernel can add operands and write its result in nchw32c."""
+    """Return whether a convolution's kernel accepts nchw32c for added operands and results."""
     return isinstance(params.layout, Filters) and params.layout.nchw32c and params.groups == 1
 
 

@@ -56,7 +56,7 @@ def _reads_blocks(params: OpParams) -> bool:
 
 
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
-    """Return True if the statistics of a norm's groups can be computed from those of lanes."""
+    """Return True if each group of a norm has a divisor or a multiple of a block's channels."""
     if not params.groups or params.rank not in (3, 4):
         return False
     each = channels // params.groups
@@ -67,10 +67,12 @@ def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
 class RegionLayout:
     """The memory layout of each value of a region.
 
-    ``blocked`` values lie in nchw16c or nchw32c, ``channels_last`` ones in ``[N, H, W, C]``.
-    ``within`` maps a value to the one whose buffer it shares and to its first channel there,
-    ``around`` a bordered value to the one that it surrounds.  Values in ``apart`` do not share
-    the buffer of a concatenation.
+    * ``blocked``: values in nchw16c or nchw32c
+    * ``channels_last``: values in ``[N, H, W, C]``
+    * ``within``: by value that is part of a buffer, the value that owns the buffer, and the first
+      channel there
+    * ``around``: by value with a border, the value inside the border
+    * ``apart``: parts of a concatenation that have a buffer of their own
     """
 
     specs: Sequence[TensorSpec]
@@ -160,10 +162,10 @@ class RegionLayout:
         return bool(whole) and all(self.lies_over(v, value) for v in step.operands)
 
     def lies_over(self, value: int, full: int) -> str:
-        """Return the kind of operand ``value`` over blocked ``full``; empty if it has none of:
+        """Return how ``value`` broadcasts to the blocked value ``full``; empty if it does not.
 
-        ``full`` (rows or columns may repeat), ``row`` (one number per channel), ``col`` (one per
-        position) or ``scalar``.
+        The kinds are ``full`` (rows or columns may repeat), ``row`` (one number per channel),
+        ``col`` (one per position) and ``scalar``.
         """
         shape, wide = self.specs[value].shape or (), self.specs[full].shape or ()
         if shape == wide:

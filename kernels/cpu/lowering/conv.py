@@ -50,8 +50,8 @@ def lower_conv(
 ) -> None:
     """Emit the call of one convolution, by its filter layout.
 
-    ``scaled``: the input is a product that is folded into the filters instead of computed.
-    Raises GraphError for a filter layout that no CPU kernel reads.
+    With ``scaled``, the call reads the unscaled source, and the channel scales are folded into the
+    filters.  Raises GraphError for a filter layout that no CPU kernel reads.
     """
     if isinstance(p.layout, PointwiseFilters):
         _panels(v, p, operands, result)

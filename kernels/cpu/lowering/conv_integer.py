@@ -23,7 +23,7 @@ __all__ = ["lower_conv_integer"]
 def lower_conv_integer(
     w: RegionWriter, p: ConvIntegerParams, operands: Sequence[Slot], results: Sequence[Slot]
 ) -> None:
-    """Emit ``conv_nhwc``, or a product if pointwise and the channels fill lanes of four."""
+    """Emit ``conv_nhwc``; for a pointwise convolution of 4·n channels emit a matrix product."""
     assert isinstance(p.layout, Int8Panels)
     rows = product(results[0].shape[:-1])
     weight = View.dense(operands[1].buffer, p.layout.shape(p.k, p.n))

@@ -36,7 +36,7 @@ def lower_elementwise(
 
 
 def part_views(p: ConcatParams, shapes: Sequence[Shape], result: Slot) -> list[View]:
-    """The view of each part within ``result``; ``shapes`` are those of the operands."""
+    """Return the view of each part within ``result``; ``shapes`` are the operands' shapes."""
     return _stretches(p, shapes, View.dense(result.buffer, p.common(shapes)))
 
 

@@ -19,9 +19,10 @@ MOST_GUARDED = 255
 
 
 def lower_guard(specs: Sequence[TensorSpec]) -> Program:
-    """Compare tensors of these specs, then their references, bytewise; the result is bool ``[1]``.
+    """Build a program that compares tensors bytewise with references; its result is bool ``[1]``.
 
-    Raises ValueError for none, more than :data:`MOST_GUARDED`, or a size that is not a number.
+    Inputs are the tensors, of these specs, then their references.  Raises ValueError if there are
+    no specs or more than :data:`MOST_GUARDED`, or if a size is symbolic.
     """
     if not 0 < len(specs) <= MOST_GUARDED:
         raise ValueError(f"a guard compares 1 to {MOST_GUARDED} tensors, not {len(specs)}")

@@ -26,9 +26,10 @@ _CHANNELS_LAST = (0, 2, 3, 1)
 def written_by_pad(
     p: RegionParams, layout: RegionLayout, reads: Mapping[int, int]
 ) -> frozenset[int]:
-    """Blocked results of ``spread`` steps whose only consumer is a pad, which writes them itself.
+    """Return blocked results of ``spread`` steps that are never stored.
 
-    ``reads`` counts the steps that read a value.
+    Their only consumer is a pad, which computes and writes them.  ``reads`` maps each value to the
+    number of steps that read it.
     """
     value, spread, found = p.inputs, set[int](), set[int]()
     for step in p.steps:

@@ -90,9 +90,10 @@ _NARROW = ("bf16", "int16")
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
-    """Lower one fused region to a program; its scratch is planned for the graph's bindings.
+    """Lower one fused region to a program.
 
-    Raises TypeError for a region that is not fused.
+    Its scratch is planned for the sizes that the graph's bindings give.  Raises TypeError for a
+    region that is not fused.
     """
     if not region.fused:
         raise TypeError(f"{region.op} is not a fused region")

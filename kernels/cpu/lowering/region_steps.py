@@ -51,9 +51,9 @@ def lower_region(
     results: Sequence[Slot],
     lower: Lower,
 ) -> None:
-    """Lower a region; ``lower`` emits the steps that take plain values only.
+    """Emit the calls of a region's steps; ``lower`` does so for ops that have no blocked form.
 
-    Raises NotTileable if the calls of a row tile are not tileable.
+    Raises NotTileable if the region asks for row tiles and a call cannot be tiled.
     """
     specs = p.infer_all([s.spec for s in operands])
     targets = dict(zip(p.results, results, strict=True))

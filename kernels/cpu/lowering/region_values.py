@@ -36,7 +36,10 @@ __all__ = ["ChannelShuffle", "DeferredChain", "RegionValues", "copy", "with_four
 
 @dataclass(frozen=True)
 class ChannelShuffle:
-    """Channels from ``first`` on of the concatenated ``parts``, shuffled in ``groups``."""
+    """A range of channels of a concatenation, after a channel shuffle.
+
+    The concatenated ``parts`` are shuffled in ``groups``; the range starts at channel ``first``.
+    """
 
     parts: tuple[int, ...]
     groups: int = 1
@@ -45,9 +48,9 @@ class ChannelShuffle:
 
 @dataclass(frozen=True)
 class DeferredChain:
-    """A deferred elementwise ``chain`` of a blocked value and per-channel vectors.
+    """An elementwise ``chain`` of a blocked value and per-channel vectors, not yet computed.
 
-    Each of ``rows`` is a vector and whether it differs per image.
+    ``rows`` has each vector, and whether it differs from image to image.
     """
 
     source: int
@@ -59,11 +62,11 @@ class DeferredChain:
 class RegionValues:
     """The values of a region during lowering, each in one or more layouts.
 
-    ``dense``: plain contiguous slots; ``views``: other strided views ``[N, C, …]``; ``targets``:
-    slots of the region's results.  ``blocks``, ``bf16``, ``int16`` and ``bf16x2`` hold blocked
-    values by element type, ``dsts`` where blocked values are to be written.  ``shuffled`` and
-    ``shifted`` are deferred until a step reads them; ``written_by_pad`` values are described in
-    ``spread`` and written by their only consumer, a pad.
+    * ``dense``: contiguous tensors; ``views``: other strided views ``[N, C, …]``
+    * ``blocks``, ``bf16``, ``int16``, ``bf16x2``: blocked values, by element type
+    * ``targets``: the region's results; ``dsts``: destinations of blocked values
+    * ``shuffled``, ``shifted``: values that are computed when a step first reads them
+    * ``written_by_pad``: values that their only consumer, a pad, computes as ``spread`` describes
     """
 
     w: RegionWriter
@@ -209,7 +212,7 @@ class RegionValues:
         return self.bf16x2[value]
 
     def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
-        """The value in the blocked layout, in 16-bit integers, and the scale of each image."""
+        """Return the value in blocks of int16, and the scale of each image."""
         source = self.block(value)
         if value not in self.int16:
             made = self._like(source, DType.I16)
@@ -255,9 +258,10 @@ class RegionValues:
         )
 
     def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
-        """View a chain's operand over a blocked value's interior.
+        """View an operand of a chain over the interior ``target`` of the blocked value ``full``.
 
-        ``lanes``: the channels of a full operand must be contiguous, as convolutions need them.
+        If ``lanes``, an operand with as many channels as ``full`` has them in contiguous lanes, as
+        convolutions need.
         """
         kind = self.layout.lies_over(value, full)
         if kind == "full" and self.shape(value) != self.shape(full):
@@ -285,7 +289,7 @@ class RegionValues:
         return per_channel(slot, batches, self.layout.channels(full), target)
 
     def by_channel(self, value: int, full: int) -> tuple[Slot, bool]:
-        """One number per channel, padded to whole blocks, and whether it differs per image."""
+        """Return a per-channel vector in whole blocks, and whether it differs per image."""
         channels, shape = self.layout.channels(full), self.shape(value)
         batches = len(shape) == len(self.shape(full)) and shape[0] != 1
         slot = self.slot(value)

@@ -59,9 +59,9 @@ class Slot:
 
 @dataclass
 class RegionWriter:
-    """Builder of a program: local symbols, temporaries, calls and loops.
+    """Builder of the program of one region; ``symbols`` are local to the program.
 
-    ``carried`` are the loop-carried temporaries.
+    ``carried`` holds the temporaries whose rows are kept for the next iteration of a loop.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -95,7 +95,7 @@ class RegionWriter:
         return specs[buffer.index].dtype or DType.F32
 
     def done(self, sizes: Mapping[str, int]) -> Program:
-        """Build the program; ``ttg.arena`` plans its scratch for ``sizes`` of its symbols."""
+        """Build the program; its scratch is laid out for ``sizes``, the values of its symbols."""
         loops = [(loop.first, loop.last) for loop in self.loops]
         used: dict[Buffer, list[int]] = {}
         for i, call in enumerate(self.calls):

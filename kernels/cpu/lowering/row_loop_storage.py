@@ -42,11 +42,11 @@ LINES, ROWS = 2, 0
 
 @dataclass(frozen=True)
 class RowsNeeded:
-    """Rows of a result needed for the first ``e`` rows of the loop's last result: a·e + b.
+    """Number of rows of a result needed for ``e`` rows of the loop's last result: a·e + b.
 
-    ``first`` is the first row an iteration reads; it computes that row unless a previous
-    iteration left it.  If ``rounded``, computation may start earlier, at a multiple of
-    the granularity.
+    ``rows`` is the number of all rows of the result.  ``first`` is the first row that an iteration
+    reads, and computes unless an earlier iteration left it in the buffer.  If ``rounded``, the
+    first row computed is rounded down to a multiple of the granularity.
     """
 
     a: int
@@ -103,7 +103,12 @@ class PreviousIterationExtent:
 def rows_needed(
     call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsNeeded, RowsRead, int]]
 ) -> RowsNeeded | None:
-    """Rows of a call that the readers of its results need."""
+    """Return the rows of a call's result that ``readers`` need; None if there are no readers.
+
+    A reader has the rows needed of its own result, its access range, and the row of the buffer at
+    which its view begins.  ``rows`` is the number of rows of the call's result, ``top`` the number
+    of zero rows above it.  Raises NotTileable if readers advance at different rates.
+    """
     granularity = granularity_of(call)
     found, firsts = [], list[Extent]()
     for need, access, at in readers:
@@ -123,11 +128,12 @@ def rows_needed(
 
 @dataclass
 class LoopValue:
-    """A buffer that calls of the loop write, with the calls that read it.
+    """A buffer that the loop's calls write, and the calls that read it.
 
-    ``top``: rows of zeros above the value; ``lines``: rows of the buffer; ``step``: elements
-    between two rows; ``capacity``: rows the buffer shrinks to (None: it stays whole);
-    ``parallel``: no rows are carried over to the next iteration.
+    * ``top``: rows of zeros above the value; ``lines``: all rows of the buffer
+    * ``step``: elements from one row to the next
+    * ``capacity``: rows of the shrunken buffer; None if the buffer keeps all its rows
+    * ``parallel``: no iteration uses rows of the previous one
     """
 
     view: View
@@ -145,7 +151,7 @@ class LoopValue:
         return len(self.view.dims) == 5
 
     def window(self, e: str) -> Extent:
-        """The first row of the buffer that an iteration starting at row ``e`` touches."""
+        """The first row of the buffer that an iteration starting at row ``e`` reads or writes."""
         rows = [plus(times(n.begin(e, self.parallel), r.stride), at) for n, r, at in self.readers]
         first = rows[0]
         for other in rows[1:]:
@@ -160,7 +166,7 @@ class LoopValue:
         return plus(self.need.begin(e, self.parallel), self.top)
 
     def read(self, e: str) -> Extent:
-        """The end of the rows that are read to compute rows up to ``e``."""
+        """The end of the buffer's rows that are read to compute the loop's rows up to ``e``."""
         ends = [_reads(n, r, at, e) for n, r, at in self.readers]
         end = ends[0]
         for other in ends[1:]:

@@ -31,7 +31,10 @@ class NotTileable(ValueError):
 
 @dataclass(frozen=True)
 class RowsRead:
-    """Rows [n0, n1) of a result need rows [n0·stride, (n1 − 1)·stride + span) of a view."""
+    """The access range of a view: the rows of it that a call reads for rows [n0, n1) of a result.
+
+    These are rows [n0·stride, (n1 − 1)·stride + span).
+    """
 
     stride: int = 1
     span: int = 1

@@ -74,8 +74,11 @@ def _integers(request: PlanRequest) -> tuple[Phase, ...]:
 
 
 def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
-    """Return the rules that compute a product without its dense matrix, and one that skips parts
-    of attention: those outside a window, or those that a constant mask drops."""
+    """Return the rules that exploit zero blocks, low rank and masks.
+
+    The rules for matrices avoid the dense product.  The last rule lets attention skip positions:
+    those outside a requested window, else those that a constant mask excludes.
+    """
     chosen, precision, twice = request.compressed, request.precision, _twice(request)
     blocks = BLOCKS[1:] if precision == "bf16" else BLOCKS  # bf16 interleaves pairs of k
     few = FEW_ROWS if precision == "fp32" else 1

@@ -60,7 +60,8 @@ _MOST_STORED = 0.9
 class BlockSparseGemm(PatternPass):
     """Store only the nonzero blocks of a product's matrix.
 
-    ``twice``: do so even if other nodes need the dense matrix, which is then stored as well.
+    If ``twice``, the rule also applies if other nodes need the dense matrix; it is then stored as
+    well.
     """
 
     scan: WeightScan = field(default_factory=WeightScan)
@@ -92,7 +93,7 @@ class BlockSparseGemm(PatternPass):
 
 @dataclass(frozen=True)
 class TiledGemm(PatternPass):
-    """Store and visit exactly the tiles that were set by hand for a product's matrix."""
+    """Store and multiply only those tiles of a product's matrix that the user declared by hand."""
 
     blocks: tuple[int, ...] = BLOCKS
     name: str = "tiled-gemm"
@@ -174,7 +175,7 @@ def _skipping(
 
 
 def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:
-    """The matrix of a product if it holds the model's own numbers and may be replaced."""
+    """Return the matrix of a product, None unless it is made of initializers and replaceable."""
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
     return replaceable_matrix(graph, region, twice)
@@ -190,14 +191,14 @@ def why_dense(graph: TileGraph, region: Region, twice: bool) -> Reason:
 
 
 def without_scatter(graph: TileGraph) -> str:
-    """The reason why function bodies cannot scatter stored numbers; empty if they can."""
+    """Return why the opset cannot express a scatter of the stored blocks; empty if it can."""
     if graph.opset >= SCATTER_SINCE:
         return ""
     return f"opset {graph.opset} has no ScatterND; {SCATTER_SINCE} is the first"
 
 
 def sources_of(graph: TileGraph, region: Region) -> list[Weight]:
-    """The constants of the model that a product's matrix is computed from."""
+    """The initializers that a product's matrix is computed from."""
     values = (n.inputs[1] for n in region.nodes if n.op in ("MatMul", "Gemm"))
     found = [graph.weight(v) for v in values]
     return [w for w in found if w is not None]

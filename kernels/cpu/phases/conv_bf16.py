@@ -43,9 +43,10 @@ __all__ = ["ConvBf16", "DepthwiseBf16"]
 
 @dataclass(frozen=True)
 class ConvBf16(PatternPass):
-    """Let a convolution read blocked values in bf16; filters in channel blocks become bf16 too.
+    """Let a convolution read blocked values in bf16.
 
-    ``nchw32c``: read 32-channel blocks where the producer can write them.
+    Filters in channel blocks are rounded to bf16; depthwise filters stay as they are.  If
+    ``nchw32c``, the convolution reads blocks of 32 channels where the producer can write them.
     """
 
     nchw32c: bool = False
@@ -84,7 +85,7 @@ class ConvBf16(PatternPass):
 
 @dataclass(frozen=True)
 class DepthwiseBf16(PatternPass):
-    """Round the filters of a depthwise convolution that reads bf16."""
+    """Round the filters of a depthwise convolution that already reads x in bf16."""
 
     name: str = "depthwise-bf16"
     patterns = (conv,)

@@ -30,9 +30,9 @@ _MOST_TAPS = 25
 
 @dataclass(frozen=True)
 class ConvInt16(PatternPass):
-    """Let a dense convolution between blocked values multiply 16-bit integers.
+    """Let a dense convolution of blocked values multiply int16 numbers.
 
-    ``transformed``: only apply to convolutions that Winograd's transform applies to.
+    If ``transformed``, the rule only applies where the Winograd transform also applies.
     """
 
     transformed: bool = False

@@ -35,7 +35,10 @@ BITS, BLOCK = 4, 32
 
 @dataclass(frozen=True)
 class GemmInt4(PatternPass):
-    """Store the matrix of a product in 4-bit codes; ``calibrated`` holds roundings by name."""
+    """Store the matrix of a product in 4-bit codes.
+
+    ``calibrated`` maps names of matrices to the rounding that calibration chose.
+    """
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "gemm-int4"

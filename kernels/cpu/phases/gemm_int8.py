@@ -210,8 +210,11 @@ def _row(weight: Weight) -> Floats:
 
 
 def with_rescaling(epilogue: Chain | None, more: Sequence[str]) -> Chain:
-    """Return a chain that multiplies sums by operands of the kinds ``more`` and continues with
-    ``epilogue``; if ``more`` has two rows, the last one is added instead."""
+    """Return a chain that rescales the integer sums of a product, and continues with ``epilogue``.
+
+    The sums are multiplied by operands of the kinds ``more``; if two of these are rows, the last
+    operand is a bias that is added instead.
+    """
     kinds = (FULL, *more)
     bias = more.count(ROW) == 2
     factors = len(more) - bias

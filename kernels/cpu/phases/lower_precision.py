@@ -142,8 +142,8 @@ def _attention(op: Any, q: Any) -> Any:
 class AttentionBf16(PatternPass):
     """Let attention multiply bf16.
 
-    Operands come in bf16 from the products that compute them; float32 ones are rounded by the
-    kernel, unless only a few queries read them, as with a key cache.
+    Operands are stored in bf16 by the products that compute them.  The kernel rounds operands that
+    are float32, but not if only a few queries read them, as with a key cache.
     """
 
     name: str = "attention-bf16"
@@ -169,7 +169,7 @@ class AttentionBf16(PatternPass):
 def rounded_as_read(rule: str, region: Region, step: bool = False, **changes: Any) -> Rewrite:
     """Return a rewrite that makes ``changes`` to a region's parameters.
 
-    Its kernel then rounds operands when it reads them.
+    With these, the region's kernel rounds float32 operands when it reads them.
     """
     lower = dataclasses.replace(region.params, **changes)
     new = fused_region(rule, lower, region.operands, region.results, [region])
@@ -326,7 +326,7 @@ def _lowered(
 
 
 def no_bf16(graph: TileGraph) -> str | None:
-    """The reason why a graph's opset rules out bf16, or None."""
+    """Return why a graph's opset cannot express bf16; None if it can."""
     if graph.opset >= BF16_SINCE:
         return None
     return f"opset {graph.opset} has no bf16; {BF16_SINCE} is the first"

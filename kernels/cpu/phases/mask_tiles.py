@@ -36,7 +36,7 @@ _MOST_LEFT = 0.9
 
 @dataclass(frozen=True)
 class MaskTiles:
-    """Give attention the map of the tiles in which its constant mask keeps a key."""
+    """Give attention a map of the tiles of scores in which its constant mask keeps any key."""
 
     name: str = "mask-tiles"
 

@@ -34,9 +34,10 @@ PACK_MATRICES = "pack-matrices"
 
 @dataclass(frozen=True)
 class PackMatrices:
-    """Pack a product's matrix into panels; ``twice``: even if other nodes need the plain one.
+    """Pack a product's matrix into panels.
 
-    If ``at_load``, nodes of the model pack it, and the plain matrix stays in the model.
+    If ``twice``, also if other nodes need the unpacked matrix.  If ``at_load``, nodes in the model
+    pack it when a session opens; the model keeps the unpacked matrix.
     """
 
     twice: bool = False

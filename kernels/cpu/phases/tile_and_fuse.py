@@ -33,7 +33,10 @@ _OPEN = "{!r} has inputs whose sizes are known only at run time"
 
 @dataclass(frozen=True)
 class TileAndFuse:
-    """Tile and fuse for symbol values ``sizes`` and memory ``levels``, innermost level first."""
+    """Split a program into row tiles that fit into memory ``levels``, innermost level first.
+
+    ``sizes`` are the values of symbols for which the tiles are planned.
+    """
 
     sizes: Mapping[str, int]
     levels: Sequence[MemoryLevel]

@@ -71,7 +71,10 @@ class CpuScheduleSpace(HostTimed):
         return profile.l3 or profile.l2 or _UNKNOWN_CACHE
 
     def usual_gain(self, case: Case) -> float:
-        """Return the share that the best schedules of recorded cases of this kind save."""
+        """Return the share of its time that the best schedule of such a case usually saves.
+
+        Shares come from recorded cases.
+        """
         problem, usual = case.problem, super().usual_gain(case)
         if isinstance(problem, TaskProblem):
             return _USUAL_GAINS.get(problem.op, usual)
@@ -136,7 +139,7 @@ class CpuScheduleSpace(HostTimed):
         return kind(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
-        """All distinct schedules of a case; the default's value comes first on every axis."""
+        """Return all distinct schedules of a case; each axis begins with its default value."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.space_of(case, level, on)
         if isinstance(case.problem, TaskProblem):
@@ -152,7 +155,7 @@ class CpuScheduleSpace(HostTimed):
         return gemm_space.schedule_of(case, config)
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
-        """Predicted µs of one call on ``threads`` cores, weights cold."""
+        """Predicted µs of one call on ``threads`` cores, with the weights not in cache."""
         if isinstance(case.problem, ConvProblem):
             return conv_space.modelled_us(case, schedule, level, threads)
         if isinstance(case.problem, TaskProblem):
@@ -164,7 +167,7 @@ class CpuScheduleSpace(HostTimed):
         return size / DRAM_GBS * 1e-3
 
     def text_of(self, problem: Problem, level: str) -> str:
-        """Digest of all source text of the measured code."""
+        """Digest of all source text that the timing of a problem depends on."""
         return measured_source_digest(_own(problem), level)
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:

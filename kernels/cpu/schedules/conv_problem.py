@@ -28,7 +28,7 @@ TILE: Mapping[str, str] = MappingProxyType(
 class BlockedOperand:
     """A blocked operand ``[images, blocks, rows, columns, lanes]``.
 
-    ``dims`` are those of one image; ``strides``, in elements, begin with the stride of images.
+    ``dims`` omits the axis of images; ``strides``, in elements, includes it.
     """
 
     dims: tuple[int, int, int, int]
@@ -149,7 +149,7 @@ class ConvProblem:
 
     @property
     def channels(self) -> int:
-        """Input channels, rounded up to whole blocks if there are several groups."""
+        """Number of input channels, rounded up to whole blocks if there are several groups."""
         if self.depthwise:
             return self.filters
         last: int = self.attributes["ic_tail"] if self.groups == 1 else BLOCK
@@ -167,7 +167,7 @@ class ConvProblem:
         return 2.0 * rows * prod(self.outputs) * self.filters * taps
 
     def moved(self, rows: int) -> float:
-        """Bytes of the filters, x and y for ``rows`` images, each counted once."""
+        """Bytes of the filters, x and y of ``rows`` images; each byte is counted once."""
         size = DType[self.x.dtype].size * self.x.span + DType[self.y.dtype].size * self.y.span
         return self.weight_bytes + float(rows * size)
 

@@ -52,11 +52,11 @@ _LINE_TASK, _LINE_UNITS, _OWN_LINES = 64 << 10, 16 << 10, 256
 class TaskGrid:
     """The tiles and tasks that a schedule leads to.
 
-    ``lines``, ``pixels``: rows and outputs of the widest tile; ``tiles``: tiles per image;
-    ``part``: input blocks summed at once; ``h_tasks``: tasks along an image; ``columns``: groups
-    of output channels; ``per_task``: such groups per task.
-
-    For Winograd, ``tiles`` counts rows of tiles, and all threads share a single task.
+    * ``lines``, ``pixels``: rows and outputs per row of the largest tile
+    * ``tiles``: tiles per image; rows of tiles for Winograd, where all threads share a single task
+    * ``part``: input-channel blocks that are summed before sums are stored
+    * ``h_tasks``: tasks along an image
+    * ``columns``: register-tile columns of output channels; ``per_task``: those of one task
     """
 
     lines: int
@@ -73,9 +73,10 @@ class TaskGrid:
 
 
 def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchSpace:
-    """All schedules that cut a case differently, the library's choice first.
+    """Return all schedules that divide a case into different tasks, the library's choice first.
 
-    Seeds are coarse and fine cuts, and those that suit the caches of the architecture ``on``.
+    The search starts with coarse and fine divisions, and with those that suit the caches of the
+    processor family ``on``.
     """
     problem = _convolution(case)
     h_tasks = [b for b in _H_TASKS if b <= _tile_rows(problem)]
@@ -287,8 +288,9 @@ def _step(problem: ConvProblem) -> int:
 def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
     """Predicted µs of one convolution on ``threads`` cores, with the filters not in cache.
 
-    The slowest thread's share of the compute time and of the transfers that computing does not
-    hide, plus rereading the filters for each further task and the input for each further column.
+    The time is that of the slowest thread: its compute time, the transfers that computing does not
+    hide, and what is read again, which is filters for each further task and the input for each
+    further column of output channels.
     """
     assert isinstance(schedule, ConvSchedule)
     problem, work = _convolution(case), divide_into_tasks(case, schedule, isa)

@@ -44,10 +44,12 @@ _TUNED_LAYOUTS = ("panels", "kn", *IN_PAIRS, SPLIT, BYTES)
 class GemmProblem:
     """One product for any number of rows: ``y[M,N] = epilogue(x[M,K] · w + bias)``.
 
-    ``layout`` is the weight layout, as in the call's attribute, other than ``nk``.  For bf16x2,
-    ``k`` includes padding.  ``parts`` are the widths of the results if the columns are split over
-    several; their sum is ``n``.  For int8, ``x_type`` is the element type of x; ``given_zero``
-    says that its zero point is an operand, ``own_zeros`` that columns of w have zero points.
+    * ``layout``: weight layout, named as in the call's attribute; never ``nk``
+    * ``k``: depth, padded for bf16x2
+    * ``parts``: widths of the results, which add up to ``n``; empty for a single result
+    * ``x_type``, only for int8: element type of x
+    * ``given_zero``, only for int8: the zero point of x is an operand
+    * ``own_zeros``, only for int8: columns of w have zero points
     """
 
     k: int
@@ -85,7 +87,7 @@ class GemmProblem:
 
     @property
     def defaults(self) -> tuple[Schedule, ...]:
-        """The schedule of each class of row counts."""
+        """Return the default schedules, one for each range of row counts."""
         return GEMM_SCHEDULES
 
     @property
@@ -106,7 +108,7 @@ class GemmProblem:
 
     @property
     def stages(self) -> str:
-        """Name of the schedule field that prefetches the next weights."""
+        """Name of the schedule field that turns on weight prefetching."""
         return "prefetch"
 
     def rows_of(self, dims: Sequence[int]) -> int:
@@ -118,7 +120,7 @@ class GemmProblem:
         return 2.0 * rows * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Bytes of the weights, x and the results for ``rows`` rows, each counted once."""
+        """Bytes of the weights, x and the results for ``rows`` rows; each byte is counted once."""
         x = 1.0 if self.layout == BYTES else 4.0
         return self.weight_bytes + rows * (x * self.k + 4.0 * self.n)
 

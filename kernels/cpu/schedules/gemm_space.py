@@ -50,7 +50,11 @@ below which work is not divided, floats that stay in cache."""
 
 @dataclass(frozen=True)
 class TaskDivision:
-    """Tasks of a schedule: register-tile columns, columns per task, row chunks, prefetching."""
+    """How a schedule divides a product into tasks.
+
+    ``columns`` is the number of register-tile columns, ``per_group`` those of one task; ``chunks``
+    is the number of row ranges.  ``prefetch`` says whether the next weights are prefetched.
+    """
 
     columns: int
     per_group: int
@@ -162,8 +166,8 @@ matrix tiles relative to one vector unit."""
 def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
     """Predicted µs of one product on ``threads`` cores, with the weights not in cache.
 
-    The slowest thread's share of the compute time and of the weights' transfer that computing
-    does not hide, plus rereading the weights for each further row chunk.
+    The time is that of the slowest thread: its compute time, the transfer of weights that
+    computing does not hide, and rereading the weights for each further range of rows.
     """
     assert isinstance(schedule, GemmSchedule)
     work, problem = divide_into_tasks(case, schedule, isa), _product(case)

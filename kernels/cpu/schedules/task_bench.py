@@ -85,7 +85,10 @@ class _Bench:
 
 
 def contents_of(problem: TaskProblem) -> dict[int, Array]:
-    """Contents of inputs that cannot be arbitrary: evenly spread indices of stored blocks."""
+    """Return contents for the one input that cannot be arbitrary: the indices of stored blocks.
+
+    The indices are spread evenly over the matrix.  Returns an empty dict if the problem has none.
+    """
     if not (found := problem.named.get(_INDEX)):
         return {}
     (w,), (x,) = problem.named["w"], problem.named["x"]

@@ -35,7 +35,7 @@ _DUMMY_BYTES = 64
 
 @dataclass(frozen=True)
 class Strided:
-    """A view without its buffer and offset; ``dtype`` is the name of its element type."""
+    """Dims and strides of a view, in elements, and the name of its element type."""
 
     dims: tuple[Extent, ...]
     strides: tuple[Extent, ...]
@@ -43,7 +43,7 @@ class Strided:
 
     @property
     def span(self) -> Extent:
-        """Elements from the first to the last, both included."""
+        """Number of elements from the first to the last, inclusive."""
         steps = (
             combine("mul", combine("sub", dim, 1), stride)
             for dim, stride in zip(self.dims, self.strides, strict=True)
@@ -56,7 +56,7 @@ class Strided:
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """One call for any number of rows; ``views`` are those of the call (None: absent)."""
+    """One call for any number of rows; a view is None if the call omits the operand."""
 
     op: str
     multiplies: str
@@ -126,7 +126,7 @@ class TaskProblem:
         return ""
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """The number of rows of a call whose first view has these dims; 0 for another batch."""
+        """Number of rows of a call whose first view has these dims; 0 if its batch differs."""
         if self.op == "attention":
             return dims[2] if dims[0] == self.named["q"][0].dims[0] else 0
         return prod(dims[:-1])
@@ -136,14 +136,14 @@ class TaskProblem:
         return CATALOG.topology(self.call, partial(evaluate, bindings={ROWS: rows}))
 
     def flops(self, rows: int) -> float:
-        """Operations of its products, and one for every step of its expression."""
+        """Return the operations of the products, plus one per result and step of the chain."""
         topology = self.topology(rows)
         steps = len(self.epilogue.steps) if self.epilogue else 0
         results = float(topology.batch * topology.m * topology.n)
         return (topology.flops if self.op != "elementwise" else 0.0) + steps * results
 
     def moved(self, rows: int) -> float:
-        """Bytes of all operands and results, each counted once."""
+        """Bytes of all operands and results; each byte is counted once."""
         bound = {ROWS: rows}
         return sum(evaluate(v.span, bound) * DType[v.dtype].size for v in self.views if v)
 
@@ -176,10 +176,10 @@ class TaskProblem:
 
 
 def tasks_of_call(program: Program, call: Call) -> TaskProblem | None:
-    """The problem of a call that takes a :class:`TaskSchedule`.
+    """The problem of a call that takes a :class:`TaskSchedule`; None if it cannot be timed alone.
 
-    None if it has sizes besides rows and batch that are symbolic, if it reads positions or a map
-    of tiles that only a model has, or if its weights are computed.
+    That is the case if a size other than rows and batch is symbolic, if the weights are computed,
+    or if the call reads positions or a tile map, which only the model can supply.
     """
     schema = CALLS.of(call)
     first = call.views[0]

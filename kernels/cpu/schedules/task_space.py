@@ -53,7 +53,11 @@ _LANES = 16
 
 @dataclass(frozen=True)
 class TaskCut:
-    """Parts along the rows, and along heads or columns, of ``items`` independent problems."""
+    """How a call is divided into tasks.
+
+    Each of ``items`` independent parts is cut into ``rows`` parts along its rows, and into
+    ``columns`` parts along heads or columns.
+    """
 
     rows: int
     columns: int
@@ -65,7 +69,7 @@ class TaskCut:
 
 
 def space_of(case: Case, isa: str) -> SearchSpace:
-    """All schedules that cut a case differently, the library's choice first."""
+    """Return all schedules that divide a case into different tasks, the library's choice first."""
     problem, rows = _problem(case), case.rows
     if problem.op == "elementwise":
         wide = _columns(problem, rows)
@@ -91,7 +95,7 @@ def schedule_of(case: Case, config: Config) -> TaskSchedule:
 def cut_into_tasks(
     case: Case, schedule: TaskSchedule, isa: str, processors: int = usable_processors()
 ) -> TaskCut:
-    """The tasks that the library makes of a call on ``processors`` processors."""
+    """Return the tasks into which the library divides a call on ``processors`` processors."""
     problem, rows = _problem(case), case.rows
     if problem.op == "elementwise":
         wide = _columns(problem, rows)
@@ -152,8 +156,8 @@ def _cut_nbits(
 def modelled_us(case: Case, schedule: Schedule, isa: str, threads: int) -> float:
     """Predicted µs of one call on ``threads`` cores.
 
-    The slowest thread's share of the arithmetic, what each task does again (packing keys or rows,
-    reading weights), and a constant per task.
+    The time is that of the slowest thread: its arithmetic, the work that each task repeats
+    (packing keys or rows, reading weights), and a constant per task.
     """
     assert isinstance(schedule, TaskSchedule)
     problem, work = _problem(case), cut_into_tasks(case, schedule, isa)

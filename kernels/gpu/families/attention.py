@@ -42,7 +42,7 @@ _RUN = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """Shared-memory layout of queries, keys and values; depths are padded to multiples of 16."""
+    """Shared-memory layout of queries, keys and values; head sizes are padded to 16."""
 
     queries: int
     keys: int

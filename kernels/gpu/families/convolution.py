@@ -31,7 +31,10 @@ def as_pixel_rows(view: View) -> View:
 
 
 def product_of(call: Call) -> Call:
-    """Return the matmul that a convolution equals; its left operand stays in the image."""
+    """Return the matmul that a convolution is equal to.
+
+    Its left operand x stands for the windows, which the kernel reads from the image.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w = named["x"], named["w"]
     filters, *taps = w.dims
@@ -69,7 +72,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch:
-    """Return the launch of a convolution kernel that takes ``taken`` bytes of shared memory."""
+    """Return the launch of a convolution kernel; a block uses ``taken`` bytes of shared memory."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, a = named["x"], call.attributes
     _, height, width, channels = x.dims

@@ -22,7 +22,7 @@ _WIDE, _QUERIES = 64, 64
 
 
 def tile_of(call: Call, variant: Variant) -> HeadTile:
-    """Return the tile of a head; its block holds all keys at once."""
+    """Return the shared-memory layout of a head; a block holds all its keys at once."""
     depth, depth_v = heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return HeadTile(1, variant.params["keys"], 1, *up)

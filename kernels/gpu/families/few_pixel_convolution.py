@@ -92,7 +92,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    """Return the maximum shared memory of a block; launches with a short depth use less."""
+    """Return the most shared memory of a block in bytes; launches of short depth use less."""
     line = (_ROWS + variant.params["n"]) * _LINE
     return _ring_at(call, variant) + _stages(call, variant) * line
 

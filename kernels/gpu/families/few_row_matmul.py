@@ -62,7 +62,7 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class EpilogueMatrix:
-    """A matrix that the epilogue reads or writes."""
+    """A matrix that the epilogue reads or writes; ``held`` is its element type in registers."""
 
     name: str
     element: str
@@ -72,7 +72,10 @@ class EpilogueMatrix:
 
 @dataclass(frozen=True)
 class Tile:
-    """Shared memory after the ring: sums of other blocks, moments, vectors, barriers."""
+    """Shared memory of a block after the ring: received sums, moments, vectors and barriers.
+
+    ``received`` are the sums of a cluster's other blocks, which share the depth of the tile.
+    """
 
     n: int
     split: int
@@ -80,7 +83,7 @@ class Tile:
 
     @property
     def columns(self) -> int:
-        """Number of columns whose epilogue a block computes: a multiple of 8, or none."""
+        """Number of columns, a multiple of 8, whose epilogue one of ``split`` blocks computes."""
         return 8 * ceil(self.n / 8 / self.split)
 
     @property
@@ -104,7 +107,7 @@ class Tile:
         return self.moments_at + (_ROWS * 8 if self.normed else 0)
 
     def reads(self) -> list[Access]:
-        """Return the accesses of a warp that computes moments, with two lanes per row."""
+        """Return the accesses of a warp that computes the moments of rows, two lanes per row."""
         found = []
         for j in range(4):
             at = tuple(self.a.layout.offset(i // 2, (i % 2 * 4 + j) * 16) for i in range(WARP))
@@ -155,7 +158,7 @@ def _barriers_at(call: Call, variant: Variant) -> int:
 
 
 def behind(call: Call, variant: Variant) -> int:
-    """Return the bytes of shared memory that are not part of the ring."""
+    """Return the bytes of shared memory after the ring."""
     return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
 
 
@@ -175,7 +178,7 @@ def name(call: Call) -> str:
 
 
 def with_depth(skeleton: Call, call: Call) -> Call:
-    """Return the skeleton with the depth of ``call``, which the kernel's source depends on."""
+    """Return ``skeleton`` with the depth of ``call``, on which the kernel's source depends."""
     x = skeleton.views[0]
     assert x is not None
     x = replace(x, dims=(x.dims[0], views_by_operand(call)["x"].dims[-1]))

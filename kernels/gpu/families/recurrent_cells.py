@@ -41,7 +41,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    """Return the bytes of the state, of the state after a reset, and of the gates' products."""
+    """Return the bytes that hold the state, the state after a reset, and the gates' products."""
     return 4 * int(call.attributes["hidden"]) * (3 + _GATES[str(call.attributes["kind"])])
 
 

@@ -76,7 +76,7 @@ class Tile:
 
     @property
     def b(self) -> Layout:
-        """Layout of w as stored; padding lets four float32 rows start in different banks."""
+        """Layout of w as stored; float32 rows are padded so that four start in different banks."""
         if self.layout == "nk":
             return _layout(self.k_bytes)
         wide = self.n * self.size
@@ -159,19 +159,19 @@ def without_operands(call: Call, *names: str) -> Call:
 
 
 def without_parts(call: Call) -> Call:
-    """Return a matmul without the buffers of split-K."""
+    """Return a matmul without the buffers of split-K: partial sums and arrival counters."""
     return without_operands(call, "partial", "arrivals")
 
 
 def with_sums(call: Call, sums: View) -> Call:
-    """Return a matmul that also writes the sums of its first result's rows."""
+    """Return a matmul that also writes to ``sums`` the sums of the rows of its first result."""
     listed = list(call.views)
     listed[CALLS.of(call).slices(call)["y_sums"].start] = sums
     return replace(call, views=tuple(listed))
 
 
 def without_sums(call: Call) -> Call:
-    """Return a matmul without the sums of rows that warpgroup kernels exchange."""
+    """Return a matmul that neither reads nor writes sums of rows (``x_sums``, ``y_sums``)."""
     return without_operands(call, "x_sums", "y_sums")
 
 
@@ -195,7 +195,10 @@ def batch_of(call: Call) -> tuple[Extent, ...]:
 
 
 def strides_of(view: View, batch: int) -> tuple[Extent, ...]:
-    """Return a view's strides with ``batch`` leading axes, 0 where the view broadcasts."""
+    """Return a view's strides after adding missing leading axes, for ``batch`` of them.
+
+    The stride is 0 for an added axis, and for a leading axis of size 1.
+    """
     missing = batch + 2 - len(view.dims)
     leading = [0 if d == 1 else s for d, s in zip(view.dims[:-2], view.strides[:-2], strict=True)]
     return (*(0,) * missing, *leading, *view.strides[-2:])
@@ -278,7 +281,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def norm_arguments(call: Call) -> list[Argument]:
-    """Return the arguments of a matmul of normalised rows."""
+    """Return the arguments for normalising the rows of x; none if the matmul has no norm."""
     named, depth = views_by_operand(call), views_by_operand(call)["x"].dims[-1]
     if norm_of(call) == "none":
         return []
@@ -288,7 +291,7 @@ def norm_arguments(call: Call) -> list[Argument]:
 
 
 def arguments(call: Call, m: int, n: int) -> tuple[Extent, list[Argument]]:
-    """Return the number of m × n tiles, and the arguments that all matmul kernels take."""
+    """Return the number of m × n tiles, and the arguments that all matmul kernels share."""
     named, chain = views_by_operand(call), chain_of(call)
     batch = batch_of(call)
     x, w, own = named["x"], named["w"], TYPES[call.dtype]

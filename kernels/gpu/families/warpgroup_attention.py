@@ -52,7 +52,7 @@ multiply; a single warpgroup copies for itself.
 
 @dataclass(frozen=True)
 class HeadTile:
-    """Shared memory of queries, of a ring of keys and values, and of strips of the results."""
+    """Shared memory of queries, of a ring of keys and values, and of strips for results."""
 
     groups: int
     keys: int

@@ -96,7 +96,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def operands(call: Call, m: int, n: int) -> tuple[list[Argument], list[Argument], Extent]:
-    """Return maps of m pixels and n filters, the window's arguments, and the depth's steps."""
+    """Return the tensor maps of x and w, further arguments, and the number of depth steps.
+
+    A copy transfers m pixels of x, or n filters of w.  The further arguments describe the window.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a, own = named["x"], named["w"], call.attributes, TYPES[call.dtype]
     _, height, width, channels = x.dims

@@ -81,10 +81,10 @@ class Vector:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An epilogue tensor that is converted between runs and fragments through shared memory.
+    """An epilogue matrix, moved between global memory and registers through shared memory.
 
-    16 rows of ``wide`` columns are converted at a time.  ``ahead`` is the number of such pieces
-    that are prefetched.
+    Global memory is accessed in runs of 16 bytes, registers hold fragments.  16 rows of ``wide``
+    columns are converted at a time; ``ahead`` is how many such strips are prefetched.
     """
 
     name: str
@@ -111,18 +111,18 @@ class Exchange:
 
     @property
     def pair(self) -> str:
-        """C expression that moves a lane's offset from its first pair to block j, half h."""
+        """C expression of the offset from a lane's first pair to its pair in block j, half h."""
         block = 8 * self.size
         place = self.layout.expression("h * 8", f"j * {block} / 16")
         return f"({place} + j * {block} % 16)"
 
     @property
     def round(self) -> str:
-        """C expression that moves a lane's offset from its first run to that of round p."""
+        """C expression of the offset from a lane's first run to its run of round p."""
         return f"({self.layout.expression(f'p * {WARP // self.runs}', '0')})"
 
     def accesses(self) -> list[Access]:
-        """Return the shared-memory accesses to pairs of columns and to runs."""
+        """Return all shared-memory accesses of a warp: to pairs of columns, and to runs."""
         found = []
         for j in range(self.wide // 8):
             for top in (0, 8):
@@ -138,7 +138,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Tile:
-    """Shared memory of a variant's tile: the ring, strips of the epilogue, vectors, barriers."""
+    """Shared memory of a variant's tile: the ring, epilogue strips, vectors and barriers."""
 
     m: int
     n: int
@@ -160,12 +160,12 @@ class Tile:
 
     @property
     def tall(self) -> int:
-        """Number of instructions that cover the rows of a warpgroup."""
+        """Number of instructions along the rows that one warpgroup computes."""
         return self.m // _ROWS // (1 if self.pingpong else 2)
 
     @property
     def crowded(self) -> bool:
-        """Whether sums leave a thread few registers."""
+        """Whether so many sums are held by a thread that few registers are left."""
         return self.tall * self.n // 2 > _MOST_SUMS
 
     @property
@@ -251,7 +251,10 @@ def _counted(call: Call) -> bool:
 
 
 def row_sum_views(call: Call) -> tuple[View | None, View | None]:
-    """Return the views of the sums of x's rows, and of the sums of the first result's rows."""
+    """Return the views ``x_sums`` and ``y_sums`` of a call; None for one that it does not have.
+
+    These are sums of the rows of x, which it reads, and of its first result, which it writes.
+    """
     named = tensor_core_matmul.views_by_operand(call)
     return named.get("x_sums"), named.get("y_sums")
 
@@ -321,7 +324,7 @@ def _refusal_of_sums(call: Call, variant: Variant) -> str:
 
 
 def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchange]]:
-    """Return the tensors of the epilogue that are read, and those that are written."""
+    """Return how the epilogue's matrices pass through shared memory: those read, those written."""
     chain, tile = chain_of(call), shared_layout(call, variant)
     taken = [x for x in chain_parameters.operands(chain)[1:] if x.kind == "full"]
     made = chain_parameters.results(chain)
@@ -433,7 +436,11 @@ def launch_over(
     depth: Extent,
     more: Sequence[Argument],
 ) -> Launch:
-    """Return the launch of a matmul with the tensor maps ``maps`` and the arguments ``more``."""
+    """Return the launch of a matmul whose operands have the tensor maps ``maps``.
+
+    ``depth`` is the kernel's argument for the depth, in elements for matmuls and in steps for
+    convolutions.  ``more`` are arguments that only some kernels take.
+    """
     named, chain, batch = tensor_core_matmul.views_by_operand(call), chain_of(call), batch_of(call)
     tile, made = shared_layout(call, variant), list(maps)
     if named["bias"] is not None:

@@ -28,9 +28,10 @@ Targets = Sequence[Value | None]
 
 
 def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DType:
-    """Return a result's storage type: ``w.narrow`` for float32 if an operand has that type.
+    """Return the type in which a result of type ``dtype`` is stored.
 
-    Masks that are computed from integers stay float32, because they may hold the lowest float32.
+    A float32 result is stored as ``w.narrow`` if an operand is; otherwise the type is unchanged.
+    Masks computed from integers thus stay float32, because they may hold the lowest float32.
     """
     narrow = dtype is DType.F32 and any(v.dtype is w.narrow for v in operands)
     return w.narrow if narrow else dtype
@@ -39,7 +40,11 @@ def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DTyp
 def destination(
     w: GpuProgramWriter, dtype: DType, shape: Shape, like: Value, target: Value | None
 ) -> Value:
-    """Return the destination of a result, with the axis order of ``like`` if shapes are equal."""
+    """Return ``target``, or else scratch for a result.
+
+    Scratch is channels-last if the result has the shape of ``like``, and ``like`` is
+    channels-last.
+    """
     if target is not None:
         return target
     order = tuple(range(len(shape)))

@@ -34,7 +34,7 @@ def integer_call(
     w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
     made: Sequence[Value],
 ) -> None:  # fmt: skip
-    """Write an integer matmul whose epilogue reads ``seen`` and writes ``made``."""
+    """Write an integer matmul whose epilogue reads ``seen`` and writes the results ``made``."""
     assert p.integers is not None
     x, weight = operands[:2]
     right = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
@@ -147,7 +147,7 @@ def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
 def lower_dynamic_quantize(
     w: GpuProgramWriter, p: DynamicQuantizeParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    """Write two calls: one finds scale and zero point, the other quantizes with them."""
+    """Write two calls: one computes scale and zero point, the other quantizes with these."""
     x = w.dense(operands[0])
     types = (DType.U8, DType.F32, DType.U8)
     shapes: tuple[Shape, ...] = (x.shape, (), ())

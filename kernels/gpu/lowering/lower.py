@@ -84,9 +84,10 @@ Lowering = Callable[[GpuProgramWriter, Any, Sequence[Value], Targets], list[Valu
 
 
 def lower(graph: TileGraph, region: Region) -> Program:
-    """Lower a fused region to a program; scratch buffers are placed for the graph's bindings.
+    """Lower a fused region to a program.
 
-    Raises TypeError if the region is not fused, LackingError if a kernel is missing.
+    Scratch buffers are laid out for the sizes that the graph's bindings give.  Raises TypeError if
+    the region is not fused, LackingError if a kernel is missing.
     """
     local, where = _signature(graph, region)
     shapes = [graph.spec(v).shape or () for v in region.operands]

@@ -41,7 +41,7 @@ _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 
 @dataclass(frozen=True)
 class FoldedMatmul:
-    """Operands of a matmul that normalises its rows; ``more`` are the call's further arguments."""
+    """Operands of a matmul that normalises the rows of x; ``more`` are further call arguments."""
 
     x: Value
     weight: Value
@@ -67,7 +67,10 @@ def by_columns(w: GpuProgramWriter, p: GemmParams, weight: Value) -> Value:
 def fold_norm(
     w: GpuProgramWriter, p: GemmParams, x: Value, weight: Value, bias: Value | None
 ) -> FoldedMatmul | None:
-    """Return the operands of a matmul that computes the norm of x itself; None if it cannot."""
+    """Return the operands of a matmul that itself computes the norm that x is the result of.
+
+    Returns None if x is not such a norm, or if no kernel computes it in this matmul.
+    """
     held = w.normed.get(x.view.buffer)
     if held is None or held.y != w.matrix(x).view:
         return None
@@ -114,9 +117,10 @@ def _sums(w: GpuProgramWriter, data: Sequence[Value], chain: Chain) -> Value:
 def normalised_later(
     w: GpuProgramWriter, chain: Chain, inputs: Sequence[Value]
 ) -> tuple[Chain, list[Value]]:
-    """Let an epilogue compute those of its inputs that are norms from the rows before the norms.
+    """Let an epilogue compute some of its inputs, which are norms, from the rows before the norm.
 
-    Inputs are matrices.  A norm whose moments no matmul has computed yet remains an input.
+    Inputs are matrices.  A norm remains an input if no matmul has computed its moments yet, or if
+    the chain would have too many operands.  Returns the chain and its inputs.
     """
     made = list(inputs)
     for place, value in enumerate(inputs, 1):

@@ -21,10 +21,11 @@ HALVES = (DType.F16, DType.BF16)
 
 @dataclass
 class NormedRows:
-    """A norm whose result ``y`` is a scratch matrix: its input rows, and how to compute it again.
+    """A norm whose result ``y`` is a scratch matrix, with all that is needed to compute it again.
 
-    ``moments`` are the rows' means and inverse standard deviations, once a matmul computes them.
-    ``sums`` are sums of parts of the rows, once the matmul that computes the rows writes them.
+    ``rows`` are the rows that are normalised.  ``moments`` are their means and inverse standard
+    deviations, once a matmul has computed them; ``sums`` are sums of parts of the rows, once the
+    matmul that computes the rows writes these.
     """
 
     y: View
@@ -38,11 +39,11 @@ class NormedRows:
 
 @dataclass
 class GpuProgramWriter(ProgramWriter):
-    """Collects the calls of a program.
+    """Builder of a program's calls.
 
     ``narrow`` is the type in which numbers are stored between calls.  ``rounds`` says whether
     float32 operands of matmuls may be rounded to tf32.  ``sizes`` are likely values of symbols.
-    ``normed`` holds the norms that matmuls can compute again, by the buffer of the norm's result.
+    ``normed`` maps the buffer of a norm's result to the norm, which matmuls can compute again.
     """
 
     narrow: DType = DType.F32
@@ -60,17 +61,17 @@ class GpuProgramWriter(ProgramWriter):
             return None
 
     def number(self, shape: Shape, order: Sequence[int] = ()) -> Value:
-        """Allocate scratch for numbers, in the type ``narrow``."""
+        """Allocate scratch for floating-point numbers, in the type ``narrow``."""
         return self.temp(self.narrow, shape, order)
 
     @property
     def multiplied(self) -> str:
-        """Compute type of matmuls; float32 operands become one tf32 number, or a sum of two."""
+        """Compute type of matmuls; float32 operands become tf32, or sums of two tf32 numbers."""
         wide = "tf32" if self.rounds else "tf32x3"
         return wide if self.narrow is DType.F32 else self.narrow.short
 
     def arrivals(self, count: int) -> View:
-        """Allocate int32 counters that are 0 when the next call starts.
+        """Allocate ``count`` int32 counters, which are 0 when the next call starts.
 
         One launch, before the first call with counters, clears all counters of the program.
         """
@@ -91,7 +92,7 @@ class GpuProgramWriter(ProgramWriter):
         self.counted = None
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
-        """Append a call, with operands and attributes by name; no operand has rank 0."""
+        """Append a call, with operands and attributes by name."""
         self.calls.append(CALLS.make(op, dtype, **named))
 
     def elementwise_call(self, chain: Chain, views: Sequence[View]) -> None:

@@ -47,7 +47,8 @@ def norm_call(
 ) -> None:  # fmt: skip
     """Write a norm of the rows that a chain computes from ``data``; all values are matrices.
 
-    ``also`` receives the rows before the norm.
+    ``affine`` lists gamma and beta, if the norm has them.  ``also`` receives the rows before the
+    norm.
     """
     gamma = w.typed_as(affine[0], DType.F32).view if norm.gamma else None
     beta = w.typed_as(affine[-1], DType.F32).view if norm.beta else None

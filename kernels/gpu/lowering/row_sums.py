@@ -22,11 +22,11 @@ __all__ = ["sums_of_rows"]
 
 
 def sums_of_rows(w: GpuProgramWriter, p: GemmParams, held: NormedRows) -> View | None:
-    """Return the sums of a norm's rows for the matmul after the norm, which computes the norm.
+    """Let the matmul that computes a norm's rows write their sums; return the sums.
 
-    Returns None if no warpgroup kernel computes the rows, or if the matmul after the norm has no
-    such kernel.  Also returns None if that matmul has very many columns: it then needs the largest
-    tiles, which leave no registers for a norm and save more time than a launch takes.
+    The matmul ``p``, which reads the norm, can then compute the norm itself.  Returns None if one
+    of the two has no warpgroup kernel, or if ``p`` has very many columns: it then needs the
+    largest tiles, which leave no registers for a norm and save more time than a launch takes.
     """
     if p.n >= WIDE or w.narrow not in HALVES or p.k % 64 or min(p.n, p.k) < LEAST_SIDE:
         return None

@@ -27,7 +27,10 @@ _MOST_SIDE = 64
 
 
 def add_split_k(w: GpuProgramWriter, call: Call) -> Call:
-    """Return a call with small tiles and a long depth with split-K buffers; others unchanged."""
+    """Return a call with the buffers of split-K if its tiles are small and its depth is long.
+
+    Other calls are returned unchanged.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     taps = named["w"].dims[1:] if call.op == "conv" else (named["x"].dims[-1],)
     depth, tile = product(tuple(taps)), variant_of(call).params

@@ -142,7 +142,7 @@ class GpuScheduleSpace:
         return TileSchedule(**{str(name): int(value) for name, value in dict(data).items()})
 
     def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
-        """Return the tiles that an architecture has for a case; all 0 is the rule's tile."""
+        """Return an architecture's tiles for a case; zeros stand for the backend's choice."""
         problem = _own(case.problem)
         known = [config_of(variant) for variant in tiles_of(problem, level, case.rows)]
         legal = {tuple(config[axis] for axis in _AXES) for config in known}

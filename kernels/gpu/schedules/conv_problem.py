@@ -26,8 +26,9 @@ _KINDS = ("full", "row", "scalar")
 class ConvolutionProblem(TensorCoreProblem):
     """One convolution ``y = epilogue(x * w + bias)`` for any number of images.
 
-    ``image`` and ``result`` are (height, width, channels).  ``reads`` says how each operand of the
-    epilogue is broadcast.  ``static`` says whether the model fixes the number of images.
+    ``image`` and ``result`` are (height, width, channels) of x and y.  ``reads`` has the kind of
+    broadcast of each epilogue operand.  ``static`` says whether the model fixes the number of
+    images.
     """
 
     image: tuple[int, int, int]
@@ -92,7 +93,7 @@ class ConvolutionProblem(TensorCoreProblem):
         return 2.0 * self.matrix_rows(rows) * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Return the bytes of filters, x and results for ``rows`` images, each counted once."""
+        """Return the bytes of filters, x and results of ``rows`` images, each counted once."""
         size = float(self.element.size)
         return self.weight_bytes + size * rows * (prod(self.image) + prod(self.result))
 
@@ -103,7 +104,11 @@ class ConvolutionProblem(TensorCoreProblem):
         return f"{name} {window} {h}x{w} {c}->{self.n}{end}"
 
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program:
-        """Build a program of this call only; its last input is the previous program's result."""
+        """Build a program of this call only.
+
+        Its last input is the result of the node before it when a chain of such nodes is timed; the
+        program does not read it.
+        """
         inputs, outputs = list[TensorSpec](), list[TensorSpec]()
 
         def taken(dtype: DType, *shape: Extent) -> View:
@@ -134,14 +139,15 @@ class ConvolutionProblem(TensorCoreProblem):
         return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, (), (call,))
 
     def call(self, rows: int, schedules: tuple[Schedule, ...] = ()) -> Call:
-        """Return the call, at a fixed number of images if the model fixes it."""
+        """Return the call; its number of images is symbolic unless the model fixes it."""
         return self.program(schedules, rows if self.static else "m").calls[0]
 
 
 def conv_of(call: Call) -> ConvolutionProblem | None:
     """Return the problem of a call.
 
-    Returns None for parts of images, packed images, symbolic sizes, and split-K.
+    Returns None if sizes other than the number of images are symbolic, if x, w or y is not
+    contiguous, if there are several results, or if the call uses split-K.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, y, a = named["x"], named["w"], named["y"][0], call.attributes

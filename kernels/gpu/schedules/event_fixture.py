@@ -58,7 +58,11 @@ class DeviceWorker:
         )
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer to a request.  If it raises WorkerError, the worker has ended."""
+        """Return the worker's answer to a request.
+
+        Raises WorkerError if the worker died or answered with an error; it has then ended.  Raises
+        OutOfTime if it did not answer within ``seconds`` and some more.
+        """
         process = self._process
         assert process.stdin and process.stdout and process.stderr
         try:
@@ -90,9 +94,9 @@ class DeviceWorker:
 class EventFixture(AbstractContextManager["EventFixture"]):
     """Times the tiles of cases, one case at a time; use it in a ``with`` statement.
 
-    ``exceeded`` is the number of bytes that all copies of the buffers must exceed together; 0
-    means one copy.  ``sms`` is the number of multiprocessors of the GPU.
-    Raises BuildError if a kernel does not compile.
+    Copies of the buffers are made until they exceed ``exceeded`` bytes together; 0 means one copy.
+    ``sms`` is the number of multiprocessors of the GPU. Raises BuildError if a kernel does not
+    compile.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class EventFixture(AbstractContextManager["EventFixture"]):
 
 @cache
 def sources_of(problem: TiledProblem, level: str) -> Mapping[str, KernelSource]:
-    """Return the source of each tile of a problem, by tile."""
+    """Return the sources of a problem's kernels, by the name of their tile."""
     target, call = Target(CUDA, ARCHITECTURES[level]), problem.call(1)
     return {v.tile: emit_kernel(for_variant(call, v), v, target) for v in tiles_of(problem, level)}
 

@@ -47,7 +47,7 @@ class TiledProblem(Problem, Protocol):
     """A problem whose calls run in tiles of :class:`TileSchedule`; it is hashable.
 
     ``op`` is the op of the call, ``multiplies`` its compute type.  ``k`` and ``n`` are the depth
-    and the columns of the matmul that the call equals.
+    and the number of columns of the matmul, or of the matmul that a convolution is equal to.
     """
 
     op: ClassVar[str]
@@ -71,7 +71,7 @@ class TiledProblem(Problem, Protocol):
 
 
 class TensorCoreProblem:
-    """What problems of the GPU answer alike, whatever they multiply."""
+    """Properties that matmul and convolution problems have in common."""
 
     multiplies: str
 
@@ -113,7 +113,7 @@ class MatmulProblem(TensorCoreProblem):
     """One multiplication ``y[M,N] = epilogue(norm(x[M,K]) · w + bias)`` for any number of rows.
 
     ``multiplies`` is the call's compute type.  ``static`` says whether the model fixes the number
-    of rows, so that the backend's rule for tiles knows it.
+    of rows; the backend's rule then chooses the tile for exactly this number.
     """
 
     k: int
@@ -163,7 +163,7 @@ class MatmulProblem(TensorCoreProblem):
         return 2.0 * rows * self.k * self.n
 
     def moved(self, rows: int) -> float:
-        """Return the bytes of weights, x and results for ``rows`` rows, each counted once."""
+        """Return the bytes of weights, x and results of ``rows`` rows, each counted once."""
         return self.weight_bytes + float(self.element.size) * rows * (self.k + self.n)
 
     def __str__(self) -> str:
@@ -172,7 +172,11 @@ class MatmulProblem(TensorCoreProblem):
         return f"{norm}{name} {self.k}x{self.n}" + (" + epilogue" if self.epilogue else "")
 
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program:
-        """Build a program of this call only; its last input is the previous program's result."""
+        """Build a program of this call only.
+
+        Its last input is the result of the node before it when a chain of such nodes is timed; the
+        program does not read it.
+        """
         inputs, outputs, temps = list[TensorSpec](), list[TensorSpec](), list[Temp]()
 
         def taken(dtype: DType, *shape: Extent) -> View:
@@ -218,7 +222,7 @@ class MatmulProblem(TensorCoreProblem):
         return Program(tuple(inputs), tuple(outputs), {"m": (0, 0)}, tuple(temps), (call,))
 
     def call(self, rows: int, schedules: tuple[Schedule, ...] = ()) -> Call:
-        """Return the call, at fixed rows if the model fixes them."""
+        """Return the call; its number of rows is symbolic unless the model fixes it."""
         return self.program(schedules, rows if self.static else "m").calls[0]
 
 

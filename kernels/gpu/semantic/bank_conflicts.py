@@ -27,7 +27,7 @@ class BankConflict(GraphError):
 
 @dataclass(frozen=True)
 class Conflict:
-    """A bank conflict: lanes of one phase access ``degree`` different words of one bank."""
+    """A bank conflict: in one phase, ``lanes`` access ``degree`` different words of a bank."""
 
     degree: int
     phase: int
@@ -59,7 +59,7 @@ class Access:
 
     @property
     def phases(self) -> int:
-        """Number of phases in which the warp is served, without conflicts."""
+        """Number of phases in which the hardware serves the warp if there are no conflicts."""
         return max(1, self.width // _WORD)
 
     def worst(self) -> Conflict | None:

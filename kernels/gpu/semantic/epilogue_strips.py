@@ -17,9 +17,9 @@ _D = ATOMS["m16n8k16.f16"].d
 class EpilogueStrip:
     """Layout of 16 rows of ``cols`` float32 numbers; ``cols`` is a multiple of 32.
 
-    The pitch is 8 words more than ``cols``, so that stores of pairs in four rows cover all banks.
-    Groups of four numbers are swizzled, so that loads of every second group have no bank
-    conflicts.
+    The pitch exceeds ``cols`` by 8 words, so that storing column pairs of four rows uses every
+    bank once.  Groups of four numbers are swizzled, so that loading every second group is free of
+    bank conflicts.
     """
 
     cols: int
@@ -44,7 +44,7 @@ class EpilogueStrip:
         return f"({row}) * {self.pitch} + {turned} * 4 + ({col}) % 4"
 
     def accesses(self, run: int) -> list[Access]:
-        """Return all stores of pairs, and all loads of runs in groups of four."""
+        """Return all stores of column pairs, and all loads of runs, four numbers at a time."""
         found = []
         for block in range(0, self.cols, 8):
             for e in (0, 2):

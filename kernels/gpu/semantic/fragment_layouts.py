@@ -27,8 +27,9 @@ Step = tuple[int, int]
 class LaneMap:
     """Layout of a ``rows`` × ``cols`` fragment over the registers of the lanes.
 
-    ``lane`` has the step (rows, columns) of each bit of the lane number, ``element`` that of each
-    bit of the element number.  A lane holds ``count`` elements, in the order of its registers.
+    Setting bit i of the lane number advances by ``lane[i]`` (rows, columns); setting bit i of the
+    element number advances by ``element[i]``.  A lane holds ``count`` elements, in the order of
+    its registers.
     """
 
     rows: int

@@ -51,10 +51,10 @@ class SyncRequirement:
 
 @dataclass(frozen=True)
 class Ring:
-    """Ring of ``stages`` buffers; ``prefetched`` tiles are in flight before the first read.
+    """Ring of ``stages`` buffers, from which tiles are read in order while later ones are copied.
 
-    ``pending`` overrides :attr:`left`, to test failures.
-    Raises ValueError if the ring has too few stages for its mode.
+    ``pending`` replaces :attr:`left`, so that tests can build unsafe rings.  Raises ValueError if
+    the ring has too few stages for its mode.
     """
 
     stages: int
@@ -68,16 +68,16 @@ class Ring:
 
     @property
     def prefetched(self) -> int:
-        """Number of tiles copied before the loop; one stage is always being read."""
+        """Number of tiles whose copies start before the first tile is read."""
         return 0 if self.mode is BarrierMode.NONE else max(1, self.stages - 1)
 
     @property
     def left(self) -> int:
-        """Number of copy groups, those of later tiles, that may be in flight during a read."""
+        """Number of copy groups, all of later tiles, that may be in flight during a read."""
         return self.prefetched - 1 if self.pending is None else self.pending
 
     def slot(self, tile: int) -> tuple[int, int]:
-        """Return the stage of a tile, and the parity of the completed ring revolutions."""
+        """Return the stage of a tile, and the parity of the tile's revolution of the ring."""
         return tile % self.stages, tile // self.stages % 2
 
     def before_read(self, tile: int) -> SyncRequirement:
@@ -98,7 +98,7 @@ class Ring:
 
 
 def prove(ring: Ring, tiles: int = 0) -> None:
-    """Prove the ring safe for ``tiles`` tiles; 0 stands for three revolutions.
+    """Prove that the ring is safe for ``tiles`` tiles; 0 stands for three revolutions.
 
     Raises PipelineError with the first unsafe step.
     """

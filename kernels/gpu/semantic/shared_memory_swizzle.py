@@ -18,10 +18,10 @@ LINE = 128
 
 
 class SwizzleMode(Enum):
-    """Swizzle: each of ``ways`` runs moves to its index xor the line number.
+    """Swizzle: the index of a 16-byte run is xored with the line number modulo ``ways``.
 
     ``xor`` modes are for tiles that threads store.  ``tma`` modes are those of tensor maps
-    (``CU_TENSOR_MAP_SWIZZLE_32B`` and following), whose rows have the length of the swizzle span.
+    (``CU_TENSOR_MAP_SWIZZLE_32B`` and following); a row then has exactly ``ways`` runs.
     """
 
     NONE = "none"
@@ -45,7 +45,7 @@ class SwizzleMode(Enum):
 class Layout:
     """Layout of rows of ``pitch`` bytes in shared memory.
 
-    Several short rows share a line: the xor uses the line number, not the row number.  Raises
+    Short rows share a line of 128 bytes; the swizzle depends on the line, not on the row.  Raises
     ValueError if the mode does not support the pitch.
     """
 
@@ -79,10 +79,10 @@ class Layout:
         return f"({row}) * {self.pitch} + ((({run}) ^ ({line} & {self.mode.ways - 1})) * {RUN})"
 
     def moved(self, offset: str, runs: str) -> str:
-        """Return the C expression of a run's offset advanced by an even number of runs in its row.
+        """Return the C expression of a run's offset after an even number of further runs.
 
-        Callers align the first run so that the addition carries into no higher bit; in swizzled
-        layouts the advance is then an xor.  Advancing by a multiple of 16 rows does not change the
-        swizzle.
+        The first run must be aligned so that the addition carries into no higher bit; in swizzled
+        layouts the advance is then an xor.  Rows whose numbers differ by a multiple of 16 have the
+        same swizzle.
         """
         return f"({offset} {'+' if self.mode is SwizzleMode.NONE else '^'} ({runs}) * {RUN})"

@@ -76,7 +76,7 @@ class MatrixOperand:
 
     @property
     def step(self) -> int:
-        """Bytes from the operand of one instruction to that of the next along the depth."""
+        """Bytes by which an instruction's operand is ahead of the previous one along the depth."""
         return 2 * DEPTH if self.by_depth else DEPTH * LINE
 
     @property
@@ -86,7 +86,10 @@ class MatrixOperand:
         return _SWIZZLED | (_GROUP * LINE >> 4) << 32 | leading >> 4 << 16
 
     def read(self, start: int, at: int, k: int) -> int:
-        """Return the offset that the hardware reads for row or column ``at`` and depth ``k``."""
+        """Return the offset from which the hardware reads row or column ``at`` at depth ``k``.
+
+        ``start`` is the offset of the instruction's operand.
+        """
         leading = (self.bits >> 16 & 0x3FFF) << 4
         stride = (self.bits >> 32 & 0x3FFF) << 4
         group, within = divmod(at if self.by_depth else k, _GROUP)
@@ -96,7 +99,7 @@ class MatrixOperand:
         return linear ^ (linear // LINE % _GROUP) * RUN
 
     def written(self, at: int, k: int) -> int:
-        """Return the offset at which the tensor map's copies store an element."""
+        """Return the offset to which tensor-map copies write row or column ``at``, depth ``k``."""
         if self.by_depth:
             return self.layout.offset(at, 2 * k)
         panel, column = divmod(at, LINE // 2)
