@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +124,24 @@ def test_sessions_come_and_go(made: Report, tmp_path: Path) -> None:
     found, told = run(made, rows(2, 2), tmp_path, sessions=20)
     assert not told["error"] and told["live"] == 0
     assert close(made, found, rows(2, 2))
+
+
+def test_a_damaged_kernel_is_refused_with_a_reason(made: Report, tmp_path: Path) -> None:
+    """Kernels lie in the library as zlib streams; one wrong byte in each must not be run."""
+    assert made.library
+    data, images = bytearray(Path(made.library).read_bytes()), 0
+    for found in re.finditer(rb"\x78\x9c", bytes(data)):
+        reader = zlib.decompressobj()
+        with contextlib.suppress(zlib.error):
+            image = reader.decompress(bytes(data[found.start() :]))
+            if reader.eof and image.startswith(b"\x7fELF"):
+                data[len(data) - len(reader.unused_data) - 100] ^= 8
+                images += 1
+    assert images
+    (tmp_path / "damaged.so").write_bytes(data)
+    damaged = replace(made, library=str(tmp_path / "damaged.so"))
+    _, told = run(damaged, rows(3), tmp_path)
+    assert "The library is damaged: it does not hold the kernel tracea_" in told["error"]
 
 
 WITHOUT = {

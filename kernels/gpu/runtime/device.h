@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/driver.h"
+#include "runtime/inflate.h"
 #include "runtime/plan.h"
 
 namespace tracea {
@@ -165,6 +166,21 @@ inline bool enter(Error& error, Device& device) {
   return good(error, gpu.driver.use_context(device.context), "switch to the GPU");
 }
 
+// Decompresses an image and gives it to the driver, which keeps a copy.
+inline bool load_image(Error& error, const tracea_gpu_image& image, cu::Module* out) {
+  const size_t bytes = static_cast<size_t>(image.bytes);
+  unsigned char* data = static_cast<unsigned char*>(malloc(bytes + 1));
+  if (!data) return error.fail("There is no memory for a kernel's image.");
+  data[bytes] = 0;  // PTX is a string
+  Inflater inflater;
+  const bool ok =
+      inflater.run(tracea_gpu_images + image.offset, image.stored, data, image.bytes)
+          ? good(error, gpu.driver.load_module(out, data), "load a kernel")
+          : error.fail("The library is damaged: it does not hold the kernel %.200s.", image.symbol);
+  free(data);
+  return ok;
+}
+
 // A kernel of the table, loaded on first use; null if this architecture has no image of it.
 inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t shared,
                         cu::Function* out) {
@@ -180,8 +196,7 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
     const tracea_gpu_image& image = table.kernels[index].images[device.level];
     if (!image.bytes) return *out = nullptr, true;
     cu::Module module = nullptr;
-    if (!good(error, gpu.driver.load_module(&module, tracea_gpu_images + image.offset),
-              "load a kernel") ||
+    if (!load_image(error, image, &module) ||
         !good(error, gpu.driver.function(&held, module, image.symbol), "find a kernel"))
       return false;
   }

@@ -4,10 +4,11 @@
 
 #include "runtime/op_type.h"
 
-// A kernel for one architecture: a cubin, or PTX that the driver compiles for later ones.  Empty if
-// the architecture cannot run the kernel.
+// A kernel for one architecture: a cubin, or PTX that the driver compiles for later ones, stored as
+// a zlib stream.  Empty if the architecture cannot run the kernel.
 struct tracea_gpu_image {
-  int64_t offset, bytes;
+  int64_t offset, stored;  // where the stream lies, and its bytes
+  int64_t bytes;           // of the image
   const char* symbol;
 };
 
