@@ -289,7 +289,7 @@ class CpuBackend:
 
 
 def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
-    """Return ``levels``, with the base in place of a level that has none of ``kernels``."""
+    """Return ``levels``; an int8 level with no variant of any of ``kernels`` becomes its base."""
 
     def useful(name: str) -> str:
         without = name in _INT8 and not kernels_of_level(name) & kernels

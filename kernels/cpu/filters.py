@@ -112,7 +112,7 @@ class _Nchw16cFilters(Filters):
 
 @dataclass(frozen=True)
 class LaneFilters(Filters):
-    """Filters of 16 output channels per block; input channels and taps keep their order."""
+    """Filters in blocks of 16 output channels; input channels and taps keep their order."""
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         return ((DType.F32, self._shape(shape)),)
@@ -152,7 +152,7 @@ class LaneFilters(Filters):
 
 @dataclass(frozen=True)
 class FirstLayerFilters(LaneFilters):
-    """Filters of few input channels, which are read from an unblocked image."""
+    """Filters of a first layer, whose few input channels are read from an unblocked image."""
 
     name: ClassVar[str] = "first_layer"
     writes_reordered: ClassVar[bool] = True

@@ -32,7 +32,7 @@ class GateLanes:
 
     @property
     def own(self) -> int:
-        """Number of panels that belong to one gate alone."""
+        """Number of panels of each gate that hold units of no other gate."""
         whole, rest = divmod(self.hidden, PANEL)
         return whole + (-(-self.gates * rest // PANEL) == self.gates)
 

@@ -66,7 +66,7 @@ class CpuCatalog(KernelCatalog):
     """The CPU's kernels: one variant per level, which processors choose at run time."""
 
     def dtypes(self, op: str) -> tuple[str, ...]:
-        """The element types for which an op has calls; bf16 too for expressions that store it."""
+        """Return the element types of an op's calls; expressions may also store bf16."""
         return ("f32", "bf16") if op == "elementwise" else super().dtypes(op)
 
     def dtype(self, call: Call) -> str:
@@ -127,7 +127,7 @@ class CpuCatalog(KernelCatalog):
         return tuple(rated)
 
     def order(self, topology: OperatorTopology) -> tuple[str, str]:
-        """Return the order of tiles: every host loop goes row by row; needs no reason."""
+        """Return the order of tiles, row by row as in every host loop, and an empty reason."""
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:

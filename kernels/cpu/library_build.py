@@ -157,9 +157,10 @@ def compile_part(
     platform: Platform = HERE,
     domain: str = "",
 ) -> LibraryPart:
-    """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+    """Write the objects of a library to ``folder``.
 
-    The other parameters are those of :func:`build_library`.  Raises BuildError.
+    ``entry`` is the name of the function that registers the op types.  The other parameters are
+    those of :func:`build_library`.  Raises BuildError.
     """
     compiler = find_compiler(environment, seconds, platform)
     cache = ObjectCache(environment.cache / "objects")

@@ -212,9 +212,9 @@ class GpuBackend:
         entry: str,
         quick: bool = False,
     ) -> LibraryPart:
-        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+        """Write the objects of a library to ``folder``.
 
-        Raises BuildError.
+        ``entry`` is the name of the function that registers the op types.  Raises BuildError.
         """
         return compile_part(
             types, kernels, chains, levels, folder, environment, self._compiled, self._dialect,

@@ -56,7 +56,7 @@ class Family(Protocol):
     """Protocol of a module of ``families``, which serves the kernels of one template."""
 
     def name(self, call: Call) -> str:
-        """Return the part of a symbol that names the op, epilogue and attributes in the source."""
+        """Return the op part of a symbol: op, epilogue and attributes that change the source."""
         ...
 
     def parameters(self, call: Call, variant: Variant) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 
 
 def variant_id(variant: Variant, architecture: str) -> str:
-    """Return ``<dtype>_<op>_<tile>__<architecture>``, which identifies a variant for all calls."""
+    """Return ``<dtype>_<op>_<tile>__<architecture>``, which all calls of a variant share."""
     return f"{variant.dtype}_{variant.op}_{variant.tile}__{architecture}"
 
 

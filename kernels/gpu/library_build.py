@@ -140,9 +140,9 @@ def compile_part(
     dialect: Dialect = CUDA,
     entry: str = ENTRY,
 ) -> LibraryPart:
-    """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+    """Write the objects of a library to ``folder``.
 
-    Raises BuildError.
+    ``entry`` is the name of the function that registers the op types.  Raises BuildError.
     """
     compiler = find_compiler(environment)
     sources = sources_of(kernels, chains, levels, dialect)

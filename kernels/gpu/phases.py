@@ -53,10 +53,10 @@ _MASK = 1e30
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Store results of an op, and factors of a matmul, in 16 bits, unless values leave the range.
+    """Round results of an op, and factors of a matmul, to ``dtype`` unless values leave its range.
 
-    ``ranges`` holds the largest measured magnitude of each value.  Ops between matmuls are rounded
-    as well, so that each value is stored only once, in one type.
+    ``ranges`` holds the largest measured magnitude of each value.  With a 16-bit type, ops between
+    matmuls are rounded as well, so that each value is stored only once, in one type.
     """
 
     dtype: str

@@ -169,8 +169,9 @@ def choose_warpgroup_tiles(
 
     ``batch`` and ``rows`` are 0 if they vary at run time; the number of rows is then a multiple of
     ``image``.  Minimum rows are counted over all matrices of the batch.  ``side`` is the minimum
-    of columns and depth.  The epilogue's chain is as long as ``steps`` cheap steps, and reads
-    ``reads`` matrices.  Returns an empty list if other kernels are better at all sizes.
+    of columns and depth.  ``steps`` is the cost of the epilogue, counted in cheap steps of its
+    chain; ``reads`` is the number of matrices that it reads.  Returns an empty list if other
+    kernels are better at all sizes.
     """
     known = batch * rows
     fewest = most_few(columns) + 1 if columns >= WIDE else LEAST_MANY
@@ -212,7 +213,7 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
 
 
 def most_few(columns: int) -> int:
-    """Return up to how many rows a matmul counts as one of few rows.
+    """Return the number of rows up to which a matmul counts as one of few rows.
 
     ``columns`` is 0 if unknown.
     """
@@ -257,9 +258,9 @@ def choose_few_pixels(
 ) -> tuple[FewTile, int] | None:
     """Choose the tile of a convolution with few results; return the tile and its maximum rows.
 
-    ``rows`` is the number of pixels of one image's result, ``steps`` that of steps over the depth.
-    Returns None if no tile lets all blocks be resident at the same time, or if the convolution is
-    bound by arithmetic rather than latency.
+    ``rows`` is the number of pixels of one image's result, ``steps`` the number of steps over the
+    depth.  Returns None if no tile lets all blocks be resident at the same time, or if the
+    convolution is bound by arithmetic rather than latency.
     """
     found = dict[FewTile, float]()
     for n, split in tiles:

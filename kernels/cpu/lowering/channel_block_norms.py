@@ -30,7 +30,8 @@ def lower_norm_in_blocks(
 ) -> None:
     """Emit the statistics of a norm; its consumer computes ``(x − mean) · factor + β``.
 
-    factor is ``γ / √(variance + ε)``, or with the mean square of x if the norm subtracts no mean.
+    factor is ``γ / √(variance + ε)``.  If the norm subtracts no mean, the mean square of x
+    replaces the variance.
     """
     source = v.block(operands[0])
     each = v.layout.channels(result) // p.groups

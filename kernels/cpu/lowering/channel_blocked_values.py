@@ -87,7 +87,7 @@ class BlockedValue:
         return replace(self, channels=channels, first=self.first + first // self.block)
 
     def with_block(self, block: int) -> BlockedValue:
-        """Return the value seen in blocks of ``block`` channels; the buffer stays the same."""
+        """View the value in blocks of ``block`` channels; the buffer stays the same."""
         capacity = self.capacity * self.block // block
         return replace(self, capacity=capacity, numbers=block, block=block)
 

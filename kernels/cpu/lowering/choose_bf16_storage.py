@@ -42,7 +42,7 @@ class StoredTypes:
     * ``only``: values stored only in bf16
     * ``too``: values stored both in float32 and in bf16
     * ``views``: results that are reshaped aliases of their operand
-    * ``apart``: parts of a concatenation that cannot share its buffer, as its type is another
+    * ``apart``: parts of a concatenation that cannot share its buffer, because their type differs
     * ``nchw32c``: members of ``only`` that are stored in nchw32c
     """
 

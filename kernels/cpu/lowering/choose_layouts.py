@@ -56,7 +56,7 @@ def _reads_blocks(params: OpParams) -> bool:
 
 
 def norm_in_blocks(params: ChannelNormParams, channels: int) -> bool:
-    """Return True if each group of a norm has a divisor or a multiple of a block's channels."""
+    """Return True if a block has whole groups of a norm, or a group has whole blocks."""
     if not params.groups or params.rank not in (3, 4):
         return False
     each = channels // params.groups
@@ -69,9 +69,9 @@ class RegionLayout:
 
     * ``blocked``: values in nchw16c or nchw32c
     * ``channels_last``: values in ``[N, H, W, C]``
-    * ``within``: by value that is part of a buffer, the value that owns the buffer, and the first
-      channel there
-    * ``around``: by value with a border, the value inside the border
+    * ``within``: for a value that is stored in another value's buffer, that other value and the
+      first channel there
+    * ``around``: for a value with a border, the value inside the border
     * ``apart``: parts of a concatenation that have a buffer of their own
     """
 

@@ -260,7 +260,7 @@ class RegionValues:
     def over(self, value: int, full: int, target: View, lanes: bool = False) -> View:
         """View an operand of a chain over the interior ``target`` of the blocked value ``full``.
 
-        If ``lanes``, an operand with as many channels as ``full`` has them in contiguous lanes, as
+        If ``lanes``, the channels of an operand as large as ``full`` are contiguous, as
         convolutions need.
         """
         kind = self.layout.lies_over(value, full)
@@ -320,7 +320,7 @@ class RegionValues:
         return self.dsts[value]
 
     def finish(self, value: int, dst: BlockedValue) -> None:
-        """Record that all but the halo of a value has been written, and clear the halo."""
+        """Clear the halo of a value whose interior has been written, and record the value."""
         if any(dst.halo):
             self.w.call("zero_pad", y=dst.padded, halo=dst.halo)
         self.blocks[value] = dst

@@ -45,7 +45,7 @@ class Slot:
 
     @property
     def in_bf16(self) -> Slot | None:
-        """The value in bf16, if it is stored in bf16."""
+        """The value in bf16; None if it is not stored in bf16."""
         if self.spec.dtype is DType.BF16:
             return self
         spec = TensorSpec(DType.BF16, self.spec.shape)
@@ -53,7 +53,7 @@ class Slot:
 
     @property
     def in_f32(self) -> Slot | None:
-        """The value itself, unless it is stored in bf16."""
+        """The value in the type of its ``spec``; None if that is bf16."""
         return None if self.spec.dtype is DType.BF16 else self
 
 

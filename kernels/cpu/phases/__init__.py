@@ -74,7 +74,7 @@ def _integers(request: PlanRequest) -> tuple[Phase, ...]:
 
 
 def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
-    """Return the rules that exploit zero blocks, low rank and masks.
+    """Return the rules that exploit zeros and low rank of matrices, and windows of attention.
 
     The rules for matrices avoid the dense product.  The last rule lets attention skip positions:
     those outside a requested window, else those that a constant mask excludes.

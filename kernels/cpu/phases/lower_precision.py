@@ -142,8 +142,9 @@ def _attention(op: Any, q: Any) -> Any:
 class AttentionBf16(PatternPass):
     """Let attention multiply bf16.
 
-    Operands are stored in bf16 by the products that compute them.  The kernel rounds operands that
-    are float32, but not if only a few queries read them, as with a key cache.
+    Operands are stored in bf16 by the products that compute them; the kernel rounds those that are
+    float32.  The rule does not apply if only a few queries would read rounded operands, as with a
+    key cache: rounding would take longer than it saves.
     """
 
     name: str = "attention-bf16"

@@ -36,8 +36,9 @@ PACK_MATRICES = "pack-matrices"
 class PackMatrices:
     """Pack a product's matrix into panels.
 
-    If ``twice``, also if other nodes need the unpacked matrix.  If ``at_load``, nodes in the model
-    pack it when a session opens; the model keeps the unpacked matrix.
+    With ``twice``, the rule also applies if other nodes need the unpacked matrix.  With
+    ``at_load``, nodes of the model pack the matrix when a session opens; the model keeps the
+    unpacked one.
     """
 
     twice: bool = False

@@ -115,9 +115,12 @@ def _together(case: Case, columns: int, width: int) -> int:
 def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchSpace:
     """All schedules of a case with distinct divisions, the default first.
 
-    Axes: ``tile_n`` columns of a register tile (0: the widest), ``tile_m`` rows and ``columns``
-    register tiles of a task (0: automatic), ``stages`` 2 to prefetch the next weights.
-    Seeds are :data:`SEEDS` and the rows per task recommended for the architecture ``on``.
+    * ``tile_n``: columns of a register tile (0: the widest)
+    * ``tile_m``, ``columns``: rows and register tiles of a task (0: automatic)
+    * ``stages``: 2 to prefetch the next weights
+
+    The search starts with :data:`SEEDS` and with the rows per task recommended for the processor
+    family ``on``.
     """
     mr, widest = _tile(_product(case), isa)
     default, large = default_schedule(case), case.rows >= _LEAST_ROWS

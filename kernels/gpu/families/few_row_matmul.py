@@ -74,7 +74,7 @@ class EpilogueMatrix:
 class Tile:
     """Shared memory of a block after the ring: received sums, moments, vectors and barriers.
 
-    ``received`` are the sums of a cluster's other blocks, which share the depth of the tile.
+    The received sums come from the other blocks of a cluster, which share the tile's depth.
     """
 
     n: int

@@ -56,7 +56,7 @@ class ConvolutionProblem(TensorCoreProblem):
 
     @property
     def defaults(self) -> tuple[Schedule, ...]:
-        """The rule's tile for each range of images."""
+        """The tile that the backend's rule chooses for each range of image counts."""
         return IMAGE_SCHEDULES
 
     @property

@@ -60,8 +60,8 @@ class DeviceWorker:
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the worker's answer to a request.
 
-        Raises WorkerError if the worker died or answered with an error; it has then ended.  Raises
-        OutOfTime if it did not answer within ``seconds`` and some more.
+        Raises WorkerError if the worker died or answered with an error, and OutOfTime if it did
+        not answer within ``seconds`` plus the time to open a GPU. The worker has then ended.
         """
         process = self._process
         assert process.stdin and process.stdout and process.stderr

@@ -128,7 +128,7 @@ class MatmulProblem(TensorCoreProblem):
 
     @property
     def defaults(self) -> tuple[Schedule, ...]:
-        """The rule's tile for each range of rows."""
+        """The tile that the backend's rule chooses for each range of row counts."""
         return TILE_SCHEDULES
 
     @property

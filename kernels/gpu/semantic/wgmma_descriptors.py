@@ -76,7 +76,7 @@ class MatrixOperand:
 
     @property
     def step(self) -> int:
-        """Bytes by which an instruction's operand is ahead of the previous one along the depth."""
+        """Bytes from the operand of one instruction to that of the next, along the depth."""
         return 2 * DEPTH if self.by_depth else DEPTH * LINE
 
     @property
