@@ -56,6 +56,23 @@ window.addEventListener("load", function () {
 """
 
 
+CENTRED = """
+<script>
+window.addEventListener("load", function () {
+  document.body.style.width = "700px";  // one below the other, and narrower
+  dispatchEvent(new Event("resize"));
+  setTimeout(function () {
+    report([...document.querySelectorAll(".drawing")].map(function (drawing) {
+      const whole = drawing.getBoundingClientRect();
+      const inner = drawing.querySelector("svg").getBoundingClientRect();
+      return Math.abs(inner.left + inner.right - whole.left - whole.right) < 2;
+    }));
+  }, 500);
+});
+</script>
+"""
+
+
 def assert_usable(model: Path, folder: Path, *options: str) -> dict[str, Any]:
     page = folder / "page.html"
     assert main(["inspect", str(model), "--html", str(page), *options]) == 0
@@ -69,6 +86,13 @@ def assert_usable(model: Path, folder: Path, *options: str) -> dict[str, Any]:
 
 def test_a_small_model(tmp_path: Path) -> None:
     assert_usable(make("tiny-bert", tmp_path, hollow=True), tmp_path)
+
+
+def test_graphs_stay_in_the_middle_when_the_layout_changes(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    model = make("tiny-bert", tmp_path, hollow=True)
+    assert main(["inspect", str(model), "--fused", "--html", str(page)]) == 0
+    assert probe(page, CENTRED, tmp_path) == [True] * 3
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def _view(report: ReportRecord, profiled: ReportProfiles) -> _View:
         ops=_ops(profiled, report.improved),
         missed=[row for row in report.rules if row.verdict != "applied"],
         kernels=_kernels(report, profiled.kernels),
-        limits=tuple(_limits(profile)) if profile else (),
+        limits=tuple(_limits(profile, layers)) if profile else (),
     )
 
 
@@ -211,17 +211,17 @@ def _ops(profiled: ReportProfiles, improved: bool) -> list[_Ops]:
     return sorted(found, key=lambda o: -max(t.us for t in (o.before, o.after) if t is not None))
 
 
-def _limits(profile: Profile) -> Iterator[str]:
+def _limits(profile: Profile, layers: Sequence[LayerTime]) -> Iterator[str]:
     """What the machine still allows, in sentences."""
+    inside = sum(layer.us for layer in layers) or 1.0  # of kernel calls, as the table shows them
+    floor = sum(layer.limit_us for layer in layers)
     total = profile.us or 1.0
-    known = [row for row in profile.rows if row.flops is not None]
-    floor = sum(min(row.us, max(row.compute_us, row.memory_us)) for row in known)
     outside = sum(row.us for row in profile.rows if not row.kernel)
-    if known:
+    if any(row.flops is not None for row in profile.rows):
         yield (
-            f"{floor / total:.0%} of the nodes' time is what this machine's peak arithmetic and "
+            f"{floor / inside:.0%} of the layers' time is what this machine's peak arithmetic and "
             f"bandwidth require ({profile.roofs.source}): the same work cannot run more than "
-            f"{total / floor if floor else float('inf'):.1f}× as fast here."
+            f"{inside / floor if floor else float('inf'):.1f}× as fast here."
         )
     if outside > 0.005 * total:
         count = sum(not row.kernel for row in profile.rows)

@@ -40,6 +40,7 @@
   const canvas = holder && holder.querySelector("svg");
   let view = null;
   let dragged = false;
+  let moved = false;  // by the user: the view stays then when the page's layout changes
   function button(text, label, act) {
     const made = make("button", text);
     made.type = "button";
@@ -50,6 +51,7 @@
   }
   function size() { return [canvas.width.baseVal.value, canvas.height.baseVal.value]; }
   function place(scale, x, y) {
+    moved = true;
     // Panzoom scales about the middle of the drawing, and pans in the drawing's own units
     const [width, height] = size();
     view.zoom(scale, { animate: false, force: true });
@@ -68,6 +70,7 @@
     const room = holder.clientWidth - width * scale;
     const middle = first ? holder.clientWidth / 2 - (first.x.baseVal.value + first.width.baseVal.value / 2) * scale : 0;
     place(scale, room >= 0 ? room / 2 : Math.min(0, Math.max(room, middle)), 0);
+    moved = false;
   }
   function reveal(box) {
     if (!view) return;
@@ -82,12 +85,13 @@
       canvas: true, minScale: 0.02, maxScale: 6, step: 0.25,
     });
     let from = null;
-    holder.addEventListener("pointerdown", function (event) { from = [event.clientX, event.clientY]; dragged = false; });
+    holder.addEventListener("pointerdown", function (event) { from = [event.clientX, event.clientY]; dragged = false; moved = true; });
     holder.addEventListener("pointermove", function (event) {
       if (from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 4) dragged = true;
     });
     addEventListener("pointerup", function () { from = null; });
     holder.addEventListener("wheel", function (event) {
+      moved = true;
       if (event.ctrlKey || event.metaKey) {
         view.zoomWithWheel(event);
       } else {
@@ -96,8 +100,8 @@
         view.pan(-event.deltaX / scale, -event.deltaY / scale, { relative: true, animate: false, force: true });
       }
     }, { passive: false });
-    tools.appendChild(button("+", "zoom in", function () { view.zoomIn(); }));
-    tools.appendChild(button("−", "zoom out", function () { view.zoomOut(); }));
+    tools.appendChild(button("+", "zoom in", function () { moved = true; view.zoomIn(); }));
+    tools.appendChild(button("−", "zoom out", function () { moved = true; view.zoomOut(); }));
     tools.appendChild(button("whole graph", "show the whole graph", whole));
   }
 
@@ -359,6 +363,11 @@
       };
     }
   }
-  if (view) setTimeout(start);  // after Panzoom's own start
+  if (view) {
+    const again = function () { if (!moved) start(); };
+    setTimeout(start);  // after Panzoom's own start
+    addEventListener("load", again);  // what stands beside it has its width now
+    addEventListener("resize", again);
+  }
   if (facts.map) tileMap(facts.map, sidebar);
 })();

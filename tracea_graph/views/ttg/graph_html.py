@@ -29,7 +29,7 @@ from tracea_graph.views.ttg.graph_svg import (
 )
 from tracea_graph.views.ttg.tile_map import TileDrawing, tile_map
 
-__all__ = ["diff_html", "graph_html", "loop_nest_family", "tile_map_html"]
+__all__ = ["diff_html", "graph_html", "loop_nest_family", "region_count", "tile_map_html"]
 
 NEUTRAL = {"input": "#dbeafe", "output": "#fde68a", "region": "#f1f3f4", "const": "#e5e7eb"}
 FAMILIES = {
@@ -67,7 +67,7 @@ def graph_html(graph: TileGraph) -> str:
     drawing = draw_graph(graph, _by_rule(graph))
     regions = graph.regions()
     shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
-    caption = f"{clean_text(graph.name) or 'graph'}: {len(regions)} regions, "
+    caption = f"{clean_text(graph.name) or 'graph'}: {region_count(graph)}, "
     caption += f"{len(graph.weights)} constants"
     if graph.bindings:
         sizes = ", ".join(f"{clean_text(k)}={v}" for k, v in graph.bindings.items())
@@ -88,6 +88,12 @@ def tile_map_html(shown: TileDrawing) -> str:
     return _fragment(caption, "", None, {"map": shown.to_dict()})
 
 
+def region_count(graph: TileGraph) -> str:
+    """Return the number of regions in words."""
+    count = len(graph.regions())
+    return f"{count} region{'s' * (count != 1)}"
+
+
 def diff_html(before: TileGraph, after: TileGraph) -> str:
     """Return two graphs, one above the other; regions have the color of what they merged into."""
     colours: dict[str, str] = {}
@@ -100,7 +106,7 @@ def diff_html(before: TileGraph, after: TileGraph) -> str:
     parts = []
     for title, graph in (("before", before), ("after", after)):
         drawing = draw_graph(graph, partial(_changed, graph, colours))
-        caption = f"{title}: {len(graph.regions())} regions"
+        caption = f"{title}: {region_count(graph)}"
         parts.append(f'<div class="compared">{_fragment(caption, "", drawing, {})}</div>')
     columns = (
         "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr))"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.ttg import TileGraph
-from tracea_graph.views.ttg.graph_html import diff_html, graph_html
+from tracea_graph.views.ttg.graph_html import diff_html, graph_html, region_count
 from tracea_graph.views.ttg.graph_svg import clean_text
 
 __all__ = ["graph_page"]
@@ -33,4 +33,4 @@ def graph_page(graph: TileGraph, before: TileGraph | None = None) -> str:
 def _became(before: TileGraph | None, graph: TileGraph) -> str:
     if before is None:
         return ""
-    return f": {len(before.regions())} regions became {len(graph.regions())}"
+    return f": {region_count(before)} became {len(graph.regions())}"
