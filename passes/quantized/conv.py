@@ -45,6 +45,7 @@ from tracea_graph.passes.quantized.rescale import (
     one_scale_each,
     rescale_chain,
     rescaling,
+    why_not_dequantized,
 )
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import attribute, fused_region
@@ -76,7 +77,7 @@ class QuantizedConv:
             why = unsuited_reason(
                 "its input is not dequantized, or its filters are not dequantized from a constant"
             )
-            yield Miss(self.name, region.id, why)
+            yield Miss(self.name, region.id, why_not_dequantized(graph, region, why))
             return
         made = self._made(graph, region, *sides)
         if isinstance(made, str):

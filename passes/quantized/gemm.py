@@ -24,6 +24,7 @@ from tracea_graph.passes.quantized.rescale import (
     one_scale_each,
     rescale_chain,
     rescaling,
+    why_not_dequantized,
 )
 from tracea_graph.passes.region_helpers import attribute, fused_region
 from tracea_graph.reason_codes import unsuited_reason
@@ -45,7 +46,7 @@ class QuantizedGemm:
             why = unsuited_reason(
                 "its left operand is not dequantized, or its right one not from a constant"
             )
-            yield Miss(self.name, region.id, why)
+            yield Miss(self.name, region.id, why_not_dequantized(graph, region, why))
             return
         made = self._made(graph, region, *sides)
         if isinstance(made, str):

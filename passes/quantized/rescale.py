@@ -16,8 +16,7 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
     "RescaleFactor", "covered_with", "dequantized_row", "dequantized_sides", "one_scale_each",
-    "rescale_chain",
-    "rescaling",
+    "rescale_chain", "rescaling", "why_not_dequantized",
 ]  # fmt: skip
 
 
@@ -36,6 +35,13 @@ def dequantized_sides(graph: TileGraph, region: Region) -> tuple[Region, Region]
     """
     x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
     return None if x is None or w is None or graph.weight(w.operands[0]) is None else (x, w)
+
+
+def why_not_dequantized(graph: TileGraph, region: Region, unsuited: str) -> str:
+    """Return why :func:`dequantized_sides` finds nothing: ``unsuited``, unless only a matrix or
+    filters that are not constant are in the way."""
+    x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
+    return unsuited if x is None or w is None else not_constant_reason(w.operands[0])
 
 
 def covered_with(graph: TileGraph, region: Region, sides: Iterable[Region]) -> tuple[Region, ...]:
