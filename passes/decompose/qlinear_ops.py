@@ -4,6 +4,7 @@ Other rules match this form.
 
 QLinearMatMul, QGemm             -> DequantizeLinear, MatMul or Gemm, QuantizeLinear
 QLinearConv                      -> DequantizeLinear, Conv, QuantizeLinear
+NhwcMaxPool                      -> MaxPool
 QLinearGlobalAveragePool         -> DequantizeLinear, GlobalAveragePool, QuantizeLinear
 QLinearAveragePool, QLinearConcat, QLinearSoftmax, QLinearWhere
                                  -> DequantizeLinear, the operator on numbers, QuantizeLinear
@@ -11,6 +12,8 @@ QLinearAdd, QLinearMul           -> DequantizeLinear, Add or Mul, QuantizeLinear
 QLinearSigmoid, QLinearLeakyRelu -> the same around the activation
 DynamicQuantizeMatMul            -> DynamicQuantizeLinear, MatMulInteger, Cast, Mul, Add
 MatMulIntegerToFloat             -> MatMulInteger, Cast, Mul, Add
+
+Operators whose channels come last, as ONNX Runtime saves them, are put between Transposes.
 
 Source: the ONNX specification; ONNX Runtime's documentation of its contributed operators.
 """
@@ -26,15 +29,17 @@ from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = [
-    "dynamic_quantize_matmul", "matmul_integer_to_float", "qgemm", "qlinear_activation",
-    "qlinear_average_pool", "qlinear_binary", "qlinear_concat", "qlinear_conv",
-    "qlinear_global_average_pool", "qlinear_matmul", "qlinear_softmax",
+    "dynamic_quantize_matmul", "matmul_integer_to_float", "nhwc_max_pool", "qgemm",
+    "qlinear_activation", "qlinear_average_pool", "qlinear_binary", "qlinear_concat",
+    "qlinear_conv", "qlinear_global_average_pool", "qlinear_matmul", "qlinear_softmax",
     "qlinear_where",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float32]
 _AXIS_SINCE = 13
 """First opset whose DequantizeLinear takes a scale per index of an axis."""
+_INTEGER_POOL_SINCE = 12
+"""First opset whose MaxPool takes 8-bit integers."""
 
 
 def qlinear_matmul(s: OnnxBuilder) -> OnnxBuilder:
@@ -49,11 +54,12 @@ def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
     ONNX Runtime multiplies once, after it has added the bias.  With more roundings, a result near
     the middle of two integers could round to the other one.
     """
-    if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("it has channels_last set")
-    spec, one, ratio = _float(_result(s)), s.constant(np.float32(1.0)), _ratio(s, 1, 4, 6)
+    spec, one, ratio = _float(_image_result(s)), s.constant(np.float32(1.0)), _ratio(s, 1, 4, 6)
     ones = s.constant(np.ones(s.spec(s.operands[4]).shape or (), np.float32))
-    operands = [_number(s, 0, scale=one), _number(s, 3, 0, every_rank=True, scale=ones)]
+    operands = [
+        _number(s, 0, scale=one, value=_channels_first(s)),
+        _number(s, 3, 0, every_rank=True, scale=ones),
+    ]
     if len(s.operands) > 8 and (bias := s.operands[8]):
         operands.append(_dequantized(s, bias, one))
     kept = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -62,7 +68,7 @@ def qlinear_conv(s: OnnxBuilder) -> OnnxBuilder:
     if ratio.ndim:
         ratio = ratio.reshape(-1, *[1] * (len(spec.shape or ()) - 2))
     y = s("Mul", y, s.constant(ratio), spec=spec)
-    return _quantized(s, y, one, s.operands[7])
+    return _quantized_image(s, y, one, s.operands[7])
 
 
 def _ratio(s: OnnxBuilder, *indices: int) -> Floats:
@@ -79,19 +85,25 @@ def _ratio(s: OnnxBuilder, *indices: int) -> Floats:
 
 
 def qlinear_global_average_pool(s: OnnxBuilder) -> OnnxBuilder:
-    if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("it has channels_last set")
-    y = s("GlobalAveragePool", _number(s, 0), spec=_float(_result(s)))
-    return _quantized(s, y, *s.operands[3:5])
+    x = _number(s, 0, value=_channels_first(s))
+    y = s("GlobalAveragePool", x, spec=_float(_image_result(s)))
+    return _quantized_image(s, y, *s.operands[3:5])
 
 
 def qlinear_average_pool(s: OnnxBuilder) -> OnnxBuilder:
-    if int(s.attribute("channels_last", 0)):
-        raise CannotDecompose("it has channels_last set")
     kept = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
     attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
-    y = s("AveragePool", _number(s, 0), spec=_float(_result(s)), **attrs)
-    return _quantized(s, y, *s.operands[3:5])
+    x = _number(s, 0, value=_channels_first(s))
+    y = s("AveragePool", x, spec=_float(_image_result(s)), **attrs)
+    return _quantized_image(s, y, *s.operands[3:5])
+
+
+def nhwc_max_pool(s: OnnxBuilder) -> OnnxBuilder:
+    if s.graph.opset < _INTEGER_POOL_SINCE:
+        raise CannotDecompose(f"MaxPool of integers requires opset {_INTEGER_POOL_SINCE}")
+    kept = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+    attrs: dict[str, Any] = {k: v for k, v in s.region.node.attrs.items() if k in kept}
+    return _channels_back(s, s("MaxPool", _channels_first(s), spec=_image_result(s), **attrs))
 
 
 def qlinear_concat(s: OnnxBuilder) -> OnnxBuilder:
@@ -199,15 +211,59 @@ def _float(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(DType.F32, spec.shape)
 
 
+def _has_channels_last(s: OnnxBuilder) -> bool:
+    return s.region.op.endswith("NhwcMaxPool") or bool(int(s.attribute("channels_last", 0)))
+
+
+def _channels_first(s: OnnxBuilder) -> str:
+    """Return the first operand with its channels in second place."""
+    x = s.operands[0]
+    spec = s.spec(x)
+    if not _has_channels_last(s):
+        return x
+    if spec.shape is None:
+        raise CannotDecompose("the rank of an operand is not known")
+    rank = len(spec.shape)
+    return s("Transpose", x, spec=_permuted(spec), perm=(0, rank - 1, *range(1, rank - 1)))
+
+
+def _permuted(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of a value whose channels move from the last place to the second."""
+    shape = spec.shape or ()
+    return TensorSpec(spec.dtype, (shape[0], shape[-1], *shape[1:-1]))
+
+
+def _image_result(s: OnnxBuilder) -> TensorSpec:
+    """Return the spec of the result with its channels in second place."""
+    spec = _result(s)
+    return _permuted(spec) if _has_channels_last(s) else spec
+
+
+def _quantized_image(s: OnnxBuilder, y: str, scale: str, zero: str) -> OnnxBuilder:
+    """Round a result to integers and put its channels where the operator has them."""
+    _check_scale(s, scale)
+    y = s("QuantizeLinear", y, scale, *([zero] if zero else []), spec=_image_result(s))
+    return _channels_back(s, y)
+
+
+def _channels_back(s: OnnxBuilder, y: str) -> OnnxBuilder:
+    if _has_channels_last(s):
+        rank = len(_result(s).shape or ())
+        s("Transpose", y, spec=_result(s), perm=(0, *range(2, rank), 1))
+    return s
+
+
 def _number(
-    s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False, scale: str = ""
-) -> str:
+    s: OnnxBuilder, at: int, axis: int = 1, every_rank: bool = False, scale: str = "",
+    value: str = "",
+) -> str:  # fmt: skip
     """Dequantize operand ``at``; its scale and zero point are the next two operands.
 
-    ``scale`` replaces that scale if it is not empty.  Several scales along ``axis`` are allowed
-    for a matrix, and for any rank if ``every_rank``.
+    ``value`` and ``scale`` replace the operand and its scale if they are not empty.  Several
+    scales along ``axis`` are allowed for a matrix, and for any rank if ``every_rank``.
     """
-    value, own, zero = s.operands[at : at + 3]
+    given, own, zero = s.operands[at : at + 3]
+    value = value or given
     scale = scale or own
     _check_scale(s, scale)
     spec, counts = s.spec(value), s.spec(scale).shape

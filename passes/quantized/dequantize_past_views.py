@@ -26,6 +26,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
+from tracea_graph.passes.quantized.rescale import dequantized_sides
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import only_read_by, operand_producer
 from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
@@ -43,7 +44,10 @@ _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 class DequantizeFirst:
-    """Move a DequantizeLinear with one scale before the view whose result it reads."""
+    """Move a DequantizeLinear with one scale before the view whose result it reads.
+
+    It stays where a product or a convolution of integers will read the view's result instead.
+    """
 
     name = "dequantize-first"
 
@@ -60,6 +64,10 @@ class DequantizeFirst:
             yield Miss(self.name, region.id, _SCALES)
             return
         source, result = view.operands[0], region.results[0]
+        if _becomes_operand_of_integers(graph, region):
+            why = unsuited_reason("a product or convolution reads its integers")
+            yield Miss(self.name, region.id, why)
+            return
         if graph.spec(source).shape is None or graph.weight(source) is not None:
             why = unsuited_reason(f"{source!r} is constant, or its rank is not known")
             yield Miss(self.name, region.id, why)
@@ -74,6 +82,17 @@ class DequantizeFirst:
         )
         specs = {name: TensorSpec(graph.spec(result).dtype, graph.spec(source).shape)}
         yield Proposal(self.name, (view, region), new, specs, step=True)
+
+
+def _becomes_operand_of_integers(graph: TileGraph, region: Region) -> bool:
+    """Whether a product or convolution that reads this DequantizeLinear also reads a dequantized
+    constant, so that it can multiply integers."""
+    for reader in (use.region for use in graph.uses(region.results[0])):
+        if reader.op in ("Conv", "Gemm", "MatMul") and not reader.fused:
+            sides = dequantized_sides(graph, reader)
+            if sides is not None and sides[0] is region:
+                return True
+    return False
 
 
 class GatherFirst:

@@ -7,7 +7,7 @@ Runtime's contributed operators and of ai.onnx.ml.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from onnx import NodeProto
 
 from tracea_graph.ir import DType, Extent
 from tracea_graph.onnx_io.broadcast_shape_rules import Rule, broadcast_of, product_of
-from tracea_graph.onnx_io.conv_shape_rules import WINDOWS
+from tracea_graph.onnx_io.conv_shape_rules import WINDOWS, conv_sizes, pool_sizes
 from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribute
 
 __all__ = ["CONTRIB_SHAPES", "ContribShape"]
@@ -25,11 +25,15 @@ __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 class ContribShape:
     """Rule for the sizes of an operator's first result.
 
-    ``like`` is the index of the operand that has the result's type.
+    ``like`` is the index of the operand that has the result's type, or returns it for a node.
     """
 
     sizes: Rule
-    like: int = 0
+    like: int | Callable[[NodeProto], int] = 0
+
+    def typed_operand(self, node: NodeProto) -> str:
+        """Return the operand that has the result's type."""
+        return str(node.input[self.like if isinstance(self.like, int) else self.like(node)])
 
 
 def _same(node: NodeProto, facts: ValueFacts) -> Partial:
@@ -116,15 +120,46 @@ def _quantised_concat(node: NodeProto, facts: ValueFacts) -> Partial:
 
 
 def _quantised_gemm(node: NodeProto, facts: ValueFacts) -> Partial:
-    """Sizes of a product whose result has the operands' type, unless it has no scale."""
-    if len(node.input) < 8 or not node.input[7]:
-        return None
     sides = ((0, "transA"), (3, "transB"))
     a, b = (
         _transposed(facts.shape(node.input[i]), bool(attribute(node, flag, 0)))
         for i, flag in sides
     )
     return product_of(a, b)
+
+
+def _typed_by_result_scale(node: NodeProto) -> int:
+    """A QGemm rounds to its first operand's type; without a result scale it returns float32."""
+    return 0 if len(node.input) > 7 and node.input[7] else 1
+
+
+def _channels_last(node: NodeProto) -> bool:
+    return node.op_type == "NhwcMaxPool" or bool(attribute(node, "channels_last", 0))
+
+
+def _quantised_conv(node: NodeProto, facts: ValueFacts) -> Partial:
+    """Sizes of a convolution of integers, whose channels may come last."""
+    weight = facts.shape(node.input[3])
+    return _image(node, facts, lambda data: conv_sizes(node, data, weight))
+
+
+def _quantised_pool(node: NodeProto, facts: ValueFacts) -> Partial:
+    return _image(node, facts, lambda data: pool_sizes(node, data))
+
+
+def _quantised_global_pool(node: NodeProto, facts: ValueFacts) -> Partial:
+    return _image(node, facts, lambda data: data and [*data[:2], *(1 for _ in data[2:])])
+
+
+def _image(
+    node: NodeProto, facts: ValueFacts, sizes: Callable[[Shape | None], Partial]
+) -> Partial:
+    """Apply a rule for channels in second place to an operator that may have them last."""
+    data = facts.shape(node.input[0])
+    if data is None or not _channels_last(node):
+        return sizes(data)
+    made = sizes((data[0], data[-1], *data[1:-1]))
+    return made and [made[0], *made[2:], made[1]]
 
 
 def _embedding(node: NodeProto, facts: ValueFacts) -> Partial:
@@ -163,11 +198,14 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "MatMulIntegerToFloat": ContribShape(_product, like=2),
         "MatMulNBits": ContribShape(_blocked_product),
         "MultiHeadAttention": ContribShape(_heads),
+        "NhwcMaxPool": ContribShape(_quantised_pool),
         "QAttention": ContribShape(_attention, like=3),
-        "QGemm": ContribShape(_quantised_gemm, like=0),
+        "QGemm": ContribShape(_quantised_gemm, like=_typed_by_result_scale),
         "QLinearAdd": ContribShape(_quantised),
-        "QLinearAveragePool": ContribShape(WINDOWS["AveragePool"]),
+        "QLinearAveragePool": ContribShape(_quantised_pool),
         "QLinearConcat": ContribShape(_quantised_concat, like=2),
+        "QLinearConv": ContribShape(_quantised_conv, like=7),
+        "QLinearGlobalAveragePool": ContribShape(_quantised_global_pool),
         "QLinearLeakyRelu": ContribShape(_same),
         "QLinearMul": ContribShape(_quantised),
         "QLinearSigmoid": ContribShape(_same),

@@ -22,7 +22,7 @@ from tracea_graph.ir import Extent
 from tracea_graph.onnx_io import symbolic_arithmetic as sym
 from tracea_graph.onnx_io.value_facts import Partial, Shape, ValueFacts, attribute, elements
 
-__all__ = ["WINDOWS"]
+__all__ = ["WINDOWS", "conv_sizes", "pool_sizes"]
 
 _FINEST = 64
 """Largest denominator of a fractional scale that any runtime computes exactly."""
@@ -73,7 +73,11 @@ def _positions(size: Extent, window: _Window, same: bool, up: bool) -> Extent | 
 
 
 def _conv(node: NodeProto, facts: ValueFacts) -> Partial:
-    data, weight = facts.shape(node.input[0]), facts.shape(node.input[1])
+    return conv_sizes(node, facts.shape(node.input[0]), facts.shape(node.input[1]))
+
+
+def conv_sizes(node: NodeProto, data: Shape | None, weight: Shape | None) -> Partial:
+    """Return the sizes ``[N, M, …]`` of a convolution of ``data`` ``[N, C, …]``."""
     kernel = _kernel(node, weight)
     if data is None or kernel is None:
         return None
@@ -107,7 +111,12 @@ def _conv_transpose(node: NodeProto, facts: ValueFacts) -> Partial:
 
 
 def _pool(node: NodeProto, facts: ValueFacts) -> Partial:
-    data, kernel = facts.shape(node.input[0]), attribute(node, "kernel_shape")
+    return pool_sizes(node, facts.shape(node.input[0]))
+
+
+def pool_sizes(node: NodeProto, data: Shape | None) -> Partial:
+    """Return the sizes ``[N, C, …]`` of a pooling operator on ``data`` ``[N, C, …]``."""
+    kernel = attribute(node, "kernel_shape")
     if data is None or not kernel:
         return None
     up, auto = bool(attribute(node, "ceil_mode", 0)), _auto(node)

@@ -144,7 +144,7 @@ class ShapeInference:
         """Sizes of an operator's first output; adds its type to ``types``."""
         known = CONTRIB_SHAPES[node.domain].get(node.op_type)
         sizes = _try(known.sizes, node, facts) if known else None
-        dtype = facts.dtype(node.input[known.like]) if known and sizes is not None else None
+        dtype = facts.dtype(known.typed_operand(node)) if known and sizes is not None else None
         if dtype is None:
             return []
         types[node.output[0]] = onnx.helper.make_tensor_type_proto(dtype.onnx, None)
