@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
@@ -27,6 +28,7 @@ from tracea_graph.kernels.schema import (
     reals,
 )
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
+from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 from tracea_graph.ops.resize import WAYS
 
 __all__ = ["CALLS", "CELLS", "REDUCTIONS"]
@@ -160,6 +162,32 @@ def _gemm_blocks(dtype: str) -> CallSchema:
         dtype=dtype,
         chain="epilogue",
         problem=_blocks_size,
+    )  # fmt: skip
+
+
+def _gemm_nbits(dtype: str) -> CallSchema:
+    """Schema of a matmul with a block-quantized matrix; see ``block_quantized_storage.py``.
+
+    Codes have ``bits`` bits and a scale and a zero point for each ``block`` of the depth, of which
+    ``group`` steps at a time are added; the zero point is half the range of a code if it is in the
+    ``middle``.
+    """
+    own = "f32" if dtype.startswith("tf32") else dtype
+    return CallSchema(
+        "gemm_nbits",
+        (
+            _op("x", "M K", own), _op("w", "N bytes", "u8"), _op("scales", "N blocks"),
+            _op("zeros", "N blocks", optional=True), _op("bias", "N", optional=True),
+            _op("inputs", "M N", "chain", many="inputs"),
+            _out("y", "M N", "chain", many="results"),
+        ),
+        (
+            choice("zero_kind", ZEROS), number("bits", 2, 8), number("group", GRANULE, WINDOW),
+            number("block", GRANULE, MAX_BLOCK),
+        ),
+        dtype,
+        chain="epilogue",
+        problem=_product_size,
     )  # fmt: skip
 
 
@@ -425,6 +453,7 @@ CALLS = Calls(
         ),
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
         *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
+        *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
         *map(_embedding, (*DTYPES, *BYTES)),

@@ -20,6 +20,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
+    block_quantized_matmul,
     depthwise_and_pooling,
     few_key_attention,
     few_pixel_convolution,
@@ -94,6 +95,8 @@ _WHOLE_QUERIES, _MOST_SPLIT = 64, 96
 """Queries of a block that holds all keys, and the most such blocks for which warps share keys."""
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
+_LARGE_SIDE = 128
+"""Side of large tiles, which need many rows."""
 _LEAST_SIDE = 16
 """Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
@@ -135,7 +138,26 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
+    found += _coded_choices(call) if call.op == "gemm_nbits" else []
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
+
+
+def _coded_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels of few rows for a matmul with a block-quantized matrix, and the one with
+    large tiles if the number of rows varies at run time.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    rows, found = named["y"][0].dims[0], list[tuple[Variant, Extent]]()
+    for variant in VARIANTS:
+        if (variant.op, variant.dtype) != (call.op, call.dtype):
+            continue
+        most, large = variant.params.get("rows", 0), variant.params.get("m", 0) >= _LARGE_SIDE
+        if not (most or large) or block_quantized_matmul.refusal(call, variant):
+            continue
+        when = combine("sub", most + 1, rows) if most else combine("sub", rows, MANY_ROWS - 1)
+        if not isinstance(when, int) or when > 0:
+            found.append((variant, when))
+    return found[:1] if isinstance(rows, int) else found
 
 
 def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -376,7 +398,7 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    tiled = ("gemm", "conv", "integer_gemm", "integer_conv")
+    tiled = ("gemm", "conv", "integer_gemm", "integer_conv", "gemm_nbits")
     rows = _rows(call) if call.op in tiled else 0
     permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
@@ -478,6 +500,7 @@ _NUMBERS = {
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
+    "gemm_nbits": ("zero_kind", "bits", "group"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 __all__ = [
     "CONVOLUTION_TILES",
+    "FEW_CODED_ROWS",
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
     "FEW_TILES",
@@ -68,6 +69,8 @@ LARGE_WINDOW, MMA_WINDOW = "7x7", "16x16"
 """Pixels that a thread computes of a depthwise convolution with a large window; and pixels that
 the warps of a block compute with tensor cores.
 """
+FEW_CODED_ROWS = (8, 16)
+"""Maximum rows of the kernels that dequantize codes in registers."""
 MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
@@ -122,6 +125,11 @@ def choose_tile(
         which = f"{rows} rows" if rows else "rows whose number varies"
         why = f"{which} {'fill tiles of 64' if wide else 'leave tiles of 64 empty'}"
         return "64x64x128x3" if wide else "32x64x128x4", why
+    if op == "gemm_nbits":
+        wide = rows >= MANY_ROWS and not dtype.startswith("tf32")
+        why = "codes are dequantized into tiles in shared memory"
+        side = "64x64x32x3" if dtype.startswith("tf32") else "64x64x64x3"
+        return "128x128x64x3" if wide else side, why
     if op == "attention":
         short = 0 < head <= _SHORT_HEAD
         which = f"heads of {head} columns" if head else "heads of any size"

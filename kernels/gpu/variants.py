@@ -10,6 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.tile_choice import (
     CONVOLUTION_TILES,
+    FEW_CODED_ROWS,
     FEW_KEYS,
     FEW_PIXEL_TILES,
     FEW_TILES,
@@ -111,6 +112,13 @@ def _few_pixels(dtype: str, n: int, split: int) -> Variant:
     return Variant("conv", dtype, "conv_few.cu.in", tile, 160, params, ("wgmma",))
 
 
+def _few_coded(dtype: str, rows: int) -> Variant:
+    """Matmul of few rows with a block-quantized matrix: 8 warps share the depth of 16 columns."""
+    params = {"rows": rows}
+    needs = ("bf16",) if dtype in ("bf16", "tf32") else ()
+    return Variant("gemm_nbits", dtype, "gemm_nbits_few.cu.in", f"{rows}x16", 256, params, needs)
+
+
 def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
     """Window kernels: one for all windows, and those whose threads compute several pixels."""
     return (
@@ -191,6 +199,16 @@ VARIANTS = (
         replace(_gemm(d, *tile), op="gemm_blocks", template="gemm_blocks.cu.in")
         for types, tile in (
             (("f16", "bf16"), (64, 64, 64, 3, 32, 32, 2)),
+            (("tf32", "tf32x3"), (64, 64, 32, 3, 32, 32, 2)),
+        )
+        for d in types
+    ),
+    *(_few_coded(d, rows) for d in ("f16", "bf16", "tf32", "tf32x3") for rows in FEW_CODED_ROWS),
+    *(
+        replace(_gemm(d, *tile), op="gemm_nbits", template="gemm_nbits.cu.in")
+        for types, tile in (
+            (("f16", "bf16"), (64, 64, 64, 3, 32, 32, 2)),
+            (("f16", "bf16"), (128, 128, 64, 3, 64, 32, 1)),
             (("tf32", "tf32x3"), (64, 64, 32, 3, 32, 32, 2)),
         )
         for d in types

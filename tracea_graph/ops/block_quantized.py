@@ -16,8 +16,8 @@ from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.weight_layouts import Floats, Numbers, WeightLayout
 
 __all__ = [
-    "BITS", "MAX_BLOCK", "ZEROS", "BlockQuantized", "block_ranges", "quantize_blocks",
-    "round_blocks",
+    "BITS", "LARGEST", "MAX_BLOCK", "SMALLEST", "ZEROS", "BlockQuantized", "block_ranges",
+    "quantize_blocks", "round_blocks",
 ]  # fmt: skip
 
 BITS = (2, 4, 8)
@@ -28,8 +28,9 @@ ZEROS = ("middle", "integer", "float")
 """Zero points: half the range of a code for all blocks; a code per block; a float32 per block."""
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Fractions of a block's range that are tried as the range of its codes."""
-_LARGEST = 127.0
-_SMALLEST = 1e-36
+LARGEST = 127.0
+"""Largest magnitude of an integer that a number of x is rounded to."""
+SMALLEST = 1e-36
 """Blocks of x whose largest magnitude is below this count as zero."""
 
 
@@ -44,9 +45,9 @@ def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, fill)])
     blocks = padded.reshape(*x.shape[:-1], padded.shape[-1] // block, block).astype(np.float32)
     largest = np.abs(blocks).max(-1, keepdims=True)
-    some = largest > _SMALLEST
-    times = np.where(some, np.float32(_LARGEST) / np.where(some, largest, 1), np.float32(0))
-    scale = np.where(some, largest / np.float32(_LARGEST), np.float32(0))
+    some = largest > SMALLEST
+    times = np.where(some, np.float32(LARGEST) / np.where(some, largest, 1), np.float32(0))
+    scale = np.where(some, largest / np.float32(LARGEST), np.float32(0))
     return np.rint(blocks * times).astype(x.dtype), scale.astype(x.dtype)
 
 
@@ -207,9 +208,9 @@ class BlockQuantized(WeightLayout):
         rows = b.pad(rows, (0, 0), (0, -k % self.block))
         blocks = b("Reshape", rows, b.ints(-1, self.block))
         largest = b.reduce("ReduceMax", b("Abs", blocks), (1,))
-        some = b("Max", largest, b.number(_SMALLEST))
-        whole = b("Round", b("Mul", blocks, b("Div", b.number(_LARGEST), some)))
-        again = b("Mul", whole, b("Div", largest, b.number(_LARGEST)))
+        some = b("Max", largest, b.number(SMALLEST))
+        whole = b("Round", b("Mul", blocks, b("Div", b.number(LARGEST), some)))
+        again = b("Mul", whole, b("Div", largest, b.number(LARGEST)))
         again = b("Reshape", again, b.ints(-1, k + -k % self.block))
         again = b.slice_last(again, 0, k) if k % self.block else again
         empty = {"allowzero": 1} if b.opset >= 14 else {}  # axes may be

@@ -24,11 +24,11 @@ from tracea_graph.ttg.iteration_space import Axis, IterationSpace
 from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["LARGEST", "ZERO", "QuantizeRowsParams", "quantize_rows"]
+__all__ = ["LARGEST", "NOTHING", "ZERO", "QuantizeRowsParams", "quantize_rows"]
 
 ZERO, LARGEST = 128, 127
 """The zero point, and the largest distance of an integer from it."""
-_NOTHING = 1e-30
+NOTHING = 1e-30
 """A row whose largest magnitude is below this counts as zero."""
 
 Array = npt.NDArray[Any]
@@ -42,7 +42,7 @@ def quantize_rows(x: Array) -> tuple[Array, Array]:
     rows = np.asarray(x, np.float32)
     high = np.abs(rows).max(-1, keepdims=True, initial=0.0)
     finite = np.isfinite(rows).all(-1, keepdims=True)
-    fits = finite & (high > _NOTHING)
+    fits = finite & (high > NOTHING)
     times = np.where(fits, np.float32(LARGEST) / np.where(fits, high, 1), np.float32(0))
     whole = np.rint(np.where(fits, rows, 0) * times)
     scale = np.where(fits, high / np.float32(LARGEST), np.where(finite, 0, np.nan))
@@ -83,7 +83,7 @@ class QuantizeRowsParams:
         b = BodyBuilder(self.operands, opset)
         x = b("Mul", *b.inputs) if self.scaled else b.inputs[0]
         high = b.reduce("ReduceMax", b("Abs", x), (-1,))
-        some = b("Max", high, b.number(_NOTHING))
+        some = b("Max", high, b.number(NOTHING))
         whole = b("Round", b("Mul", x, b("Div", b.number(float(LARGEST)), some)))
         y = b("Cast", b("Add", whole, b.number(float(ZERO))), to=DType.U8.onnx)
         return b.done(y, b("Div", high, b.number(float(LARGEST))))

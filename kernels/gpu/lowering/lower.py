@@ -12,6 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed_size, product
+from tracea_graph.kernels.gpu.lowering.block_quantized import (
+    lower_quantize_rows,
+    lower_quantized_embedding,
+)
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     Targets,
@@ -67,6 +71,8 @@ from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
+from tracea_graph.ops.quantize_rows import QuantizeRowsParams
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
@@ -212,6 +218,8 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         DynamicQuantizeParams: lower_dynamic_quantize,
         PoolParams: lower_pool,
         ResizeParams: lower_resize,
+        QuantizedEmbeddingParams: lower_quantized_embedding,
+        QuantizeRowsParams: lower_quantize_rows,
         RecurrentParams: lower_recurrent,
         TopKParams: lower_top_k,
         KvCacheAppendParams: lower_kv_append,

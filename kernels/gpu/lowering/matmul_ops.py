@@ -10,6 +10,7 @@ from typing import Any
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
+from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_call
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_call
 from tracea_graph.kernels.gpu.lowering.norm_folding import (
@@ -26,6 +27,7 @@ from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import IndexMap, ViewMove
@@ -75,12 +77,13 @@ def _kind(kind: str, value: Value) -> str:
 def lower_gemm(
     w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    if p.layout not in (KN, NK, COLUMN_BLOCKS):
+    coded = isinstance(p.layout, BlockQuantized)
+    if p.layout not in (KN, NK, COLUMN_BLOCKS) and not coded:
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
-    dense = not p.integers and p.layout != COLUMN_BLOCKS
+    dense = not p.integers and not coded and p.layout != COLUMN_BLOCKS
     few = dense and few_rows(w, p, x)
     if p.norm and dense and not few and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
@@ -98,6 +101,9 @@ def lower_gemm(
         return _after(w, p, made, targets, affine)
     if p.layout == COLUMN_BLOCKS:
         _block_sparse_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
+    if coded:
+        block_quantized_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     folded = fold_norm(w, p, x, weight, bias)
     transposed = few or folded is not None or _converted(w, weight)

@@ -1,0 +1,226 @@
+"""Matmuls with block-quantized matrices (codes of 2, 4 or 8 bits) on tensor cores.
+
+For few rows the codes are dequantized in registers: a code minus its zero point is exact in every
+type, and sums of a block are scaled in float32.  For many rows a tile of the matrix is dequantized
+into the shared memory of ``tensor_core_matmul``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import DType, combine, product
+from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
+from tracea_graph.kernels.gpu.launch import (
+    Argument,
+    Launch,
+    constant_buffer_flag,
+    divisor,
+    i32,
+    pointer,
+)
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, WARP
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared"]
+
+FEW = "gemm_nbits_few.cu.in"
+_COLUMNS, _LANES = 16, 4
+_ATOM = ATOMS["m16n8k16.f16"]
+_HELD, _MOST_AHEAD, _CROWDED = MappingProxyType({8: 48, 16: 24}), 4, 20
+"""Registers for what a lane asks for ahead, by rows of a block; most windows ahead; and registers
+for one window with which a second block does not fit an SM.  Float32 rows take more registers.
+"""
+_BASE = MappingProxyType({"f16": "1024.0f"})
+"""Number whose last bits are a code, by type; float32 has 2^23."""
+
+
+@dataclass(frozen=True)
+class WarpSums:
+    """Shared memory for the sums of the warps of a kernel of few rows: [warp][row][column]."""
+
+    warps: int
+    height: int
+    pitch: int = 20
+
+    @property
+    def bytes(self) -> int:
+        return self.warps * self.height * self.pitch * 4
+
+    def stores(self) -> list[Access]:
+        """Return the accesses of a warp that stores sums; columns of w are rows of fragments."""
+        elements, lanes = range(_ATOM.d.count), range(WARP)
+        places = (tuple(self._offset(_ATOM.d.at(lane, e)) for lane in lanes) for e in elements)
+        return [Access("sums of a warp", 4, at) for at in places]
+
+    def _offset(self, place: tuple[int, int]) -> int:
+        column, row = place
+        return (row * self.pitch + column) * 4
+
+    def loads(self, run: int) -> list[Access]:
+        """Return the accesses that read the sums of ``run`` adjacent columns."""
+        lanes = [(at % self.height, at // self.height * run) for at in range(WARP)]
+        lanes = [one for one in lanes if one[1] < _COLUMNS]
+        return [
+            Access(
+                "sums of a block", 16, tuple(self._offset((col + q, row)) for row, col in lanes)
+            )
+            for q in range(0, run, 4)
+        ]
+
+
+@cache
+def _proved(sums: WarpSums, run: int) -> WarpSums:
+    """Prove the accesses to sums free of bank conflicts; raises BankConflict otherwise."""
+    prove_free([*sums.stores(), *sums.loads(run)])
+    return sums
+
+
+@cache
+def _proved_stores(tile: tensor_core_matmul.Tile) -> None:
+    """Prove stores of dequantized numbers free of bank conflicts; raises BankConflict if not."""
+    found = []
+    for granule in range(tile.k // GRANULE):
+        at = []
+        for lane in range(WARP):
+            of, slot = lane % _LANES, lane // _LANES
+            row = slot % 2 * 4 + slot // 2 % 2 * 2 + slot // 4 % 2
+            at.append(tile.b.offset(row, (granule * GRANULE + of * 4) * tile.size))
+        found.append(Access("dequantized numbers", 4 * tile.size, tuple(at)))
+    prove_free(found)
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return CALLS.of(call).named(call)
+
+
+def _product(call: Call) -> Call:
+    """Return the dense matmul of the same shapes, for its epilogue and tile."""
+    named = _named(call)
+    columns, depth = named["y"][0].dims[-1], named["x"].dims[-1]
+    w = View(named["w"].buffer, (columns, depth), (named["w"].strides[0], 1))
+    return CALLS.make(
+        "gemm", call.dtype, layout="nk", chain=call.chain, bias=named["bias"], x=named["x"],
+        w=w, inputs=named["inputs"], y=named["y"],
+    )  # fmt: skip
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    if variant.template == FEW and call.attributes["zero_kind"] == "float":
+        return "zero points that are not integers are not exact in registers"
+    return ""
+
+
+def _sums(call: Call, variant: Variant) -> WarpSums:
+    run = tensor_core_matmul.vector_length(_product(call))
+    return _proved(WarpSums(variant.threads // WARP, variant.params["rows"]), run)
+
+
+def _codes(call: Call, steps: int) -> dict[str, Any]:
+    """Return the parameters of ``templates/codes.h``, for a part of a window."""
+    bits, group = int(call.attributes["bits"]), int(call.attributes["group"])
+    size = steps // _LANES * bits // 8
+    kind = str(call.attributes["zero_kind"])
+    return {
+        "bits": bits, "middle": 1 << (bits - 1), "group": group, "window": WINDOW,
+        "zeros": "" if kind == "middle" else kind, "words": max(1, size // 4),
+        "carrier": "u32" if size >= 4 else "u16", "sums": max(1, steps // group),
+    }  # fmt: skip
+
+
+def _held(call: Call, variant: Variant, codes: dict[str, Any]) -> dict[str, int]:
+    """Return for how many windows a warp asks before it multiplies the first one, and how many
+    blocks an SM runs at a time.
+    """
+    each = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])))
+    rows, wide = variant.params["rows"], TYPES[call.dtype] is DType.F32
+    held = _HELD[rows] * (2 if wide else 3) // 3
+    crowded = each > _CROWDED or (wide and rows > min(_HELD))
+    ahead = min(max(held // each, 1), _MOST_AHEAD)
+    return {"ahead": int(ahead), "blocks": 1 if crowded else 2}
+
+
+def name(call: Call) -> str:
+    a = call.attributes
+    words = [f"nbits{a['bits']}x{a['group']}"]
+    words += [f"{a['zero_kind']}_zeros"] * (a["zero_kind"] != "middle")
+    return tensor_core_matmul.name(_product(call)).replace("gemm_nk", "_".join(words), 1)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    if variant.template == FEW:
+        sums, codes = _sums(call, variant), _codes(call, WINDOW)
+        return {
+            **tensor_core_matmul.epilogue(_product(call)),
+            **codes,
+            **_held(call, variant, codes),
+            "kind": "tf32" if TYPES[call.dtype] is DType.F32 else call.dtype,
+            "split": call.dtype == "tf32x3",
+            "base": _BASE.get(call.dtype, "8388608.0f"),
+            "height": sums.height, "tall": sums.height // 8, "warps": sums.warps,
+            "pitch": sums.pitch,
+        }  # fmt: skip
+    made = tensor_core_matmul.parameters(_product(call), variant)
+    tile = tensor_core_matmul.shared_layout(_product(call), variant)
+    _proved_stores(tile)
+    return {
+        **made, **_codes(call, tile.k), "granules": tile.k // GRANULE,
+        "parts": tile.n * _LANES // variant.threads,
+    }  # fmt: skip
+
+
+def shared(call: Call, variant: Variant) -> int:
+    if variant.template == FEW:
+        return _sums(call, variant).bytes
+    return tensor_core_matmul.shared(_product(call), variant)
+
+
+def _rows_of_numbers(view: View | None) -> list[Argument]:
+    """Return the arguments of scales or zero points; none if there are none."""
+    return [] if view is None else [pointer(view, DType.F32), i32(view.strides[0])]
+
+
+def _blocks(call: Call) -> list[Argument]:
+    """Return the number of blocks of a column, and the number of sums of a block."""
+    a = call.attributes
+    return [i32(_named(call)["scales"].dims[1]), divisor(int(a["block"]) // int(a["group"]))]
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, taken = _named(call), shared(call, variant)
+    x, w, scales = named["x"], named["w"], named["scales"]
+    fixed = constant_buffer_flag(w)
+    if variant.template != FEW:
+        p = variant.params
+        blocks, made = tensor_core_matmul.arguments(_product(call), p["m"], p["n"])
+        made[1] = pointer(w, DType.U8)
+        made += [
+            *_rows_of_numbers(scales),
+            *_rows_of_numbers(named["zeros"]),
+            *_blocks(call),
+            fixed,
+        ]
+        return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))
+    chain, (rows, depth) = tensor_core_matmul.chain_of(call), x.dims
+    cols = named["y"][0].dims[-1]
+    made = [pointer(x, TYPES[call.dtype]), *map(i32, x.strides)]
+    made += [pointer(w, DType.U8), i32(w.strides[0])]
+    made += [*_rows_of_numbers(scales), *_rows_of_numbers(named["zeros"])]
+    if named["bias"] is not None:
+        made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
+    types = (*chain.operand_types[1:], *chain.result_types)
+    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
+        made += [pointer(view, dtype), *map(i32, view.strides)]
+    tiles = combine("ceildiv", cols, _COLUMNS)
+    made += [i32(rows), i32(cols), i32(depth), *_blocks(call), divisor(tiles), fixed]
+    grid = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
+    return Launch(symbol, (grid, 1, 1), variant.threads, taken, tuple(made))

@@ -1,0 +1,235 @@
+"""Lower matmuls with block-quantized matrices, embeddings of them, and the rounding of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, window_axes
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import Value
+from tracea_graph.ops.block_quantized import LARGEST as LARGEST_OF_BLOCK
+from tracea_graph.ops.block_quantized import SMALLEST, BlockQuantized
+from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import ViewMove
+from tracea_graph.ops.quantize_rows import LARGEST, NOTHING, QuantizeRowsParams
+from tracea_graph.ops.quantize_rows import ZERO as ZERO_POINT
+from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
+
+__all__ = ["block_quantized_call", "lower_quantize_rows", "lower_quantized_embedding"]
+
+_MAGNITUDE = Chain((FULL,), (Step("abs", (0,)),), (1,))
+_SCALED_MAGNITUDE = Chain((FULL, FULL), (Step("mul", (0, 1)), Step("abs", (2,))), (3,))
+_ROUNDED = Chain(
+    (FULL, COL),
+    (
+        Step("less", (SMALLEST, 1)),
+        Step("div", (LARGEST_OF_BLOCK, 1)),
+        Step("where", (2, 3, 0.0)),
+        Step("mul", (0, 4)),
+        Step("round", (5,)),
+        Step("div", (1, LARGEST_OF_BLOCK)),
+        Step("where", (2, 7, 0.0)),
+        Step("mul", (6, 8)),
+    ),
+    (9,),
+)
+"""Numbers of a block that is rounded to int8, from the numbers and the largest magnitude."""
+_BYTES_OF_ROW = (
+    Step("less", (NOTHING, 1)),
+    Step("less", (1, math.inf)),
+    Step("and", (2, 3)),
+    Step("div", (float(LARGEST), 1)),
+    Step("where", (4, 5, 0.0)),
+    Step("where", (4, 0, 0.0)),
+    Step("mul", (7, 6)),
+    Step("round", (8,)),
+    Step("add", (9, float(ZERO_POINT))),
+)
+_BYTES = Chain((FULL, COL), _BYTES_OF_ROW, (10,))
+"""Rows in uint8, from their numbers and largest magnitude; 128 if that is not finite."""
+_SCALE = Chain(
+    (FULL,),
+    (
+        Step("less_equal", (0, NOTHING)),
+        Step("div", (0, float(LARGEST))),
+        Step("where", (1, 0.0, 2)),
+        Step("sub", (0, 0)),
+        Step("add", (3, 4)),
+    ),
+    (5,),
+)
+"""Scale of a row, from its largest magnitude; NaN if that is not finite."""
+
+
+def block_quantized_call(
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
+    seen: Sequence[Value], made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write a matmul whose epilogue reads ``seen`` and writes ``made``."""
+    layout = p.layout
+    assert isinstance(layout, BlockQuantized)
+    codes, scales = p.stored(operands)
+    bias = p.split(operands)[2]
+    x = w.matrix(operands[0])
+    x = _rounded(w, x, layout.block) if layout.int8_rows else w.typed_as(x, w.narrow)
+    if chain is not None or any(v.dtype is not w.narrow for v in made):
+        found = w.typed(
+            chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
+        )
+        chain = replace(found, operands=(FULL, *found.operands[1:]))
+    zeros = None if layout.zeros == "middle" else _plane(scales, 1)
+    w.calls.append(
+        CALLS.make(
+            "gemm_nbits", w.multiplied, x=x.view, w=_windows(w, layout, codes).view,
+            scales=_plane(scales, 0), zeros=zeros,
+            bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
+            y=[v.view for v in made], chain=chain, zero_kind=layout.zeros, bits=layout.bits,
+            group=groups_of(layout.block), block=layout.block,
+        )
+    )  # fmt: skip
+
+
+def _plane(scales: Value, at: int) -> View:
+    """View the scales (0) or the zero points (1) of a matrix as ``[N, blocks]``."""
+    return scales.moved(ViewMove("select", (0, at))).view
+
+
+def _windows(w: GpuProgramWriter, layout: BlockQuantized, codes: Value) -> Value:
+    """Store codes as ``block_quantized_storage.py`` says, ``[N, bytes]``; constants only once."""
+    columns, blocks, _ = codes.shape
+    assert isinstance(columns, int) and isinstance(blocks, int)
+    steps = blocks * layout.block
+    windows = -(-steps // WINDOW)
+    rows = w.dense(codes).flat(1, 2)
+    if fill := windows * WINDOW - steps:
+        whole = w.temp(codes.dtype, (columns, windows * WINDOW * layout.bits // 8))
+        size = steps * layout.bits // 8
+        w.copy(rows, whole.part(1, 0, size))
+        w.chain(ZERO, [], [whole.part(1, size, fill * layout.bits // 8)])
+        rows = whole
+    axes, order = window_axes(layout.bits)
+    split = rows.moved(ViewMove("reshape", (columns, windows, *axes)))
+    order = 0, 1, *(2 + axis for axis in order)
+    stored = w.again(split, codes.dtype, order)
+    return stored.transposed(order).flat(1, len(order) - 1)
+
+
+# ---- rounding of rows ------------------------------------------------------------------------
+
+
+def _largest(w: GpuProgramWriter, rows: Sequence[Value], chain: Chain) -> Value:
+    """Write the largest magnitude of each row of a matrix, ``[M]``, in float32."""
+    found = w.temp(DType.F32, rows[0].shape[:1])
+    w.call("reduce", "f32", x=[v.view for v in rows], y=found.view, kind="max", mean=False,
+           chain=w.typed(chain, rows, [found]))  # fmt: skip
+    return found
+
+
+def _rounded(w: GpuProgramWriter, x: Value, block: int) -> Value:
+    """Return rows whose blocks of the depth have the values of int8 numbers with one scale."""
+    x = w.dense(x)
+    rows, depth = x.shape
+    assert isinstance(depth, int)
+    made, whole = w.temp(w.narrow, x.shape), depth - depth % block
+    for start, size, steps in ((0, whole, block), (whole, depth - whole, depth - whole)):
+        if not size:
+            continue
+        cut = ViewMove("reshape", (0, size // steps, steps))
+        given, target = (v.part(1, start, size).moved(cut) for v in (x, made))
+        try:
+            lines = given.flat(2, 1)
+        except ValueError:  # the last, shorter block lies apart
+            lines = w.dense(given).flat(2, 1)
+        largest = _largest(w, [lines], _MAGNITUDE)
+        column = Value(View.dense(largest.view.buffer, (rows, size // steps, 1)), DType.F32)
+        w.chain(_ROUNDED, [given, column.stretched(target.shape)], [target])
+    return made
+
+
+def lower_quantize_rows(
+    w: GpuProgramWriter, p: QuantizeRowsParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """Write the largest magnitudes of rows, the rows in uint8, and their scales."""
+    x = w.matrix(operands[0])
+    rows = [x, operands[1].stretched(x.shape)] if p.scaled else [x]
+    largest = _largest(w, rows, _SCALED_MAGNITUDE if p.scaled else _MAGNITUDE)
+    if p.scaled:
+        x = w.temp(DType.F32, x.shape)
+        w.chain(Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,)), rows, [x])
+    specs = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    y, scales = (
+        t or w.temp(s.dtype or DType.F32, s.shape or ())
+        for t, s in zip(targets, specs, strict=True)
+    )
+    column = largest.moved(ViewMove("unsqueeze", (1,))).stretched(x.shape)
+    w.chain(_BYTES, [x, column], [w.matrix(y)])
+    w.chain(_SCALE, [largest], [w.matrix(scales).flat(2)])
+    return [y, scales]
+
+
+# ---- embeddings ------------------------------------------------------------------------------
+
+
+def lower_quantized_embedding(
+    w: GpuProgramWriter, p: QuantizedEmbeddingParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    """Write look-ups of the bytes, scales and zero points of rows, then the numbers of codes."""
+    codes, scales, ids = operands
+    layout = p.layout
+    blocks, each = layout.blocks(p.k), layout.codes_per_byte
+    flat = ids.flat(len(ids.shape)) if ids.shape else ids.moved(ViewMove("unsqueeze", (0,)))
+    (rows,), inside = flat.shape, layout.block // each
+    found = _looked_up(w, w.dense(codes).flat(1, 2), flat)
+    found = found.moved(ViewMove("reshape", (0, blocks, inside)))
+    planes = [
+        _looked_up(w, Value(_plane(scales, i), scales.dtype), flat)
+        for i in range(1 + (layout.zeros != "middle"))
+    ]
+    full = (rows, blocks, inside)
+    wide = [v.moved(ViewMove("unsqueeze", (2,))).stretched(full) for v in planes]
+    made = w.temp(w.narrow, (rows, blocks * layout.block))
+    split = made.moved(ViewMove("reshape", (0, blocks, inside, each)))
+    for i in range(each):
+        target = split.moved(ViewMove("select", (3, i)))
+        w.chain(_number_of_code(layout, i), [found, *wide], [target])
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    whole = w.dense(made.part(1, 0, p.k))
+    return [Value(View.dense(whole.view.buffer, spec.shape or ()), whole.dtype)]
+
+
+def _looked_up(w: GpuProgramWriter, table: Value, ids: Value) -> Value:
+    """Write the look-up of rows of a matrix."""
+    dtype = table.dtype
+    y = w.temp(dtype, (*ids.shape, table.shape[1]))
+    w.call(
+        "embedding", dtype.short, tables=[table.view],
+        ids=[ids.moved(ViewMove("unsqueeze", (0,))).view], y=y.view, count=1,
+        table_type=dtype.short, index_type=ids.dtype.short,
+    )  # fmt: skip
+    return y
+
+
+def _number_of_code(layout: BlockQuantized, at: int) -> Chain:
+    """Return the chain of code ``at`` of a byte; operands are bytes, scales and zero points."""
+    zeros = layout.zeros != "middle"
+    steps, last = list[Step](), 0
+
+    def add(op: str, *args: int | float) -> int:
+        steps.append(Step(op, args))
+        return 1 + zeros + len(steps)
+
+    low, high = 2.0 ** (layout.bits * at), 2.0**layout.bits
+    last = add("floor", add("mul", 0, 1 / low)) if at else 0
+    if at + 1 < layout.codes_per_byte:
+        above = add("mul", add("floor", add("mul", last, 1 / high)), high)
+        last = add("sub", last, above)
+    last = add("sub", last, 2 if zeros else float(layout.middle))
+    last = add("mul", last, 1)
+    return Chain((FULL,) * (2 + zeros), tuple(steps), (last,))

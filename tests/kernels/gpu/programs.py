@@ -1,0 +1,79 @@
+"""Run the program of an op on this machine: every kernel in the host dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.kernels.gpu.machine import HERE, NUMPY, POISON, Array, Memory, compiled, run_here
+from tracea_graph.ir import DType, TensorSpec, evaluate
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
+from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
+from tracea_graph.kernels.gpu.lowering.lower import lower_op
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Buffer, Call, Program
+from tracea_graph.ops import OpParams
+
+__all__ = ["program_of", "run_program"]
+
+_ALIGNED = 256
+"""Alignment in bytes of a GPU's buffers."""
+_TYPES = {np.dtype(kind): dtype for dtype, kind in NUMPY.items()}
+
+
+def program_of(params: OpParams, specs: Sequence[TensorSpec], narrow: DType) -> Program:
+    """Lower an op whose operands have known sizes, to store numbers in ``narrow``."""
+    w = GpuProgramWriter(tuple(specs), tuple(params.infer(specs)), narrow)
+    results = w.slots("output")
+    made = lower_op(w, params, w.slots("input"), results)
+    for value, target in zip(made, results, strict=True):
+        if value.view != target.view:
+            w.copy(value, target)
+    return w.done({}, {})
+
+
+def run_program(
+    params: OpParams, arrays: Sequence[Array], narrow: DType = DType.F32
+) -> list[Array]:
+    """Return the results of the op's kernels."""
+    specs = [TensorSpec(_TYPES[a.dtype], a.shape) for a in arrays]
+    program, memory = program_of(params, specs, narrow), Memory()
+    places = dict[Buffer, Buffer]()
+
+    def add(buffer: Buffer, size: int) -> Array:
+        kept = np.full(size + _ALIGNED, POISON, np.uint8)
+        start = -kept.ctypes.data % _ALIGNED
+        memory.buffers.append(kept[start : start + size])
+        places[buffer] = Buffer("temp", len(memory.buffers) - 1)
+        return memory.buffers[-1]
+
+    for i, array in enumerate(arrays):
+        add(Buffer("input", i), array.nbytes)[:] = np.frombuffer(array.tobytes(), np.uint8)
+    outputs = [
+        add(Buffer("output", i), int(np.prod(s.shape, dtype=int)) * int(s.dtype.size))  # type: ignore[arg-type, union-attr]
+        for i, s in enumerate(program.outputs)
+    ]
+    for i, temp in enumerate(program.temps):
+        add(Buffer("temp", i), int(evaluate(temp.count, {}) * temp.dtype.size))
+    calls = [_placed(call, places) for call in program.calls]
+    chosen = [(for_variant(c, v), v) for c in calls for v in [_best(c)]]
+    sources = [emit_kernel(call, variant, HERE) for call, variant in chosen]
+    compiled(sources)
+    for (call, variant), source in zip(chosen, sources, strict=True):
+        run_here(source, launch_of(call, variant, HERE), memory)
+    pairs = zip(outputs, program.outputs, strict=True)
+    return [one.view(NUMPY[s.dtype]).reshape(s.shape) for one, s in pairs]  # type: ignore[arg-type, index]
+
+
+def _placed(call: Call, places: dict[Buffer, Buffer]) -> Call:
+    views: list[Any] = [v and replace(v, buffer=places[v.buffer]) for v in call.views]
+    return replace(call, views=tuple(views))
+
+
+def _best(call: Call) -> Variant:
+    """Return the first variant for the call's sizes."""
+    return next(v for v, when in variants_of(call) if evaluate(when, {}) > 0)
