@@ -13,7 +13,11 @@ __all__ = ["AlongAxis"]
 
 
 class AlongAxis:
-    """Parameters with an ``axis``, counted from the end, and an optional ``prologue``."""
+    """Base class of the parameters of ops that work along one axis.
+
+    ``axis`` counts from the end: −1 is the last axis.  ``prologue`` is an optional elementwise
+    chain, whose result the op reads.
+    """
 
     axis: int
     prologue: Chain | None

@@ -39,7 +39,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ArgParams(AlongAxis):
-    """Operands: the prologue's, or x.  Result: int64.  ``axis`` counts from the end."""
+    """Parameters of an arg-max or arg-min along one axis, with an int64 result.
+
+    The operands are those of the prologue, or x without a prologue.  ``axis`` counts from the end.
+    """
 
     kind: str
     axis: int
@@ -54,7 +57,7 @@ class ArgParams(AlongAxis):
 
     @property
     def flops(self) -> int:
-        """Vector instructions per element: compare, keep value and index, plus the prologue's."""
+        """Vector instructions per element: 3 for the search, and those of the prologue."""
         return 3 + (self.prologue.flops if self.prologue else 0)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

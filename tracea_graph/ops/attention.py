@@ -174,7 +174,10 @@ class AttentionParams:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Keys before and after its own position that a query sees; (−1, 0) means all."""
+        """Numbers of keys that a query sees before and after its own position.
+
+        (−1, 0) means that no window limits them.
+        """
         if not self.window:
             return -1, 0
         return (self.window - 1, 0) if self.causal != "none" else (self.window // 2,) * 2
@@ -205,7 +208,7 @@ class AttentionParams:
         return spec.shape[batch], spec.shape[sequence]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return y's shape in its layout, from q's batch and sequence."""
+        """Return the spec of y in its layout, with the batch and sequence sizes of q."""
         batch, rows = self.extents(0, specs[0])
         shapes: dict[str, tuple[Extent, ...]] = {
             "rows": (batch, rows, self.heads * self.head_v),
@@ -485,7 +488,11 @@ def _above_lowest_to_onnx(b: BodyBuilder, scores: str) -> str:
 def without_empty_rows(
     shares: Floats, scores: Floats, seen: npt.NDArray[np.bool_], zero_rows: str
 ) -> Floats:
-    """Zero the rows of weights ``[…,S,T]`` that ``zero_rows`` names (:data:`ZERO_ROWS`)."""
+    """Zero those rows of softmax weights that have no key left, as ``zero_rows`` selects them.
+
+    ``shares`` are the weights and ``scores`` their scores, both ``[…,S,T]``.  ``seen`` is true
+    where a key is not masked. :data:`ZERO_ROWS` defines the values of ``zero_rows``.
+    """
     if zero_rows == "guarded":
         return np.asarray(np.where(np.isnan(shares), 0.0, shares))
     if zero_rows == "none":

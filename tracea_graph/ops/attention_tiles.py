@@ -25,8 +25,9 @@ __all__ = ["TileGrid", "active_tile_map", "grid_of"]
 class TileGrid:
     """A grid of ``row_tiles`` by ``key_tiles`` tiles, each of ``rows`` queries by ``keys`` keys.
 
-    Without ``beyond`` the tiles are the mask.  With it they describe a mask operand: outside the
-    active tiles an additive mask is at most ``beyond``, and a boolean one drops every key.
+    If ``beyond`` is None, scores outside the active tiles are −∞. Otherwise the tiles summarize a
+    mask operand: outside the active tiles, an additive mask has values of at most ``beyond``, and
+    a boolean mask drops every key.
     """
 
     rows: int
@@ -56,9 +57,10 @@ class TileGrid:
         return self.row_tiles * self.key_tiles
 
     def kept(self, active: npt.NDArray[Any], rows: int, keys: int) -> npt.NDArray[np.bool_]:
-        """Return which of ``[rows, keys]`` scores lie in an active tile.
+        """Return a mask ``[rows, keys]`` that is true for scores in an active tile.
 
-        Raises ValueError for more rows or keys than the grid has.
+        ``active`` holds the ids of the active tiles.  Raises ValueError for more rows or keys than
+        the grid covers.
         """
         if rows > self.rows * self.row_tiles or keys > self.keys * self.key_tiles:
             raise ValueError(f"{rows} queries and {keys} keys do not fit {self}")
@@ -71,9 +73,11 @@ class TileGrid:
         return found
 
     def kept_to_onnx(self, b: BodyBuilder, active: str, rows: str, keys: str) -> str:
-        """Write a mask of kept scores from a map and the positions ``[S,1]`` and ``[T]``.
+        """Write the mask of :meth:`kept` in ONNX; return its name.
 
-        It is a product of two matrices: which tiles hold a query, and which hold a key.
+        ``active`` names the map of active tiles, ``rows`` the positions of queries ``[S,1]`` and
+        ``keys`` those of keys ``[T]``.  The mask is computed as a product of two matrices: which
+        tiles hold a query, and which tiles hold a key.
         """
         ids = b("Cast", active, to=DType.I64.onnx)
         row = b("Div", ids, b.ints(self.key_tiles))
@@ -91,7 +95,10 @@ def grid_of(pattern: TilePattern) -> TileGrid:
 
 
 def active_tile_map(pattern: TilePattern) -> Weight:
-    """Return the L1 map of a pattern of scores, whose tiles are slices of the keys."""
+    """Return the L1 map of a pattern of scores, as an int32 constant.
+
+    The map lists the active tiles, whose rows are queries and whose slices are keys.
+    """
     tiles = _tiles_of(pattern)
     name = f"{pattern.constant}_map"
     return Weight(name, DType.I32, tiles.l1_map.shape, lambda: tiles.l1_map)

@@ -35,11 +35,10 @@ SMALLEST = 1e-36
 
 
 def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
-    """Round blocks of the last axis to int8 by their largest magnitude.
+    """Round to int8 in blocks along the last axis, each scaled by its largest magnitude.
 
-    Returns integers ``[..., blocks, block]``, padded with zeros after the last element of ``x``,
-    and scales ``[..., blocks, 1]``.  Both have the type of ``x``; the integers are those that
-    float32 arithmetic yields.
+    Returns integers ``[..., blocks, block]``, where zeros fill up the last block, and scales
+    ``[..., blocks, 1]``.  Both have the type of ``x``; the arithmetic is float32.
     """
     fill = -x.shape[-1] % block
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, fill)])
@@ -52,10 +51,11 @@ def round_blocks(x: Numbers, block: int) -> tuple[Numbers, Numbers]:
 
 
 def block_ranges(block: Numbers, bits: int) -> tuple[Floats, Floats]:
-    """Return the scales and zero points ``[..., N]`` for numbers ``[..., steps, N]``.
+    """Return the scale and zero point ``[..., N]`` of each column of ``block [..., steps, N]``.
 
-    Of the range of a column's numbers, extended to 0, the codes cover the fraction that has the
-    least squared error.  A column with a number that is not finite has scale NaN.
+    Codes have ``bits`` bits.  A column's range, extended to include 0, is narrowed to the fraction
+    whose rounding has the least squared error.  A column with a number that is not finite has
+    scale NaN.
     """
     most = 2**bits - 1
     numbers = np.asarray(block, np.float32)
@@ -93,11 +93,12 @@ def quantize_blocks(matrix: Numbers, bits: int, block: int) -> tuple[Numbers, Fl
 
 @dataclass(frozen=True)
 class BlockQuantized(WeightLayout):
-    """Codes ``[N, blocks, block * bits / 8]``, and scales ``[1 or 2, N, blocks]``.
+    """A matrix ``[K, N]`` in codes of ``bits`` bits, with scales for blocks of k in each column.
 
-    The first code of a byte is in its lowest bits.  Zero points that are not constant follow the
-    scales, as float32 numbers even if they are integers.  With ``int8_rows``, x is rounded to
-    int8 block by block (:func:`round_blocks`).
+    The first array holds the codes ``[N, blocks, block * bits / 8]``; the first code of a byte is
+    in its lowest bits.  The second array holds the scales ``[1 or 2, N, blocks]``.  Zero points
+    that are not constant follow the scales along its first axis, as float32 numbers even if they
+    are integers.  With ``int8_rows``, x is rounded to int8 block by block (:func:`round_blocks`).
     """
 
     bits: int
@@ -136,11 +137,11 @@ class BlockQuantized(WeightLayout):
         return n, self.blocks(k), self.block // self.codes_per_byte
 
     def scales_shape(self, k: int, n: int) -> tuple[int, ...]:
-        """Return the shape of the second array."""
+        """Return the shape of the second array, which holds scales and zero points."""
         return 1 if self.zeros == "middle" else 2, n, self.blocks(k)
 
     def packed(self, rows: Numbers) -> Numbers:
-        """Return codes ``[N, blocks * block]`` in the bytes of :meth:`shape`."""
+        """Pack codes ``[N, blocks * block]`` into bytes of the shape that :meth:`shape` gives."""
         split = rows.astype(np.uint8).reshape(len(rows), -1, self.block // self.codes_per_byte,
                                               self.codes_per_byte)  # fmt: skip
         made = np.zeros(split.shape[:-1], np.uint8)
@@ -171,7 +172,11 @@ class BlockQuantized(WeightLayout):
     def parts_to_onnx(
         self, b: BodyBuilder, stored: Sequence[str], k: int, n: int
     ) -> tuple[str, str, str]:
-        """Write :meth:`parts` in ONNX, in float32, as ``[blocks, block or 1, N]``."""
+        """Write :meth:`parts` in ONNX, in float32; return the names of the three values.
+
+        Codes are ``[blocks, block, N]``, scales and zero points ``[blocks, 1, N]``; a zero point
+        that is equal for all blocks is a scalar.
+        """
         blocks = self.blocks(k)
         codes = self._codes(b, b("Reshape", stored[0], b.ints(n, -1, 1)))
         codes = b("Reshape", b("Transpose", b("Reshape", codes, b.ints(n, -1)), perm=(1, 0)),

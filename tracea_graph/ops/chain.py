@@ -88,10 +88,15 @@ class Step:
 class Chain:
     """An elementwise program: operand kinds, steps in order, results and element types.
 
-    ``dtypes`` is empty if every operand is float32, ``stores`` if every numeric result is float32.
-    Results in bf16 occur only inside programs.  As an epilogue, operand 0 is the accumulator tile.
-    ``fast_math`` chains may use the cheaper approximation of :data:`FAST_MATH` steps whatever the
-    type of their results, because these feed products of 16-bit numbers.
+    ``results`` are indices of operands and steps, as in :data:`Ref`.
+
+    * ``dtypes``: element types of the operands; empty if every operand is float32;
+    * ``stores``: element types of the results; empty if every numeric result is float32. Results
+      in bf16 occur only inside programs;
+    * ``fast_math``: whether :data:`FAST_MATH` steps may use their cheaper approximation whatever
+      the type of the results, because these feed products of 16-bit numbers.
+
+    In an epilogue, operand 0 is the accumulator tile.
     """
 
     operands: tuple[str, ...]

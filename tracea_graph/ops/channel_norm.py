@@ -90,7 +90,7 @@ class ChannelNormParams:
         return b.done(b("Add", y, by_channel[-1]) if self.norm.beta else y)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model each result as reading its whole group, or every channel at its position."""
+        """Model each result as reading its group or, without groups, all channels there."""
         shape = graph.spec(region.results[0]).shape
         if shape is None:
             return None

@@ -35,10 +35,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConcatPart:
-    """One range along the axis: the op that computes it, and the operands that this op reads.
+    """One range along the concatenated axis: the op that computes it, and the op's operands.
 
-    ``like`` is the index of the part to whose sizes, along the other axes, this part is expanded;
-    -1 if it is not expanded.
+    ``operands`` are indices of operands of the whole concatenation.  ``like`` is the index of
+    another part, or −1: this part is expanded to the sizes of that part along the other axes.
     """
 
     params: ElementwiseParams | ConcatParams
@@ -85,7 +85,7 @@ class ConcatParams:
 
     @property
     def flops(self) -> float:
-        """Vector instructions per element vector of the result, for parts of equal size."""
+        """Vector instructions per vector of results, assuming that parts have equal sizes."""
         return sum(p.params.flops for p in self.parts) / len(self.parts)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
@@ -156,7 +156,7 @@ class ConcatParams:
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model one point per element, with every part reading as if it covered the whole axis.
 
-        The reads of a part beyond its own range are overestimated, never underestimated.
+        What a part reads outside its own range may be overestimated, but never underestimated.
         """
         return mapped_space(self, region, graph)
 

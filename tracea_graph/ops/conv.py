@@ -47,9 +47,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class ConvParams:
-    """Operands: x, W, bias, epilogue inputs, further arrays of W (each if present).
+    """Parameters of a convolution whose filters are stored in ``layout``.
 
-    The length of the stored bias is given by the layout of W.
+    Operands: x, W, bias, epilogue inputs, further arrays of W; all but x and W are optional.  The
+    layout determines the length of the stored bias.
     """
 
     channels: int
@@ -138,7 +139,7 @@ class ConvParams:
         return np.moveaxis(np.concatenate(parts, -1), -1, 1)
 
     def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
-        """Cost of the direct convolution; for Winograd, its products over whole tiles."""
+        """Cost of the direct convolution; with Winograd, partial tiles count as whole ones."""
         count, m = prod(result), self.layout.side
         if m > 1:
             count *= prod(-(-side // m) * m / max(side, 1.0) for side in result[2:])
@@ -162,7 +163,7 @@ class ConvParams:
         )
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model the window each result reads, and what its epilogue reads there."""
+        """Model the window that each result reads, and the epilogue inputs at its position."""
         sizes = window_result_shape(graph, region, self.window)
         if sizes is None:
             return None

@@ -36,10 +36,11 @@ __all__ = ["ConvIntegerParams"]
 
 @dataclass(frozen=True)
 class ConvIntegerParams:
-    """Operands: x, W, zero points, epilogue inputs; zero points are those of ``integers``.
+    """Parameters of a convolution of 8-bit integers.
 
-    W is ``[K, O]`` in ``layout``; a group's filters are neighbouring columns.  Raises ValueError
-    if channels or filters do not divide into groups, or sums may not fit 32 bits.
+    Operands: x, W, those zero points that ``integers`` declares as operands, epilogue inputs.  W
+    is a matrix ``[K, O]`` in ``layout``; the filters of a group are adjacent columns.  Raises
+    ValueError if channels or filters do not divide into groups, or if sums may exceed 32 bits.
     """
 
     channels: int
@@ -131,7 +132,7 @@ class ConvIntegerParams:
         return OpCost(product, beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
-        """Write ConvInteger between transposes; with zero points of filters a Conv in float32."""
+        """Write ConvInteger between transposes, or a float32 Conv if filters have zero points."""
         b = BodyBuilder(self.operands, opset)
         rank = self.window.rank
         x = b("Transpose", b.inputs[0], perm=(0, rank + 1, *range(1, rank + 1)))

@@ -72,7 +72,10 @@ class ConvWindow:
 
 
 def window_count(size: Extent, slack: int, stride: int) -> Extent:
-    """Return ``⌊(size + slack) / stride⌋ + 1``, simplified."""
+    """Return the number of windows along an axis, ``⌊(size + slack) / stride⌋ + 1``, simplified.
+
+    ``slack`` is the total padding minus the extent of a window.
+    """
     return combine("floordiv", add_constant(size, slack + stride), stride)
 
 

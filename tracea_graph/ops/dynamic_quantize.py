@@ -95,7 +95,7 @@ class DynamicQuantizeParams:
         return b.done(*b.node("DynamicQuantizeLinear", b.inputs, ("y", "scale", "zero"), {}))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model each result as needing the range of the whole tensor, which reductions read."""
+        """Model each result as depending on the whole tensor, whose range reductions find."""
         shape = graph.spec(region.operands[0]).shape or ()
         names, space = axes_named("d", shape)
         over = tuple(f"r{i}" for i in range(len(shape)))

@@ -54,10 +54,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def is_clipped(dim: Extent, other: Extent) -> bool:
-    """Whether ``dim`` is min(``other``, c) with c ≥ 2, which broadcasts only if it is ``other``.
+    """Whether ``dim`` is min(``other``, c) with c ≥ 2, and must therefore equal ``other``.
 
-    If they differed, ``dim`` would be c, which is neither 1 nor ``other``: the model itself would
-    fail.
+    ``dim`` and ``other`` are broadcast with each other.  If they differed, ``dim`` would be c,
+    which is neither 1 nor ``other``, and the original model would fail.
     """
     if not isinstance(dim, Expr) or dim.op != "min" or other not in dim.args:
         return False
@@ -66,10 +66,11 @@ def is_clipped(dim: Extent, other: Extent) -> bool:
 
 @dataclass(frozen=True)
 class ElementwiseParams:
-    """Operands and results are the chain's; operand kinds refer to the innermost two loops.
+    """Parameters of an elementwise op; its operands and results are those of ``chain``.
 
-    ``maps`` are the views through which operands are read (empty: as stored).  ``target`` reshapes
-    the results like ONNX's Reshape (empty: they keep the operands' common shape).
+    Operand kinds refer to the last two axes.  ``maps`` holds the view through which each operand
+    is read; empty if all operands are read as stored.  ``target`` is a shape, as in ONNX's
+    Reshape, that the results get; empty if they keep the common shape of the operands.
     """
 
     chain: Chain
@@ -104,7 +105,7 @@ class ElementwiseParams:
 
     @property
     def moves(self) -> bool:
-        """Whether operands are read, or results stored, in another layout than their own."""
+        """Whether an operand is read through a view, or a result is reshaped."""
         return bool(self.maps or self.target)
 
     @property

@@ -34,9 +34,10 @@ BYTES = (DType.U8, DType.I8)
 
 @dataclass(frozen=True)
 class EmbeddingParams:
-    """Operands: table ``[V, H]``, integer ids, table, ids … , then gamma and beta if present.
+    """Parameters of a sum of rows from ``tables`` embedding tables, with an optional norm.
 
-    Rows of one table of 8-bit integers keep their type.
+    Operands: for each table, the table ``[V, H]`` and its integer ids; then gamma and beta, if the
+    norm has them.  Rows of a single table of 8-bit integers keep their element type.
     """
 
     tables: int

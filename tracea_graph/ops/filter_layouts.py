@@ -25,11 +25,15 @@ Sums = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class FilterLayout(ABC):
-    """One way to store filters ``[O, I, kernel…]`` (I of one group) in one or several arrays.
+    """One way to store filters ``[O, I, kernel…]`` in one or several arrays.
 
-    ``name``, together with the type it rounds to, is unique among the layouts of a backend.
-    ``rounds`` is true if x, and the first addend of the sum, are read in bf16.  x has its axes in
-    the kernel's own order if ``reads_reordered`` is true, the result if ``writes_reordered`` is.
+    I counts the input channels of one group.  Layouts define:
+
+    * ``name``: unique, together with the type that values are rounded to, among the layouts of a
+      backend;
+    * ``rounds``: whether x, and the operand that is added to the sum first, are read in bf16;
+    * ``reads_reordered`` and ``writes_reordered``: whether x, or the result, has its axes in the
+      kernel's own order.
     """
 
     name: ClassVar[str]
@@ -52,7 +56,7 @@ class FilterLayout(ABC):
 
     @property
     def side(self) -> int:
-        """Results along an axis that form a group; a partial group costs as much as a full one."""
+        """Results along an axis per tile; a partial tile costs as much as a full one."""
         return 1
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
@@ -75,12 +79,12 @@ class FilterLayout(ABC):
     def convolve(
         self, x: Floats, stored: Sequence[Numbers], shape: Sequence[int], sums: Sums
     ) -> Floats:
-        """Evaluate ``sums`` as the kernel does, with x rounded as the kernel rounds it."""
+        """Evaluate the convolution ``sums(x, filters)``; x is rounded as the kernel rounds it."""
         return sums(round_bf16(x) if self.rounds else x, self.filters(stored, shape))
 
     @abstractmethod
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], shape: Sequence[int]) -> str:
-        """Write the inverse in ONNX; return the name of ``[O, I, kernel…]`` in float32."""
+        """Write nodes that restore ``[O, I, kernel…]`` filters in float32; return their name."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,10 @@ class BodyBuilder:
         return self("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
     def split_last(self, x: str, rank: int, count: int) -> str:
-        """Reshape the last axis of ``x`` into ``count`` rows; axes may be empty from opset 14."""
+        """Reshape the last axis of ``x`` into ``count`` rows.
+
+        From opset 14 on, the other axes may have size 0.
+        """
         if self.opset < 14:
             return self("Reshape", x, self.ints(*[0] * (rank - 1), count, -1))
         sizes, zero, last = self("Shape", x), self.ints(0), self.ints(rank - 1)
@@ -123,7 +126,10 @@ def bind_body(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...
 
 
 def splice_body(nodes: list[Node], body: Body, operands: Sequence[str]) -> list[str]:
-    """Append a body's nodes with bound inputs; return the names its outputs have there."""
+    """Append a body's nodes to ``nodes``; return the names that its outputs get.
+
+    ``operands`` take the place of the body's inputs; values in the body get new names.
+    """
     names = {"": "", **dict(zip(body.inputs, operands, strict=True))}
     for node in body.nodes:
         for value in node.outputs:

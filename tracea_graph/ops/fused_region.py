@@ -30,10 +30,11 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class RegionStep:
-    """One op and the values it reads: inputs of the region first, then every earlier result.
+    """One op of a program, and the numbers of the values that it reads.
 
-    ``narrow`` is the short name of the 16-bit float type that the step's factors and results may
-    be rounded to; sums, and results of the region, keep their types.
+    The inputs of the region are numbered first, then the results of each step.  ``narrow`` is the
+    short name of the 16-bit float type that the step's factors and results may be rounded to, or
+    empty; sums, and results of the region, keep their types.
     """
 
     params: OpParams
@@ -56,12 +57,13 @@ class RowTile:
 
 @dataclass(frozen=True)
 class RegionParams:
-    """A program of steps over ``inputs`` values; each step appends its results to the values.
+    """A program: steps in order, which read and produce numbered values.
 
-    ``results`` are the numbers of the values returned.  ``row_tiles`` are the steps fused over
-    tiles of rows, which changes where values are stored but not the values.  A result may be read
-    by later steps too.  Raises ValueError for a step that reads a value not yet computed, and for
-    a result that no step computes.
+    The ``inputs`` operands are numbered first, then the results of each step.  ``results`` are the
+    numbers of the values that the region returns; later steps may read these, too.  ``row_tiles``
+    are ranges of steps fused over tiles of rows, which affects where values are stored, but not
+    the values.  Raises ValueError if a step reads a value that is not yet computed, or if no step
+    computes a result.
     """
 
     inputs: int

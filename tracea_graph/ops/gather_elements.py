@@ -41,8 +41,9 @@ _TAKEN = 16.0
 class GatherElementsParams:
     """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of equal ``rank``.
 
-    Each leading dimension of the indices is that of x or 1.  An index in ``[−P, 0)`` counts from
-    the end.  The body accepts the types that ONNX Runtime accepts.
+    Each leading dimension of the indices equals that of x, or is 1 and broadcasts.  An index in
+    ``[−P, 0)`` counts from the end.  The ONNX body accepts the element types that ONNX Runtime
+    accepts.
     """
 
     rank: int

@@ -46,10 +46,12 @@ STEP_ROWS, BLOCK_ROWS = 4.0, 12.0
 
 @dataclass(frozen=True)
 class GemmParams:
-    """Operands: x, W, zero points, bias, epilogue inputs, gamma, beta, second array of W.
+    """Parameters of a product ``x · W`` with an optional epilogue or norm.
 
-    All but x and W are optional; an adjacent second array follows W; zero points are those of
-    ``integers``, which have no bias.
+    Operands: x, W, zero points, bias, epilogue inputs, gamma, beta, second array of W. All but x
+    and W are optional.  If the layout of W says that its second array is ``adjacent``, this array
+    comes directly after W. The zero points are those that ``integers`` declares as operands; with
+    ``integers`` there is no bias.
 
     Results: with a norm, y, then s if ``keep_sum`` (s has other readers too); with an epilogue
     alone, its one or two results; with neither, column ranges of the product, whose widths are

@@ -84,7 +84,7 @@ class ViewMove:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """Moves in order, from the stored tensor to the view a chain reads."""
+    """A view of a stored tensor: the view operations, in order, that yield what a chain reads."""
 
     moves: tuple[ViewMove, ...] = ()
 
@@ -110,11 +110,11 @@ class IndexMap:
         return start
 
     def shape(self, shape: Shape) -> Shape:
-        """Return the dimensions of the view; raises ValueError like :meth:`layout`."""
+        """Return the dimensions of the view; raises ValueError if the view is not strided."""
         return _view(self.moves, tuple(shape)).dims if self.moves else tuple(shape)
 
     def view(self, shape: Shape) -> StridedLayout:
-        """Return the layout of a dense tensor's view; raises ValueError like :meth:`layout`."""
+        """Return this view's layout in a dense tensor; raises ValueError if it is not strided."""
         return _view(self.moves, tuple(shape))
 
     def reference(self, array: Array) -> Array:
@@ -310,7 +310,10 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
 
 
 def size_factors(extents: Sequence[Extent]) -> Factors:
-    """Return a product as a number times a multiset of symbols (non-products count as symbols)."""
+    """Return the product of some extents as a number times a multiset of symbols.
+
+    An extent that is neither a number nor a product counts as a symbol.
+    """
     number, symbols = 1, Counter[Extent]()
     stack = list(reversed(extents))
     while stack:

@@ -42,10 +42,10 @@ Ints = npt.NDArray[np.int16]
 
 
 def round_rows(x: Floats) -> tuple[Ints, Floats]:
-    """Return ``q`` (to nearest, ties to even) and the scales ``[…]`` of the rows of ``x […, K]``.
+    """Round the rows of ``x […, K]`` to int16; return the integers ``q`` and the scales ``[…]``.
 
-    A row with a number that is not finite has scale NaN and zeros.  The arithmetic is float32,
-    like the kernel's.
+    Rounding is to nearest, ties to even, in float32 like the kernel's.  A row with a number that
+    is not finite has scale NaN and zeros in ``q``.
     """
     rows = np.asarray(x, np.float32)
     high = np.max(np.abs(rows), axis=-1, initial=0.0)
@@ -59,7 +59,7 @@ def round_rows(x: Floats) -> tuple[Ints, Floats]:
 
 
 def round_images(x: Floats) -> tuple[Ints, Floats]:
-    """Return ``q`` and one scale per image of ``x [N, …]``."""
+    """Round the images of ``x [N, …]`` to int16; return integers ``q`` and a scale per image."""
     whole, scale = round_rows(x.reshape(len(x), -1))
     return whole.reshape(x.shape), scale
 
@@ -73,9 +73,10 @@ def k_run_length(taps: int) -> int:
 
 
 def round_columns(weight: Floats, run: int = RUN) -> tuple[Ints, Floats]:
-    """Return ``p`` and column scales of a matrix ``[K, N]`` whose sums have runs of ``run`` steps.
+    """Round a matrix ``[K, N]`` to int16; return the integers ``p`` and the scales of columns.
 
-    A column with a number that is not finite has scale NaN and zeros.
+    Integer sums over ``run`` steps of k fit 32 bits.  A column with a number that is not finite
+    has scale NaN and zeros in ``p``.
     """
     times, scale = _fitted(weight, run)
     whole = np.empty(weight.shape, np.int16)

@@ -26,10 +26,10 @@ _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
 class IntegerOperand:
     """Left operand of a product: 8-bit integers of type ``dtype`` minus a zero point.
 
-    ``zero`` is the zero point; None means that it is an operand after the matrix, with one
-    element.  With ``own_zeros`` the columns of the int8 matrix have zero points too, an int8
-    vector that follows.  Sums are exact, and rounded to float32 once.
-    Raises ValueError for a zero point out of range.
+    ``zero`` is the zero point, or None if an operand after the matrix holds it, as one element.
+    With ``own_zeros``, the columns of the int8 matrix have zero points too; the last of these
+    operands holds them as an int8 vector.  Sums are exact, and rounded to float32 once.  Raises
+    ValueError for a zero point out of range.
     """
 
     dtype: DType
@@ -49,14 +49,14 @@ class IntegerOperand:
         return (self.zero is None) + self.own_zeros
 
     def split(self, items: Sequence[Any]) -> tuple[Any | None, Any | None]:
-        """Return the zero points of x and of the columns among :attr:`operands` operands."""
+        """Return those of ``items`` that hold the zero points of x and of the columns, or None."""
         x_zero = items[0] if self.zero is None else None
         return x_zero, items[-1] if self.own_zeros else None
 
     def product(
         self, x: npt.NDArray[Any], matrix: npt.NDArray[Any], zeros: Sequence[npt.NDArray[Any]]
     ) -> npt.NDArray[Any]:
-        """Return the exact sums as float64."""
+        """Return the exact product of x and the matrix, less their zero points, as float64."""
         given, own = self.split(zeros)
         zero = float(self.zero or 0) if given is None else float(np.reshape(given, ()))
         right = np.asarray(matrix, np.float64)

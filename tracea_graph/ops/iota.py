@@ -38,11 +38,12 @@ _SINCE = 11
 
 @dataclass(frozen=True)
 class IotaParams:
-    """Operands are read for their sizes only; one step per axis of the result.
+    """Parameters of an index ramp; ``steps`` has one number per axis of the result.
 
-    The result's ``dtype`` is float32, int32 or int64; integers have integer steps.  ``sizes`` of
-    the result are expressions over the operands' dimensions
-    (:mod:`tracea_graph.ops.size_expressions`) that are never negative.
+    The result's ``dtype`` is float32, int32 or int64; a ramp of integers has an integer start and
+    integer steps.  ``sizes``, those of the result, are expressions over the operands' dimensions
+    (:mod:`tracea_graph.ops.size_expressions`) that are never negative.  Operands are read for
+    their sizes only.
     """
 
     operands: int

@@ -37,7 +37,10 @@ def axes_named(prefix: str, shape: Shape) -> tuple[tuple[str, ...], IterationSpa
 def access_map(
     graph: TileGraph, value: str, dims: Sequence[DimIndex], view: Shape | None = None
 ) -> AccessMap | None:
-    """Access map of a value, or of a ``view`` of it; None if its rank is unknown or wrong."""
+    """Return the access map of a value, or of a ``view`` of it, that ``dims`` describes.
+
+    Returns None if the rank is unknown, or is not the number of ``dims``.
+    """
     spec = graph.spec(value)
     shape = spec.shape if view is None else view
     if shape is None or len(shape) != len(dims):
@@ -46,7 +49,10 @@ def access_map(
 
 
 def aligned_access(graph: TileGraph, value: str, names: Sequence[str]) -> AccessMap | None:
-    """Access map of a value that broadcasts over the named axes, aligned at the last one."""
+    """Return the access map of a value that broadcasts over the named axes, as in NumPy.
+
+    Returns None if the value's rank is unknown, or above the number of axes.
+    """
     shape = graph.spec(value).shape
     if shape is None or len(shape) > len(names):
         return None
@@ -58,10 +64,10 @@ def aligned_access(graph: TileGraph, value: str, names: Sequence[str]) -> Access
 def rows_and_columns(
     shape: Shape, normed: object
 ) -> tuple[tuple[str, ...], str, tuple[Axis, ...]]:
-    """Return the row axes, the result's column axis, and all axes.
+    """Return the names of the row axes, the name of the result's column axis, and all axes.
 
-    A norm's results have the axis ``j``, its input the axis ``n``: each result reads its whole
-    row.
+    Without a norm, the column axis is ``n``.  With a norm, the results have the column axis ``j``
+    and the input has the reduction axis ``n``, because each result reads its whole row.
     """
     rows, space = axes_named("m", shape[:-1])
     if not normed:
@@ -89,10 +95,11 @@ def constant_ints(
 
 
 def reshape_groups(x: Shape, y: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """Group the dimensions of two shapes of the same elements, leaving out dimensions of size 1.
+    """Group the dimensions of two shapes with equal numbers of elements, without those of size 1.
 
-    In each group one of the shapes has a single dimension.  Returns None if the shapes do not
-    group that way, or their symbols leave it undetermined.
+    The dimensions of a group have equal products in both shapes, and one of the shapes has a
+    single dimension in it.  Returns None if the shapes cannot be grouped that way, or if symbols
+    leave it undetermined.
     """
     left = [i for i, e in enumerate(x) if e != 1]
     right = [i for i, e in enumerate(y) if e != 1]

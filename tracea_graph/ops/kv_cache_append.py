@@ -38,11 +38,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class KvCacheAppendParams:
-    """Operands: new, past ``[B,H,T,D]`` if present, positions (int64 ``[B]``), slots ``[P]``.
+    """Parameters of an op that writes new keys or values into a cache ``[B,H,P,D]``.
 
-    ``new`` is ``[B,S,W]`` with W = ``width``: its ``heads`` heads of ``size`` columns start at
-    column ``offset``.  Of ``slots`` only the length P is used, for the result ``[B,H,P,D]``.
-    Raises ValueError for columns outside ``new``.
+    Operands: ``new [B,S,W]``, ``past [B,H,T,D]`` if present, positions (int64 ``[B]``), ``slots
+    [P]``.  ``new`` has W = ``width`` columns, of which ``heads`` heads of ``size`` columns start
+    at column ``offset``.  ``slots`` is read only for its length P. Raises ValueError if a head
+    lies outside the columns of ``new``.
     """
 
     heads: int
@@ -118,7 +119,7 @@ class KvCacheAppendParams:
         return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model each row as reading the cache and ``new``; its position decides at run time."""
+        """Model each row as reading the cache and ``new``: positions are unknown before a run."""
         new, *past, places, slots = region.operands
         shape, room = graph.spec(region.results[0]).shape, graph.spec(slots).shape
         try:

@@ -48,9 +48,9 @@ KINDS = (
 
 @dataclass(frozen=True)
 class LayoutParams:
-    """A layout op with integer parameters and, for pad, first and expand, ``sizes``.
+    """Parameters of a layout op: integers and, for pad, first and expand, ``sizes``.
 
-    ``ints`` by kind:
+    The meaning of ``ints`` depends on ``kind``:
 
     * ``concat``, ``first``: the axis
     * ``channels``: start and stop

@@ -62,7 +62,7 @@ class MappedParams(Protocol):
     def reads(
         self, graph: TileGraph, names: Sequence[str], here: Sequence[AffineIndex]
     ) -> Iterator[tuple[str, IndexMap, Sequence[AffineIndex]]]:
-        """Yield each operand with its map and the index into its view at the element ``here``."""
+        """Yield each operand, its map, and the index at which element ``here`` reads the view."""
         ...
 
 

@@ -45,7 +45,10 @@ def permuted(shape: Sequence[Extent], perm: Sequence[int]) -> Shape:
 
 
 def broadcast_kind(shape: Shape, result: Shape) -> str:
-    """Return the operand kind of a shape over the last two axes of a result it broadcasts to."""
+    """Return the operand kind (full, row, column, scalar) of a shape that broadcasts to a result.
+
+    The kind describes the last two axes.
+    """
     rows, columns = (1, 1, *shape)[-2:]
     tall = rows != 1 or result[-2] == 1
     wide = columns != 1 or result[-1] == 1

@@ -83,7 +83,11 @@ class Norm:
 
 @dataclass(frozen=True)
 class NormParams:
-    """Operands: the prologue's (or x), then gamma, beta.  Results: y, then s if ``keep_sum``."""
+    """Parameters of a norm over the last axis, with an optional elementwise prologue.
+
+    Operands: those of the prologue (or x), then gamma and beta, if present.  Results: y and, with
+    ``keep_sum``, the prologue's result s.
+    """
 
     norm: Norm
     prologue: Chain | None = None
@@ -104,7 +108,7 @@ class NormParams:
         return self.data_operands + self.norm.operands
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the first full operand's shape for each result."""
+        """Return a float32 spec of the shape of the first operand of kind ``full``, per result."""
         kinds = self.prologue.operands if self.prologue else ("full",)
         spec = TensorSpec(DType.F32, specs[kinds.index("full")].shape)
         return (spec, spec) if self.keep_sum else (spec,)

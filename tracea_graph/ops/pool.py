@@ -29,12 +29,12 @@ average over the taps inside the image.
 
 @dataclass(frozen=True)
 class PoolParams:
-    """One operand ``[N, C, spatial…]``.
+    """Parameters of a pooling op, whose operand is ``[N, C, spatial…]``.
 
-    Without a window all positions are pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
-    ``flat``.  A window never starts beyond the padding: ``ceil_mode`` is expressed by padding.
-    With ``channels_last`` the operand is ``[N, spatial…, C]``, of 8-bit integers, and the result
-    their maximum over a window.
+    Without a window, all positions are pooled: the result is ``[N, C, 1…]``, or ``[N, C]`` if
+    ``flat``.  ONNX's ``ceil_mode`` is expressed by padding, so that no window starts beyond the
+    padding.  With ``channels_last``, the operand is ``[N, spatial…, C]`` and holds 8-bit integers;
+    each result is the maximum of a window.
     """
 
     kind: str

@@ -12,7 +12,10 @@ __all__ = ["PostOps", "post_ops_of"]
 
 @dataclass(frozen=True)
 class PostOps:
-    """What is applied to the sum, in order: ``add`` (index of an epilogue input), clamp, chain."""
+    """Operations on a sum, in this order: add an operand, clamp to a range, apply a chain.
+
+    ``add`` is the index of an epilogue input, None if nothing is added.
+    """
 
     add: int | None
     low: float
@@ -21,9 +24,10 @@ class PostOps:
 
 
 def post_ops_of(epilogue: Chain | None) -> PostOps:
-    """Split a leading full addend and a clamp off a chain; kernels apply these two in registers.
+    """Split an epilogue into an operand to add, a clamp, and a chain of what remains.
 
-    Nothing of ``relu(acc + r)`` is left as a chain.
+    Kernels add and clamp in registers.  Only a leading addition of a ``full`` operand is split
+    off.  For example, ``relu(acc + r)`` leaves no chain.
     """
     add, low, high = None, -math.inf, math.inf
     if epilogue is None:

@@ -40,8 +40,8 @@ _ROWS = 16
 def row_reuse_of_step(step: Region) -> RowReuse | None:
     """Return how a step's kernel reuses the rows it reads; None if it cannot be tiled by rows.
 
-    Products pass over their rows once per register tile's width of columns; convolutions tile
-    their own input.
+    A matrix product passes over its rows once per register tile of columns.  A convolution tiles
+    its input itself, and counts as one pass.
     """
     params = step.params
     if isinstance(params, GemmParams):

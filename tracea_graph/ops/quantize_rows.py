@@ -35,9 +35,9 @@ Array = npt.NDArray[Any]
 
 
 def quantize_rows(x: Array) -> tuple[Array, Array]:
-    """Return rows ``[..., K]`` as integers minus :data:`ZERO`, and their scales ``[..., 1]``.
+    """Return rows ``[..., K]`` as integers, without :data:`ZERO` added, and scales ``[..., 1]``.
 
-    Both have the type of ``x``; the integers are those of float32 arithmetic.
+    Both have the type of ``x``; the arithmetic is float32.
     """
     rows = np.asarray(x, np.float32)
     high = np.abs(rows).max(-1, keepdims=True, initial=0.0)

@@ -64,7 +64,7 @@ class QuantizedEmbeddingParams:
         return b.done(b("Gather", b("Transpose", matrix, perm=(1, 0)), b.inputs[2], axis=0))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model the rows of the result; as much is read from the table as is written."""
+        """Model the rows of the result, one per id; reads of the table are not modeled."""
         shape = graph.spec(region.results[0]).shape or ()
         names, space = axes_named("d", shape)
         reads = [aligned_access(graph, region.operands[2], names[:-1])]

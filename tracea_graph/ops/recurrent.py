@@ -56,7 +56,7 @@ class GateLayout(ABC):
 
     @abstractmethod
     def rest(self, stored: Floats, hidden: int) -> Floats:
-        """Return the rest of the bias ``[directions, H]``."""
+        """Return the hidden bias ``[directions, H]`` of a GRU with ``linear_before_reset``."""
 
     @abstractmethod
     def matrix_to_onnx(
@@ -110,7 +110,11 @@ PLAIN_GATES = PlainGates()
 def cell_cost(
     fit: FittedCoefficients, operands: Sequence[Dims], ahead: float, back: float, step_us: float
 ) -> OpCost:
-    """Cost of a recurrent cell; ``ahead`` and ``back`` are its products' fractions of peak."""
+    """Return the cost of a recurrent cell.
+
+    ``ahead`` and ``back`` are the fractions of peak that the products with W and with R reach;
+    ``step_us`` is the overhead of a time step in one direction.
+    """
     x, w, r = operands[:3]
     steps, batch = x[0], prod(x[:2])
     units = prod(r[:2]) * (r[3] if len(r) > 3 else 1)  # of all gates; stored in three or four axes
@@ -120,12 +124,16 @@ def cell_cost(
 
 @dataclass(frozen=True)
 class RecurrentParams:
-    """Operands: x ``[T, B, I]``, W, R, bias, hidden bias, initial states ``[directions, B, H]``.
+    """Parameters of an LSTM or a GRU.
 
-    The hidden bias is that of a GRU with ``linear_before_reset`` (``before`` is False).  With
-    ``initial``, the initial h and an LSTM's initial c are operands.  ``reverse`` says for each
-    direction whether it starts at the last step.  ``results`` are those wanted of y
-    ``[T, directions, B, H]``, the last h and an LSTM's last c, in this order.
+    Operands: x ``[T, B, I]``, W, R, bias, hidden bias, initial states ``[directions, B, H]``.  The
+    hidden bias is present only for a GRU with ONNX's ``linear_before_reset``, that is, if
+    ``before`` is False.
+
+    * ``reverse``: whether each direction starts at the last time step;
+    * ``initial``: whether the initial h, and the initial c of an LSTM, are operands;
+    * ``results``: those that are needed of y ``[T, directions, B, H]``, the last h, and the last c
+      of an LSTM, in this order.
     """
 
     kind: str
@@ -158,7 +166,7 @@ class RecurrentParams:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Numbers of gates per product; with ``before``, a GRU's last gate has its own."""
+        """Gates computed by each product; with ``before``, a GRU's last gate is computed alone."""
         return (2, 1) if self.before else (self.gates,)
 
     @property
@@ -171,7 +179,7 @@ class RecurrentParams:
 
     @property
     def late(self) -> bool:
-        """Whether a part of the bias is added to the state's product, before the reset gate."""
+        """Whether a GRU adds the hidden bias to the product with R before the reset gate."""
         return self.kind == "gru" and not self.before
 
     def split(self, items: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any | None, Sequence[Any]]:

@@ -116,7 +116,7 @@ class ReduceParams:
         return self.data_operands + epilogue_inputs
 
     def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """Return the shape that is reduced; raises ValueError if it is undetermined."""
+        """Return the shape of the value to reduce; raises ValueError if it is undetermined."""
         data = [s for s in shapes[: self.data_operands] if s is not None]
         shape = broadcast(data) if len(data) == self.data_operands else None
         if shape is None or len(shape) < -self.axes[0]:

@@ -13,7 +13,10 @@ _OP_NAMES = {kind: op for op, kind in OPS}
 
 
 class Subgraph(TileGraph):
-    """The steps of a region in execution order; values between them are numbered."""
+    """The steps of a region as a graph, in execution order.
+
+    A value between steps is named after the region and its number in the program.
+    """
 
     def __init__(self, graph: TileGraph, region: Region) -> None:
         params: RegionParams = region.params

@@ -33,11 +33,12 @@ _FIRST_OPSET = 11
 
 @dataclass(frozen=True)
 class ResizeParams:
-    """Operand ``[N, C, H, W]`` or ``[N, C, W]``, then ``like`` if another operand gives the size.
+    """Parameters of a resize of ``[N, C, H, W]`` or ``[N, C, W]``.
 
-    The spatial sizes of the result are ``sizes``, the operand's times ``scales``, or those of
-    ``like``, which is read for its sizes only.  Scales have float32 values; sizes are rounded
-    down. Source: ONNX's Resize in modes ``linear`` and ``nearest``, and ONNX Runtime's arithmetic.
+    The spatial sizes of the result are given in one of three ways: as ``sizes``; as ``scales`` of
+    the operand's sizes, float32 numbers whose products are rounded down; or, with ``like``, by a
+    second operand, which is read for its sizes only.  Source: ONNX's Resize in modes ``linear``
+    and ``nearest``, and ONNX Runtime's arithmetic.
     """
 
     how: str
@@ -132,7 +133,7 @@ class ResizeParams:
         return b.done(b("Resize", x, none, none, sizes, **how))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model each result as between two positions of each axis, given by its scale."""
+        """Model each result as reading two positions per spatial axis, which the scale selects."""
         shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
         if shape is None or result is None or len(shape) != len(result):
             return None

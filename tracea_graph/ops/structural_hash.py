@@ -16,10 +16,11 @@ _LITERAL = 64
 
 
 def structural_keys(graph: TileGraph) -> dict[str, str]:
-    """Return a key for every value of an imported graph, over everything it is computed from.
+    """Return a key for every value of an imported graph: a hash of all that it is computed from.
 
-    Inputs count by position, dtype and shape; names and trained weights do not count.  Values with
-    identical computations have equal keys with a serial number appended, in graph order.
+    Inputs are identified by position, dtype and shape; names and trained weights do not affect
+    keys.  If several values have identical computations, all but the first get a serial number, in
+    graph order, at the end of their keys.
     """
     keys = {v: _hash("input", i, graph.spec(v)) for i, v in enumerate(graph.inputs)}
     keys |= {name: _weight_key(weight) for name, weight in graph.weights.items()}

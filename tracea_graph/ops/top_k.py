@@ -51,7 +51,7 @@ class TopKParams:
 
     @property
     def flops(self) -> int:
-        """Vector instructions per element of x, nearly all of which fail the first comparison."""
+        """Vector instructions per element of x: nearly all elements fail the first comparison."""
         return 1
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -22,11 +22,11 @@ _POINTWISE = frozenset(
 
 
 def maskable_pattern(region: Region, graph: TileGraph, tiles: TileSet) -> TilePattern:
-    """Return the pattern of ``tiles`` for the one operator of a region that they can mask.
+    """Return the pattern by which ``tiles`` mask the one operator of a region that takes a mask.
 
-    That operator is a product with a constant matrix, or a Softmax that the region contains or
-    whose scores it computes.  Raises GraphError if there is none, if there are several, or if the
-    tiles do not fit.
+    This operator is a product with a constant matrix, or a Softmax: one in the region, or the one
+    that reads scores computed in the region.  Raises GraphError if there is no such operator, if
+    there are several, or if the tiles do not fit.
     """
     nodes = region.nodes
     products = [n for n in nodes if matrix_operand(n, graph) is not None]
@@ -61,7 +61,7 @@ def matrix_operand(node: Node, graph: TileGraph) -> str | None:
 
 
 def matrix_pattern(region: Region, graph: TileGraph) -> TilePattern | None:
-    """Return the tiles set by hand that mask the matrix of a product; None if there are none."""
+    """Return the hand-set tiles that mask the constant matrix of a region's product, or None."""
     read = (n.inputs[1] for n in region.nodes if n.op in _PRODUCTS and len(n.inputs) > 1)
     return next((graph.patterns[v] for v in read if v in graph.patterns), None)
 

@@ -41,12 +41,14 @@ def round_up_aligned(extent: int) -> int:
 class WeightLayout(ABC):
     """One way to store a matrix ``[K, N]`` in one or two arrays.
 
-    ``name`` is unique among the layouts of a backend.  ``operands`` is the number of arrays; the
-    second one (a map or scales) is the last operand of its product.  ``rounds`` is true if the
-    left operand is read in bf16.  ``scattered`` is true if single zeros are left out wherever they
-    are.  ``share`` names the fitted coefficient for the speed of its products.  ``own_zeros`` is
-    true if the zero points of columns are stored with the matrix.  ``adjacent`` is true if the
-    second array follows the first one, instead of being last.
+    * ``name``: unique among the layouts of a backend;
+    * ``operands``: number of arrays; the second array holds a map or scales;
+    * ``adjacent``: whether the second array is the operand after the first array, instead of the
+      last operand of the product;
+    * ``rounds``: whether the left operand is read in bf16;
+    * ``scattered``: whether single zeros are left out wherever they are;
+    * ``share``: name of the fitted coefficient for the speed of products in this layout;
+    * ``own_zeros``: whether the zero points of columns are stored with the matrix.
     """
 
     name: ClassVar[str]
@@ -90,7 +92,7 @@ class WeightLayout(ABC):
     def integers(
         self, stored: Sequence[Numbers], k: int, n: int
     ) -> tuple[Numbers, Numbers | None]:
-        """Return the matrix of 8-bit integers, and its columns' zero points if stored with it."""
+        """Return the 8-bit integer matrix, and its columns' zero points if stored with it."""
         return self.matrix(stored, k, n), None
 
     def integers_to_onnx(
@@ -101,7 +103,7 @@ class WeightLayout(ABC):
 
     @abstractmethod
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
-        """Write the inverse in ONNX; return the name of ``[K, N]`` in float32."""
+        """Write nodes that restore the matrix ``[K, N]`` in float32; return its name."""
 
     def product_to_onnx(
         self, b: BodyBuilder, x: str, stored: Sequence[str], k: int, n: int

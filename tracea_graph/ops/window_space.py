@@ -29,7 +29,7 @@ __all__ = [
 def pooling(
     region: Region, graph: TileGraph, window: ConvWindow, channels_last: bool = False
 ) -> RegionModel | None:
-    """Model a window of each channel per result; None if sizes are unknown."""
+    """Model each result as reading a window of one channel; None if sizes are unknown."""
     sizes = window_result_shape(graph, region, window)
     if sizes is None:
         return None
@@ -98,7 +98,11 @@ def broadcast_access(graph: TileGraph, value: str, result: Sequence[DimIndex]) -
 def window_result_shape(
     graph: TileGraph, region: Region, window: ConvWindow
 ) -> tuple[Extent, ...] | None:
-    """Return the result's shape; None unless its rank is that of the window and the operand."""
+    """Return the shape of a window operator's result.
+
+    Returns None if a shape is unknown, or if the rank of the operand or of the result does not fit
+    the window.
+    """
     shape, result = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     if shape is None or result is None or not len(shape) == len(result) == window.rank + 2:
         return None

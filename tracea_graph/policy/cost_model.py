@@ -272,10 +272,10 @@ _TIMING_S, _COMPILE_S = 2.0, 1.0
 
 
 def decision_time_share(region: Region, budget: float) -> float:
-    """Return the fraction of ``budget`` (seconds) that deciding about one such region takes.
+    """Return the fraction of ``budget`` (seconds) that deciding about a region like this takes.
 
-    An operator that stays with ONNX Runtime costs nothing.  Micro-kernels are in the build cache
-    after the first model; elementwise parts are compiled for each model.
+    An operator that stays with ONNX Runtime costs nothing.  Micro-kernels are assumed to be in the
+    build cache, where the first model leaves them; elementwise code is compiled for each model.
     """
     if region.params is None:
         return 0.0

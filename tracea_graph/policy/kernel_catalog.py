@@ -25,11 +25,11 @@ NO_CALLS = Calls(())
 
 
 class KernelCatalog:
-    """The kernels of a backend, as the policy asks about them.
+    """The kernels of a backend, and what the policy needs to know about them.
 
-    The methods here suit a backend with one kernel per call; others override ``kind``,
-    ``candidates``, ``order`` and ``schedules``.  Calls without a schema in ``calls`` count as
-    elementwise.
+    The methods of this class suit a backend with one kernel per call; other backends override
+    ``kind``, ``candidates``, ``order`` and ``schedules``.  A call without a schema in ``calls`` is
+    treated as elementwise.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KernelCatalog:
         return call.dtype
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
-        """Return the structure of a call's product; without one, how its elements are computed."""
+        """Return the structure of a call's product or, if it has none, of its element loop."""
         if schema.problem is not None:
             return Dense()
         return Rowwise() if schema.op in _ROWWISE else Pointwise()

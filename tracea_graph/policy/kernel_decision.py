@@ -103,10 +103,11 @@ class RejectedVariant:
 class KernelPlan:
     """The kernel that a target runs for a problem, and why: ``docs/schema/kernel.json``.
 
-    ``sizes`` is the problem by name, ``shape_note`` says if its shape was assumed; ``precision``
-    is the element type computed in, and ``precision_note`` the reason if it is not the ``wanted``
-    one.  ``us`` and ``gflops`` are modelled, on one core or one GPU; null without a model.
-    ``schedule`` has the settings of the default schedule by name, empty if the library decides.
+    ``sizes`` are the sizes of the problem by name; ``shape_note`` says if they are assumed.
+    ``precision`` is the element type computed in; ``precision_note`` says why if it is not the
+    ``wanted`` type.  ``us`` and ``gflops`` are the modelled time and speed, on one core or one
+    GPU; null without a model.  ``schedule`` holds the settings of the default schedule by name;
+    it is empty if the library decides.
     """
 
     op: str

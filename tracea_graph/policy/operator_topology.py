@@ -106,13 +106,16 @@ Kind = (
 
 @dataclass(frozen=True)
 class OperatorTopology:
-    """``batch`` times ``m × n`` results, each a sum over ``k``, and the right operand's structure.
+    """One operator's ``batch`` times ``m × n`` results, each a sum over ``k``, and its structure.
 
-    ``op`` and ``dtype`` are those of the kernel call, ``operands`` the number of tensors that its
-    elementwise expression reads.  ``static`` says that ``batch`` and ``m`` are constants of the
-    model, ``static_columns`` says so of ``n``; otherwise they follow from assumed symbol values
-    and differ between runs.  ``tiles`` are those of the variants that a backend runs for the
-    operands of a call, best first; empty if they follow from the sizes alone.
+    * ``op``, ``dtype``: operation and element type of the kernel call;
+    * ``kind``: structure of the right operand or, without a product, of the computation;
+    * ``operands``: number of tensors that the call's elementwise expression reads;
+    * ``static``: whether ``batch`` and ``m`` are constants of the model; otherwise they follow
+      from assumed symbol values and differ between runs;
+    * ``static_columns``: whether ``n`` is a constant of the model;
+    * ``tiles``: tiles of the variants that a backend runs for the call's operands, best first;
+      empty if they follow from the sizes alone.
 
     Raises UsageError for sizes below 1, and for structure that does not fit them.
     """
@@ -146,7 +149,7 @@ class OperatorTopology:
 
     @property
     def flops(self) -> float:
-        """Operations, without skipped ones; those of the direct sum for a Winograd convolution."""
+        """Operations, not counting skipped ones; for Winograd, those of the direct convolution."""
         dense = 2.0 * self.batch * self.m * self.n * self.k
         match self.kind:
             case LowRank(rank):
@@ -179,9 +182,9 @@ class OperatorTopology:
 def topology_of(
     operation: KernelOperation, op: str, shape: tuple[int, ...], dtype: str
 ) -> OperatorTopology:
-    """Return the topology of an operation that a user asks for, computed by calls of ``op``.
+    """Return the topology of an operation that the kernel call ``op`` computes.
 
-    Raises UsageError unless the shape has the operation's sizes, all above 0.
+    Raises UsageError unless the shape has all sizes of the operation, each above 0.
     """
     if len(shape) != len(operation.sizes) or min(shape, default=0) < 1:
         raise UsageError(
@@ -221,7 +224,7 @@ def dtype_of(precision: str) -> str:
 
 
 def fallback_dtypes(dtype: str) -> Iterator[str]:
-    """Yield an element type, then, in order, those to try if no kernel computes in it."""
+    """Yield ``dtype``, then its fallback types in the order in which they are tried."""
     yield dtype
     while dtype != "f32":
         dtype = _FALLBACK.get(dtype, "f32")

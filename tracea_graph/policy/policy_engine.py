@@ -97,10 +97,11 @@ class PolicyEngine:
         bindings: Mapping[str, int],
         rank: int | None = None,
     ) -> tuple[Program, tuple[CallDecision, ...]]:
-        """Return a lowered program with the policy's schedules, and a decision per call.
+        """Return a lowered program with the policy's schedules, and the decision for each call.
 
-        ``specs`` are the specs of the node's operands, ``bindings`` the assumed symbol values.  A
-        ``rank`` says that the program's product is a factor of a matrix of that rank.
+        ``specs`` describe the operands of the node; ``bindings`` are the assumed symbol values.
+        If ``rank`` is given, the matrix that the program multiplies by is a factor of a matrix of
+        that rank.
         """
         size_of = _size_of(program, specs, bindings)
         calls, found = list[Call](), list[CallDecision]()
@@ -136,9 +137,9 @@ class PolicyEngine:
     ) -> KernelPlan:
         """Return the kernel for a problem, in ``dtype`` or its first fallback type with kernels.
 
-        Without a shape, the operation's default shape is assumed, and the answer says so; ``able``
-        says in which element types the target computes.  Raises UsageError for an unknown
-        operation, and for a shape with a wrong number of sizes.
+        Without a shape, the operation's default shape is assumed, and ``shape_note`` says so.
+        ``able`` returns whether the target computes in an element type.  Raises UsageError for an
+        unknown operation, and for a wrong number of sizes.
         """
         operation = self.operation(op)
         sizes = tuple(shape) if shape is not None else operation.default

@@ -12,11 +12,13 @@ __all__ = ["ProcessorFamily"]
 class ProcessorFamily:
     """One family of processors.
 
-    ``near`` are the bytes available to a tile's operands (L1 of a core, shared memory of a block),
-    ``far`` those of the next level (L2); ``flops`` fp32 operations per cycle, ``lanes`` fp32 lanes
-    of a vector (a warp), ``registers`` vector registers (32-bit registers of an SM, for GPUs).
-    ``known_good`` are configurations of a matrix product that perform well, by kind of shape:
-    ``square`` and ``flat``.
+    * ``near``: bytes available to a tile's operands (L1 of a core, shared memory of a block);
+    * ``far``: bytes available in the next level (L2);
+    * ``flops``: fp32 operations per cycle;
+    * ``lanes``: fp32 lanes of a vector, or of a warp;
+    * ``registers``: vector registers of a core, or 32-bit registers of an SM;
+    * ``known_good``: configurations of a matrix product that perform well, by kind of shape
+      (``square`` and ``flat``).
     """
 
     name: str

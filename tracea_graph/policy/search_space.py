@@ -94,9 +94,10 @@ class SearchSpace:
         return replace(self, alike=alike)
 
     def within(self, other: SearchSpace) -> SearchSpace:
-        """Return this space with the axes, constraints and seeds that ``other`` sets.
+        """Return this space restricted by another one.
 
-        Raises UsageError for an axis that this space lacks.
+        The axes that ``other`` sets replace those of this space; its constraints and seeds are
+        added.  Raises UsageError for an axis that this space lacks.
         """
         space = self
         for name, values in other.axes:

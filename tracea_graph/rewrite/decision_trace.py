@@ -56,7 +56,10 @@ class DecisionTrace:
         }  # fmt: skip
 
     def kept_exact(self) -> tuple[str, ...]:
-        """Return a sentence about regions whose values leave the range of the precision."""
+        """Return a sentence on regions that are not computed in 16 bits; empty if there are none.
+
+        The values of these regions exceed the range of the 16-bit type.
+        """
         out = [entry for entry in self.entries if entry.code is Code.OUT_OF_RANGE]
         count = f"{len(out)} regions are" if len(out) > 1 else "one region is"
         return (f"{count} not computed in 16 bits: {out[0].reason}",) if out else ()

@@ -37,9 +37,9 @@ class _Entry:
 
 @dataclass
 class PassResultCache:
-    """Cached answers of passes about the regions of one graph, under one list of phases.
+    """Cached answers of passes about the regions of one graph, for one list of phases.
 
-    ``history`` numbers the states of values; copies of the graph share these numbers.
+    ``history`` assigns numbers to the states of values; all copies of the graph share it.
     """
 
     history: History = field(default_factory=dict)
@@ -80,8 +80,7 @@ class PassResultCache:
         return self._kinds[region]
 
     def pattern(self, graph: TileGraph, proposal: Proposal) -> int:
-        """Return a number that identifies a proposal's rule and its old and new regions by
-        kind."""
+        """Return a number that identifies a proposal's rule and the kinds of its regions."""
         if proposal not in self._patterns:
             preview = ProposalPreview(graph, proposal)
             old = tuple(self._signature(graph, r) for r in proposal.old)

@@ -62,8 +62,10 @@ class EitherPattern:
 
 
 class OpBuilder:
-    """Build patterns: ``op.Name(args, label=…)`` a :class:`CallPattern`, lower case a normal
-    form."""
+    """Builds patterns, of operators and of the normal forms that the module's docstring lists.
+
+    ``op.Name(args, label=…)``, with a capital letter, returns a :class:`CallPattern`.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., CallPattern]:
         def call(*args: Any, label: str = "") -> CallPattern:
@@ -203,8 +205,8 @@ def matches(
 ) -> Iterator[Match | Miss]:
     """Yield every way in which a pattern that ends in ``root`` matches.
 
-    If none is left, yields a Miss for a match that was refused because a covered value has other
-    readers or is a graph output.  With ``keeps`` such matches are accepted.
+    Without ``keeps``, a match is refused if a covered value has other readers or is a graph
+    output.  If the last match found is refused, a Miss with the reason is yielded.
     """
     tree, last = _tree(pattern)
     if root.op not in last:

@@ -34,10 +34,11 @@ Price = Callable[[Region], float]
 class Proposal:
     """A replacement of ``old`` by ``new``; ``specs`` and ``weights`` describe new values.
 
-    ``error`` is the predicted error of the outputs as a share of ``max|y|``; 0 means exact.  A
-    ``step`` is applied whatever its gain because later rules build on it; the planner drops steps
-    that turn out useless.  ``shared`` are regions that several sites need: the graph gets one of
-    each name.
+    * ``error``: predicted error of the outputs relative to ``max|y|``; 0 means exact;
+    * ``step``: whether the proposal is applied whatever its gain, because later rules build on it;
+      the planner drops such a step if it turns out useless;
+    * ``shared``: regions that several proposals may need; the graph gets each of them once,
+      identified by name.
     """
 
     rule: str
@@ -148,10 +149,10 @@ def _made(rule: Rule | PatternPass, found: Match | Miss) -> Sequence[Rewrite] | 
 class Phase:
     """Passes that run together to a fixed point before the next phase starts.
 
-    An ``always`` phase runs whatever rules the caller allows.  In a phase with ``rollouts``,
-    proposals for overlapping regions are compared by the total gain of each and of all
-    rewrites that follow it, instead of by its own gain.  Raises ValueError if two passes have the
-    same name, by which the scheduler identifies them.
+    An ``always`` phase runs whatever rules the caller allows.  With ``rollouts``, proposals for
+    overlapping regions are compared by their own gain plus that of all rewrites that follow,
+    instead of by their own gain.  Raises ValueError if two passes have the same name, by which the
+    scheduler identifies them.
     """
 
     name: str
@@ -167,12 +168,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """Limits the caller sets for the scheduler: rules, minimum gain in µs and error.
+    """Limits that the caller sets for the scheduler.
 
-    ``frozen`` maps values whose operators must stay to the reason; ``excluded`` does so per rule.
-    ``max_error`` bounds the root of the sum of squares of predicted errors, which are treated as
-    independent.  ``has_time`` is polled; scheduling ends with OutOfTime once it returns False.
-    ``lacks`` returns why no kernel can run a fused region, "" if one can.
+    * ``only``: rules that may be applied, all if empty; ``skip``: rules that may not;
+    * ``frozen``: values whose operators must stay, with the reason;
+    * ``excluded``: for each rule, values whose operators it must not replace, with the reason;
+    * ``max_error``: bound on the root of the sum of squares of predicted errors, which are treated
+      as independent;
+    * ``check``: whether to check the graph after every rewrite;
+    * ``has_time``: polled; scheduling ends with OutOfTime once it returns False;
+    * ``lacks``: returns why no kernel can run a fused region, "" if one can.
     """
 
     only: frozenset[str] = frozenset()

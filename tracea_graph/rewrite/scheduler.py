@@ -182,7 +182,7 @@ class _Run:
             self.dispose(site)
 
     def rivals(self, site: QueuedProposal) -> list[QueuedProposal]:
-        """Return the best legal rival of each other rule, in order of rules' names."""
+        """Return, for each other rule, the best legal rival of a site, ordered by rule name."""
         found: dict[str, QueuedProposal] = {}
         for other in self.heap.rivals(site):
             rule = other.proposal.rule
@@ -250,7 +250,10 @@ class _Run:
         return gains[proposal]
 
     def time(self, graph: TileGraph, region: Region) -> float:
-        """Predict the time of a region once; neither it nor the shapes around it change."""
+        """Return the predicted time of a region, which is computed once.
+
+        Neither the region nor the shapes around it change.
+        """
         if region not in self.times:
             self.times[region] = self.cost(graph, region)
         return self.times[region]

@@ -74,7 +74,7 @@ def placement_order(lives: Sequence[Lifetime]) -> list[int]:
 
 
 def place_values(lives: Sequence[Lifetime]) -> Arena:
-    """Place values one after another, as the library does; returns their offsets."""
+    """Place values one after another, as the compiled library does; return their offsets."""
     placed: list[tuple[int, Lifetime]] = []
     for life in lives:
         at = 0

@@ -81,8 +81,8 @@ class TTGBuilder:
         """Return the full tiles of the grid where ``active`` (``[m, n, slices of k]``) is true.
 
         Tile ids count the whole grid, so that a tile's metadata follows from its id: kernels need
-        the L1 map alone.  Raises GraphError without ``k``, after :meth:`add_tile`, or if the shape
-        of ``active`` does not fit the grid.
+        the L1 map alone.  Raises GraphError if ``k`` is not set, if tiles were added by
+        :meth:`add_tile`, or if the shape of ``active`` does not fit the grid.
         """
         if self.k is None or self._tiles:
             raise GraphError("build_active needs k, and excludes tiles added by add_tile")

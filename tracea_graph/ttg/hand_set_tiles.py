@@ -47,7 +47,7 @@ class TilePattern:
 
     @property
     def constant(self) -> str:
-        """Name of the initializer that holds the mask in a written model, or the masked matrix."""
+        """Name of a written model's constant that holds the masked matrix or the mask."""
         return f"{self.value}_tiles"
 
     def mask(self, rows: int, columns: int) -> npt.NDArray[np.bool_]:

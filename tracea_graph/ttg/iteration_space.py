@@ -91,11 +91,11 @@ def extent_value(extent: Extent, bindings: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class DimIndex:
-    """Index of one tensor dimension.
+    """Index of one tensor dimension: ``offset`` plus the sum of ``terms`` (axis, coefficient).
 
-    ``terms`` are pairs (axis, coefficient).  ``indirect`` axes select the index through data
-    (Gather; an empty tuple for a single index): any element of the window may be read, but at
-    most one per point of these axes.
+    An access touches ``window`` elements from there on.  If ``indirect`` is not None, data select
+    elements of the window (Gather): any of them may be read, but at most one per point of the
+    ``indirect`` axes, and a single one if the tuple is empty.
     """
 
     terms: tuple[tuple[str, Extent], ...] = ()
@@ -105,7 +105,7 @@ class DimIndex:
 
 
 def index_along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> DimIndex:
-    """Index by one axis, or by several as digits of a number with radices ``extents``."""
+    """Return the index by one axis, or by several axes as digits with radices ``extents``."""
     terms: list[tuple[str, Extent]] = []
     stride: Extent = 1
     for name, extent in zip(reversed(names), reversed(tuple(extents) or (1,)), strict=True):
@@ -115,16 +115,16 @@ def index_along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0)
 
 
 def index_whole(extent: Extent, indirect: tuple[str, ...] | None = None) -> DimIndex:
-    """Index every element of a dimension, whatever the tile."""
+    """Return the index that reads every element of a dimension, whatever the tile."""
     return DimIndex(window=extent, indirect=indirect)
 
 
 @dataclass(frozen=True)
 class AccessMap:
-    """Which box of a value each point of a space touches.
+    """Map from each point of an iteration space to the box of a value that it touches.
 
-    ``shape`` is the value's own, or that of a view with equal elements (a packed weight is
-    described by its logical matrix); ``item`` is bytes per element.
+    ``shape`` is that of the value, or of a view with equal elements (a packed weight is described
+    by its logical matrix); ``item`` is the bytes per element.
     """
 
     value: str
@@ -179,9 +179,11 @@ def _ints(values: Any) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class BoundAccess:
-    """An access map in numbers: ``matrix [rank, axes]``, ``offset``, ``window``, ``shape [rank]``.
+    """An access map in which numbers replace all symbols.
 
-    Tiles are (starts, stops) arrays ``[..., axes]``; boxes (lo, hi) arrays ``[..., rank]``.
+    Its arrays are ``matrix [rank, axes]``, and ``offset``, ``window`` and ``shape``, each
+    ``[rank]``.  The methods represent tiles as (starts, stops) arrays ``[..., axes]`` and boxes as
+    (lo, hi) arrays ``[..., rank]``.
     """
 
     value: str
@@ -208,10 +210,10 @@ class BoundAccess:
         return lo, np.where(empty, lo, hi)
 
     def preimage(self, lo: Ints, hi: Ints) -> Ranges:
-        """Return boxes of points that contain every point touching some element of each box.
+        """Return, for each box of the tensor, a box that contains all points that touch it.
 
-        They are the smallest such boxes where a dimension is indexed by one axis or a mixed-radix
-        number of axes; other axes are whole.  An empty box has an empty preimage.
+        The returned boxes are the smallest ones along axes that index a dimension, alone or as
+        digits of a mixed-radix number; other axes are whole.  An empty box has an empty preimage.
         """
         starts = np.zeros((*lo.shape[:-1], len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()

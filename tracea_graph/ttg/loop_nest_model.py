@@ -105,7 +105,7 @@ class BoundModel:
         return b, m, n, k
 
     def ranges(self, tiles: Tiles) -> Ranges:
-        """Return axis ranges ``[tiles, axes]`` of flat (batch, m, n, k) ranges ``[tiles]``."""
+        """Convert flat (batch, m, n, k) ranges ``[tiles]`` to ranges of axes ``[tiles, axes]``."""
         count = len(tiles[0][0])
         starts = np.zeros((count, len(self.extents)), np.int64)
         stops = np.broadcast_to(self.extents, starts.shape).copy()

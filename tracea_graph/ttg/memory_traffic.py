@@ -47,8 +47,8 @@ NEVER = np.iinfo(np.int64).max
 class MemoryLevel:
     """A memory with its capacity in bytes and its fill bandwidth from outside in bytes per second.
 
-    A value is assumed resident when read again if the level could hold it ``parts`` times, which
-    leaves room for other data.
+    A value is assumed to stay resident until it is read again if its size is at most the capacity
+    divided by ``parts``; the remaining capacity is left to other data.
     """
 
     name: str
@@ -102,7 +102,10 @@ class TensorStream:
         return float(self.bytes[self.age == NEVER].sum())
 
     def gaps(self) -> tuple[Ints, Floats]:
-        """Return all gaps between uses, before the first and after the last, with their bytes."""
+        """Return the gaps between uses of boxes, in tiles, and the bytes of these boxes.
+
+        Gaps before the first use and after the last use are included.
+        """
         place = np.arange(1, len(self.age) + 1)
         before = np.where(self.age == NEVER, place, self.age)
         after = len(self.age) + 1 - place[self.last]
@@ -111,7 +114,7 @@ class TensorStream:
 
 @dataclass(frozen=True, eq=False)
 class TileTraffic:
-    """All tiles of a staging at one level."""
+    """What all tiles of staged regions read, write and compute at one memory level."""
 
     tiles: TileSet
     streams: tuple[TensorStream, ...]
@@ -126,7 +129,7 @@ class TileTraffic:
         return float(total.max(initial=0.0))
 
     def window(self, capacity: float) -> int:
-        """Return the longest window of tiles whose mean working set fits, 0 if none does."""
+        """Return the largest number of consecutive tiles whose mean working set fits, or 0."""
         if self.footprint > capacity or not len(self.resident):
             return 0
         fits = self.working_set + self.resident.mean() <= capacity
@@ -134,7 +137,7 @@ class TileTraffic:
 
     @cached_property
     def working_set(self) -> Floats:
-        """Mean bytes of distinct boxes in windows of 1, 2, … tiles; they never decrease."""
+        """Mean bytes of distinct boxes in windows of 1, 2, … tiles, a non-decreasing sequence."""
         tiles = len(self.resident)
         pairs = [stream.gaps() for stream in self.streams]
         gaps, sizes = (np.concatenate(part) for part in zip(*pairs, strict=True))
@@ -147,9 +150,10 @@ class TileTraffic:
 class StagedRegions:
     """A connected set of regions with one tile shape per memory level.
 
-    ``tiles`` maps a level's name to the tile (m, n, k) of the last region, or to a tile set of it;
-    a level not named holds the whole problem.  Regions are given producers first.  ``kept`` are
-    values between regions that are also needed outside; these are written out too.
+    ``tiles`` maps the name of a level to the last region's tile (m, n, k), or to a set of its
+    tiles; at a level that is not named, one tile is the whole problem.  Regions are given
+    producers first.  ``kept`` are values between regions that are also needed outside; these are
+    written out too.
     """
 
     def __init__(

@@ -84,8 +84,9 @@ class RegionTiles:
     def edges(self) -> Records:
         """Every edge, dtype ``EDGE``: those of each region, then ``DATA`` edges between regions.
 
-        A tile that waits for a rectangle has one edge, from the rectangle's last tile; in
-        row-major order it implies the others, which :attr:`needs` lists.
+        A tile that waits for a rectangle of tiles has one edge, from the last tile of the
+        rectangle.  In row-major order that tile implies the others; :attr:`needs` lists the whole
+        rectangle.
         """
         parts = []
         for first, tiles in zip(self.starts.tolist(), self.sets, strict=False):
@@ -105,10 +106,10 @@ class RegionTiles:
 
     @cached_property
     def depth_first(self) -> Ids:
-        """Launch order in which each tile runs just after what it needs.
+        """Launch order in which each tile runs just after the tiles it depends on.
 
-        Tiles of the last regions keep their own order; any other tile runs only if another tile
-        needs it.
+        Tiles of regions that no other region reads keep their own order.  A tile of any other
+        region runs only if another tile needs it.
         """
         read = {need.producer for need in self.needs}
         order = list[int]()

@@ -66,7 +66,7 @@ class _Partitioner:
         return self._steps[region.id]
 
     def grow(self) -> bool:
-        """Add all regions that can join, nearest first; False once an earlier anchor does."""
+        """Add all regions that can join, nearest first; return False if an earlier anchor can."""
         graph, waiting, refused = self.graph, [self.seed], set[str]()
         while waiting:
             at = waiting.pop(0)
@@ -122,7 +122,7 @@ class _Partitioner:
         self._writes.update(*(r.writes for r in more))
 
     def trimmed(self) -> list[Region]:
-        """Return the members that follow an anchor and also lead to one or may end the program.
+        """Return the anchors, the members between them, and followers that may end the program.
 
         The chosen set is convex: paths between two of its regions lie inside.
         """

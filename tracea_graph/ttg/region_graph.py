@@ -37,9 +37,10 @@ class TileGraph:
     """A model as regions over named values.
 
     ``specs`` holds what is known of every value, ``weights`` the constants, ``opset`` the version
-    of the default operator set.  ``bindings`` are default values of symbols.  An axis of a
-    ``loose`` symbol may have size 1 instead, except in values computed from all inputs of one of
-    the sets listed for the symbol.  ``iterations``: the loops on whose iteration a value depends.
+    of the default operator set.  ``bindings`` are default values of symbols.  ``loose`` maps a
+    symbol to sets of inputs: an axis of that symbol may have size 1 instead, except in values
+    computed from all inputs of a set.  ``iterations`` maps a value to the loops on whose iteration
+    it depends.
 
     The callbacks are set by the code that knows operators: ``model_of`` returns the model of a
     region (by default all are opaque), ``subgraph_of`` the steps of a program region as a graph,
@@ -140,7 +141,7 @@ class TileGraph:
     # ---- queries -----------------------------------------------------------------------
 
     def regions(self) -> list[Region]:
-        """Return all regions, producers before consumers, in the original order otherwise."""
+        """Return all regions, producers before consumers, otherwise in their original order."""
         self._states.ask_all()
         return [self._at(name) for name in self._topology.order()]
 
@@ -413,14 +414,14 @@ class TileGraph:
         return expand_tiles(self._modelled(region).bind(self._bound(bindings)), tile, order)
 
     def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
-        """Compute only these tiles of a region, given as an object or by a name for :meth:`find`.
+        """Compute only these tiles of a region, which may be given by a name for :meth:`find`.
 
         The tiles mask the constant matrix of a product (one row of tiles: ``region_n`` counts
         columns and k rows of the matrix; elsewhere it becomes zero), or the scores of attention
-        (``region_m`` counts queries and ``region_n`` keys; other scores become −∞).  A later
-        pattern of the same region replaces the earlier one.  ``tracea_graph.optimize`` accepts the
-        graph.  Raises GraphError for an unknown region, one that takes no tiles, and tiles that
-        overlap or do not fit.
+        (``region_m`` counts queries and ``region_n`` keys; other scores become −∞).  Tiles that
+        are set later for the region replace these.  ``tracea_graph.optimize`` accepts the graph.
+        Raises GraphError for an unknown region, one that takes no tiles, and tiles that overlap or
+        do not fit.
         """
         found = self.find(region) if isinstance(region, str) else region
         if found is None or self.region(found.id) is not found:

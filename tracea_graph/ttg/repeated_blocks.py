@@ -32,7 +32,7 @@ class RepeatedBlock:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The copy that is drawn for all of them."""
+        """The copy that is drawn in place of all copies."""
         return self.copies[0]
 
 
@@ -46,7 +46,7 @@ def region_signature(graph: TileGraph, region: Region) -> str:
 
 
 def repeated_blocks(graph: TileGraph) -> list[RepeatedBlock]:
-    """Return the disjoint blocks that hide most regions, in graph order."""
+    """Return disjoint repeated blocks in graph order, preferring those that hide most regions."""
     regions = graph.regions()
     known: dict[str, int] = {}
     letters = np.array(

@@ -77,9 +77,9 @@ RowReuseOf = Callable[[Region], RowReuse | None]
 class RowTiling:
     """Regions fused in one loop over tiles of ``rows`` rows of the last region.
 
-    ``held`` are the bytes per iteration of each value passed between the regions; together with a
-    strip of each constant they make up ``resident``.  The module's docstring defines ``saved`` and
-    ``streamed``.
+    ``held`` maps each value passed between the regions to its bytes per iteration.  ``resident``
+    is the sum of these bytes and a strip of each constant.  The module's docstring defines
+    ``saved`` and ``streamed``.
     """
 
     regions: tuple[str, ...]
@@ -104,7 +104,7 @@ def row_tilings(
     graph: TileGraph, bindings: Mapping[str, int], near: MemoryLevel, row_reuse: RowReuseOf,
     cache_fraction: float = CACHE_FRACTIONS[0],
 ) -> list[RowTiling]:  # fmt: skip
-    """Choose the row tilings of consecutive regions (in graph order) that together gain most.
+    """Choose the row tilings of consecutive regions (in graph order) with the largest total gain.
 
     One iteration occupies up to ``cache_fraction`` of the near level.  Raises GraphError if a
     symbol has no value.
@@ -203,7 +203,11 @@ class _Candidate:
         cls, graph: TileGraph, regions: Sequence[Region], bound: Sequence[BoundModel | None],
         near: MemoryLevel, row_reuse: RowReuseOf,
     ) -> _Candidate | None:  # fmt: skip
-        """Return None if a region is opaque, passes nothing on, or has a result others read."""
+        """Return a candidate for fusing ``regions``; None if they cannot be fused.
+
+        They cannot if a region is opaque, cannot be tiled by rows, passes nothing on, or has a
+        result that others read.
+        """
         known = [b for b in bound if b is not None]
         reuses = [reuse for r in regions if (reuse := row_reuse(r)) is not None]
         if min(len(known), len(reuses)) < len(regions):

@@ -131,7 +131,8 @@ class TileSet:
         """Return these tiles in another order.
 
         Split-K slices of one sum stay together, first slice first.  Only ``critical-path`` may
-        separate them: it starts with the tiles that most work waits for, and keeps dependences.
+        separate them: it launches first the tiles that most work waits for, without violating
+        dependences.
         """
         if order == CRITICAL_PATH:
             ids = np.flatnonzero(self.table["role"] != TileRole.SKIP).astype(np.int32)
@@ -142,9 +143,10 @@ class TileSet:
 
     @cached_property
     def critical_path_lengths(self) -> Ints:
-        """Reduction steps on the critical path from each tile, itself included, to the end.
+        """Length of the longest path from each tile, itself included, to the end.
 
-        Paths follow dependences (``DATA``, ``K_PIPELINE``).  Raises GraphError for a cycle.
+        Lengths count reduction steps along dependences (``DATA``, ``K_PIPELINE``).  Raises
+        GraphError for a cycle.
         """
         own = (self.table["k_end"] - self.table["k_start"]).astype(np.int64).clip(1)
         binding = np.isin(self.edges["kind"], (EdgeKind.DATA, EdgeKind.K_PIPELINE))
@@ -209,7 +211,10 @@ class TileSet:
         return np.concatenate((self.data, *links))
 
     def flat_ranges(self, ids: Ids | None = None) -> Tiles:
-        """Return element ranges of flat batch, rows, columns and depth; default: active tiles."""
+        """Return the element ranges of tiles along flat batch, rows, columns and depth.
+
+        ``ids`` are the tiles, by default the active ones in launch order.
+        """
         _, m, n, k = self._bound.problem
         rows = self.table[self.order if ids is None else ids]
         per_problem = max(self.grid[0] // max(self.batch, 1), 1)

@@ -101,7 +101,10 @@ class TopologicalOrder:
             self.order()
 
     def place(self, new: Collection[str], least: int) -> bool:
-        """Assign positions to new regions and raise those of their readers; False on a cycle."""
+        """Assign positions to new regions and raise their readers'; return False on a cycle.
+
+        New regions get positions of at least ``least``.
+        """
         sources = (self._position.get(s, 0) for name in new for s in self.sources(name))
         here = max((least, *sources))
         self._position |= dict.fromkeys(new, here)
