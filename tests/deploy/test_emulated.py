@@ -43,6 +43,8 @@ pytestmark = pytest.mark.slow
 CORPUS = ROOT.parent / "shared" / "corpus" / "real"
 CRASHES = "openmip-app.github.io__centroid_score_int8"
 """A model whose original divides by zero in ONNX Runtime, which ends the process."""
+SCALES = {"obs-backgroundremoval__SINet_Softmax": 0.01}
+"""What inputs are scaled by where numbers of size 1 saturate the results, which are noise then."""
 PUBLIC = tuple(sorted(path.stem for path in CORPUS.glob("*.onnx") if path.stem != CRASHES))
 SMALL, LARGE = ("tiny-bert", "mobilenetv2"), ("minilm", "resnet50")
 TARGETS = "linux-aarch64,windows-x86_64"
@@ -104,6 +106,14 @@ def drawn_outputs(model: onnx.ModelProto) -> frozenset[int]:
     return frozenset(i for i, output in enumerate(model.graph.output) if output.name in drawn)
 
 
+def scaled_inputs(source: Path, scale: float) -> Path:
+    """A file of a model's inputs, times ``scale``."""
+    inputs = gather_inputs(load(source), Options(seed=9))
+    path = source.with_suffix(".npz")
+    np.savez(path, **{name: scale * x for name, x in inputs.verification[inputs.foremost].items()})
+    return path
+
+
 class CaseOf(Protocol):
     """Makes the case of a model's name."""
 
@@ -121,14 +131,16 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
             source = Path(shutil.copy(CORPUS / f"{name}.onnx", folder))
         else:
             source = make(name, folder)
+        data = scaled_inputs(source, SCALES[name]) if name in SCALES else None
         result = folder / f"{name}.{precision}.onnx"
         targets = f"{TARGETS},linux-x86_64" if name == HERE_TOO else TARGETS
         report = api.optimize(source, Options(
-            result, target=targets if precision == "fp32" else "linux-aarch64", keep="all",
+            result, data=data,
+            target=targets if precision == "fp32" else "linux-aarch64", keep="all",
             effort="quick", precision=precision,
         ))  # fmt: skip
         assert report.outcome == "improved", report.reason
-        inputs = gather_inputs(load(source), Options(seed=9))
+        inputs = gather_inputs(load(source), Options(seed=9, data=data))
         feeds = dict(inputs.verification[inputs.foremost])
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
