@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.library_build import build_library, domain_of, man
 from tracea_graph.kernels.program import OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
-from tracea_graph.toolchain import find_compiler
+from tracea_graph.toolchain import Compiler, find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts, write_atomically
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -139,6 +139,19 @@ def test_cxx_may_hold_arguments(private: Environment) -> None:
     compiler = find_compiler(replace(private, compiler="g++ -DEXTRA=1"))
     assert compiler.command == ("g++", "-DEXTRA=1")
     assert compiler.family == "gcc"
+
+
+@pytest.mark.parametrize(
+    ("command", "family"),
+    [
+        (("python", "-m", "ziglang", "c++"), "zig"),
+        (("/opt/zig/zig", "c++", "-target", "x86_64-linux-gnu.2.17"), "zig"),
+        (("/usr/bin/clang++",), "clang"),
+    ],
+)
+def test_zig_is_known_by_its_command(command: tuple[str, ...], family: str) -> None:
+    """It says that it is clang, but its linker takes fewer flags."""
+    assert Compiler(command, "clang version 22.1.8").family == family
 
 
 def test_a_missing_cxx_is_not_passed_over(private: Environment) -> None:

@@ -46,7 +46,7 @@ class Compiler:
     @property
     def family(self) -> str:
         """``gcc``, ``clang`` or ``zig``."""
-        if "ziglang" in self.command:
+        if any(word == "ziglang" or Path(word).stem == "zig" for word in self.command):
             return "zig"
         return "clang" if "clang" in self.identity else "gcc"
 
