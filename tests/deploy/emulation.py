@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -171,7 +172,8 @@ class ArmLinux:
             _runtime("aarch64", platforms, release),
             _wheels(_folder("wheels-aarch64"), platforms, *_WHEELS),
         )
-        self.compiler = _script(_folder("bin") / "c++", *zig("aarch64-linux-gnu.2.28"))
+        # programs of this machine start there, too
+        self.compiler = zig("aarch64-linux-gnu.2.28")
         # what Python takes for itself and starts again for its workers
         self.python = _script(
             _folder("bin") / "python3", str(_qemu()), "-0", "$0", "-L", str(self.root),
@@ -181,12 +183,12 @@ class ArmLinux:
     def run(self, *args: str, seconds: float, **environment: str) -> str:
         """Run Python with arguments in the checkout; returns what it printed."""
         paths = (*self.sites, ROOT, sysconfig.get_path("purelib"))
-        own = {"CXX": str(self.compiler), "TRACEA_CACHE": str(_folder("cache-arm"))}
+        own = {"CXX": shlex.join(self.compiler), "TRACEA_CACHE": str(_folder("cache-arm"))}
         return _python((str(self.python), *args), paths, seconds, **{**own, **environment})
 
     def compile(self, *args: str) -> None:
         """Run the C++ compiler with arguments."""
-        _run((str(self.compiler), *args))
+        _run((*self.compiler, *args))
 
     def execute(self, program: Path, core: str) -> int:
         """Run a program on a core as qemu calls it; returns its exit code."""

@@ -114,6 +114,19 @@ def scaled_inputs(source: Path, scale: float) -> Path:
     return path
 
 
+def answered(
+    source: Path, result: Path, precision: str = "fp32", data: Path | None = None
+) -> Case:
+    """A result and what its original answers on this machine, to ``data`` if given."""
+    inputs = gather_inputs(load(source), Options(seed=9, data=data))
+    feeds = dict(inputs.verification[inputs.foremost])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(source, options)
+    drawn = drawn_outputs(onnx.load(source, load_external_data=False))
+    return Case(result, feeds, tuple(session.run(None, feeds)), drawn, precision)
+
+
 class CaseOf(Protocol):
     """Makes the case of a model's name."""
 
@@ -140,13 +153,7 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
             effort="quick", precision=precision,
         ))  # fmt: skip
         assert report.outcome == "improved", report.reason
-        inputs = gather_inputs(load(source), Options(seed=9, data=data))
-        feeds = dict(inputs.verification[inputs.foremost])
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(source, options)
-        drawn = drawn_outputs(onnx.load(source, load_external_data=False))
-        return Case(result, feeds, tuple(session.run(None, feeds)), drawn, precision)
+        return answered(source, result, precision, data)
 
     return made
 
@@ -310,3 +317,16 @@ def test_retuning_on_arm_needs_no_compiler(case_of: CaseOf, arm: ArmLinux, tmp_p
     )  # fmt: skip
     assert "kernel types kept" in said
     on_arm(arm, own, tmp_path, own.result.with_suffix(".so").exists())
+
+
+@NEEDS_ARM
+def test_the_tool_optimizes_on_arm(arm: ArmLinux, tmp_path: Path) -> None:
+    """As on a machine of that kind, except that the compiler runs on this one."""
+    source = make("tiny-bert", tmp_path)
+    own = answered(source, tmp_path / "own.onnx")
+    said = arm.run(
+        "-m", "tracea_graph", "optimize", str(source), "-o", str(own.result), "--keep", "all",
+        "--effort", "quick", "--threads", "1", "--budget", "900", seconds=TEST_SECONDS,
+    )  # fmt: skip
+    assert own.result.with_suffix(".so").exists(), said
+    on_arm(arm, own, tmp_path, library=True)
