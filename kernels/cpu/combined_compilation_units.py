@@ -1,8 +1,10 @@
-"""Reduce the compile time of many kernels: fewer files and less optimization.
+"""Reduce the compile time of a library: fewer files for its chains, and less optimization.
 
-Parsing the header of vector intrinsics takes longer than compiling a chain.  Small units with
-equal flags are therefore merged into one file, each in its own namespace.  Only their symbols
-decide which units are merged, so adding a chain recompiles just one file.
+Starting the compiler and reading the header of vector intrinsics takes longer than compiling a
+chain.  Chains with equal flags are therefore merged into one file, each in its own namespace.
+Only their symbols decide which are merged, so adding a chain recompiles just one file.  Kernels
+stay apart: they take longer to compile than the compiler to start, and a library with other
+kernels finds the objects of those that both have in the cache.
 """
 
 from __future__ import annotations
@@ -11,30 +13,32 @@ import re
 import zlib
 from collections.abc import Sequence
 
+from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 
 __all__ = ["combined_units"]
 
 _SMALL = 16 << 10
-"""Length in characters below which a unit is merged with others."""
+"""Length in characters below which a chain is merged with others."""
 _TOGETHER = 16
-"""Approximate number of units per file."""
+"""Approximate number of chains per file."""
 _INCLUDE = re.compile(r"^\s*#\s*include\b.*$", re.MULTILINE)
 
 
 def combined_units(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
-    """Merge units into fewer ones, to be compiled with ``-O1``."""
+    """Merge chains into fewer units; all units are to be compiled with ``-O1``."""
     small: dict[tuple[str, ...], list[CompilationUnit]] = {}
     rest: list[CompilationUnit] = []
     for unit in units:
         flags = tuple("-O1" if flag in ("-O2", "-O3") else flag for flag in unit.flags)
         cheap = CompilationUnit(unit.symbol, unit.text, flags)
-        (small.setdefault(flags, []) if len(unit.text) < _SMALL else rest).append(cheap)
+        merges = set(chain_source.FLAGS) <= set(flags) and len(unit.text) < _SMALL
+        (small.setdefault(flags, []) if merges else rest).append(cheap)
     return [*rest, *(part for group in small.values() for part in _merged(group))]
 
 
 def _merged(units: Sequence[CompilationUnit]) -> list[CompilationUnit]:
-    """Merge units of equal flags into about ``len(units) / _TOGETHER`` files."""
+    """Merge chains of equal flags into about ``len(units) / _TOGETHER`` files."""
     parts = 1 << max(0, (len(units) // _TOGETHER).bit_length() - 1)
     files: dict[int, list[CompilationUnit]] = {}
     for unit in units:
