@@ -50,7 +50,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
         flags = tuple(flag for flag in linking.LINK_FLAGS if flag != "-s")
         patch.setattr(linking, "LINK_FLAGS", flags)
         isas = host_levels()[-1:]
-        return build_library(types, ("gemm", "norm"), unique, ("scalar", *isas), out)
+        levels = ("scalar", *isas)
+        return build_library(types, ("gemm", "norm"), unique, levels, out, quick=True)
 
 
 def readelf(path: Path, *options: str) -> list[list[str]]:

@@ -50,7 +50,7 @@ class Sanitizer:
     """A library of what the cases run, for levels, and the host; both compiled with ``flags``.
 
     Nothing is optimized: what a sanitizer adds takes the optimizer far longer than it saves the
-    few small cases.
+    few small cases.  Without flags the library is made of the objects that other tests use.
     """
 
     def __init__(
@@ -60,9 +60,11 @@ class Sanitizer:
         types = sorted({case.type for case in cases}, key=lambda t: t.name)
         right = (call.chain for case in cases if not case.error for call in case.program.calls)
         chains = {chain.key: chain for chain in right if chain}.values()
-        # the last level of optimization counts, and a library's units ask for their own
-        compiler = shlex.join(["sh", "-c", f'exec g++ -g1 {shlex.join(flags)} "$@" -O0', "g++"])
-        environment = replace(Environment(), compiler=compiler)
+        environment = Environment()
+        if flags:
+            # the last level of optimization counts, and a library's units ask for their own
+            script = f'exec g++ -g1 {shlex.join(flags)} "$@" -O0'
+            environment = replace(environment, compiler=shlex.join(["sh", "-c", script, "g++"]))
         self.library: Library = build_library(
             types, kernels_in(cases), list(chains), isas, folder / "library.so",
             environment=environment, seconds=600, quick=True,
