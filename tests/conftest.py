@@ -17,6 +17,7 @@ import threadpoolctl
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.forked_workers import fork_workers
 from tests.highest import highest_level
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
@@ -30,6 +31,8 @@ settings.load_profile("suite")
 # The processes that share the suite are as many as the processors: NumPy's own threads would only
 # wait for each other.
 threadpoolctl.threadpool_limits(1, user_api="blas")
+# Most of what a worker takes in a test is to load ONNX Runtime.
+fork_workers()
 # A plan must not depend on how busy the machine was when it was measured, for five seconds.
 backend.measured_machine = lambda environment, isa: Machine(tiles=isa == TILES)
 # What a seed draws must not change with whatever the package's modules have for constants and
