@@ -33,7 +33,10 @@ def find_faulty_rewrites(
         return failed
 
     def minimal(sure: frozenset[str], grown: bool, rest: tuple[str, ...]) -> frozenset[str]:
-        """Return the part of ``rest`` that fails with ``sure``; ``grown``: ``sure`` just grew."""
+        """Return a minimal part of ``rest`` that fails together with the rewrites ``sure``.
+
+        ``grown`` says that ``sure`` has grown since the last call, so that it may fail alone.
+        """
         if grown and fails_in_time(sure):
             return frozenset()
         if len(rest) == 1:

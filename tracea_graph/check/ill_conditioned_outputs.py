@@ -49,8 +49,8 @@ def values_before_saturation(graph: TileGraph) -> tuple[str, ...]:
 def sigmoid_results(graph: TileGraph) -> frozenset[str]:
     """Return the values that hold results of a sigmoid, also after data movement.
 
-    The error of a sigmoid is a share of its range from 0 to 1.  It must be judged by that range,
-    not by the largest result, which may be tiny.
+    The error of a sigmoid is a share of its range, 0 to 1. A tolerance relative to the largest
+    result would be too strict if all results are tiny.
     """
     found = set[str]()
     for region in graph.regions():
@@ -66,8 +66,9 @@ def sigmoid_results(graph: TileGraph) -> frozenset[str]:
 def why_unstable(runs: Iterable[Mapping[str, Array]], watched: Iterable[str]) -> str:
     """Return why the answers ``runs`` cannot be a reference; empty if they can.
 
-    They cannot if float32 rounding moves a ``watched`` value by enough to change an output.  That
-    needs elements that are large and differ; a mask of −1e9 or a constant value does not count.
+    They cannot if float32 rounding moves a ``watched`` value by enough to change an output.  This
+    happens only where elements are large and differ from each other, not for a mask of −1e9 or a
+    constant value.
     """
     names = tuple(watched)
     for run in runs:

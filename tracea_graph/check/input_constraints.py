@@ -215,7 +215,10 @@ def _is_zero(graph: TileGraph, value: str) -> bool:
 
 
 def small_constant_integers(graph: TileGraph, value: str) -> npt.NDArray[Any] | None:
-    """Return a small constant's elements, also behind Constant, Cast and Identity; else None."""
+    """Return the elements of a small constant, or None if the value is none.
+
+    The constant may be followed by Cast, Identity, and operators that only change the shape.
+    """
     weight, producer = graph.weight(value), graph.producer(value)
     if weight is not None:
         return weight.array() if weight.count <= 64 else None

@@ -59,8 +59,8 @@ def input_dependent_outputs(graph: TileGraph) -> frozenset[str]:
 def largest_output_changes(runs: Iterable[Outputs]) -> dict[str, float]:
     """Return, by output name, the largest change of an output between runs with equal dims.
 
-    The change of a floating-point output is a share of ``max|y|`` of the run with larger values.
-    For other types it is infinite if an element differs, else 0.  Outputs that are empty, or whose
+    The change of a floating-point output is relative to the larger ``max|y|`` of the two runs.
+    For other types it is infinite if an element differs, else 0. Outputs that are empty, or whose
     dims differ in every run, are missing.
     """
     found: dict[str, float] = {}
@@ -105,8 +105,8 @@ class OutputSensitivity:
     """Requirement that outputs change with the inputs, and more feeds to try if they do not.
 
     Each of ``outputs`` (:func:`input_dependent_outputs`) must change by ``wanted``, a share of
-    ``max|y|``.  ``feeds`` are tried first.  If ``scales``, the feed called ``label`` is tried
-    next, at larger scales.
+    ``max|y|``.  If they do not, ``feeds`` are tried first; then, if ``scales`` is true, the feed
+    called ``label`` with its numbers multiplied by growing factors.
     """
 
     outputs: frozenset[str] = frozenset()

@@ -79,7 +79,7 @@ def measure_errors(found: Array, wanted: Array) -> OutputErrors:
 
 @dataclass(frozen=True)
 class ElementwiseTolerance:
-    """A caller's elementwise rule in place of a share of max|y|: ``|x − y| ≤ atol + rtol·|y|``."""
+    """A caller's tolerance for each element: ``|x − y| ≤ atol + rtol·|y|``."""
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -97,12 +97,13 @@ class ElementwiseTolerance:
 
 @dataclass(frozen=True)
 class ErrorLimits:
-    """Error allowed for outputs.
+    """Errors allowed for outputs.
 
-    ``tolerance`` is a share of ``max|y|``.  ``own`` has the tolerances that the caller gave for
-    single outputs.  Unless the caller gave the tolerance (``asked`` or ``own``), an error of twice
-    ONNX Runtime's own is allowed too.  ``elementwise`` replaces all of this for floating-point
-    outputs.
+    * ``tolerance``: the error allowed, as a share of ``max|y|``;
+    * ``own``: tolerances that the caller gave for single outputs;
+    * ``asked``: whether the caller gave ``tolerance``.  For an output without a tolerance from the
+      caller, an error of twice ONNX Runtime's own is allowed too;
+    * ``elementwise``: a tolerance that replaces all of these for floating-point outputs.
     """
 
     tolerance: float = TOLERANCE.exact
@@ -144,11 +145,16 @@ def noise_floors(
 ) -> dict[str, dict[str, float]]:
     """Return the noise floor of each output under each feed: differences below it are noise.
 
-    It is the distance of ``on`` from ``off`` (optimizations on and off), or ``noise`` if larger.
-    The distance under one feed also counts under the others, but only up to
-    ``TOLERANCE.lent_floor``, so that one extreme feed does not excuse errors under the others.
-    Types of 8 and 16 bits may be rounded either way.  The outputs ``sigmoids`` have at least the
-    error of that function, which is large relative to ``max|y|`` if all results are tiny.
+    The floor is the largest of these:
+
+    * the distance of ``on`` from ``off``, the answers with ONNX Runtime's optimizations on and
+      off;
+    * the distance under another feed, but at most ``TOLERANCE.lent_floor``, so that one extreme
+      feed does not excuse errors under the others;
+    * ``noise``;
+    * half a unit in the last place, for types of 8 and 16 bits;
+    * the error of a sigmoid, for the outputs ``sigmoids``: it is large relative to ``max|y|`` if
+      all results are tiny.
     """
     found = {
         label: {name: relative_distance(on[label][name], y) for name, y in run.items()}

@@ -113,9 +113,9 @@ class BenchmarkWorker(Protocol):
 
 
 class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
-    """A worker, inputs and thread counts to time with, and the budget's clock.
+    """Compares models; holds a worker, inputs and thread counts to time with, and a budget.
 
-    ``now()`` returns that clock in seconds.
+    ``now()`` returns the budget's clock in seconds.
     """
 
     def __init__(
@@ -148,18 +148,19 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         return max(self._end - self.now(), 0.0)
 
     def deadline(self, share: float) -> float:
-        """Return when, by ``now()``, a stage that may use ``share`` of the budget must end.
+        """Return the time at which a stage that may use ``share`` of the budget must end.
 
-        The time of one more comparison with the original stays in reserve.
+        The time is that of ``now()``.  The time of one more comparison with the original is kept
+        in reserve.
         """
         return self.now() + min(share * self.budget, self.left - self._reserve)
 
     def comparison_seconds(self, total: Mapping[Key, Ratio]) -> float:
-        """Estimate the seconds of the shortest comparisons of one group from measured times."""
+        """Estimate from measured times how many seconds the shortest useful comparison takes."""
         return sum((FEWEST_PAIRS + 2) * 2 * r.b_ms / 1e3 for r in total.values())
 
     def reserve(self, total: Mapping[Key, Ratio]) -> None:
-        """Keep time for one more comparison like those that gave the ratios ``total``."""
+        """Keep time for one more comparison, estimated from the measured ratios ``total``."""
         self._reserve = sum(
             (FIRST_ROUND_PAIRS + WARMUP) * (r.a_ms + r.b_ms) / 1e3 for r in total.values()
         )
@@ -194,8 +195,9 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         """Run rounds of pairs until b's ratio over a is decided, or more rounds cannot decide it.
 
         If b is ``proven`` faster at another key, a median above the minimum gain suffices here.
-        With ``screen``, the differing nodes are also timed alone: before the first round if there
-        is no time for a whole round, else after it if it is undecided.
+        With ``screen``, the nodes that differ between the models are also timed alone: before the
+        first round if the time does not suffice for a whole round; otherwise after it, if it
+        leaves the ratio undecided.
 
         The comparison ends early if all ``ROUNDS`` rounds could not prove a gain, because the
         median shows none or the bounds would stay too wide.  Without ``screen``, it does not end

@@ -85,7 +85,7 @@ class Reference:
 
     @property
     def patience(self) -> float:
-        """Seconds a candidate may take for one run before it counts as hanging."""
+        """Seconds that one run of a candidate may take before it counts as hanging."""
         return PATIENCE + 100 * self.seconds
 
 

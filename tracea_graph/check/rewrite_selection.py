@@ -73,9 +73,10 @@ class RewriteGroup:
 
 @dataclass(frozen=True)
 class GroupVerdict:
-    """The decision on a group; ``ratios`` per (threads, binding label) are its speed-ups.
+    """The decision on a group; ``ratios`` are its speed-ups by (threads, binding label).
 
-    Unless the group was timed ``alone``, they are the speed-ups of several groups together.
+    If ``alone`` is false, several groups were timed together, and ``ratios`` are their joint
+    speed-ups.
     """
 
     group: RewriteGroup

@@ -98,7 +98,7 @@ _KEEPS = frozenset(
 class Binding:
     """A size for every symbol; ``label`` is for display, ``notes`` say why sizes were reduced.
 
-    If ``padded``, masks hide the last third of every other batch entry.
+    If ``padded``, the mask inputs hide the last third of every other batch entry.
     """
 
     label: str

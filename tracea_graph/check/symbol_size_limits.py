@@ -23,9 +23,9 @@ __all__ = ["SizeLimit", "clip_sizes", "known_size_limits"]
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """A limit ``extent ≤ most``; ``why`` is a clause about the constant behind it.
+    """A limit ``extent ≤ most``; ``why`` is a clause about the constant that causes it.
 
-    An ``exact`` extent must be ``most``, or 1 to be broadcast.
+    If ``exact``, the extent must equal ``most``, or be 1 and broadcast.
     """
 
     extent: Extent

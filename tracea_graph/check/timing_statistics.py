@@ -41,11 +41,11 @@ class PairedTimes:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much faster b is than a.
+    """How much faster model b is than model a.
 
-    ``median`` of the per-pair ratios a/b with its 99 % bounds ``low`` and ``high`` (0 and infinity
-    below eight pairs); ``a_ms`` and ``b_ms`` are the median times, ``a_min`` and ``b_min`` the
-    shortest.
+    ``median`` is the median of the ratios a/b of all pairs; ``low`` and ``high`` are its 99 %
+    bounds (0 and infinity for fewer than eight pairs).  ``a_ms`` and ``b_ms`` are the models'
+    median times, ``a_min`` and ``b_min`` their shortest times.
     """
 
     median: float

@@ -59,11 +59,11 @@ _NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class OutputError:
-    """One output under one feed: its worst distance to the nearer reference.
+    """The error of one output under one feed: its distance to the nearer reference, at the worst.
 
-    ``max_abs`` has the output's unit, ``relative`` and ``floor`` are shares of ``max|y|``,
-    ``cosine`` is 1 for equal directions; for discrete outputs ``relative`` is 0 (equal) or
-    infinite.  ``note`` says what is wrong, or why a difference is allowed.
+    ``max_abs`` has the output's unit; ``relative`` and ``floor`` are shares of ``max|y|``;
+    ``cosine`` is 1 for equal directions.  For discrete outputs, ``relative`` is 0 if they are
+    equal, else infinite.  ``note`` says what is wrong, or why a difference is allowed.
     """
 
     output: str
@@ -80,11 +80,12 @@ class OutputError:
 class Verification:
     """The verdict: ``status`` (``passed``, ``failed``, ``inconclusive``) and why (``sentence``).
 
-    ``outputs`` has one entry per output and feed; ``rejected`` maps the feeds the original
-    rejected to its messages; ``loads`` is False if the library could not be loaded at all, in
-    which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
-    tried, and ``inner`` counts the inner values compared because of them.  ``by_metric`` is the
-    error by the user's own metric, as a share of the error allowed.
+    * ``outputs``: one entry per output and feed;
+    * ``rejected``: ONNX Runtime's messages, by the feed with which it rejected the original;
+    * ``loads``: whether the library could be loaded; if not, no rewrite is the culprit;
+    * ``insensitive``: outputs that hardly change with the inputs tried;
+    * ``inner``: number of inner values that were compared because of these outputs;
+    * ``by_metric``: error by the user's own metric, as a share of the error allowed.
     """
 
     status: str
@@ -99,12 +100,12 @@ class Verification:
 
     @property
     def blind(self) -> bool:
-        """Whether an error may not show, since nothing compared depends on the inputs."""
+        """Whether errors may not show: nothing that was compared depends on the inputs."""
         return bool(self.insensitive) and not self.inner
 
     @property
     def spent(self) -> float:
-        """The largest passed error, as a share of the one allowed, or the metric's verdict."""
+        """The largest error that passed, or the metric's, as a share of the error allowed."""
         if self.by_metric is not None:
             return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
@@ -115,7 +116,7 @@ class Verification:
     def exceeded(self) -> float:
         """The largest error that failed, as a share of the error allowed for that output.
 
-        Infinite if no output failed, or if one failed for another reason than its error.
+        Infinite if no output failed, or if an output failed although its error is allowed.
         """
         wrong = (o for o in self.outputs if not o.passed)
         shares = [o.relative / self.limits.allowed(o.output, o.floor) for o in wrong]
@@ -188,12 +189,13 @@ def compare_with_reference(
     levels: Collection[str] = ("off", "all"),
     brief: bool = False,
 ) -> Verification:
-    """Compare a candidate with a reference: with optimizations off on one thread, then on.
+    """Run a candidate and compare its outputs with those of a reference.
 
-    ``check`` runs onnx's checker first, if the original passes it.  ``labels`` are the feeds to
-    run, by default all; ``spare`` ones come last, and are left out if the others take long.
-    ``levels`` are the optimization levels to run at, a subset of the reference's.  A ``brief``
-    check ends with the first wrong output.
+    The candidate runs with ONNX Runtime's optimizations off, on one thread, and then with them on.
+    ``check`` runs onnx's checker before that, if the original passes it.  ``labels`` are the feeds
+    to run, by default all; those in ``spare`` run last, and are left out if the others take long.
+    ``levels`` are the optimization levels to run at, a subset of the reference's.  If ``brief``,
+    the comparison ends with the first wrong output.
     """
     limits = limits or ErrorLimits()
     if known.trouble:
@@ -467,7 +469,7 @@ def _format_beside(limit: float, value: float) -> str:
 
 
 def suspect_workers(found: Sequence[Verification]) -> str:
-    """Return which workers an earlier model may have corrupted: ``all``, ``dead``, or ``""``."""
+    """Return which workers may be corrupted by an earlier model: ``all``, ``dead``, or ``""``."""
     if any(one.status == "failed" for one in found):
         return "all"
     return "" if all(one.status == "passed" for one in found) else "dead"

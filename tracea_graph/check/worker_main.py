@@ -102,7 +102,10 @@ def private_bytes() -> int:
 
 
 def session_options(request: Request, profile_prefix: str = "") -> ort.SessionOptions:
-    """Return a request's session options; idle threads must not spin during other sessions."""
+    """Return the session options for a request.
+
+    Idle threads must not spin, because they would slow down other sessions.
+    """
     made = ort.SessionOptions()
     made.intra_op_num_threads, made.inter_op_num_threads = request["threads"], 1
     made.graph_optimization_level = LEVELS[request["level"]]
@@ -157,7 +160,7 @@ def to_ort_value(array: Array, kind: str) -> ort.OrtValue:
 
 
 def from_ort_value(value: ort.OrtValue) -> Array:
-    """Return a value's elements; types NumPy lacks as integers of equal bits."""
+    """Return a value's elements; a type that NumPy lacks becomes an integer type of its bits."""
     if value.data_type() not in RAW:
         return np.asarray(value.numpy())
     bits, shape = RAW[value.data_type()][0], value.shape()
@@ -167,7 +170,10 @@ def from_ort_value(value: ort.OrtValue) -> Array:
 
 
 def flatten_output(name: str, value: Any) -> dict[str, Array]:
-    """Return sequences as ``name[i]``, maps as ``name.keys`` and ``name.values``; {} for none."""
+    """Return a sequence as arrays ``name[i]``, a map as ``name.keys`` and ``name.values``.
+
+    Returns any other value as ``name``, and an empty dict for None.
+    """
     if value is None:
         return {}
     if isinstance(value, list):
@@ -331,7 +337,7 @@ class WorkerServer:
 
 
 def time_repeated(call: Callable[[], Any], end: float) -> list[float]:
-    """Return the milliseconds of each call until the clock says ``end``; at least one."""
+    """Call repeatedly until the clock reads ``end``, at least once; return each duration in ms."""
     times: list[float] = []
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
@@ -371,10 +377,11 @@ def time_paired(
 
 
 def run_orders(callers: int) -> Iterator[Sequence[int]]:
-    """Yield orders to run in; in ``2 * callers`` of them each caller follows itself once.
+    """Yield orders in which to run the callers, fairly: caches are warm for whoever ran last.
 
-    Each order is followed by its reverse, so that its last caller runs twice in a row; the next
-    two begin with another caller.
+    In ``2 * callers`` orders, each caller runs directly after itself once: an order and its
+    reverse follow each other, so that the caller in between runs twice in a row.  The next two
+    orders begin with another caller.
     """
     for first in itertools.cycle(range(callers)):
         order = [*range(first, callers), *range(first)]

@@ -42,7 +42,7 @@ class _PooledWorker:
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """Reusable workers: per environment, one without a library and one with.
+    """Reusable workers: for each environment, one without a library and one with a library.
 
     Use it in a ``with`` statement, and each environment from one thread at a time.
     """
@@ -68,10 +68,10 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
                 pooled.worker.clear()
 
     def discard(self, who: str) -> bool:
-        """Stop workers used more than once: ``all``, the ``dead`` ones, or none (``""``).
+        """Stop workers used more than once: all, only the dead ones, or none (``who`` is "").
 
-        The last result of such a worker may be due to an earlier model.  Return True if any worker
-        was stopped.
+        The last result of such a worker may have been spoiled by an earlier model.  Returns True
+        if a worker was stopped.
         """
         found = [
             key

@@ -81,9 +81,9 @@ class UnloadableModel(RejectedByRuntime):
 
 @dataclass(frozen=True)
 class SessionPort:
-    """An input or output as ONNX Runtime reports it; ``type`` reads ``tensor(float)``.
+    """An input or output as ONNX Runtime reports it; ``type`` is, for example, ``tensor(float)``.
 
-    A dim is a number, a symbol, or None.
+    Each dimension in ``shape`` is a number, a symbol, or None.
     """
 
     name: str
@@ -207,11 +207,13 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> SessionInfo:
         """Create a session called ``name``, replacing an earlier one of that name.
 
-        ``level`` is ``"all"``, ``"basic"`` or ``"off"``: ONNX Runtime's own optimizations.
-        ``extra`` names inner values that become outputs too.  Values in ``cut`` (:meth:`random`)
-        become inputs, and the operands of Dropout, Multinomial and Bernoulli an output
-        ``NAME.drawn_from``.  ``jitter`` is the relative size of the noise added to what is rounded
-        to integers. ``weigh`` measures the memory that the session adds to the process.
+        * ``level``: ONNX Runtime's own optimizations: ``"all"``, ``"basic"`` or ``"off"``;
+        * ``extra``: inner values that become outputs too;
+        * ``cut``: random values (:meth:`random`) that become inputs; the operand of a Dropout,
+          Multinomial or Bernoulli that writes one becomes an output ``NAME.drawn_from``;
+        * ``jitter``: relative size of the noise that is added to values before they are rounded to
+          integers;
+        * ``weigh``: whether to measure the memory that the session adds to the process.
         """
         request: dict[str, Any] = {
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,

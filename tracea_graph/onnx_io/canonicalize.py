@@ -76,7 +76,7 @@ def remove_dead_nodes(editor: GraphEditor) -> int:
 
 
 def remove_identities(editor: GraphEditor) -> int:
-    """Remove nodes whose first output equals their first input, unless a name would be lost."""
+    """Remove nodes whose first output equals their first input, unless a name must be kept."""
     captured = editor.captured()
     entries = live_subgraph_entries(call.proto for call in editor.calls())
     removed = 0
@@ -97,7 +97,7 @@ def remove_identities(editor: GraphEditor) -> int:
 
 
 def inline_known_branches(editor: GraphEditor) -> int:
-    """Replace an ``If`` of known condition by the outer values that its branch returns."""
+    """Replace an ``If`` of known condition whose branch only returns values from outside."""
     captured = editor.captured()
     taken = 0
     for call in editor.calls():

@@ -33,11 +33,13 @@ Bodies = Mapping[tuple[str, str], FunctionProto]
 
 @dataclass(frozen=True)
 class CustomOpOrigin:
-    """One custom-op node of an optimized model; ``name`` is its own or that of its first output.
+    """One custom-op node of an optimized model.
 
-    ``originals`` names the nodes of the original model that it replaced, ``rule`` the rewrite
-    that replaced them.  ``plan`` holds the integers of its program, ``call_originals`` the
-    original nodes of each kernel call in that program, if they are recorded.
+    * ``name``: name of the node or, if it has none, of its first output;
+    * ``originals``: names of the nodes of the original model that it replaced;
+    * ``rule``: the rewrite that replaced them;
+    * ``plan``: the integers of its program;
+    * ``call_originals``: names of the original nodes that each kernel call computes, if recorded.
     """
 
     name: str

@@ -48,9 +48,9 @@ class GraphEditor:
     """A graph under canonicalization.
 
     ``growth`` is the number of bytes that constant folding may still add to the file, ``held`` the
-    number of bytes it has put in memory.  ``kept`` are values whose producer and name must stay.
-    ``inputs`` are the declared inputs: each symbol means one size, but an axis of a ``loose``
-    symbol may have size 1 and broadcast.
+    number of bytes that it has put in memory.  ``kept`` are values whose producer and name must
+    stay.  ``inputs`` are the declared inputs, in which all axes of a symbol have equal sizes,
+    except that an axis of a ``loose`` symbol may have size 1 and broadcast.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class GraphEditor:
         return {v for call in self.calls() for v in call.captures}
 
     def bind_symbols(self) -> None:
-        """Make each symbol of the inputs mean one size."""
+        """Rename the symbols of the inputs so that axes of one symbol have equal sizes."""
         nodes = [call.proto for call in self.calls()]
         found = bind_symbols(
             nodes, self.inputs, self.outputs, self.weights, self.opsets, self.known
@@ -116,7 +116,7 @@ class GraphEditor:
         self.inputs, self.known, self.loose = found.inputs, found.known, found.loose
 
     def study(self) -> None:
-        """Infer the facts about all values again."""
+        """Infer the facts about all values anew."""
         self.facts = infer_shapes(
             (call.proto for call in self.calls()),
             self.inputs,

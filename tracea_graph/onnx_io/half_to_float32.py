@@ -108,7 +108,7 @@ class _Scope:
         self.widened = chosen
 
     def returned(self, node: NodeProto) -> list[int | None]:
-        """Return the types of a node's results: this body's outputs except a loop's condition."""
+        """Return the types of the outputs of this body that become a node's results."""
         first = 1 if node.op_type == "Loop" else 0
         made = [self.types.get(v.name) for v in self.graph.output[first:]]
         return [made[i] if i < len(made) else None for i in range(len(node.output))]

@@ -39,8 +39,9 @@ _IS_NAN = 9
 
 
 def write_masked(model: Model, patterns: Mapping[str, TilePattern], out: Path) -> WrittenModel:
-    """Write a model masked by the tiles of ``patterns``, some of which may be masked already.
+    """Write a model masked by the tiles of ``patterns``.
 
+    A pattern whose constant the model already has was applied before, and is only recorded.
     Raises UsageError if the file cannot be written or the opset lacks what a mask needs,
     GraphError if an operator of a pattern is not in the model.
     """

@@ -99,8 +99,8 @@ def _fixed(value: ValueInfoProto, weight: Weight) -> bool:
 def constants_of_guard(model: Model) -> dict[str, Weight]:
     """Return the constants that a guarded model stores besides those of its rewritten nodes.
 
-    These are the defaults to compare with, and those constants of the original's nodes that cannot
-    be fed.
+    These are the defaults that initializers are compared with, and the constants that the original
+    nodes read and that no caller can override.
     """
     fed = {*model.inputs, *model.overridable}
     read = {v for node in all_nodes(model.skeleton.graph) for v in node.input}

@@ -38,11 +38,11 @@ _NEWEST = 1 << 30
 
 @dataclass(frozen=True)
 class InputSymbols:
-    """The declared inputs, renamed so that each symbol means one size.
+    """The declared inputs, with symbols renamed so that axes of one symbol have equal sizes.
 
-    An axis of a ``loose`` symbol may be 1 instead, except in values computed from all inputs of
-    one of the sets listed for the symbol.  ``known`` are types found by inference over the whole
-    model; dimensions whose symbol was split into several are unknown in them.
+    ``loose`` maps a symbol to sets of inputs: an axis of that symbol may have size 1 instead,
+    except in values computed from all inputs of a set.  ``known`` are types found by inference
+    over the whole model, in which dimensions of a symbol that was split into several are unknown.
     """
 
     inputs: Sequence[ValueInfoProto]

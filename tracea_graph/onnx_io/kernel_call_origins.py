@@ -15,7 +15,11 @@ Names = tuple[str, ...]
 
 
 def encode_calls(originals: Sequence[str], calls: Iterable[Sequence[str]]) -> str:
-    """Return the text for calls whose names are all among ``originals``."""
+    """Encode, for each kernel call, which of ``originals`` it computes.
+
+    Each call is given by names of original nodes; a name that is not among ``originals`` is left
+    out.
+    """
     places = {name: i for i, name in enumerate(originals)}
     return ";".join(_ranges(sorted({places[n] for n in names if n in places})) for names in calls)
 

@@ -77,13 +77,15 @@ def load(
     guard: bool = False,
     unrolled: bool = False,
 ) -> Model:
-    """Read, check and canonicalize a model; ``inline`` replaces custom ops by their bodies.
+    """Read, check and canonicalize a model.
 
-    Nodes of op types in ``kept`` are not inlined.  With ``freeze``, overridable initializers are
-    plain constants and not inputs.  With ``guard``, those that a guard can compare are constants,
-    but stay inputs of the result (see ``onnx_io.initializer_guards``).  With ``unrolled``, loops
-    of a known, small number of iterations are unrolled.  Raises ModelError for a file that ONNX
-    Runtime would not accept as a model.
+    * ``inline``: replace custom ops by their bodies, except op types in ``kept``;
+    * ``freeze``: treat overridable initializers as plain constants, not as inputs;
+    * ``guard``: treat those that a guard can compare as constants, but keep them as inputs of the
+      result (see ``onnx_io.initializer_guards``);
+    * ``unrolled``: unroll loops of a known, small number of iterations.
+
+    Raises ModelError for a file that ONNX Runtime would not accept as a model.
     """
     with gc_paused():  # everything an import allocates stays alive
         given = _Given(path, inline, kept, freeze, guard)

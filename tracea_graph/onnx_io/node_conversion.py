@@ -41,7 +41,8 @@ OWN_DOMAINS = "tracea."
 class ImportedNode(Node):
     """A node of the imported model whose inputs or outputs canonicalization changed.
 
-    ``origin`` is its index there: export takes documentation and metadata from that node.
+    ``origin`` is the node's index in the imported model, from which export takes documentation and
+    metadata.
     """
 
     origin: int | None = None

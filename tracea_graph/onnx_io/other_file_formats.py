@@ -31,7 +31,7 @@ _TORCH = "is a PyTorch file: export it with torch.onnx.export, and give that fil
 
 
 def describe_other_format(view: mmap.mmap, path: Path) -> str:
-    """Return what a file is instead and what to do; "" if it may be an ONNX model."""
+    """Return, as a clause, what a file is and what to do; "" if it may be an ONNX model."""
     head = view[:512]
     for place, magic, said in _MAGIC:
         if head.startswith(magic, place):

@@ -44,7 +44,10 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message: bytes ``[start, end)`` with its tag, ``[body, end)`` without."""
+    """Location of one field of a message in a buffer.
+
+    The field with its tag is ``[start, end)``; its contents without the tag are ``[body, end)``.
+    """
 
     number: int
     kind: int
@@ -63,7 +66,10 @@ class Span:
 
 @dataclass
 class PayloadSpans:
-    """Removed payloads, by index of the graph initializer or of the ``Constant`` node."""
+    """Locations of payloads that were removed from a model.
+
+    The keys are indices of the graph's initializers and of its ``Constant`` nodes.
+    """
 
     initializers: dict[int, Span] = field(default_factory=dict)
     constants: dict[int, Span] = field(default_factory=dict)

@@ -20,7 +20,10 @@ __all__ = ["fold_reshape_targets", "read_sizes_from_inputs", "share_sizes"]
 
 
 def read_sizes_from_inputs(editor: GraphEditor) -> int:
-    """Read sizes of activations from an input that has equal sizes along the axes read."""
+    """Let ``Shape`` read a graph input instead of an activation with equal sizes.
+
+    Only the axes that are used of the ``Shape`` must be equal.
+    """
     captured = editor.captured()
     inputs = [v.name for v in editor.skeleton.graph.input if v.name not in editor.weights]
     rooted = 0
@@ -57,7 +60,7 @@ def share_sizes(editor: GraphEditor) -> int:
 
 
 def fold_reshape_targets(editor: GraphEditor) -> int:
-    """Make computed targets of ``Reshape`` constant if each size is known or copied."""
+    """Make a computed target of ``Reshape`` constant if all sizes but one are known or copied."""
     settled = 0
     for call in editor.calls():
         if call.op != "Reshape" or call.proto.input[1] in editor.weights:

@@ -31,7 +31,7 @@ def build_shell(
     node_metadata: Mapping[str, Mapping[str, str]],
     guard: Sequence[Node] = (),
 ) -> ModelProto:
-    """Return the model around ``nodes`` without initializers; ``guard`` computes its condition."""
+    """Return a model of ``nodes`` without initializers; ``guard`` computes a guard's condition."""
     source = model.skeleton
     proto = ModelProto()
     proto.CopyFrom(source)

@@ -41,7 +41,7 @@ _WHOLE = frozenset((
 
 
 def evaluate_shape_node(node: NodeProto, facts: ValueFacts) -> Value | None:
-    """Return the contents of a node's only output, or None."""
+    """Return the contents of a node's only output; None if they are not known or not small."""
     rule = RULES.get(node.op_type)
     if facts.dtype(node.output[0]) in FLOATS and node.op_type not in _WHOLE:
         return None

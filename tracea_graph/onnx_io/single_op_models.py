@@ -45,7 +45,7 @@ class SingleOpModel:
         self._write(nodes, [(m, k)], (m, n), weights, path)
 
     def integers(self, m: int, n: int, k: int, path: Path) -> None:
-        """Write a product of uint8 ``[m, k]`` and int8 ``[k, n]``: float32 sums times a scale."""
+        """Write an integer product of uint8 ``[m, k]`` and int8 ``[k, n]``, scaled in float32."""
         weights = {
             "w": self._random.integers(-127, 128, (k, n), np.int8),
             "zero": np.array(128, np.uint8),
@@ -72,9 +72,9 @@ class SingleOpModel:
         self._write([node], [(m, k)], (m, n), weights, path)
 
     def chain(self, rows: int, columns: int, operands: int, path: Path) -> None:
-        """Write the sigmoid of a sum of elementwise products ``x0 · xi``.
+        """Write the sigmoid of ``x0·x0 + x1·x0 + …``, elementwise.
 
-        There are ``operands`` tensors ``[rows, columns]``.
+        The ``operands`` inputs are tensors ``[rows, columns]``.
         """
         nodes = [helper.make_node("Mul", ["x0", "x0"], ["s0"])]
         for i in range(1, operands):

@@ -55,11 +55,12 @@ are unknown; adds the operator's other constraints.
 class SizeConstraints:
     """Constraints found so far.
 
-    ``equal`` holds pairs of sizes that must be equal, ``whole`` the observable sizes, and ``met``
-    sets of variants that broadcast together.
-    ``attends`` is true if there is attention, or a sign of it: a product of stacks of matrices
-    whose batch sizes broadcast, or a broadcast size that must equal one of its members, as for an
-    added mask.
+    * ``equal``: pairs of sizes that must be equal;
+    * ``whole``: observable sizes, that is, sizes that an operator or the caller sees;
+    * ``met``: sets of variants that broadcast together;
+    * ``attends``: whether there is attention, or a sign of it: a product of stacks of matrices
+      whose batch sizes broadcast, or a broadcast size that must equal one of its members, as for
+      an added mask.
     """
 
     facts: ValueFacts
@@ -144,7 +145,7 @@ class SizeConstraints:
             self.met.add(one | other)
 
     def nested(self, extents: Iterable[Extent]) -> None:
-        """Require two sizes to be equal if the variants of one are among those of the other."""
+        """Require two extents to be equal if the variants of one include those of the other."""
         every = {d for e in extents for d in _parts(e)}
         pairs = [(a, b) for a in every for b in every if a < b]
         self.equal += pairs

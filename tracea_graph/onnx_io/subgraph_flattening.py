@@ -66,12 +66,12 @@ _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def is_subgraph_entry(name: str) -> bool:
-    """Return whether a node of this name is an entry of a branch."""
+    """Return whether a node of this name is an entry of a flattened branch or loop body."""
     return name.startswith(_ENTRY)
 
 
 def live_subgraph_entries(nodes: Iterable[NodeProto]) -> frozenset[str]:
-    """Return the names of the entries whose ``If`` is still among the nodes."""
+    """Return the names of entries whose ``If``, loop or scan is still among the nodes."""
     nodes = [*nodes]
     numbers = {n for node in nodes for body in subgraphs_of(node) if (n := _number(body))}
     entries = (n.name for n in nodes if is_subgraph_entry(n.name))
@@ -84,7 +84,7 @@ def has_loops(graph: GraphProto) -> bool:
 
 
 def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
-    """Return the loops on whose iteration each value depends, for values that depend on any.
+    """Return, by value, the loops on whose iteration the value depends, if there are any.
 
     ``nodes`` are in topological order.
     """
@@ -118,7 +118,7 @@ def flatten_subgraphs(model: ModelProto, kept: Container[str] | None = None) -> 
 
 
 def is_flat(body: GraphProto) -> bool:
-    """Return whether the nodes of a branch are in the graph around it."""
+    """Return whether a body is flattened: its nodes are in the graph around it."""
     return bool(_number(body))
 
 
@@ -155,7 +155,7 @@ class _Flattener:
         return name
 
     def open(self, index: int) -> None:
-        """Flatten the bodies of a node of the graph, if it is one that allows it."""
+        """Flatten the bodies of a node of the graph, if the node allows it."""
         node = self.graph.node[index]
         loop = node.op_type in _LOOPS
         if not _is_movable(node) or (loop and not self._opens(node)):
@@ -339,7 +339,7 @@ class _Nodes:
     outputs: Set[str]
 
     def close(self, index: int) -> None:
-        """Sink what the branches of a flattened ``If`` need."""
+        """Sink the nodes that a flattened node's bodies need into these bodies."""
         node = self.nodes[index]
         bodies = [body for body in subgraphs_of(node) if _number(body)]
         wanted = [[n.input[0] for n in body.node] for body in bodies]

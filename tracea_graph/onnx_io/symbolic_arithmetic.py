@@ -114,11 +114,11 @@ def is_at_least(a: Extent, bound: int, least: int = 0) -> bool:
 
 
 def broadcast_size(a: Extent, b: Extent) -> Extent | None:
-    """Return the size two axes broadcast to, assuming they do; None if that depends on values.
+    """Return the size that two axes broadcast to, assuming they do; None if that is unknown.
 
     A size clipped to a constant, as in ``table[:seq]``, broadcasts only while it is not clipped.
-    Variants of one symbol give the larger of them; sums that differ only in variants are taken to
-    be equal.
+    Two variants of one symbol broadcast to the larger one; sums that differ only in variants are
+    taken to be equal.
     """
     if a == b or b == 1:
         return a
@@ -139,7 +139,7 @@ def broadcast_size(a: Extent, b: Extent) -> Extent | None:
 
 
 def broadcast_variants(extent: object) -> frozenset[str] | None:
-    """Return the variants whose broadcast an extent is; None for any other extent."""
+    """Return the variants of a symbol that an extent is the broadcast of; None if it is none."""
     if isinstance(extent, str) and VARIANT in extent:
         return frozenset((extent,))
     if not isinstance(extent, Expr) or extent.op != "max":
@@ -166,7 +166,7 @@ def _without_variants(extent: Extent) -> Extent:
 
 
 def variants_symbol(extent: Extent) -> str | None:
-    """Return the symbol whose variants broadcast to an extent; None if it has none or several."""
+    """Return the symbol of the variants that broadcast to an extent; None if not exactly one."""
     names = {name.partition(VARIANT)[0] for name in broadcast_variants(extent) or ()}
     return names.pop() if len(names) == 1 else None
 

@@ -52,9 +52,13 @@ def elements(value: Value) -> list[Any]:
 
 @dataclass
 class ValueFacts:
-    """Specs of tensors, types of sequences and optionals, contents of small integer tensors.
+    """What is known of values.
 
-    It also keeps all extents that a value is known to have.
+    * ``specs``: specs of tensors;
+    * ``types``: types of sequences and optionals;
+    * ``values``: contents of small integer tensors, which may be symbolic;
+    * ``constants``: weights by name;
+    * ``sizes``: all extents that some value has.
     """
 
     specs: dict[str, TensorSpec] = field(default_factory=dict)
@@ -101,7 +105,7 @@ class ValueFacts:
         return symbol
 
     def inside(self) -> ValueFacts:
-        """Return facts for the body of a node: the current ones, with new ones kept local."""
+        """Return facts for a node's body: a copy, so that facts found in it stay local."""
         return ValueFacts(
             dict(self.specs), dict(self.types), dict(self.values), self.constants,
             set(self.sizes), dict(self._exprs), self._taken,
@@ -135,7 +139,7 @@ class ValueFacts:
                 self.values[weight.name] = small_integers(array.astype(np.int64))
 
     def learn(self, name: str, kind: TypeProto, partial: Partial = None) -> None:
-        """Record an inferred type; the known extents of ``partial`` override those in it."""
+        """Record an inferred type; extents known in ``partial`` override those of the type."""
         if not kind.HasField("tensor_type"):
             if kind.WhichOneof("value"):
                 self.types[name] = kind

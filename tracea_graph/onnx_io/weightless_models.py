@@ -29,7 +29,7 @@ _SUBGRAPH = onnx.AttributeProto.GRAPH
 
 
 def write_skeleton(source: Path, out: Path, *, weights: bool = False) -> dict[str, Any]:
-    """Write a model without its weights; return the facts to regrow them from, as JSON values.
+    """Write a model without its weights; return what :func:`regrow_weights` needs, as JSON values.
 
     With ``weights`` the model keeps its weights, in one file.  Raises ModelError if the model
     cannot be read, or is too large for one file with its weights.

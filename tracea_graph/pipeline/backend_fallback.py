@@ -48,13 +48,13 @@ class FallbackPlanner:
     def of(
         cls, target: Target, options: Options, bindings: Mapping[str, int], timed: bool
     ) -> FallbackPlanner:
-        """Create a planner; this machine is measured if ``timed``."""
+        """Create a planner; if ``timed``, its cost model uses measurements of this machine."""
         measured = options.environment if timed else None
         machine = target.backend.machine(target.levels, measured)
         return cls(target, options, CostModel(machine, bindings))
 
     def body(self, graph: TileGraph, region: Region, into: Assembly) -> Body:
-        """Return a region's body; add the kernels and types that it needs to ``into``."""
+        """Return a region's body; add the kernels, types and chains it needs to ``into``."""
         key = (_program(region), region.operands)
         if key not in self._made:
             self._made[key] = self._planned(graph, replace(region, params=key[0]))

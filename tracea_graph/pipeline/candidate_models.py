@@ -83,7 +83,7 @@ class _Contents:
             self.chains |= assembly.chains
 
     def covers(self, other: _Contents) -> bool:
-        """Return True if everything in ``other`` is here too."""
+        """Return True if everything in ``other`` is also in these contents."""
         return (
             other.types.keys() <= self.types.keys()
             and other.kernels <= self.kernels
@@ -92,7 +92,7 @@ class _Contents:
 
     @property
     def listed(self) -> tuple[list[OpType], list[str], list[Chain]]:
-        """Types, kernels and chains in their orders."""
+        """Types, kernels and chains, each sorted."""
         types, chains = sorted(self.types.items()), sorted(self.chains.items())
         return [t for _, t in types], sorted(self.kernels), [c for _, c in chains]
 
@@ -239,12 +239,12 @@ class BuiltModel:
     stored: DataFile | None = None
 
     def levels(self, every: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the levels that its library has code for, lowest first; ``every`` if unknown."""
+        """Return the levels that the library has code for, lowest first; ``every`` if unknown."""
         return self.built.levels if self.built else every
 
     @property
     def runnable(self) -> Path | None:
-        """The library if this machine can load it; None otherwise: function bodies run."""
+        """The library if this machine can load it; None if function bodies run instead."""
         return self.library if self.built is None or self.built.runs_here else None
 
 
@@ -289,10 +289,10 @@ class _CasesCounted:
 class CandidateBuilder:
     """Plan, build and write candidates of one model in a scratch folder.
 
-    A group of rewrites is dropped by freezing the operators it covers and planning again, so the
-    rest of the model is planned as if the group had never been proposed.  A group that only stores
-    weights in another form is dropped by excluding its rule there, so it is compared with the
-    plain form.  With ``locked`` decisions, nothing is decided anew.
+    A group of rewrites is dropped by planning again with the operators it covers frozen, as if the
+    group had never been proposed.  A group that only stores weights in another form is dropped by
+    excluding its rule for these operators, so that it is compared with the plain form.  With
+    ``locked`` decisions, every plan follows them.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class CandidateBuilder:
         self.names = planner.backend.rules if options.custom_ops else STANDARD_RULES
 
     def begin(self, deadline: Deadline) -> tuple[Assembly, DecisionTrace]:
-        """Plan the model with all rewrites; with none if planning exceeds its budget share."""
+        """Plan the model with all rewrites; with none if that exceeds planning's budget share."""
         seconds = _PLANNING_SHARE * self.options.budget
         try:
             with deadline.within(seconds):
@@ -399,7 +399,7 @@ class CandidateBuilder:
         return assembly, plan
 
     def parts(self, group: str) -> tuple[str, ...]:
-        """Keys under which the steps of a group can be dropped one by one, in graph order.
+        """Return keys that drop a single step of a group each, in graph order.
 
         Empty if the group has one step.  Dropping a step splits the program that contained it.
         """
@@ -421,7 +421,7 @@ class CandidateBuilder:
     def precision_keys(self, rule: str) -> tuple[str, ...]:
         """Keys that drop a precision-lowering rule in its first region, its first two, and so on.
 
-        Regions where another rule takes precedence count too.
+        Regions of rules that it replaces, or that apply on top of it, count too.
         """
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
@@ -436,7 +436,7 @@ class CandidateBuilder:
     def tile_sizes(self, group: str) -> tuple[str, ...]:
         """Keys that drop the largest row tiles of a group, then the two largest, and so on.
 
-        Stops when no smaller tiles would replace them; empty for groups that are not row tilings.
+        Ends where no smaller tiles would remain; empty for groups that are not row tilings.
         """
         if self._rules.get(group) != self.names.row_tiling:
             return ()

@@ -326,7 +326,7 @@ class CompressionSearch:
 def observable_layers(
     context: CompressionContext, options: Options, inputs: ModelInputs
 ) -> tuple[tuple[Layer, ...], list[str]]:
-    """Return the layers whose inputs are named values of the original, and why others are not."""
+    """Return the layers whose inputs are named values of the original, and notes on the others."""
     plain = dataclasses.replace(
         options, precision="fp32", low_rank=None, prune=None, windows=(),
         skip=(*options.skip, *context.planner.backend.rules.packing),
@@ -368,9 +368,12 @@ def _model_id(model: Model) -> tuple[str, int, int]:
 class ChosenCompression:
     """The chosen compression, and what the report says about it.
 
-    ``inputs`` are used to verify and time, ``planner`` plans with the compressed matrices, and
-    ``holdout_error`` measures a result on held-out inputs, by the user's ``own_metric`` or as a
-    share of max|y|.  ``steers`` says that the metric decides how much precision is given up.
+    * ``inputs``: inputs to verify and time with;
+    * ``planner``: plans with the compressed matrices;
+    * ``holdout_error``: measures a result on held-out inputs;
+    * ``validation_error``: measures a result on the validation inputs;
+    * ``own_metric``: whether errors are measured by the user's metric, not as a share of max|y|;
+    * ``steers``: whether that metric decides how much precision is given up.
     """
 
     inputs: ModelInputs
@@ -385,7 +388,7 @@ class ChosenCompression:
     steers: bool = False
 
     def by_metric(self, built: BuiltModel, found: Verification) -> Verification:
-        """Return a verification, failed if it passed but the user's metric is above budget."""
+        """Return a verification, changed to failed if the user's metric is above the budget."""
         measures = self.steers and self.validation_error is not None
         if not measures or found.status != "passed":
             return found

@@ -102,8 +102,8 @@ class DecisionCache:
     ) -> None:
         """Store decisions with the SHA-256 of the library and of the data file.
 
-        ``busy``: other processes kept a core busy while they were made.  Only logs a message if
-        the folder cannot be written; the next run then decides again.
+        ``busy`` says that other processes kept a core busy while the decisions were made.  If the
+        folder cannot be written, a message is logged, and the next run decides again.
         """
         if self.path is None:
             return

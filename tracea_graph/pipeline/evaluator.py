@@ -51,8 +51,8 @@ _SCREENING_SHARE = 0.1
 class Evaluator:
     """Verifies and times the candidates of one model, and holds the results.
 
-    If kernels are ``unmeasured`` they cannot run on this machine: function bodies are verified in
-    ONNX Runtime instead, and nothing is timed.
+    If ``unmeasured``, kernels cannot run on this machine: function bodies are verified in ONNX
+    Runtime instead, and nothing is timed.
     """
 
     model: Model
@@ -132,7 +132,7 @@ class Evaluator:
     # ---- the first result --------------------------------------------------------------
 
     def screens(self) -> bool:
-        """Return whether a first result is worth its time: the final one takes much longer."""
+        """Return whether the final result may take so long that a first result is worthwhile."""
         if self.lock or self.unmeasured or self.inputs.trouble:
             return False
         cost, graph = self.builder.planner.cost, self.model.graph
@@ -173,7 +173,7 @@ class Evaluator:
         )
 
     def back_to_first(self) -> BuiltModel | None:
-        """Return the first result of an interrupted run, and forget what was found since."""
+        """Restore and return the first result of an interrupted run; forget later findings."""
         if self.first is None:
             return None
         self.interrupted, self._right = True, self.first.built
@@ -295,8 +295,8 @@ class Evaluator:
     def confirm(self, final: BuiltModel, kept: BuiltModel) -> bool:
         """Return whether the files to be published, written anew from ``kept``, are verified.
 
-        Kernels verified before are checked at the highest ISA level only; files that were verified
-        unchanged are not checked again.
+        Kernels that were verified before run at the highest ISA level only.  Files that were
+        themselves verified are not checked again.
         """
         if not self.options.verify or final is self._right:
             return True
@@ -308,9 +308,9 @@ class Evaluator:
     def repair(self, kept: BuiltModel) -> BuiltModel | None:
         """Return the correct and faster part of a result that was not confirmed, or None.
 
-        The result has only some of the rewrites that were verified together, so it may show an
-        error that was hidden in a fused region, or too small, before.  Raises VerifyError if a
-        part must not be published: a lock, ``--keep all``, unmeasured kernels, or no clear error.
+        With fewer rewrites than were verified, an error may show that was too small or hidden
+        before.  Raises VerifyError if no part may be published: with a lock, ``--keep all``,
+        unmeasured kernels, or no clear error.
         """
         assert self.verification is not None
         fixed = self.lock or self.options.keep == "all" or self.unmeasured
@@ -335,11 +335,11 @@ class Evaluator:
     ) -> Verification:
         """Compare a candidate with the original at every ISA level this host can run.
 
-        The highest level runs first; if it passes, the others follow in parallel, since nothing is
-        timed here.  The highest failing level is remembered, and bisection runs at that level
-        alone. ``labels`` are the feeds to run; by default, levels below the highest get a few of
-        the caller's own.  These levels may be many times slower, and ONNX Runtime's optimizations
-        do not depend on them: only its full optimization runs there, on as little as one feed.
+        The highest level runs first; if it passes, the others run in parallel, since nothing is
+        timed here.  The highest failing level is remembered: bisection runs at that level alone.
+        ``labels`` are the feeds to run; by default, lower levels run only a few.  Kernels may
+        be many times slower there, and do not change what ONNX Runtime optimizes; it runs with
+        full optimization only, possibly on one feed.
         """
         levels = only or candidate.levels(self.levels[-1:])[::-1]
         if not candidate.runnable:  # function bodies run, the same at every level

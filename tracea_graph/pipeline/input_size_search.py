@@ -25,9 +25,9 @@ def check_sizes(
     rejected: Mapping[str, str],
     acquire: AcquireWorker,
 ) -> None:
-    """Raise RejectedSizesError with better sizes if the model rejects all that would be timed.
+    """Raise RejectedSizesError with better sizes if the model rejects every size to be timed.
 
-    Sizes that the caller gave are left alone, and so is a model that rejects every guess.
+    Nothing is raised for sizes that the caller gave, nor if the model rejects every guess.
     """
     guessed = not (options.shapes or options.data) and inputs.timed[0].symbols
     if not guessed or not inputs.timing.keys() <= rejected.keys():

@@ -31,16 +31,16 @@ __all__ = ["RoundingChoices", "calibrate_rounding"]
 
 @dataclass(frozen=True)
 class RoundingChoices:
-    """The choices by stored matrix or value, and sentences for the report."""
+    """How to round inputs to integers, by stored matrix or value, and notes for the report."""
 
     choices: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     notes: tuple[str, ...] = ()
 
 
 def calibrate_rounding(context: CompressionContext) -> RoundingChoices:
-    """Choose for every product and convolution that reads a named value; none without ``--data``.
+    """Choose how to round the inputs of products and convolutions that read named values.
 
-    Raises UsageError for data that does not fit the model.
+    Nothing is chosen without ``--data``.  Raises UsageError for data that does not fit the model.
     """
     options, model, inputs = context.options, context.model, context.inputs
     if options.precision not in CALIBRATED or options.data is None:

@@ -42,13 +42,16 @@ with.
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Feeds by label, to time and to verify with; ``timed`` are the bindings to time.
+    """Feeds to time and to verify with, by label.
 
-    Of the feeds to verify with, the ``spare`` ones are used only if the model runs quickly, and
-    ``real`` ones are the caller's (there may be hundreds).  ``trouble`` says why the model must
-    not be run with these inputs; empty if it may.  ``others`` are more feeds, for models whose
-    outputs hardly change with these.  ``calibrated``: scales of integers were chosen for these
-    inputs, and larger ones would be cut off.
+    * ``timed``: the bindings to time;
+    * ``timing``, ``verification``: the feeds to time, and to verify with;
+    * ``spare``: feeds to verify with only if the model runs quickly;
+    * ``real``: whether the feeds to verify with are the caller's, of which there may be hundreds;
+    * ``trouble``: why the model must not run with these inputs; empty if it may;
+    * ``others``: more feeds, for models whose outputs hardly change with these;
+    * ``calibrated``: whether scales of integers were chosen for these inputs, so that larger
+      inputs would be clipped.
     """
 
     timed: tuple[Binding, ...]
@@ -84,7 +87,7 @@ class ModelInputs:
         )  # fmt: skip
 
     def bytes_of(self, label: str) -> int:
-        """Return the bytes of a feed to verify with; for other labels, of the foremost feed."""
+        """Return the bytes of a feed to verify with; for other labels, of the foremost one."""
         known = label in self.verification
         feed = self.verification[label if known else self.foremost]
         return sum(array.nbytes for array in feed.values())
@@ -102,9 +105,9 @@ class ModelInputs:
 def gather_inputs(model: Model, options: Options) -> ModelInputs:
     """Return the feeds for a model.
 
-    Calibration data is not timed: timing uses the requested sizes.  Of many real input sets all
-    are verified and a few are timed, unless ``shapes`` say what to time.  Raises UsageError for
-    data or shapes that do not fit the model, or that are too large.
+    Data given for calibration is not timed; inputs of the requested sizes are.  Real input
+    sets are all used to verify with; a few of them are timed, unless ``shapes`` say what to time.
+    Raises UsageError for data or shapes that do not fit the model, or that are too large.
     """
     graph, names = model.graph, model.inputs
     timed, verified = choose_bindings(graph, options.shapes, names)

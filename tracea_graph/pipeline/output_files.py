@@ -192,7 +192,7 @@ class StagingFolder:
 
     @property
     def beside(self) -> Path:
-        """A staged model that can refer to a data file already in place."""
+        """Path of a staged model in the output folder, where it can refer to a data file there."""
         return self.paths.model.with_name(f"{self.folder.name}.onnx")
 
     @property

@@ -49,9 +49,10 @@ _Checked = msgspec.defstruct("_Checked", [("settings", _Settings)])
 class LockContent:
     """Content of a lock file (``docs/schema/lock.json``).
 
-    ``settings`` are the options the result's files depend on; ``frozen`` maps values that no rule
-    may change to the reason, ``excluded`` does so for single rules; ``schedules`` has the
-    schedules of each tuned problem, ``groups`` the rows of the report.
+    ``settings`` are the options that the result's files depend on.  ``frozen`` maps values that no
+    rule may change to the reason; ``excluded`` lists, for single rules, values that the rule may
+    not change, with the reason.  ``schedules`` are those of each tuned problem; ``groups`` are the
+    rows of the report.
     """
 
     tracea: str
@@ -73,10 +74,13 @@ class LockContent:
 class PlanLock:
     """A lock as read; ``where`` names its file in messages.
 
-    For decisions of an earlier equal run, ``provenance`` says when they were made, ``library`` is
-    the SHA-256 of the verified library, ``data`` describes the data file (its path is only a
-    name), ``weight_analysis`` is what was found in the model's weights, and ``timings`` were
-    measured at the time ``made``.
+    The other fields are set only if the lock comes from the decision cache:
+
+    * ``provenance``: a clause that says when the decisions were made;
+    * ``library``: SHA-256 of the verified library;
+    * ``data``: description of the data file, whose path is only a name;
+    * ``weight_analysis``: what was found in the model's weights;
+    * ``timings``: what was measured at the time ``made``.
     """
 
     where: str
@@ -101,8 +105,8 @@ class PlanLock:
     ) -> PlanLock:
         """Create a lock of the decisions about an imported graph.
 
-        ``groups`` are the report's rows; ``guarded`` says that initializers of the graph may be
-        fed (see :class:`~tracea_graph.pipeline.planning.InitializerGuard`).
+        ``groups`` are the rows of the report; ``guarded`` says that callers may feed initializers
+        of the graph (see :class:`~tracea_graph.pipeline.planning.InitializerGuard`).
         """
         keys = structural_keys(graph)
         frozen = [(keys.get(v, v), why) for v, why in decisions.constraints.frozen.items()]

@@ -89,7 +89,7 @@ _DOUBTFUL = (ElementwiseParams, ConcatParams, ConvParams, PoolParams, LayoutPara
 
 @dataclass(frozen=True)
 class PlanConstraints:
-    """What the scheduler must leave unchanged, and why.
+    """Values that the scheduler must leave unchanged, and why.
 
     Graph, options, cost model and constraints determine a plan.
     """
@@ -107,7 +107,7 @@ class ScheduledGraph:
     constraints: PlanConstraints
 
     def made_by(self, rules: Container[str]) -> list[Region]:
-        """Return the regions of some rules in order, whatever was fused into them later."""
+        """Return the regions that some rules made, in order, even if fused further later."""
         made = self.trace.sites(rules)
         return self.graph.in_order(
             r for r in self.graph.regions()
@@ -199,9 +199,10 @@ class Planner:
     ) -> ScheduledGraph:
         """Schedule the graph; operators that write a frozen value stay.
 
-        ``frozen`` maps values to reasons, ``excluded`` does so for single rules.  ``unclustered``
-        leaves regions that could be steps of one program as separate nodes.  If there is no time
-        to plan again without unprofitable kernels, the first plan stands.
+        ``frozen`` maps values to reasons, ``excluded`` maps rules to such values and reasons.
+        ``unclustered`` leaves regions that could be steps of one program as separate nodes.
+        Planning is repeated without kernels that do not pay; if there is no time for that, the
+        first plan stands.
         """
         if frozen or excluded or unclustered:
             return self._planned(frozen, excluded, unclustered)
@@ -398,7 +399,10 @@ _WORTH = 0.9
 
 @dataclass(frozen=True)
 class InitializerGuard:
-    """A node that writes to ``result`` whether the initializers ``names`` have their defaults."""
+    """A node that compares the initializers ``names`` with their defaults.
+
+    Its output ``result`` is true if all are equal.
+    """
 
     names: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
@@ -418,7 +422,7 @@ class InitializerGuard:
 
     @property
     def function(self) -> LocalFunction:
-        """The function body returns false: without the library, the original's nodes run."""
+        """A function body that returns false: without the library, the original nodes run."""
         inputs = tuple(f"x{i}" for i in range(2 * len(self.names)))
         no = Node("Constant", (), ("y",), {"value": np.array([False])})
         return LocalFunction(self.type.name, inputs, ("y",), (no,))
@@ -471,10 +475,11 @@ def guard_initializers_if_faster(
     deadline: Deadline | None = None,
     ranges: Mapping[str, float] = UNMEASURED,
 ) -> tuple[Model, Planner]:
-    """Return a model and its planner, with guarded initializers if that is predicted faster.
+    """Return a model and its planner, with guarded initializers if that is predicted to be faster.
 
-    Guarded initializers are inputs too; a check in every run compares them with their defaults.
-    The model is returned unchanged if the ``deadline`` leaves no time to predict it.
+    Guarded initializers become constants that callers may still feed; a check in every run
+    compares what is fed with the defaults.  The model is returned unchanged if the ``deadline``
+    leaves no time for the prediction.
     """
     deadline = deadline or Deadline()
     more: dict[str, Any] = {"deadline": deadline, "ranges": ranges}

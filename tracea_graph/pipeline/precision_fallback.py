@@ -29,10 +29,11 @@ def precision_fallback(
 ) -> Mapping[str, int]:
     """Choose which reduced-precision rewrites to undo, at the smallest cost in run time.
 
-    Returns, by rule, the number of leading regions to keep exact in addition to ``dropped``; empty
-    if no fallback brings the error within tolerance.  ``error`` measures the result without some
-    rewrites, as a share of the tolerance; where only a part is undone, it may use ``most`` of it.
-    ``now`` is the error without ``dropped`` alone.
+    Returns, for each rule, the number of its first regions to keep exact in addition to
+    ``dropped``; empty if nothing brings the error within tolerance.  ``error`` returns the error
+    without given rewrites, as a share of the tolerance, and ``now`` is the error without
+    ``dropped``.  Where only a part of a rule's regions is kept exact, the error must be at most
+    ``most``.
 
     ``fallbacks`` are sets of rules, cheapest first.  The first set that suffices is searched: it
     keeps as many rewrites as possible of its last rule, the most expensive one to undo, then of
@@ -106,9 +107,10 @@ def fastest_tile_sizes(
     build: Callable[[frozenset[str]], ModelWithLibrary],
     bench: PairedBenchmark,
 ) -> frozenset[str]:
-    """Return keys of tiles to drop; ``choices`` are keys of each program's largest row tiles.
+    """Return the keys to drop so that each program has its fastest row tiles.
 
-    ``build`` makes the model without some keys.  Models that cannot be built or run are skipped.
+    ``choices`` holds, for each program, keys that drop its largest row tiles.  ``build`` makes the
+    model without the rewrites of some keys.  Models that cannot be built or run are skipped.
     """
     chosen = frozenset[str]()
     end = bench.now() + TILE_SIZES_SHARE * bench.budget

@@ -99,7 +99,10 @@ class Reporter:
         self.holdout_error, self.told = self.compression.confirm(kept)
 
     def worth_building(self) -> bool:
-        """Whether a rewrite applies; without custom ops, whether the graph changed at all."""
+        """Whether a candidate would differ from the original.
+
+        With custom ops, it does if a region is fused; without, if the graph changed at all.
+        """
         if self.options.custom_ops:
             return bool(self.assembly and self.assembly.placed)
         rewritten = self.assembly and any(r.rule for r in self.assembly.graph.regions())
@@ -390,9 +393,10 @@ _OF_LINES, _OF_RANK = (DEAD_CHANNELS, *_OF_ZEROS), (LOW_RANK_EXACT,)
 
 @dataclass(frozen=True)
 class WeightProperty:
-    """Structure found in a weight: in words, and its bytes before and after exploiting it.
+    """Structure found in a weight, and the bytes of the weight before and after exploiting it.
 
-    ``rules`` can exploit it; none do so for weights stored twice.
+    ``found`` describes it in words; ``rules`` can exploit it.  No rule does so for weights stored
+    twice.
     """
 
     weight: str
@@ -536,9 +540,9 @@ _RANKS = {LOW_RANK_EXACT: "exact rank"} | dict.fromkeys(LOW_RANK, "low rank")
 def storage_rows(planned: Assembly, kept: Set[str]) -> tuple[StorageRow, ...]:
     """Return a row for each planned group of matmuls that stores less; ``kept`` are kept groups.
 
-    For block-sparse and unstructured weights: the dense matrix, and the stored blocks or numbers
-    with their indices.  For low rank: the dense matrix, listed with its last factor, and both
-    factors.
+    A row compares the bytes of the dense matrix with those stored instead: blocks or numbers with
+    their indices (block-sparse and unstructured weights), or two factors (low rank, listed with
+    the last factor).
     """
     rows = []
     for group, items in planned.groups.items():

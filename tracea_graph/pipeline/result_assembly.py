@@ -41,7 +41,7 @@ MakeBody = Callable[[TileGraph, Region, "Assembly"], Body]
 class AssembledNode:
     """A custom-op node with its region, type, program, and the group it is timed in.
 
-    ``decisions`` are the policy's, one per call of the program.
+    ``decisions`` are the policy's decisions, one for each kernel call of the program.
     """
 
     region: Region
@@ -81,10 +81,10 @@ def row_tiling_key(group: str) -> str:
 
 @dataclass
 class Assembly:
-    """Everything a result consists of except its library and domain.
+    """A lowered result: its graph, its custom-op nodes, and what its library must contain.
 
-    ``unfit`` maps regions whose programs exceed a limit of the runtime to the reason.
-    ``fallback`` is what function bodies call, without a graph of its own.
+    ``unfit`` lists regions whose programs exceed a limit of the runtime, with the reason.
+    ``fallback`` holds the kernels of another backend that function bodies call.
     """
 
     graph: TileGraph
@@ -98,7 +98,7 @@ class Assembly:
 
     @property
     def groups(self) -> dict[str, list[AssembledNode]]:
-        """Custom-op nodes by group, in graph order; row tiles of a program form a group."""
+        """Custom-op nodes by group, in graph order; the row tiles of a program are a group too."""
         groups: dict[str, list[AssembledNode]] = {}
         for item in self.placed:
             groups.setdefault(item.group, []).append(item)
@@ -190,7 +190,7 @@ class Assembly:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The report's note about the kernels that function bodies call; empty without any."""
+        """The report's note about kernels that function bodies call; empty if there are none."""
         if (inner := self.fallback) is None:
             return ()
         count = len(inner.placed)

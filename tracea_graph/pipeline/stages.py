@@ -65,11 +65,14 @@ __all__ = [
 class PipelineRun:
     """One model on its way through the stages.
 
-    ``lock`` holds the decisions of an earlier run: those of a lock file, else of the decision
-    cache, which is read after the model unless ``fresh`` is set.  ``notes`` are for the report;
-    ``interrupt`` is the exception that ended the run early: the report is then that of this run's
-    first result.  Each field below the blank line is set by the stage named in its comment and
-    does not exist before.  A run with a ``report`` is finished.
+    * ``notes``: notes for the report;
+    * ``lock``: decisions of an earlier run, from a lock file or else from the decision cache;
+    * ``fresh``: whether the decision cache is ignored; otherwise it is read after the model;
+    * ``interrupt``: the exception that ended the run early, in which case the report is that of
+      the run's first result.
+
+    Each field below the blank line is set by the stage named in its comment and does not exist
+    before.  A run with a ``report`` is finished.
     """
 
     source: Path
@@ -109,9 +112,9 @@ class PipelineRun:
         return True
 
     def anew(self, why: OutdatedDecisionsError) -> PipelineRun:
-        """Return the run as it was before its first stage, without what proved wrong.
+        """Return the run as it was before its first stage, without what proved to be wrong.
 
-        That is: without cached decisions, and without guessed sizes that the model rejects.
+        These are cached decisions, and guessed sizes that the model rejects.
         """
         options, notes = self.options, self.notes
         if isinstance(why, RejectedSizesError):
