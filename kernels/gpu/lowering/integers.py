@@ -18,7 +18,6 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import QUANTIZE, DynamicQuantizeParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.weight_layouts import KN, NK
@@ -72,8 +71,12 @@ def _append(
 
 
 def _plane(value: Value) -> Value:
-    """View a channels-last 1-D image as a 2-D image of height 1."""
-    return value.moved(ViewMove("unsqueeze", (1,))) if len(value.shape) == 3 else value
+    """View a channels-last 1-D image as a 2-D image of height 1, whose pixels have one stride."""
+    if len(value.shape) > 3:
+        return value
+    (n, length, c), (image, pixel, step) = value.shape, value.view.strides
+    steps = image, combine("mul", pixel, length), pixel, step
+    return replace(value, view=replace(value.view, dims=(n, 1, length, c), strides=steps))
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
