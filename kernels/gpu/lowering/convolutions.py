@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
+from tracea_graph.kernels.gpu.lowering.volumes import convolve_volumes
 from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
@@ -62,8 +63,12 @@ def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
 def lower_conv(
     w: GpuProgramWriter, p: ConvParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    if p.window.rank > 2 or p.layout is not PLAIN:
-        raise LackingError("GPU kernels convolve over one or two spatial axes only")
+    if p.window.rank > 3 or p.layout is not PLAIN:
+        raise LackingError("GPU kernels convolve over one to three spatial axes only")
+    if p.window.rank == 3:
+        return [
+            convolve_volumes(w, p, operands, lambda q, seen: lower_conv(w, q, seen, [None])[0])
+        ]
     x, weight, bias, epilogue_inputs = p.split(operands)
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
     shape: Shape = spec.shape or ()

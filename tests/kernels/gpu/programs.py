@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,18 +23,24 @@ __all__ = ["program_of", "run_program"]
 
 _ALIGNED = 256
 """Alignment in bytes of a GPU's buffers."""
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 _TYPES = {np.dtype(kind): dtype for dtype, kind in NUMPY.items()}
 
 
-def program_of(params: OpParams, specs: Sequence[TensorSpec], narrow: DType) -> Program:
-    """Lower an op whose operands have known sizes, to store numbers in ``narrow``."""
-    w = GpuProgramWriter(tuple(specs), tuple(params.infer(specs)), narrow)
+def program_of(
+    params: OpParams,
+    specs: Sequence[TensorSpec],
+    narrow: DType,
+    sizes: Mapping[str, int] = NO_SIZES,
+) -> Program:
+    """Lower an op to store numbers in ``narrow``; ``sizes`` are likely values of symbols."""
+    w = GpuProgramWriter(tuple(specs), tuple(params.infer(specs)), narrow, sizes=sizes)
     results = w.slots("output")
     made = lower_op(w, params, w.slots("input"), results)
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
-    return w.done({}, {})
+    return w.done({}, sizes)
 
 
 def run_program(

@@ -1,0 +1,171 @@
+"""Lower convolutions of volumes (``[N, C, D, H, W]``) to convolutions of images.
+
+A filter of one row and column convolves images of D × HW pixels.  Other filters convolve N · D
+images, whose channels are those of all taps along the depth: they are copied once per tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import Shape, Value
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.index_map import ViewMove, dense_strides
+
+__all__ = ["Convolve", "convolve_volumes"]
+
+Convolve = Callable[[ConvParams, Sequence[Value]], Value]
+"""Writes a convolution of images."""
+_LAST = (0, 2, 3, 4, 1)
+_DEPTH_FIRST = (0, 2, 1, 3, 4)
+_SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
+
+
+def convolve_volumes(
+    w: GpuProgramWriter, p: ConvParams, operands: Sequence[Value], convolve: Convolve
+) -> Value:
+    """Write a convolution over three axes, and return its result."""
+    x, weight, bias, inputs = p.split(operands)
+    depth, *sides = p.window.sizes(x.shape[2:])
+    full = x.shape[0], p.filters, depth, *sides
+    seen = [v.stretched(full) for v in inputs]
+    offsets = [bias] if bias else []
+    if _axis(p.window, 1) == _axis(p.window, 2) == ConvWindow.unit((1,)):
+        flat = [w.flat(v, 1, 1, 1, 2) for v in (x, weight, *seen)]
+        window = _joined(_axis(p.window, 0), ConvWindow.unit((1,)))
+        own = replace(p, window=window)
+        y = convolve(own, [*flat[:2], *offsets, *flat[2:]])
+        steps = y.view.strides
+        steps = (*steps[:3], combine("mul", steps[3], sides[1]), steps[3])
+        return replace(y, view=replace(y.view, dims=full, strides=steps))
+    window = _joined(_axis(p.window, 1), _axis(p.window, 2))
+    flat = [_images(w, v) for v in seen]
+    each, filters = p.channels // p.groups, p.filters // p.groups
+    if p.groups > 1 and each == filters == 1 and p.window.kernel[0] > 1:
+        y = _sum_over_taps(w, p, window, operands, flat, convolve)
+    else:
+        taps = _unfolded(w, p, x, outermost=False)
+        rows = (
+            w.again(weight, weight.dtype, _DEPTH_FIRST).transposed(_DEPTH_FIRST).flat(1, 2, 1, 1)
+        )
+        own = replace(p, window=window, channels=p.channels * p.window.kernel[0])
+        y = convolve(own, [taps, rows, *offsets, *flat])
+    steps = y.view.strides
+    steps = combine("mul", steps[0], depth), steps[1], steps[0], *steps[2:]
+    return replace(y, view=replace(y.view, dims=full, strides=steps))
+
+
+def _axis(window: ConvWindow, axis: int) -> ConvWindow:
+    """Return a window along one of its axes."""
+    before, after = window.pairs[axis]
+    return ConvWindow(
+        (window.kernel[axis],), (window.strides[axis],), (window.dilations[axis],), (before, after)
+    )
+
+
+def _joined(first: ConvWindow, second: ConvWindow) -> ConvWindow:
+    """Return a window over two axes."""
+    pads = first.pads[0], second.pads[0], first.pads[1], second.pads[1]
+    return ConvWindow(first.kernel + second.kernel, first.strides + second.strides,
+                      first.dilations + second.dilations, pads)  # fmt: skip
+
+
+def _images(w: GpuProgramWriter, value: Value) -> Value:
+    """View volumes as images of all depths, ``[N · D, C, H, W]``; copy them if needed."""
+    try:
+        return value.transposed(_DEPTH_FIRST).flat(2, 1, 1, 1)
+    except ValueError:
+        last = w.again(value, value.dtype, _LAST)
+        return last.transposed(_DEPTH_FIRST).flat(2, 1, 1, 1)
+
+
+def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> Value:
+    """Return the images that the taps along the depth read, ``[N · depths, channels, H, W]``.
+
+    Channels are those of a group's first tap, of its second one, and so on.  If taps are
+    ``outermost``, the images of each tap follow those of the tap before.
+    """
+    if p.window.kernel[0] == 1 and not any(p.window.pairs[0]) and p.window.strides[0] == 1:
+        x = x if x.dtype is w.narrow else w.again(x, w.narrow, _LAST)
+        return _images(w, x)
+    x = w.again(x, w.narrow, _LAST)
+    taps, (count, channels, _, high, wide) = p.window.kernel[0], x.shape
+    assert isinstance(channels, int)
+    (depth,) = _axis(p.window, 0).sizes(x.shape[2:3])
+    groups = 1 if outermost else p.groups
+    each = channels // groups
+    # [taps, N, depths, groups, channels of a group, H, W]
+    dims = taps, count, depth, groups, each, high, wide
+    order = (0, 1, 2, 5, 6, 3, 4) if outermost else (1, 2, 5, 6, 3, 0, 4)
+    made = w.temp(w.narrow, dims, order)
+    split, steps = _grouped(x.transposed(_DEPTH_FIRST).view, each)
+    source = replace(x, view=View(x.view.buffer, split, steps, x.view.offset))
+    for tap in range(taps):
+        _copy_images(w, _axis(p.window, 0), tap, source, made.moved(ViewMove("select", (0, tap))))
+    images = combine("mul", count, depth)
+    images = combine("mul", images, taps) if outermost else images
+    channels = channels if outermost else channels * taps
+    shape = images, channels, high, wide
+    steps = dense_strides((images, high, wide, channels))
+    return Value(View(made.view.buffer, shape, (steps[0], 1, *steps[1:3])), made.dtype)
+
+
+def _grouped(images: View, each: int) -> tuple[Shape, Shape]:
+    """Return sizes and strides of images whose channels are split into groups of ``each``."""
+    (n, d, channels, *sides), (sn, sd, step, *rest) = images.dims, images.strides
+    groups = combine("floordiv", channels, each)
+    return (n, d, groups, each, *sides), (sn, sd, combine("mul", step, each), step, *rest)
+
+
+def _copy_images(
+    w: GpuProgramWriter, window: ConvWindow, tap: int, source: Value, target: Value
+) -> None:
+    """Copy the images that a tap reads, of each item; those outside of the volume are zero."""
+    (stride,), (before, _) = window.strides, window.pads
+    at = tap * window.dilations[0] - before  # the image that the tap reads at depth 0
+    count, depths = source.shape[1], target.shape[1]
+    start: Extent = combine("min", max(-(at // stride), 0), depths)
+    last = combine("add", combine("floordiv", combine("sub", count, 1 + at), stride), 1)
+    end = combine("max", combine("min", last, depths), start)
+    for begin, size in ((0, start), (end, combine("sub", depths, end))):
+        if size != 0:
+            w.chain(ZERO, [], [target.part(1, begin, size)])
+    size = combine("sub", end, start)
+    if size == 0:
+        return
+    first = combine("add", combine("mul", start, stride), at)
+    steps = list(source.view.strides)
+    offset = combine("add", source.view.offset, combine("mul", steps[1], first))
+    steps[1] = combine("mul", steps[1], stride)
+    dims = source.shape[0], size, *source.shape[2:]
+    read = View(source.view.buffer, dims, tuple(steps), offset)
+    w.copy(Value(read, source.dtype), target.part(1, start, size))
+
+
+def _sum_over_taps(
+    w: GpuProgramWriter, p: ConvParams, window: ConvWindow, operands: Sequence[Value],
+    inputs: Sequence[Value], convolve: Convolve,
+) -> Value:  # fmt: skip
+    """Write a depthwise convolution for each tap of the depth, and the epilogue of their sum."""
+    x, weight, bias, _ = p.split(operands)
+    images, taps = _unfolded(w, p, x, outermost=True), p.window.kernel[0]
+    count = combine("floordiv", images.shape[0], taps)
+    total: Value | None = None
+    for tap in range(taps):
+        own = replace(p, window=window, bias=p.bias and tap == 0, epilogue=_SUM if tap else None)
+        read = images.part(0, combine("mul", count, tap), count)
+        rows = weight.moved(ViewMove("select", (2, tap)))
+        more = [v for v in (bias if own.bias else None, total) if v is not None]
+        total = convolve(own, [read, rows, *more])
+    assert total is not None
+    if p.epilogue is None:
+        return total
+    y = w.temp(total.dtype, total.shape, (0, 2, 3, 1))
+    w.chain(p.epilogue, [total, *inputs], [y])
+    return y

@@ -1,0 +1,56 @@
+"""Convolutions over three axes on GPUs: programs in the host dialect, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.gpu.cases import TOLERANCE
+from tests.kernels.gpu.programs import program_of, run_program
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_windows import ConvWindow
+
+pytestmark = pytest.mark.compiler
+ADD_RELU = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,))
+ONES = (1, 1, 1)
+WINDOWS = {
+    "same": ConvWindow((3, 3, 3), ONES, ONES, ONES * 2),
+    "strided": ConvWindow((3, 2, 3), (2, 1, 2), (1, 1, 1), (2, 0, 1, 0, 1, 1)),
+    "dilated": ConvWindow((2, 3, 1), (1, 2, 1), (3, 1, 1), (4, 1, 0, 0, 1, 0)),
+    "frames alone": ConvWindow((1, 3, 3), ONES, ONES, (0, 1, 1, 0, 1, 1)),
+    "every other frame": ConvWindow((1, 3, 3), (2, 1, 1), ONES, (0, 1, 1, 0, 1, 1)),
+    "depth alone": ConvWindow((3, 1, 1), (2, 1, 1), ONES, (1, 0, 0, 1, 0, 0)),
+    "wider than the volume": ConvWindow((3, 1, 3), ONES, (7, 1, 1), (7, 0, 0, 7, 0, 0)),
+}
+
+
+GROUPS = (1, 2, 8)
+"""Dense, grouped and depthwise filters of eight channels."""
+CASES = [
+    *((name, groups, DType.F32) for name in WINDOWS for groups in GROUPS),
+    *((name, groups, DType.F16) for name in ("same", "depth alone") for groups in (1, 8)),
+]
+"""fp16 has the calls of fp32, and each of its kernels takes a compilation."""
+
+
+@pytest.mark.parametrize(("name", "groups", "narrow"), CASES)
+def test_volumes(name: str, groups: int, narrow: DType) -> None:
+    rng, window = np.random.default_rng(0), WINDOWS[name]
+    shape = (2, 8, 5, 6, 7)
+    params = ConvParams(8, 8, window, groups, bias=True, epilogue=ADD_RELU)
+    out = (2, 8, *map(int, window.sizes(shape[2:])))  # type: ignore[call-overload]
+    arrays = [rng.standard_normal(s).astype(np.float32)
+              for s in (shape, params.shape, (8,), out)]  # fmt: skip
+    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(params, arrays, narrow)
+    most = max(2 * TOLERANCE[narrow], 3e-6) * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
+
+
+def test_volumes_of_any_sizes_have_programs() -> None:
+    params = ConvParams(8, 16, WINDOWS["strided"])
+    specs = [TensorSpec(DType.F32, ("n", 8, "d", "h", "w")), TensorSpec(DType.F32, params.shape)]
+    program = program_of(params, specs, DType.F16, {"n": 2, "d": 9, "h": 16, "w": 16})
+    assert [c.op for c in program.calls].count("conv") == 1
