@@ -20,7 +20,7 @@ from tracea_graph.onnx_io import check_shapes, library_of, write_masked
 from tracea_graph.onnx_io import load as load_model
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING
-from tracea_graph.pipeline.candidate_models import LibraryBuilder
+from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.output_files import ResultPaths, paths_of_all
 from tracea_graph.pipeline.plan_lock import read_lock
 from tracea_graph.pipeline.stages import (

@@ -159,9 +159,14 @@ class Backend(Tunable, Protocol):
         ...
 
     def build_ahead(
-        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+        self,
+        levels: Sequence[str],
+        environment: Environment,
+        stopped: Callable[[], bool],
+        kernels: Sequence[str] = (),
+        chains: Sequence[Chain] = (),
     ) -> None:
-        """Compile what every library for these levels needs, before the rest is known.
+        """Compile what every library for these levels needs, then ``kernels`` and ``chains``.
 
         Runs in a thread of its own, and starts nothing more once ``stopped`` returns True.
         Errors are left to ``build``.

@@ -216,9 +216,14 @@ class CpuBackend:
         return {}
 
     def build_ahead(
-        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+        self,
+        levels: Sequence[str],
+        environment: Environment,
+        stopped: Callable[[], bool],
+        kernels: Sequence[str] = (),
+        chains: Sequence[Chain] = (),
     ) -> None:
-        """Compile what all libraries for these levels have in common, until ``stopped``.
+        """Compile what all libraries for these levels have in common, then these kernels.
 
         Nothing is compiled for other platforms, which need another compiler.
         """
@@ -226,7 +231,9 @@ class CpuBackend:
             here = (d.levels for d in self.deployments if d.platform == HERE)
             levels = next(here, ())
         if levels:
-            build_ahead([name for name in levels if name not in _INT8], environment, stopped)
+            useful = useful_levels(levels, {*kernels})
+            wanted = useful if kernels else [name for name in levels if name not in _INT8]
+            build_ahead(wanted, environment, stopped, kernels, chains)
 
     def build(
         self,

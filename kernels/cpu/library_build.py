@@ -176,25 +176,44 @@ def compile_part(
 
 
 def build_ahead(
-    isas: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+    isas: Sequence[str],
+    environment: Environment,
+    stopped: Callable[[], bool],
+    kernels: Iterable[str] = (),
+    chains: Iterable[Chain] = (),
 ) -> None:
     """Compile what all libraries have in common, one unit at a time, until ``stopped``.
 
-    These are the runtime and one precompiled header per level, the highest level's first.  Errors
-    are ignored, because the build runs into them too and reports them.
+    These are the runtime and one precompiled header per level, the highest level's first; then
+    ``kernels`` and ``chains``.  Errors are ignored, because the build runs into them too and
+    reports them.
     """
     with suppress(BuildError), ScratchFolder("build") as name:
         compiler, cache = find_compiler(environment), ObjectCache(environment.cache / "objects")
         shop = _Shop(compiler, cache, Path(name), COMPILE_SECONDS)
         runtime = CompilationUnit("runtime", _runtime(), _RUNTIME_FLAGS)
         flags = [(*COMMON_FLAGS, *isa_of(isa).flags) for isa in isas[::-1] if isa_of(isa).flags]
-        for i, one in enumerate(flags[:1]):
-            shop.header(f"header{i}", one, make=True)
+        headers: dict[tuple[str, ...], Future[tuple[str, ...]]] = {}
+        for one in flags[:1]:
+            headers[one] = _done(shop.header("header0", one, make=True))
         if not stopped() and cache.get(object_key(compiler, runtime)) is None:
             shop.make(0, runtime, None)
         for i, one in enumerate(flags[1:], 1):
             if not stopped():
-                shop.header(f"header{i}", one, make=True)
+                headers[one] = _done(shop.header(f"header{i}", one, make=True))
+        for i, unit in enumerate(emitter.compilation_units(kernels, chains, isas), 1):
+            if stopped():
+                break
+            if cache.get(object_key(compiler, unit)) is None:
+                uses = takes_intrinsics(unit.text)
+                shop.make(i, unit, headers.get(header_flags(unit.flags)) if uses else None)
+
+
+def _done(flags: tuple[str, ...]) -> Future[tuple[str, ...]]:
+    """The flags of a header that was made, as :meth:`_Shop.make` waits for them."""
+    known = Future[tuple[str, ...]]()
+    known.set_result(flags)
+    return known
 
 
 def _runtime(unit: str = "runtime") -> str:

@@ -181,7 +181,12 @@ class GpuBackend:
         return [source for level in levels for source in found[level]]
 
     def build_ahead(
-        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+        self,
+        levels: Sequence[str],
+        environment: Environment,
+        stopped: Callable[[], bool],
+        kernels: Sequence[str] = (),
+        chains: Sequence[Chain] = (),
     ) -> None:
         """Do nothing: most of the build time goes to kernels that are not known yet."""
 

@@ -215,7 +215,12 @@ class PlainBackend:
         return {}
 
     def build_ahead(
-        self, levels: Sequence[str], environment: Environment, stopped: Callable[[], bool]
+        self,
+        levels: Sequence[str],
+        environment: Environment,
+        stopped: Callable[[], bool],
+        kernels: Sequence[str] = (),
+        chains: Sequence[Chain] = (),
     ) -> None:
         return
 

@@ -21,7 +21,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.options import Options
 from tracea_graph.passes import WEIGHT_DEPENDENT
-from tracea_graph.pipeline.candidate_models import LibraryBuilder
+from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.output_files import paths_of_all
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.stages import PipelineRun

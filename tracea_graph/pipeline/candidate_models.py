@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
-from tracea_graph.config import Environment
-from tracea_graph.errors import BuildError, OutOfTime, UsageError
-from tracea_graph.kernels.program import OpType
+from tracea_graph.errors import OutOfTime, UsageError
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.onnx_io import (
     BACKEND_KEY,
@@ -26,9 +19,9 @@ from tracea_graph.onnx_io import (
     write,
     write_original,
 )
-from tracea_graph.ops.chain import Chain
 from tracea_graph.options import Options
 from tracea_graph.passes import CLUSTERING, REVERTIBLE
+from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.planning import (
     STANDARD_RULES,
     PlanConstraints,
@@ -41,11 +34,8 @@ from tracea_graph.pipeline.result_assembly import Assembly, untuned_ops_us
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.policy import CostModel
 from tracea_graph.rewrite import DecisionTrace
-from tracea_graph.target import Backend, PartBuilder, Target, tile_setting_names
-from tracea_graph.temporary_files import ScratchFolder
-from tracea_graph.toolchain import Counted, Library, LibraryPart, find_compiler, ignore_progress
-from tracea_graph.toolchain.compilers import kill_running_commands
-from tracea_graph.toolchain.linking import link_parts
+from tracea_graph.target import Backend, tile_setting_names
+from tracea_graph.toolchain import Counted, Library, ignore_progress
 from tracea_graph.tuning import (
     CaseFinished,
     Event,
@@ -62,162 +52,8 @@ __all__ = [
     "BuiltModel",
     "CandidateBuilder",
     "Decisions",
-    "LibraryBuilder",
     "write_float32_reference",
 ]
-
-
-@dataclass
-class _Contents:
-    """What a backend's code in a library is made of."""
-
-    types: dict[str, OpType] = field(default_factory=dict)
-    kernels: set[str] = field(default_factory=set)
-    chains: dict[int, Chain] = field(default_factory=dict)
-
-    def add(self, assembly: Assembly | None) -> None:
-        """Add everything that an assembly needs."""
-        if assembly is not None:
-            self.types |= assembly.types
-            self.kernels |= assembly.kernels
-            self.chains |= assembly.chains
-
-    def covers(self, other: _Contents) -> bool:
-        """Return True if everything in ``other`` is also in these contents."""
-        return (
-            other.types.keys() <= self.types.keys()
-            and other.kernels <= self.kernels
-            and other.chains.keys() <= self.chains.keys()
-        )
-
-    @property
-    def listed(self) -> tuple[list[OpType], list[str], list[Chain]]:
-        """Types, kernels and chains, each sorted."""
-        types, chains = sorted(self.types.items()), sorted(self.chains.items())
-        return [t for _, t in types], sorted(self.kernels), [c for _, c in chains]
-
-
-_STOPPING_SECONDS = 0.05
-"""Time between two attempts to stop a compiler that is just being started."""
-
-
-class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
-    """Build libraries for one target; many models may share one library."""
-
-    def __init__(self, target: Target, environment: Environment) -> None:
-        self.target, self.environment = target, environment
-        self._shared: Library | None = None
-        self._contents = _Contents()
-        self._fallback = _Contents()
-        self._published: Path | None = None
-        self.counted: Counted = ignore_progress
-        """Called with the number of units compiled so far and of all units to compile."""
-        self._ahead: threading.Thread | None = None
-        self._closed = threading.Event()
-
-    def start(self) -> None:
-        """Start compiling what every library has, in the background; more calls do nothing."""
-        if self._ahead is None:
-            build = self.target.backend.build_ahead
-            arguments = (self.target.levels, self.environment, self._closed.is_set)
-            self._ahead = threading.Thread(target=build, args=arguments, daemon=True)
-            self._ahead.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._closed.set()
-        while self._ahead is not None and self._ahead.is_alive():
-            kill_running_commands(self._ahead.ident)
-            self._ahead.join(_STOPPING_SECONDS)
-
-    def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
-        """Build one library, quickly, that serves all ``assemblies`` and every subset of them.
-
-        If the build fails, each assembly gets its own library later, and only the faulty one
-        fails.
-        """
-        for assembly in assemblies:
-            self._contents.add(assembly)
-            self._fallback.add(assembly.fallback)
-        if not self._contents.types:
-            return
-        try:
-            self._shared = self._build(self._contents, self._fallback, out, quick=True)
-        except BuildError:
-            self._shared = None
-
-    def library(
-        self, assembly: Assembly, out: Path, levels: Sequence[str] | None = None
-    ) -> Library:
-        """Write the assembly's library to ``out``, for ``levels`` (default: all of the target).
-
-        Raises BuildError.
-        """
-        shared = self._shared
-        own, fallback = _Contents(), _Contents()
-        own.add(assembly)
-        fallback.add(assembly.fallback)
-        covered = self._contents.covers(own) and self._fallback.covers(fallback)
-        if shared is None or not covered:
-            return self._build(own, fallback, out, levels=levels)
-        start = len(shared.path.stem)
-        placed = [
-            replace(each, path=out.with_name(out.stem + each.path.name[start:]))
-            for each in shared.all
-        ]
-        for each, place in zip(shared.all, placed, strict=True):
-            self._place(each.path, place.path)
-        return replace(placed[0], others=tuple(placed[1:]))
-
-    def published(self, library: Library, place: Path) -> None:
-        """Record where a library was published; later copies of the shared library link to it."""
-        if self._shared is not None and library.sha256 == self._shared.sha256:
-            self._published = place
-
-    def _build(
-        self,
-        own: _Contents,
-        fallback: _Contents,
-        out: Path,
-        quick: bool = False,
-        levels: Sequence[str] | None = None,
-    ) -> Library:
-        target, environment, levels = self.target, self.environment, levels or self.target.levels
-        if target.fallback is None:
-            return target.backend.build(
-                *own.listed, levels, out, environment, quick=quick, counted=self.counted
-            )
-        start = time.perf_counter()
-        parts = list[LibraryPart]()
-        with ScratchFolder("build") as name:
-            for i, (one, contents) in enumerate(((target.fallback, fallback), (target, own))):
-                assert isinstance(one.backend, PartBuilder)
-                folder, entry = Path(name, str(i)), f"tracea_register_{one.backend.name}"
-                folder.mkdir()
-                parts.append(
-                    one.backend.compile_part(
-                        *contents.listed, one.levels, folder, environment, entry, quick
-                    )
-                )
-            made = link_parts(parts, out, find_compiler(environment), Path(name))
-        return replace(made, seconds=time.perf_counter() - start)
-
-    def _place(self, shared: Path, out: Path) -> None:
-        """Hard-link ``shared`` to ``out``, or copy it where links are not possible."""
-        out.unlink(missing_ok=True)
-        for source in (shared, self._published):
-            try:
-                if source is not None:
-                    os.link(source, out)
-                    return
-            except OSError:  # another file system, or no support for links
-                continue
-        shutil.copyfile(shared, out)
-        out.chmod(0o755)
 
 
 _PLANNING_SHARE = 0.5

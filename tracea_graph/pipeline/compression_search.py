@@ -46,7 +46,8 @@ from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.passes.sparse.chosen_compression import CompressedMatrix
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
-from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder, LibraryBuilder
+from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.model_inputs import ModelInputs
 from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.step_timer import StepTimer

@@ -41,8 +41,6 @@ _BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.18
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
-
-
 _SCREENING_SHARE = 0.1
 """Share of the budget for timing the first candidate."""
 
@@ -148,7 +146,9 @@ class Evaluator:
             built = self.builder.build(levels=self.levels[-1:])
         try:
             step("verifying a first candidate")
-            found = self.check(built)
+            compiling = self.builder.libraries.compiling
+            with compiling(built.assembly, self.levels[:-1], self.deadline):
+                found = self.check(built)
             if found.status != "passed":
                 return None
             step("timing a first candidate")

@@ -16,7 +16,6 @@ from tracea_graph.passes import UNMEASURED
 from tracea_graph.pipeline.candidate_models import (
     BuiltModel,
     CandidateBuilder,
-    LibraryBuilder,
     write_float32_reference,
 )
 from tracea_graph.pipeline.compression_search import CompressionContext
@@ -24,6 +23,7 @@ from tracea_graph.pipeline.compression_search import choose_compression as choos
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.int8_calibration import calibrate_rounding
+from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.model_inputs import ModelInputs, gather_inputs
 from tracea_graph.pipeline.output_files import (
     ResultPaths,
