@@ -74,7 +74,7 @@ class RoundTimes:
 
 
 class BaselineWorker(Worker):
-    """A worker that also runs models in other runtimes."""
+    """A worker that can also compile and run models in the runtimes to compare with."""
 
     script: ClassVar[Path] = Path(__file__).with_name("baseline_worker_main.py")
 
@@ -119,7 +119,7 @@ class BaselineWorker(Worker):
         warmup: int = 3,
         seconds: float = 20.0,
     ) -> RoundTimes:
-        """Interleave all sessions, reversing the order every round; stop after ``seconds``."""
+        """Run the sessions by turns, reversing their order every round; stop after ``seconds``."""
         busy, own = busy_seconds(), time.process_time()
         found = self._ask(
             "compare", f"time {', '.join(names)}", seconds + self._limit, feeds,

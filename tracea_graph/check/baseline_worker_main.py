@@ -76,10 +76,10 @@ def _end(port: Any) -> OpenVinoPort:
 
 
 class BaselineServer(base.WorkerServer):
-    """Worker server that answers requests about baselines besides those of the base class."""
+    """A worker server that also answers requests about models in other runtimes."""
 
     def open_baseline(self, request: base.Request) -> dict[str, Any]:
-        """Compile a model; answer with the precision OpenVINO actually runs in."""
+        """Compile a model with OpenVINO; answer with the precision that it actually runs in."""
         start = time.perf_counter()
         compiled = OpenVinoSession(request)
         names = tuple(request["outputs"])
@@ -87,7 +87,7 @@ class BaselineServer(base.WorkerServer):
         return {"precision": compiled.precision, "seconds": time.perf_counter() - start}
 
     def compare(self, request: base.Request) -> dict[str, Any]:
-        """Compare sessions; the answer also has the wall and CPU seconds of the measurement."""
+        """Time sessions; the answer also has the wall and CPU seconds of the measurement."""
         start, before = time.perf_counter(), time.process_time()
         found = super().compare(request)
         cpu, wall = time.process_time() - before, time.perf_counter() - start

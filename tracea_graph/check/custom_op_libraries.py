@@ -35,5 +35,5 @@ def use_custom_op_libraries(libraries: Iterable[Path]) -> Iterator[None]:
 
 
 def libraries_to_register() -> list[Path]:
-    """Return the libraries to register, each once."""
+    """Return the libraries that sessions must register now, each once."""
     return list(dict.fromkeys(_active))

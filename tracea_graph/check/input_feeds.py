@@ -57,7 +57,7 @@ _ELEMENTS = 9
 def synthesize_inputs(
     graph: TileGraph, binding: Binding, seed: int = 0, inputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Return an array for every input without a default, with the binding's dims.
+    """Return an array for every input without a default, with dims from the binding.
 
     ``inputs`` names the inputs to fill, for a model whose overridable initializers are inputs too.
     Inputs that are not tensors of a known type are left out: see :func:`synthesize_containers`.
@@ -70,9 +70,9 @@ def synthesize_inputs(
 def synthesize_containers(
     containers: Mapping[str, tuple[bool, TensorSpec]], binding: Binding, seed: int = 0
 ) -> dict[str, Array]:
-    """Return tensors for optional inputs, by name, and for sequences, as ``name[i]``.
+    """Return tensors for optional inputs, by name, and for sequence inputs, as ``name[i]``.
 
-    Dims without a size in the binding are 3.
+    Symbols without a size in the binding count as 3.
     """
     found: dict[str, Array] = {}
     for name, (several, spec) in containers.items():
@@ -97,7 +97,7 @@ def _free(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Arr
 
 
 def dims_for_binding(graph: TileGraph, binding: Binding) -> Dims:
-    """Return a function from a value to its dims under a binding; None where unknown."""
+    """Return a function that returns the dims of a value under a binding; None where unknown."""
 
     def dims(value: str) -> tuple[int | None, ...] | None:
         shape = graph.spec(value).shape if value else None
@@ -231,9 +231,9 @@ def read_input_sets(
 ) -> list[dict[str, Array]]:
     """Read input sets from an ``.npz`` file with one array per input, named after it.
 
-    Arrays of the inputs' ranks form one set.  If all arrays have an extra leading dim of size n,
-    they form n sets.  ``inputs`` are the required inputs.  Raises UsageError if the file cannot be
-    read or does not fit the model.
+    If all arrays have the ranks of their inputs, they form one set; if all have an extra leading
+    dim of size n, they form n sets.  ``inputs`` are the required inputs.  Raises UsageError if the
+    file cannot be read or does not fit the model.
     """
     try:
         arrays = _arrays_of(path)

@@ -129,9 +129,9 @@ class OutputSensitivity:
     ) -> tuple[dict[str, tuple[Feed, Outputs]], dict[str, float]]:
         """Try more feeds until the outputs change as wanted; return those that helped.
 
-        Returns these feeds with their answers, and the change of each output with all feeds.
         ``known`` are the answers to ``feeds`` so far; ``run`` returns the answers to one feed, or
-        None if the model rejects it.  Feeds that increase the change of no output are left out.
+        None if the model rejects it.  Returns the feeds that increase the change of some output,
+        with their answers, and the change of each output over all feeds.
         """
         found: dict[str, tuple[Feed, Outputs]] = {}
         if not known:

@@ -64,7 +64,7 @@ def written_values(path: str) -> list[str]:
 
 
 def proto_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each length-delimited field of a message; skip others."""
+    """Yield (number, start, end) of each length-delimited field of a message."""
     while at < end:
         key, at = read_varint(data, at)
         if key & 7 == 2:
@@ -186,9 +186,9 @@ def add_jitter(graph: Any, size: float) -> None:
 
 
 def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
-    """Return values that random nodes write and the outputs depend on, in node order.
+    """Return the values that random nodes write and that outputs depend on, in node order.
 
-    Nodes of types ``ops`` are random; Dropout only if it can be in training mode.
+    Nodes of types ``ops`` are random, except a Dropout that cannot be in training mode.
     """
     writer = {v: node for node in graph.node for v in node.output if v}
     seen, ahead = set[str](), [output.name for output in graph.output]
@@ -210,7 +210,7 @@ def random_values(graph: Any, ops: Sequence[str]) -> list[str]:
 
 
 def values_read(node: Any) -> list[str]:
-    """Return the values a node reads, including those its subgraphs' nodes read."""
+    """Return the values that a node reads, including those that nodes of its subgraphs read."""
     graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
     inner = [v for graph in graphs for n in graph.node for v in values_read(n)]
     return [*node.input, *inner, *(output.name for graph in graphs for output in graph.output)]

@@ -30,9 +30,10 @@ def largest_oversized_value(
 ) -> str:
     """Return a clause about the largest value above the memory limit; empty if there is none.
 
-    The limit is the larger of :data:`LARGEST` and :data:`TIMES` times the weights, but at most
-    this machine's memory.  ``sizes`` are the bindings to check.  ``values`` defaults to everything
-    the graph reads and writes; values with dims unknown before the run are not counted.
+    The limit is the larger of :data:`LARGEST` and :data:`TIMES` times the bytes of the weights,
+    but at most this machine's memory.  ``sizes`` are the bindings to check.  ``values`` are the
+    values to check, by default all inputs and results; a value whose dims are unknown before the
+    run is ignored.
     """
     weights = sum(weight.nbytes for weight in graph.weights.values())
     limit = min(max(LARGEST, TIMES * weights), _installed())

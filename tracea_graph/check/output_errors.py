@@ -88,7 +88,7 @@ class ElementwiseTolerance:
         return f"{self.rtol:.1e} of each element plus {self.atol:.1e} is allowed"
 
     def accepts(self, found: Array, wanted: Array) -> bool:
-        """Return True if every element is within the rule; NaN equals NaN."""
+        """Return True if every element is within the tolerance; NaN equals NaN."""
         x, y = _wide(found), _wide(wanted)
         return x.shape == y.shape and bool(
             np.allclose(x, y, rtol=self.rtol, atol=self.atol, equal_nan=True)
@@ -99,11 +99,10 @@ class ElementwiseTolerance:
 class ErrorLimits:
     """Errors allowed for outputs.
 
-    * ``tolerance``: the error allowed, as a share of ``max|y|``;
-    * ``own``: tolerances that the caller gave for single outputs;
-    * ``asked``: whether the caller gave ``tolerance``.  For an output without a tolerance from the
-      caller, an error of twice ONNX Runtime's own is allowed too;
-    * ``elementwise``: a tolerance that replaces all of these for floating-point outputs.
+    ``tolerance`` is the error allowed, as a share of ``max|y|``; ``asked`` says that the caller
+    gave it.  ``own`` holds the tolerances that the caller gave for single outputs.  For an output
+    without a tolerance from the caller, an error of twice ONNX Runtime's own is allowed too.
+    ``elementwise`` replaces all of these for floating-point outputs.
     """
 
     tolerance: float = TOLERANCE.exact
@@ -129,7 +128,7 @@ def relative_distance(found: Array, wanted: Array) -> float:
 
 
 def describe_difference(found: Array, wanted: Array) -> str:
-    """Return, as a clause, why the distance of two outputs is infinite."""
+    """Return, as a clause, why :func:`relative_distance` of two outputs is infinite."""
     if found.shape != wanted.shape:
         return f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
     if is_float(wanted):
@@ -225,7 +224,10 @@ NO_INDEX_OUTPUTS: Mapping[str, IndexOutput] = MappingProxyType({})
 
 
 def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
-    """Return outputs that are indices chosen by score, also behind Cast, Identity and Squeeze."""
+    """Return the outputs that are indices chosen by score (ArgMax, ArgMin, TopK).
+
+    Cast, Identity or Squeeze may follow the choice.
+    """
     found: dict[str, IndexOutput] = {}
     for output in graph.outputs:
         region, value = graph.producer(output), output

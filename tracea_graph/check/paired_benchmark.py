@@ -70,7 +70,7 @@ class ModelWithLibrary:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The ratio of two models, whether it is a win, and the ratio of their differing nodes."""
+    """The ratio of two models' times, whether it is a win, and the ratio of differing nodes."""
 
     ratio: Ratio
     win: bool
@@ -78,7 +78,7 @@ class PairedComparison:
 
     @property
     def likely(self) -> bool:
-        """Return True for a win, or an unproven gain that is far from a loss."""
+        """Return True for a win, or for a gain that is not proven but far from a loss."""
         return self.win or (self.ratio.median > MINIMUM_GAIN and self.ratio.high >= 1.0)
 
     @property
@@ -168,9 +168,9 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
     def compare_all(
         self, a: ModelWithLibrary, b: ModelWithLibrary, seconds: float, keys: Sequence[Key] = ()
     ) -> dict[Key, Ratio]:
-        """Compare b with a at every key, or at ``keys``; keys without time left are missing.
+        """Compare b with a at every key, or at ``keys``; keys are missing if time runs out.
 
-        Raises WorkerError if either cannot run.
+        Raises WorkerError if either model cannot run.
         """
         start, ratios, keys = self.now(), dict[Key, Ratio](), keys or self.keys
         end = start + min(seconds, self.left)
@@ -250,8 +250,8 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
 def differing_nodes_ratio(a: Sequence[NodeTime], b: Sequence[NodeTime]) -> Ratio:
     """Return the ratio of the times of nodes that only one of two models has.
 
-    Nodes with equal name and operator in both cancel.  The profiling overhead is subtracted from
-    times, and 1 µs is added so that a side without nodes of its own has a time.
+    Nodes with equal name and operator in both models are left out.  The profiling overhead is
+    subtracted from times, and 1 µs is added so that a model without nodes of its own has a time.
     """
     names_a, names_b = (Counter((n.name, n.op) for n in nodes) for nodes in (a, b))
     shared = {key for key in names_a if names_a[key] == names_b[key]}

@@ -262,7 +262,7 @@ def _drawn(
 
 
 def random_value_specs(drawn: Mapping[str, Outputs]) -> RandomOutputs:
-    """Return the drawn values' element types, and the dims that are equal under all feeds."""
+    """Return the element type and dims of each drawn value; a dim that differs by feed is None."""
     found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
     for run in drawn.values():
         for name, array in run.items():

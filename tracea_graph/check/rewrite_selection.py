@@ -98,11 +98,12 @@ class GroupVerdict:
 
 @dataclass(frozen=True)
 class GroupSelection:
-    """The groups that stay, and the model with them.
+    """The groups that are kept, and the model with these groups.
 
-    ``total`` compares that model with the original; if nothing stays, it compares the model with
-    all groups.  ``candidate`` is None if the original is kept; ``notes`` are warnings.  ``busy``
-    says that other processes kept a core busy, so that a quiet machine may decide otherwise.
+    ``total`` compares that model with the original; if no group is kept, it compares the model
+    with all groups.  ``candidate`` is None if the original is kept; ``notes`` are warnings.
+    ``busy`` says that other processes kept a core busy, so that a quiet machine may decide
+    otherwise.
     """
 
     kept: frozenset[str]
@@ -117,7 +118,7 @@ class GroupSelection:
 
     @property
     def why_nothing(self) -> Reason:
-        """Why the original is kept: the reason that all groups share, or that none was faster."""
+        """Why the original is kept: a reason shared by all groups, or that none was faster."""
         reasons = {v.reason.partition(", timed together")[0] for v in self.verdicts}
         codes = {v.code for v in self.verdicts}
         code = codes.pop() if len(codes) == 1 else Code.NOT_FASTER
@@ -381,7 +382,7 @@ class _Selector:
 
 
 def is_clear_gain(ratios: Mapping[Key, Ratio], keys: Sequence[Key]) -> bool:
-    """Return True for a win at one of the keys and a likely gain at all others."""
+    """Return True if there is a win at one of the keys and a likely gain at all others."""
     return _gains(_compared(ratios), keys)
 
 

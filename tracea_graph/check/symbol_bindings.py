@@ -155,7 +155,7 @@ def choose_bindings(
 
 
 def fallback_bindings(graph: TileGraph, inputs: Sequence[str] | None = None) -> Iterator[Binding]:
-    """Yield bindings to try if a model rejects the default one, likely sizes first."""
+    """Yield bindings to try if a model rejects the default binding, likely sizes first."""
     needed = inputs_to_feed(graph, inputs)
     roles, bounds, pinned = _roles(graph, needed), known_size_limits(graph), _pinned(graph, needed)
     present = [role for role in _GUESSES if role in roles.values()]

@@ -39,7 +39,7 @@ class SizeLimit:
 
 
 def known_size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
-    """Return every limit found, each once, without those that always hold."""
+    """Return every limit that the graph implies, each once, except those that always hold."""
     found: dict[tuple[Extent, int], SizeLimit] = {}
     highest: dict[str, Extent] = {}
     for region in graph.regions():
@@ -55,10 +55,11 @@ def known_size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
 def clip_sizes(
     sizes: Mapping[str, int], bounds: Sequence[SizeLimit], fixed: frozenset[str] = frozenset()
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Reduce sizes to the limits; return them and why they shrank.  ``fixed`` sizes are kept.
+    """Reduce sizes to the limits; return the sizes and the reasons why they were reduced.
 
-    The symbols of a limit get a common cap, the largest that satisfies it; a limit that no cap
-    satisfies, or that has unknown symbols, is ignored.
+    ``fixed`` symbols keep their sizes.  The other symbols of a limit get a common cap, the largest
+    that satisfies the limit; a limit that no cap satisfies, or that has unknown symbols, is
+    ignored.
     """
     found, notes = dict(sizes), list[str]()
     for limit in bounds:

@@ -33,7 +33,7 @@ FEWEST_PAIRS = 8
 
 @dataclass(frozen=True)
 class PairedTimes:
-    """Milliseconds per run of two models; entries i of both belong to one pair."""
+    """Milliseconds per run of two models; entry i of ``a_ms`` and of ``b_ms`` form a pair."""
 
     a_ms: tuple[float, ...]
     b_ms: tuple[float, ...]
@@ -67,7 +67,7 @@ def speed_ratio(times: PairedTimes) -> Ratio:
 
 
 def series_ratio(a: Iterable[float], b: Iterable[float]) -> Ratio:
-    """Return the ratio of two equally long series; ``a_ms`` and ``b_ms`` have the series' unit."""
+    """Return the ratio of two series of equal length; ``a_ms`` and ``b_ms`` keep their unit."""
     a, b = tuple(a), tuple(b)
     ratios = sorted(x / y for x, y in zip(a, b, strict=True))
     rank = _rank(len(ratios))
@@ -79,7 +79,7 @@ def series_ratio(a: Iterable[float], b: Iterable[float]) -> Ratio:
 
 
 def pool_timings(timings: Iterable[PairedTimes]) -> PairedTimes:
-    """Concatenate several measurements of one pair of models."""
+    """Concatenate several measurements of two models."""
     found = list(timings)
     return PairedTimes(sum((r.a_ms for r in found), ()), sum((r.b_ms for r in found), ()))
 

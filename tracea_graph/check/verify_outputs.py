@@ -80,12 +80,11 @@ class OutputError:
 class Verification:
     """The verdict: ``status`` (``passed``, ``failed``, ``inconclusive``) and why (``sentence``).
 
-    * ``outputs``: one entry per output and feed;
-    * ``rejected``: ONNX Runtime's messages, by the feed with which it rejected the original;
-    * ``loads``: whether the library could be loaded; if not, no rewrite is the culprit;
-    * ``insensitive``: outputs that hardly change with the inputs tried;
-    * ``inner``: number of inner values that were compared because of these outputs;
-    * ``by_metric``: error by the user's own metric, as a share of the error allowed.
+    ``outputs`` has one entry per output and feed.  ``rejected`` maps feeds with which ONNX Runtime
+    rejected the original to its messages.  ``loads`` is False if the library could not be loaded,
+    in which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
+    tried; ``inner`` is the number of inner values that were compared because of these outputs.
+    ``by_metric`` is the error by the user's own metric, as a share of the error allowed.
     """
 
     status: str
@@ -123,7 +122,7 @@ class Verification:
         return max(shares, default=math.inf) if min(shares, default=0.0) > 1.0 else math.inf
 
     def failing_feeds(self, size: Callable[[str], int]) -> frozenset[str]:
-        """Return the feeds with the largest errors, at most a few, preferring small ones.
+        """Return a few of the feeds with the largest errors, preferring small feeds.
 
         ``size`` returns the bytes of a feed.
         """

@@ -76,7 +76,7 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @dataclass(frozen=True)
 class OpenSession:
-    """A session and what is needed to call it; ``request`` is the request that opened it."""
+    """An open session, the ``request`` that opened it, and the names of its outputs."""
 
     session: ort.InferenceSession
     request: Request
@@ -125,7 +125,8 @@ def session_options(request: Request, profile_prefix: str = "") -> ort.SessionOp
 def create_session(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
     """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs.
 
-    ``jitter`` is the relative size of the noise that is added to what is rounded to integers.
+    ``jitter`` is the relative size of the noise that is added to values before they are rounded to
+    integers.
     """
     made, source = session_options(request, profile_prefix), request["model"]
     if request["extra"] or request["cut"] or request["jitter"]:
@@ -187,7 +188,7 @@ def flatten_output(name: str, value: Any) -> dict[str, Array]:
 
 
 def session_feeds(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Any]:
-    """Return feeds for a session: ``name[i]`` as lists; optional inputs may be absent."""
+    """Convert feeds to a session's inputs: ``name[i]`` become a list, absent optionals None."""
     found: dict[str, Any] = dict(feeds)
     for port in session.get_inputs():
         keys = [f"{port.name}[{i}]" for i in range(len(feeds))]
@@ -200,7 +201,7 @@ def session_feeds(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> 
 
 
 def bound_call(opened: OpenSession, feeds: Mapping[str, Array]) -> Callable[[], Any]:
-    """Return a call without arguments that runs the session once, without copies if possible."""
+    """Return a function that runs the session once with ``feeds``, if possible uncopied."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
         whole = session_feeds(session, feeds)
@@ -349,11 +350,11 @@ def time_repeated(call: Callable[[], Any], end: float) -> list[float]:
 def time_paired(
     calls: Sequence[Callable[[], Any]], pairs: int, seconds: float
 ) -> list[list[float]]:
-    """Return milliseconds of each call, pair by pair; the order changes with every round.
+    """Run the calls by turns; return each call's milliseconds per pair.
 
-    The caller that ran last finds its caches warm, which can halve the time of a small model.  For
-    brief calls, a pair is therefore the mean over a multiple of the rounds that :func:`run_orders`
-    needs to be fair.
+    The order changes with every round, because the caller that ran last finds its caches warm,
+    which can halve the time of a small model.  For brief calls, a pair is therefore the mean over
+    a multiple of the rounds that :func:`run_orders` needs to be fair.
     """
     times: list[list[float]] = [[] for _ in calls]
     clock, order, rounds = time.perf_counter_ns, run_orders(len(calls)), 1
@@ -404,9 +405,10 @@ def custom_op_domains(opened: OpenSession) -> dict[str, str]:
 
 
 def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) -> list[list[Any]]:
-    """Return ``[name, op, domain, median µs, [µs per run]]`` per node, over the last runs.
+    """Return ``[name, op, domain, median µs, [µs per run]]`` of each node in a profile.
 
-    The runs of a node in a loop body are added up; ``keep`` runs are used.
+    The trace covers ``total`` runs, of which the last ``keep`` count.  The times of a node in a
+    loop body are added up within a run.
     """
     times: dict[tuple[str, str, str], list[float]] = {}
     for event in json.loads(trace.read_text(encoding="utf-8")):
@@ -450,7 +452,7 @@ def _core(siblings: Path, processor: int) -> set[int]:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit when the parent is gone, even if a kernel never returns."""
+    """Wait for the parent to end, then exit, even if a kernel never returns."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

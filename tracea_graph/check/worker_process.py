@@ -93,9 +93,9 @@ class SessionPort:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """Creation time of a session in seconds, and its signature.
+    """Creation time of a session in seconds, and its inputs and outputs.
 
-    ``private_bytes`` is the growth of the process's private memory if requested, else 0.
+    ``private_bytes`` is the growth of the process's private memory if that was requested, else 0.
     """
 
     seconds: float
@@ -108,8 +108,8 @@ class SessionInfo:
 class ConcurrentTimes:
     """Milliseconds of each run of sessions that ran concurrently.
 
-    ``wall`` are the seconds that the measurement took, ``cpu`` the seconds of processor time that
-    the whole process used in it.
+    ``wall`` is the number of seconds that the measurement took, ``cpu`` the processor seconds that
+    the whole process used during it.
     """
 
     ms: tuple[float, ...]
@@ -180,7 +180,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs: False once it died, exceeded a limit or was stopped."""
+        """Whether the process is running; False once it died, exceeded a limit or was stopped."""
         return not self._why
 
     def stop(self) -> None:
@@ -253,8 +253,9 @@ class Worker(AbstractContextManager["Worker"]):
     def run(
         self, name: str, feeds: Mapping[str, Array], *, limit: float | None = None
     ) -> dict[str, Array]:
-        """Return all outputs by name; a sequence as ``name[i]``, a map as ``name.keys/.values``.
+        """Run a session; return all outputs by name.
 
+        A sequence is returned as ``name[i]``, a map as ``name.keys`` and ``name.values``.
         Sequences are fed as ``name[i]`` too.
         """
         answer = self._path("arrays")
@@ -274,7 +275,7 @@ class Worker(AbstractContextManager["Worker"]):
         warmup: int = 2,
         seconds: float = 60.0,
     ) -> PairedTimes:
-        """Interleave two sessions, reversing the order every pair; stop after ``seconds``."""
+        """Run two sessions by turns, reversing their order every pair; stop after ``seconds``."""
         what = f"compare {a!r} with {b!r}"
         found = self._ask(
             "compare", what, seconds + self._limit, feeds,
@@ -296,13 +297,13 @@ class Worker(AbstractContextManager["Worker"]):
     def profile(
         self, name: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
     ) -> tuple[NodeTime, ...]:
-        """Return times per node of an open session's model, measured in a separate session."""
+        """Return the times of the nodes of an open session's model, profiled in a new session."""
         return self._profiles([name], feeds, runs, warmup)[0]
 
     def profile_pair(
         self, a: str, b: str, feeds: Mapping[str, Array], runs: int = 15, *, warmup: int = 2
     ) -> tuple[tuple[NodeTime, ...], tuple[NodeTime, ...]]:
-        """Return times per node of two interleaved models: sample i of both is one pair."""
+        """Return node times of two models that ran by turns: sample i of both is one pair."""
         first, second = self._profiles([a, b], feeds, runs, warmup)
         return first, second
 
@@ -315,7 +316,7 @@ class Worker(AbstractContextManager["Worker"]):
         return tuple(self._ask("values", f"read {model.name}", None, model=str(model.resolve())))
 
     def random(self, model: Path) -> tuple[str, ...]:
-        """Return values that random operators write and the outputs depend on."""
+        """Return the values that random operators write and that outputs depend on."""
         found = self._ask(
             "random",
             f"read {model.name}",

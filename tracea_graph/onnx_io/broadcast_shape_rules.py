@@ -34,7 +34,7 @@ def _broadcast(node: NodeProto, facts: ValueFacts) -> Partial:
 
 
 def broadcast_of(shapes: Sequence[Shape | None]) -> Partial:
-    """Return the shape that shapes broadcast to by NumPy's rules."""
+    """Return the shape that ``shapes`` broadcast to by NumPy's rules, unknown extents as None."""
     if any(s is None for s in shapes):
         return None
     known = [s for s in shapes if s is not None]

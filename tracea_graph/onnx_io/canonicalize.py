@@ -53,7 +53,7 @@ def canonicalize(editor: GraphEditor) -> None:
 
 
 def lift_constants(editor: GraphEditor) -> int:
-    """Turn ``Constant`` nodes into weights of equal name."""
+    """Turn ``Constant`` nodes into weights; return how many."""
     lifted = 0
     for call in editor.calls():
         name = call.proto.output[0] if call.proto.output else ""

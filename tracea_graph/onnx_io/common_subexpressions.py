@@ -26,7 +26,7 @@ the range has no other reader, and otherwise gathers element by element.
 
 
 def share_duplicates(editor: GraphEditor) -> int:
-    """Redirect readers of repeated computations to the first; return how many were removed."""
+    """Let readers of repeated computations read the first one; return how many were removed."""
     first: dict[Hashable, EditorNode] = {}
     fixed = editor.captured() | editor.kept
     shared = 0

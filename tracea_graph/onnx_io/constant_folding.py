@@ -44,7 +44,7 @@ Arrays = dict[str, Array]
 
 
 def fold_constants(editor: GraphEditor) -> int:
-    """Replace constant computations by their results if the file does not grow much."""
+    """Replace computations on constants by their results, as far as the file's growth allows."""
     candidates = _candidates(editor)
     folded = 0
     for cost, group in sorted(

@@ -66,8 +66,8 @@ def custom_op_of_inlined(name: str) -> str:
 def inline_bodies(skeleton: ModelProto, spans: PayloadSpans, kept: Container[str] = ()) -> None:
     """Replace every custom-op node that has a straight-line body by that body, in place.
 
-    Nodes of op types in ``kept`` are not replaced.  Inner nodes and values are called ``CALL//own
-    name``.  ``spans`` are renumbered to match.
+    Nodes of op types in ``kept`` are not replaced.  A node or value of a body is called
+    ``CALL//own name``.  ``spans`` are renumbered to match the new nodes.
     """
     bodies: Bodies = {(f.domain, f.name): f for f in skeleton.functions}
     nodes: list[NodeProto] = []

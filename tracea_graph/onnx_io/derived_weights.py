@@ -39,7 +39,7 @@ NUMERIC = frozenset({
 
 
 def derive_weights(editor: GraphEditor) -> None:
-    """Add every weight that a node derives from constants to ``editor.weights``."""
+    """Add to ``editor.weights`` every weight that a node computes from constants."""
     readers = Counter(v for call in editor.calls() for v in call.proto.input)
     for call in editor.calls():
         weight = _derived(call, editor, readers)

@@ -95,7 +95,7 @@ def write_data(
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file as it was written: its SHA-256, and ``(offset, length)`` of each weight."""
+    """A written data file: its SHA-256, and ``(offset, length)`` in bytes of each weight."""
 
     path: Path
     sha256: str
@@ -133,7 +133,7 @@ class DataPool:
         self._end = 0
 
     def places(self, weights: Iterable[Weight]) -> dict[str, tuple[int, int]]:
-        """Append the weights that are new; return each weight's ``(offset, length)`` in bytes."""
+        """Append weights the file lacks; return each weight's ``(offset, length)`` in bytes."""
         found: dict[str, tuple[int, int]] = {}
         with self.path.open("ab") as file:
             for weight in weights:

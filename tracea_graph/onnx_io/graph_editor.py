@@ -104,7 +104,7 @@ class GraphEditor:
         self._calls.pop(int(handle.name), None)
 
     def captured(self) -> set[str]:
-        """Return the values that subgraphs read by name."""
+        """Return the values of the graph that subgraphs read by name."""
         return {v for call in self.calls() for v in call.captures}
 
     def bind_symbols(self) -> None:
@@ -126,13 +126,13 @@ class GraphEditor:
         )
 
     def bypass(self, call: EditorNode, *values: str) -> None:
-        """Redirect readers of the node's first outputs to ``values``; drop the node."""
+        """Let readers of a node's first outputs read ``values`` instead; drop the node."""
         for output, value in zip(call.handle.outputs, values, strict=False):
             self._redirect(output, self.tensors[value])
         self.remove(call)
 
     def share(self, call: EditorNode, earlier: EditorNode) -> None:
-        """Redirect readers of the node's outputs to those of an equal node; drop the node."""
+        """Let readers of a node's outputs read those of an equal node; drop the node."""
         for old, new in zip(call.handle.outputs, earlier.handle.outputs, strict=True):
             self._redirect(old, new)
         self.remove(call)

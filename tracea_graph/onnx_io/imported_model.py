@@ -46,7 +46,7 @@ class Model:
 
     @property
     def runnable(self) -> Path:
-        """The file that ONNX Runtime runs as the original; of a bf16 model, its float32 form."""
+        """The file that ONNX Runtime runs as the original: for a bf16 model, its float32 form."""
         refused = DType.BF16 in self.widened
         return self.in_float32 if refused else self.path
 
@@ -65,7 +65,7 @@ class Model:
 
     @property
     def containers(self) -> dict[str, tuple[bool, TensorSpec]]:
-        """Inputs that are sequences (True) or optionals of tensors, with their element's spec."""
+        """Inputs that are sequences (True) or optionals (False), with the spec of an element."""
         found = {}
         for value in self.skeleton.graph.input:
             kind, several = value.type, False

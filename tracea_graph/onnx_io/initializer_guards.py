@@ -64,10 +64,10 @@ def guardable_initializers(
 ) -> dict[str, Weight]:
     """Return the initializers among ``defaults`` that a guard can compare.
 
-    An initializer qualifies if it is read and has a known size.  None qualifies if the graph
-    cannot become two branches, because an output has no writer or is not a tensor, or because
-    names collide with those of a guard.  Nor does any if the graph draws random numbers, whose
-    values could not be compared with the original's.  ``captured`` are values that subgraphs read.
+    An initializer qualifies if it is read and has a known size.  None qualifies in these cases: an
+    output has no writer or is not a tensor, so that the graph cannot become two branches; names
+    collide with those of a guard; the graph draws random numbers, so that results cannot be
+    compared with the original's.  ``captured`` are values that subgraphs read.
     """
     graph = skeleton.graph
     written = {v for node in graph.node for v in node.output}
@@ -135,8 +135,8 @@ def wrap_in_guard(proto: ModelProto, model: Model, condition: Sequence[NodeProto
 def remove_guard(skeleton: ModelProto, spans: PayloadSpans) -> bool:
     """Reduce a guarded model to the original's nodes, in place; return False if it has no guard.
 
-    Initializers that only the removed branch reads are removed too; ``spans``, which say where in
-    the file each initializer lies, are renumbered.
+    Initializers that only the removed branch reads are removed too.  ``spans`` say where in the
+    file each initializer lies, and are renumbered.
     """
     guard = _guard(skeleton.graph)
     if guard is None:
@@ -179,7 +179,7 @@ def result_nodes(skeleton: ModelProto) -> tuple[NodeProto, ...]:
 
 
 def nodes_run_each_time(skeleton: ModelProto) -> tuple[NodeProto, ...]:
-    """Return the :func:`result_nodes` of a model, without those that only constants determine."""
+    """Return the :func:`result_nodes` of a model, except those that depend on constants only."""
     constant = {t.name for t in skeleton.graph.initializer} - {
         v.name for v in skeleton.graph.input
     }

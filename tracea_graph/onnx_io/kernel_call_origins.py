@@ -25,7 +25,7 @@ def encode_calls(originals: Sequence[str], calls: Iterable[Sequence[str]]) -> st
 
 
 def decode_calls(originals: Sequence[str], text: str) -> tuple[Names, ...]:
-    """Return the names of the original nodes of each call.
+    """Return the names of the original nodes of each call, from :func:`encode_calls`.
 
     Empty if ``text`` was not written for ``originals``.
     """

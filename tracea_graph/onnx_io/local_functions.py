@@ -40,7 +40,7 @@ def to_proto(
     imports: Iterable[OperatorSetIdProto],
     imported: Sequence[NodeProto],
 ) -> FunctionProto:
-    """Convert a function to ONNX; ``imported`` are the nodes of the imported model."""
+    """Convert a function to ONNX; the nodes in its body may refer to nodes in ``imported``."""
     proto = FunctionProto(name=function.type, domain=function.domain or domain)
     proto.input.extend(function.inputs)
     proto.output.extend(function.outputs)

@@ -41,7 +41,7 @@ _OLDEST = 9
 
 
 def known_trip_counts(editor: GraphEditor) -> Trips:
-    """Return the trip counts of the loops of a canonicalized graph that can be unrolled."""
+    """Return the trip counts of those loops of a canonicalized graph that can be unrolled."""
     found, left = {}, _MAX_NODES
     for call in editor.calls():
         body = attribute(call.proto, "body") if call.op in ("Loop", "Scan") else None

@@ -68,7 +68,7 @@ def check_utf8_names(message: Message) -> None:
 def check_structure(
     graph: GraphProto, constants: Sequence[str]
 ) -> tuple[list[int], list[tuple[str, ...]]]:
-    """Return the nodes' topological order and the captures of each.
+    """Return the topological order of the nodes, and the outer values that each captures.
 
     ``constants`` are the names of all initializers.  Raises ModelError for a value that is written
     twice, for one that nothing writes, and for a cycle.
@@ -101,7 +101,7 @@ def check_structure(
 
 
 def without_data(skeleton: ModelProto, spans: PayloadSpans, external: Sequence[str]) -> ModelProto:
-    """Return a self-contained copy: constants whose data is elsewhere become graph inputs."""
+    """Return a self-contained copy, in which constants with data elsewhere are graph inputs."""
     shell = ModelProto()
     shell.CopyFrom(skeleton)
     graph = shell.graph
@@ -126,7 +126,7 @@ def without_data(skeleton: ModelProto, spans: PayloadSpans, external: Sequence[s
 
 
 def infer_all_types(shell: ModelProto, order: Sequence[str]) -> dict[str, TypeProto]:
-    """Return types of values by inference over the whole model, declared ones included.
+    """Return the types of values, inferred over the whole model or declared.
 
     ``shell`` has no large data.  Raises ModelError if both onnx and ONNX Runtime refuse it.
     """

@@ -40,7 +40,7 @@ Places = Mapping[str, tuple[int, int]]
 class WrittenModel:
     """The files of one export.
 
-    ``bytes`` is their total size, ``stored`` describes the contents of the data file.
+    ``bytes`` is their total size; ``stored`` describes the data file, if there is one.
     """
 
     model: Path

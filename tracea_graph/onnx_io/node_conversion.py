@@ -55,7 +55,7 @@ def from_proto(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> Node:
-    """Convert node ``index`` of the imported model; ``inputs``, ``outputs`` replace its own."""
+    """Convert node ``index`` of the imported model; ``inputs`` and ``outputs`` replace its own."""
     ins, outs = tuple(inputs or proto.input), tuple(outputs or proto.output)
     attrs = {a.name: _attr_of(a) for a in proto.attribute}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -66,7 +66,7 @@ def from_proto(
 
 
 def to_proto(node: Node, imported: Sequence[NodeProto]) -> NodeProto:
-    """Convert a node to ONNX; a node with ``source`` set is the imported proto itself."""
+    """Convert a node to ONNX; for a node with ``source``, return that imported node itself."""
     if node.source is not None:
         return imported[node.source]
     proto = NodeProto()

@@ -58,7 +58,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Location of a tensor's payload in the file."""
+    """Location of a tensor's data in the file, in bytes."""
 
     offset: int
     length: int

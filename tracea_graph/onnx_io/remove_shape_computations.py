@@ -42,7 +42,7 @@ def read_sizes_from_inputs(editor: GraphEditor) -> int:
 
 
 def share_sizes(editor: GraphEditor) -> int:
-    """Redirect readers of repeated size computations to the first one."""
+    """Let readers of a repeated size computation read its first result."""
     first: dict[Hashable, str] = {}
     captured = editor.captured()
     shared = 0

@@ -72,7 +72,7 @@ def constants_of(
 ) -> dict[str, Weight]:
     """Return the weights that nodes, outputs, annotations or training info refer to.
 
-    Raises GraphError for a value without a source.
+    Raises GraphError if something refers to a value that nothing provides.
     """
     graph = proto.graph
     written = {v for node in nodes for v in node.outputs}

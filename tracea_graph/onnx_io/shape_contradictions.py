@@ -39,7 +39,7 @@ class Contradiction:
 def first_contradiction(shell: ModelProto) -> str:
     """Describe the first operator with incompatible operands; empty if there is none.
 
-    ``shell`` holds the types that inference found before it failed.
+    ``shell`` holds the types that shape inference found before it failed.
     """
     graph = shell.graph
     known: dict[str, TypeProto] = {
@@ -139,7 +139,7 @@ def _extent(declared: Extent, facts: ValueFacts) -> Extent:
 
 
 def unknown_shapes(node: NodeProto, facts: ValueFacts) -> Iterator[Contradiction]:
-    """Yield the tensors that a node writes and whose rank inference does not find."""
+    """Yield a contradiction for each result of a node whose rank inference does not find."""
     for name in node.output:
         spec = facts.specs.get(name)
         if name and name not in facts.types and (spec is None or spec.shape is None):

@@ -86,7 +86,7 @@ def infer_shapes(
 class ShapeInference:
     """Infers facts about the results of one node after another.
 
-    ``known`` are types to fall back on where neither rules nor onnx find any.
+    ``known`` are types for values about which neither this project's rules nor onnx find one.
     """
 
     opsets: Mapping[str, int]

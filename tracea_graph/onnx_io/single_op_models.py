@@ -18,9 +18,10 @@ _EPILOGUES = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "gelu": "Gel
 
 
 class SingleOpModel:
-    """Writes a model of one operator, with an optional elementwise operator behind it.
+    """Writes models of one operator, which an optional elementwise operator follows.
 
-    The model has the inputs ``x0``, ``x1`` … and the output ``y``, of float32 unless stated.
+    A model has the inputs ``x0``, ``x1`` … and the output ``y``, in float32 unless stated
+    otherwise.
     """
 
     def __init__(self, epilogue: str = "none") -> None:
@@ -30,10 +31,10 @@ class SingleOpModel:
     def gemm(
         self, m: int, n: int, k: int, bias: bool, path: Path, *, zeros: float = 0, block: int = 1
     ) -> None:
-        """Write a product ``[m, k] · [k, n]``, with ``bias`` plus a vector of ``n`` numbers.
+        """Write a product ``[m, k] · [k, n]``; with ``bias``, plus a vector of ``n`` numbers.
 
-        ``zeros`` is the fraction of blocks of the weights that are zero; a block has ``block``
-        steps of k and 16 columns.
+        ``zeros`` is the fraction of the weights' blocks that are zero; a block has ``block`` steps
+        of k and 16 columns.
         """
         kept = self._random.random((-(-k // block), -(-n // _WIDTH))) >= zeros
         mask = np.kron(kept, np.ones((block, _WIDTH), np.float32))[:k, :n]
@@ -103,7 +104,11 @@ class SingleOpModel:
     def attention(
         self, batch: int, heads: int, queries: int, keys: int, head: int, causal: bool, path: Path
     ) -> None:
-        """Write attention of ``[batch, heads, queries, head]`` over equally many key heads."""
+        """Write attention of ``heads`` query heads over the same number of key heads.
+
+        Queries are ``[batch, heads, queries, head]``, keys and values ``[batch, heads, keys,
+        head]``.
+        """
         node = helper.make_node("Attention", ["x0", "x1", "x2"], ["r"], is_causal=int(causal))
         q, k = (batch, heads, queries, head), (batch, heads, keys, head)
         self._write([node], [q, k, k], q, {}, path)

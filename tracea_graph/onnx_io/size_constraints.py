@@ -139,7 +139,7 @@ class SizeConstraints:
             self.whole |= {d for name in reads for d in self._of_contents(name)}
 
     def meet(self, a: Extent, b: Extent) -> None:
-        """Record that two sizes broadcast together."""
+        """Record that two sizes broadcast with each other."""
         one, other = broadcast_variants(a), broadcast_variants(b)
         if one and other and variants_symbol(a) == variants_symbol(b):
             self.met.add(one | other)

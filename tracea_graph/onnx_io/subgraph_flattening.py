@@ -102,9 +102,9 @@ def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
 def flatten_subgraphs(model: ModelProto, kept: Container[str] | None = None) -> bool:
     """Move the nodes of branches into the graph, in place; return whether any were moved.
 
-    The nodes of loop bodies are moved too, except for loops whose first output is in ``kept``;
-    with None, no loop is flattened.  Bodies that draw random numbers or hold sequences are not
-    flattened.  Results of this tool and models for training are not changed.
+    The nodes of loop bodies are moved too, except for loops whose first output is in ``kept``; if
+    ``kept`` is None, no loop is flattened.  Bodies that draw random numbers or hold sequences are
+    not flattened.  Results of this tool and models for training are not changed.
     """
     nodes = [*all_nodes(model.graph)]
     if model.training_info or any(n.domain.startswith(OWN_DOMAINS) for n in nodes):
@@ -303,10 +303,10 @@ def _reads(body: GraphProto) -> list[str]:
 
 
 def sink_into_subgraphs(model: ModelProto) -> None:
-    """Move nodes that only one branch or loop needs back into it, in place.
+    """Move nodes that only one branch or loop body needs back into it, in place.
 
-    The nodes of ``model`` are in topological order.  Raises GraphError if a value of an iteration
-    is read outside its loop.
+    The nodes of ``model`` are in topological order.  Raises GraphError if a value that depends on
+    a loop's iteration is read outside the loop.
     """
     graph, nodes = model.graph, [*model.graph.node]
     imports = [one for one in model.opset_import if one.domain != _LOOP_DOMAIN]

@@ -25,9 +25,9 @@ SWITCHES = "tracea_switches"
 
 @dataclass(frozen=True)
 class SwitchableChange:
-    """One change: ``op`` of ``x`` and ``delta`` is added to ``result``.
+    """One change to a model: the result of ``op`` on ``x`` and ``delta`` is added to ``result``.
 
-    ``switch`` is the index of the switch that scales it: 1 adds it, 0 does not.
+    ``switch`` is the index of the number that scales the addition: 1 adds it, 0 does not.
     """
 
     switch: int
@@ -39,9 +39,9 @@ class SwitchableChange:
 
 
 def write_switched(model: Path, changes: Iterable[SwitchableChange], out: Path) -> None:
-    """Write a copy of ``model`` in which each change can be switched on.
+    """Write a copy of ``model`` in which each change can be switched on and off.
 
-    Its tensors are in a file beside ``out``.  Raises ValueError for a change to a value that no
+    The tensors are in a file beside ``out``.  Raises ValueError for a change to a value that no
     node computes.
     """
     proto = onnx.load(model)

@@ -106,7 +106,7 @@ def maximum(a: Extent, b: Extent) -> Extent:
 
 
 def is_at_least(a: Extent, bound: int, least: int = 0) -> bool:
-    """Whether an extent is provably ``bound`` or more if every symbol is ``least`` or more."""
+    """Whether an extent is provably at least ``bound`` if every symbol is at least ``least``."""
     if isinstance(a, int):
         return a >= bound
     low = _lowest(_poly(a), least)
@@ -172,7 +172,7 @@ def variants_symbol(extent: Extent) -> str | None:
 
 
 def merge_sizes(a: Extent | None, b: Extent | None) -> Extent | None:
-    """Return the more informative of two descriptions of one size."""
+    """Return the more informative of two extents of one axis; None stands for unknown."""
     if a is None or isinstance(b, int):
         return b if b is not None else a
     return a

@@ -74,7 +74,7 @@ def result_types(node: NodeProto, types: Types, opsets: Mapping[str, int]) -> li
 def can_widen(
     node: NodeProto, types: Types, results: Sequence[int | None], opsets: Mapping[str, int]
 ) -> bool:
-    """Return whether a node with half operands or results accepts float32 in their place."""
+    """Return whether a node accepts float32 in place of its half operands and results."""
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         return False
     halves = [c in HALF_TYPES for c in (*(types.get(v) for v in node.input if v), *results)]

@@ -82,7 +82,7 @@ class ValueFacts:
         return self.values.get(name) if name else None
 
     def numbers(self, name: str) -> list[int] | None:
-        """Return the contents of a small integer tensor if every element is a number."""
+        """Return the contents of a small integer tensor; None unless all are known numbers."""
         value = self.value(name)
         if value is None or self.dtype(name) not in INTEGERS:
             return None
@@ -91,7 +91,7 @@ class ValueFacts:
         return [int(v) for v in value.flat]
 
     def reals(self, name: str) -> list[float] | None:
-        """Return the contents of a small constant."""
+        """Return the contents of a small constant as floats; None for any other value."""
         weight = self.constants.get(name)
         if weight is None or weight.count > SMALL:
             return None
@@ -161,7 +161,7 @@ class ValueFacts:
         return symbolic_arithmetic.is_at_least(extent, 0) or extent in self.sizes
 
     def type_of(self, name: str) -> TypeProto:
-        """Return the ONNX type of a value; expressions become parameter names."""
+        """Return the ONNX type of a value; dims that are expressions are written as names."""
         if name in self.types:
             return self.types[name]
         spec = self.specs.get(name)
@@ -180,7 +180,7 @@ class ValueFacts:
         return numpy_helper.from_array(np.array(numbers, kind).reshape(value.shape), name)
 
     def named(self, name: str) -> Extent:
-        """Return the extent that a dimension's name stands for: an expression, or a symbol."""
+        """Return the extent that a dimension's name denotes: a parsed expression, or a symbol."""
         if (known := self._exprs.get(name)) is not None:
             return known
         parsed = symbolic_arithmetic.parse_dimension(name, self._taken - {name})

@@ -52,7 +52,7 @@ def write_skeleton(source: Path, out: Path, *, weights: bool = False) -> dict[st
 
 
 def regrow_weights(skeleton: Path, facts: Mapping[str, Any], out: Path) -> None:
-    """Write a skeleton with weights drawn from the facts; equal facts give equal bytes."""
+    """Write a skeleton with weights drawn to match ``facts``; equal facts give equal bytes."""
     model = onnx.load(skeleton)
     for name, tensor in _tensors(model):
         if name in facts:

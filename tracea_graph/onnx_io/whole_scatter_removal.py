@@ -20,7 +20,7 @@ __all__ = ["drop_whole_scatters"]
 
 
 def drop_whole_scatters(editor: GraphEditor) -> int:
-    """Redirect readers of a ScatterND that writes every element to the values it writes."""
+    """Replace a ScatterND that overwrites every element by the values that it writes."""
     excluded = editor.captured() | editor.kept
     makers = {v: call.proto for call in editor.calls() for v in call.proto.output}
     dropped = 0

@@ -34,7 +34,7 @@ class AlongAxis:
         return len(self.prologue.operands) if self.prologue else 1
 
     def full(self, shapes: Sequence[Shape | None]) -> Shape:
-        """Return the shape the op reads; raises ValueError if symbols leave it undetermined."""
+        """Return the broadcast shape of the operands; raises ValueError if it is undetermined."""
         known = [s for s in shapes if s is not None]
         shape = broadcast(known) if len(known) == len(shapes) else None
         if shape is None or len(shape) < -self.axis:

@@ -92,7 +92,7 @@ class ArgParams(AlongAxis):
         return b.done(b(ARGS[self.kind], x, **attrs))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
-        """Model kept axes as parallel; the searched axis is read whole."""
+        """Model the searched axis as a reduction and all other axes as parallel."""
         full = self.full([graph.spec(v).shape for v in region.operands])
         place = len(full) + self.axis
         names = tuple(f"d{i}" for i in range(len(full)))

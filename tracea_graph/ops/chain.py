@@ -200,7 +200,7 @@ class Chain:
         return [_stored(v, d) for v, d in pairs]
 
     def to_onnx(self, b: BodyBuilder, operands: Sequence[str]) -> list[str]:
-        """Write the chain as ONNX nodes on the named operands; return the results' names."""
+        """Write the chain as ONNX nodes that read ``operands``; return the results' names."""
         numbers: dict[float, str] = {}
 
         def number(value: float) -> str:

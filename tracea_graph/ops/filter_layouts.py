@@ -65,7 +65,7 @@ class FilterLayout(ABC):
             raise ValueError(f"filters cannot have the shape {shape}")
 
     def biases(self, filters: int) -> int:
-        """Length of the stored bias: one number per filter, then zeros."""
+        """Length of the stored bias, which is the number of filters plus padding with zeros."""
         return filters
 
     @abstractmethod

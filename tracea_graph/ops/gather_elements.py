@@ -57,7 +57,7 @@ class GatherElementsParams:
         return 2
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return x's leading dimensions and T; raises ValueError if indices do not broadcast."""
+        """Return x's shape, T as last dimension; raises ValueError if indices do not broadcast."""
         x, index = (spec.shape for spec in specs)
         if x is None or index is None or not len(x) == len(index) == self.rank:
             raise ValueError(f"elements and indices are not both of rank {self.rank}")

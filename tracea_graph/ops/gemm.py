@@ -122,7 +122,7 @@ class GemmParams:
         return replace(self.integers, own_zeros=self.integers.own_zeros or self.layout.own_zeros)
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return x's shape with N (or the widths of the splits) as last dimension, per result."""
+        """Return x's shape with a new last dimension per result: N, or the width of a split."""
         shape = specs[0].shape
         if shape is None:
             raise ValueError("the rank of x is unknown")

@@ -92,7 +92,7 @@ class IndexMap:
         return bool(self.moves)
 
     def then(self, *moves: ViewMove) -> IndexMap:
-        """Append moves; adjacent moves that cancel are removed."""
+        """Append view operations; adjacent ones that cancel are removed."""
         done = list(self.moves)
         for move in moves:
             if done and move.op == done[-1].op == "transpose":
@@ -123,7 +123,7 @@ class IndexMap:
         return array
 
     def to_onnx(self, b: BodyBuilder, value: str) -> str:
-        """Write the moves as ONNX nodes; return the name of the view."""
+        """Write the view operations as ONNX nodes; return the name of the view."""
         for move in self.moves:
             value = _MOVES[move.op].to_onnx(b, value, move.ints)
         return value

@@ -45,7 +45,7 @@ class IntegerOperand:
 
     @property
     def operands(self) -> int:
-        """Number of operands that hold zero points; they follow the matrix."""
+        """Number of operands that hold zero points; they follow the matrix in the operand list."""
         return (self.zero is None) + self.own_zeros
 
     def split(self, items: Sequence[Any]) -> tuple[Any | None, Any | None]:

@@ -78,7 +78,7 @@ def rows_and_columns(
 def constant_ints(
     region: Region, graph: TileGraph, attr: str, operand: int
 ) -> tuple[int, ...] | None:
-    """Read integers from an attribute (older opsets) or a constant operand.
+    """Read integers from an attribute (older opsets) or a constant operand (newer opsets).
 
     Returns an empty tuple if neither is given, and None if the operand is not constant.
     """

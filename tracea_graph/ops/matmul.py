@@ -94,9 +94,10 @@ class MatMulParams:
         return 2 + self.epilogue_inputs
 
     def seen(self, which: int, shape: Shape) -> Shape:
-        """Return the shape of a or b (0 or 1) as the product reads it.
+        """Return the shape of a or b as the product reads it: split into heads and permuted.
 
-        Raises ValueError if the columns do not divide into heads.
+        ``which`` is 0 for a and 1 for b.  Raises ValueError if the columns do not divide into
+        heads.
         """
         heads = self.heads[which]
         if heads:
@@ -107,13 +108,13 @@ class MatMulParams:
         return permuted(shape, self._perms[which])
 
     def reading(self, which: int) -> IndexMap:
-        """Return the map from a or b (0 or 1) as stored to the view the product reads."""
+        """Return the map from the stored a or b (0 or 1) to the view that the product reads."""
         perm, heads = self._perms[which], self.heads[which]
         split = (ViewMove("reshape", (*[0] * (len(perm) - 2), heads, -1)),) if heads else ()
         return IndexMap((*split, *((ViewMove("transpose", perm),) if perm else ())))
 
     def shapes(self, specs: Sequence[TensorSpec]) -> tuple[Shape, Shape, Shape]:
-        """Return the shapes of a and b, permuted and of rank 2 or more, and the result's.
+        """Return the shapes of a, b and the result; a and b permuted and of rank 2 or more.
 
         Raises ValueError if a rank is unknown or sizes do not provably fit.
         """
@@ -128,7 +129,7 @@ class MatMulParams:
         return a, b, (*outer, a[-2], b[-1])
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the shape by NumPy's rule for matmul, per result."""
+        """Return a spec for each result, of the shape that NumPy's matmul gives."""
         _, _, (*outer, m, n) = self.shapes(specs)
         lone = [len(s.shape or ()) == 1 for s in specs[:2]]
         shape = (*outer, *(() if lone[0] else (m,)), *(() if lone[1] else (n,)))

@@ -219,12 +219,12 @@ def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def concat(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Model operands side by side: each is read where the result's index falls into its range."""
+    """Model concatenated operands: each is read where an index of the result is in its range."""
     return _side_by_side(region, graph, region.results[0], region.operands, joining=True)
 
 
 def split(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Model results side by side: the mirror image of :func:`concat`."""
+    """Model results that are ranges of the operand, as the mirror image of :func:`concat`."""
     return _side_by_side(region, graph, region.operands[0], region.results, joining=False)
 
 

@@ -70,7 +70,7 @@ def plan_subgraph_by_size(
 
 
 def row_tiles_of(subgraph: Subgraph, plan: ExecutionPlan) -> tuple[RowTile, ...]:
-    """Return the row tiles of a plan in the form that a program stores."""
+    """Return the row tilings of a plan as the step ranges that a program stores."""
     place = {step.id: i for i, step in enumerate(subgraph.steps)}
     return tuple(
         RowTile(place[b.regions[0]], place[b.regions[-1]], b.rows) for b in plan.row_tilings
@@ -80,7 +80,7 @@ def row_tiles_of(subgraph: Subgraph, plan: ExecutionPlan) -> tuple[RowTile, ...]
 def row_tilings_in(
     subgraph: Subgraph, params: RegionParams, sizes: Mapping[str, int], near: MemoryLevel
 ) -> Sequence[RowTiling]:
-    """Return the row tilings of a program, with the bytes that they move."""
+    """Return the row tilings of a program, with the bytes that each saves and streams."""
     found = (
         row_tiling_of(
             subgraph, subgraph.steps[b.first : b.last + 1], sizes, b.rows, near, row_reuse_of_step

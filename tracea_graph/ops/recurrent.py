@@ -77,7 +77,7 @@ class GateLayout(ABC):
 
 @dataclass(frozen=True)
 class PlainGates(GateLayout):
-    """Matrices and biases in ONNX's own layout."""
+    """Matrices and biases in ONNX's own layout, without reordering."""
 
     name: ClassVar[str] = "plain"
 

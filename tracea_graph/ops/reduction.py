@@ -86,9 +86,10 @@ LOG_OF_SUM = Chain(
 
 @dataclass(frozen=True)
 class ReduceParams:
-    """Operands: the prologue's (or x), then epilogue inputs.
+    """Parameters of a reduction with optional elementwise prologue and epilogue.
 
-    ``axes`` count from the end and ascend: −1 is the last axis of the broadcast operands.
+    Operands: those of the prologue (or x), then epilogue inputs.  ``axes`` are negative and in
+    ascending order: −1 is the last axis of the broadcast operands.
     """
 
     kind: str

@@ -21,7 +21,7 @@ def substitute_symbols(extent: Extent, value_of: Callable[[str], Extent]) -> Ext
 
 
 def resolve_extent(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
-    """Express an extent in the operands' actual dimensions."""
+    """Replace the symbols of an extent, which name operand dimensions, by these in ``shapes``."""
 
     def dimension(name: str) -> Extent:
         operand, axis = map(int, name.split("."))

@@ -61,7 +61,7 @@ class WeightLayout(ABC):
 
     @property
     def block_steps(self) -> int:
-        """Steps of k in a block of the matrix; 0 if zero blocks are stored like others."""
+        """Steps of k in a block that may be left out if it is zero; 0 if all blocks are stored."""
         return 0
 
     @property

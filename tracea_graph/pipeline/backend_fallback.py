@@ -35,7 +35,7 @@ standard ones."""
 
 @dataclass
 class FallbackPlanner:
-    """Plans bodies for the kernels of ``target``."""
+    """Plans function bodies that call kernels of ``target``."""
 
     target: Target
     options: Options

@@ -335,7 +335,7 @@ class CandidateBuilder:
         return self._schedules
 
     def use(self, schedules: ScheduleTables) -> None:
-        """Use schedules found earlier in later plans."""
+        """Let later plans use schedules that were found earlier."""
         self._schedules = schedules
 
     def build(
@@ -345,11 +345,11 @@ class CandidateBuilder:
         earlier: DataFile | None = None,
         levels: Sequence[str] | None = None,
     ) -> BuiltModel:
-        """Build the candidate without ``dropped``, as it will be published at ``out``.
+        """Build the candidate without the groups ``dropped``, as it will be published at ``out``.
 
-        ``earlier`` is an existing data file to reuse; ``levels`` are those of the library, by
-        default all of the target.  Without ``out`` the candidate is written to the scratch
-        folder, where all candidates share one pool of weights.
+        ``earlier`` is an existing data file to reuse; ``levels`` are the levels of the library, by
+        default all of the target.  Without ``out`` the candidate is written to the scratch folder,
+        where all candidates share one file of weights.
         """
         if out is not None:
             return self.write(out, *self.plan(dropped), earlier=earlier)
@@ -363,9 +363,9 @@ class CandidateBuilder:
         pool: DataPool | None = None, earlier: DataFile | None = None,
         levels: Sequence[str] | None = None,
     ) -> BuiltModel:  # fmt: skip
-        """Build the library and write the model at ``out``; no library if nothing was fused.
+        """Build the library, unless nothing was fused, and write the model at ``out``.
 
-        A guarded model in which nothing was fused is the original, unguarded.
+        If nothing was fused in a guarded model, the original is written, without a guard.
         """
         if self._guards and not assembly.placed:
             plain = write_original(self.model.path, out)

@@ -68,7 +68,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass
 class ErrorMeter:
-    """Measures the error of results against the model at ``original``."""
+    """Measures the error of results against the original model, by ``metric``."""
 
     original: Path
     metric: Metric
@@ -76,7 +76,7 @@ class ErrorMeter:
     _wanted: dict[str, Arrays] = field(default_factory=dict)
 
     def error(self, built: BuiltModel, feeds: Mapping[str, Arrays]) -> float:
-        """Return the largest error of a result over the named input sets."""
+        """Return the largest error of a result over some input sets, which have names."""
         with Worker(limit=600.0) as worker:
             missing = feeds.keys() - self._wanted.keys()
             if missing:
@@ -226,7 +226,7 @@ class CompressionSearch:
     # ---- the budget --------------------------------------------------------------------
 
     def run(self) -> CompressionResult | None:
-        """Run all steps; return None if nothing was chosen, with the reason in ``warnings``."""
+        """Run all steps; if nothing is chosen, return None and add the reason to ``warnings``."""
         layers = self._layers()
         if not layers:
             self.warnings.append("no matmul of this model has a compressible weight")

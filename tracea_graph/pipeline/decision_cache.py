@@ -55,10 +55,10 @@ class DecisionCache:
 
     @classmethod
     def of(cls, files: Sequence[Path], options: Options, target: Target) -> DecisionCache:
-        """Return the entry of a model.
+        """Return the entry for a model.
 
-        Compressed models, plans read from a file, and decisions that depend on the user's own data
-        or metric are not cached.
+        Nothing is cached for compressed models, for plans read from a file, or if decisions depend
+        on the user's own data or metric.
         """
         own = options.data or options.holdout or options.metric or options.compresses
         if own or options.lock or options.keep != "faster" or not options.verify:
@@ -139,7 +139,7 @@ class DecisionCache:
             raise OutdatedDecisionsError(str(error)) from error
 
     def invalidate(self) -> None:
-        """Remove the entry, whose decisions are no longer valid."""
+        """Remove the entry because its decisions are no longer valid."""
         if self.path is not None:
             with suppress(OSError):
                 self.path.unlink(missing_ok=True)

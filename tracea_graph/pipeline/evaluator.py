@@ -140,7 +140,7 @@ class Evaluator:
     def screen(self, step: Callable[[str], None]) -> FirstResult | None:
         """Verify and time all rewrites together, at the highest level, for a first result.
 
-        Returns None if it is wrong or not measured faster, or if time runs out.
+        Returns None if the candidate is wrong or not measured faster, or if time runs out.
         """
         with self.deadline.suspended():  # compiled objects are cached, so this time is spent once
             built = self.builder.build(levels=self.levels[-1:])
@@ -494,8 +494,8 @@ class Evaluator:
     def time(self, candidate: BuiltModel | None) -> BuiltModel | None:
         """Return the part of the candidate that was measured faster, or None.
 
-        If precision-lowering rewrites were dropped because they gained nothing, the remaining
-        error may differ from the verified one: the rest is verified again and timed as a whole.
+        Without precision-lowering rewrites that gained nothing, the error may differ from the
+        verified one: the rest is then verified again and timed as a whole.
         """
         if candidate is None or self.options.keep == "all" or self.lock or self.unmeasured:
             return candidate
@@ -594,7 +594,7 @@ class Evaluator:
         return ModelWithLibrary(built.model, built.library)
 
     def build(self, dropped: frozenset[str], levels: tuple[str, ...] = ()) -> BuiltModel:
-        """Build the candidate without ``dropped`` groups, once, for some ``levels`` or for all."""
+        """Build the candidate without ``dropped``, once, for ``levels`` or, if empty, for all."""
         if (dropped, levels) not in self._built:
             self._built[dropped, levels] = self.builder.build(dropped, levels=levels or None)
         return self._built[dropped, levels]

@@ -33,7 +33,7 @@ def worth_screening(options: Options, us: float, left: float) -> bool:
 
 @dataclass(frozen=True)
 class FirstResult:
-    """A candidate with all rewrites that was verified and measured faster, before any tuning.
+    """A candidate with all rewrites that was verified and measured faster, before tuning.
 
     It has kernels for the highest level only.
     """
@@ -63,9 +63,10 @@ class FirstResult:
 def known_ratios(
     first: FirstResult | None, dropped: frozenset[str], schedules: ScheduleTables
 ) -> Mapping[Key, Ratio]:
-    """Return the ratios of the first result if a candidate has the same rewrites and schedules.
+    """Return the first result's ratios if they hold for a candidate, else an empty mapping.
 
-    Kernels of lower levels, which the first result lacks, do not run while it is timed.
+    They hold if the candidate has equal rewrites and schedules.  It may have kernels of lower
+    levels, which do not run in a measurement.
     """
     same = first is not None and not dropped and schedules == first.schedules
     return first.decision.total if first is not None and same else {}

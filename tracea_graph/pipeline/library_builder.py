@@ -69,7 +69,7 @@ def _end(thread: threading.Thread) -> None:
 
 
 class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
-    """Build libraries for one target; many models may share one library."""
+    """Builds libraries for one target; many models may share one library."""
 
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target, self.environment = target, environment
@@ -83,7 +83,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Start compiling what every library has, in the background; more calls do nothing."""
+        """Start to compile, in the background, what every library has; later calls do nothing."""
         if self._ahead is None:
             build = self.target.backend.build_ahead
             arguments = (self.target.levels, self.environment, self._closed.is_set)
@@ -168,7 +168,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         return replace(placed[0], others=tuple(placed[1:]))
 
     def published(self, library: Library, place: Path) -> None:
-        """Record where a library was published; later copies of the shared library link to it."""
+        """Record where a library was published; later copies of it become links to that file."""
         if self._shared is not None and library.sha256 == self._shared.sha256:
             self._published = place
 

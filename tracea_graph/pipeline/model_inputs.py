@@ -65,16 +65,16 @@ class ModelInputs:
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Labels to verify with if running all real inputs would take too long."""
+        """Labels of the feeds to verify with if running all real inputs would take too long."""
         labels = tuple(self.verification)
         return _spread(labels, _BRIEF) if self.real else labels
 
     @property
     def foremost(self) -> str:
-        """The label to verify with if there is time for one feed only.
+        """The label of the feed to verify with if there is time for one only.
 
-        It is the first or the last feed that is not spare (the timed and the padded one),
-        whichever has fewer bytes.
+        Of the first and the last feed that is not spare (the timed and the padded one), it is the
+        one with fewer bytes.
         """
         labels = [label for label in self.brief if label not in self.spare]
         return min(labels[-1:] + labels[:1], key=self.bytes_of, default="")
@@ -98,7 +98,7 @@ class ModelInputs:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why sizes to time differ from the defaults."""
+        """Reasons why sizes to time differ from the defaults."""
         return tuple(dict.fromkeys(note for one in self.timed for note in one.notes))
 
 

@@ -73,7 +73,7 @@ class ResultPaths:
         return tuple(map(self.of_library, _possible(self.model)))
 
     def of_library(self, ending: str) -> Path:
-        """Return the path of a library whose name ends in ``ending``."""
+        """Return the path of the library whose name has the given ending."""
         return self.model.with_suffix(ending)
 
     @property
@@ -82,7 +82,7 @@ class ResultPaths:
         return self.model.with_suffix(".json")
 
     def published(self, staged: Path, built: Library | None) -> dict[str, str]:
-        """Return the places of a staged model's libraries by platform.
+        """Return, by platform, where the libraries of a staged model will be published.
 
         A library for this machine alone has the platform "".
         """
@@ -91,15 +91,15 @@ class ResultPaths:
         return {each.platform: str(self.of_library(each.path.name[start:])) for each in every}
 
     def data(self, sha256: str) -> Path:
-        """Return the path of a data file with this SHA-256."""
+        """Return the path of the data file that has this SHA-256."""
         return self.model.with_name(f"{self.model.stem}.{sha256[:10]}.data")
 
 
 def result_paths(source: Path, output: Path | None, folder: bool = False) -> ResultPaths:
     """Return where the result of ``source`` goes; ``folder`` says ``output`` must be a folder.
 
-    A name without a suffix is a folder too, created on demand.  Raises UsageError if the output is
-    the input, if it cannot be written, or if ``source`` is a folder.
+    An ``output`` without a suffix is a folder too, which is created if it does not exist.  Raises
+    UsageError if the output is the input, if it cannot be written, or if ``source`` is a folder.
     """
     if not source.name:
         raise UsageError(f"{source} is a folder, not a model")
@@ -205,7 +205,8 @@ class StagingFolder:
     ) -> None:
         """Move the staged data, libraries and report into place, then the model.
 
-        Afterwards the libraries and data file of an earlier result are removed if no longer used.
+        Afterwards the libraries and the data file of an earlier result are removed if the new
+        result does not use them.
         """
         paths, old = self.paths, _earlier_data(self.paths)
         new = paths.model.with_name(data.name) if data is not None else None

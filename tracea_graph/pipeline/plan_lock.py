@@ -150,7 +150,7 @@ class PlanLock:
 
     @property
     def because(self) -> str:
-        """Where the decisions come from, as a clause that ends a sentence about the outcome."""
+        """A clause that ends a sentence about the outcome: where the decisions come from."""
         return self.provenance or f"as {self.where} says"
 
     @property
@@ -160,9 +160,9 @@ class PlanLock:
 
     @property
     def guarded(self) -> bool:
-        """Whether initializers that are graph inputs too were made constants.
+        """Whether initializers that are also graph inputs were made constants.
 
-        A guard in the written model runs the original if a caller feeds one of them.
+        A guard in the written model runs the original nodes if a caller feeds a different value.
         """
         return self.content.guarded
 
@@ -177,7 +177,7 @@ class PlanLock:
         return CostModel(self.content.machine, self.content.bindings)
 
     def stored(self, paths: ResultPaths) -> DataFile | None:
-        """Return the data file of the earlier result if it exists unchanged."""
+        """Return the data file of the earlier result if it exists and is unchanged."""
         if self.data is None:
             return None
         found = dataclasses.replace(self.data, path=paths.data(self.data.sha256))
@@ -203,8 +203,8 @@ class PlanLock:
     def decisions(self, graph: TileGraph, levels: Sequence[str]) -> Decisions:
         """Return the lock's decisions about an imported graph, without schedules.
 
-        Raises UsageError if the graph computes something else, or if the machine's instruction
-        sets differ.
+        Raises UsageError if the graph has other computations than the locked one, or if the
+        machine's instruction sets differ.
         """
         if tuple(levels) != self.content.isas:
             had, have = ", ".join(self.content.isas), ", ".join(levels)
@@ -225,7 +225,7 @@ class PlanLock:
         return Decisions(self.cost, PlanConstraints(frozen, excluded), {})
 
     def check(self, assembly: Assembly) -> None:
-        """Raise UsageError unless the assembly has exactly the groups that were kept."""
+        """Raise UsageError unless the assembly has exactly the groups that the lock keeps."""
         if not self.improved:
             return
         found = {key: len(items) for key, items in assembly.groups.items()}

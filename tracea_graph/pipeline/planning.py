@@ -237,7 +237,7 @@ class Planner:
                 self._leave_out(error)
 
     def assembled(self, plan: Callable[[], ScheduledGraph]) -> tuple[Assembly, ScheduledGraph]:
-        """Return a plan and its assembly; plan again without a rule that raises."""
+        """Return a plan and its assembly; if a rule raises, plan again without this rule."""
         while True:
             made = plan()
             try:
@@ -290,7 +290,7 @@ class Planner:
     def gain(self, graph: TileGraph, region: Region, row_tiled: bool = False) -> float:
         """Return the predicted µs that a fused region saves over the operators it replaces.
 
-        If ``row_tiled``, over the region without row tiles instead.
+        If ``row_tiled``, return what it saves over the region without row tiles instead.
         """
         if row_tiled:
             plain = replace(region, params=replace(region.params, row_tiles=()))
@@ -435,7 +435,7 @@ class InitializerGuard:
 
 
 def guards_of(model: Model, backend: Backend) -> tuple[InitializerGuard, ...]:
-    """Return the guards of a model; several if one node cannot compare all its initializers."""
+    """Return the guards of a model; one guard node compares a limited number of initializers."""
     every = [*model.guarded.items()]
     most = backend.most_guarded
     parts = [every[i : i + most] for i in range(0, len(every), most)]
@@ -463,7 +463,7 @@ def guard_condition_nodes(guards: Sequence[InitializerGuard], domain: str) -> li
 
 
 def read_with_guards(model: Model) -> Model:
-    """Read a model again; the initializers that a guard can compare become constants."""
+    """Read a model again, with the initializers that a guard can compare as constants."""
     return replace(load(model.path, guard=True), float32_form=model.float32_form)
 
 
@@ -503,7 +503,7 @@ def guard_initializers_if_faster(
 
 
 def with_override_feed(model: Model, inputs: ModelInputs) -> ModelInputs:
-    """Add a feed that overrides the largest initializer of a guarded model, to verify with."""
+    """Add a feed to verify with that overrides the largest initializer of a guarded model."""
     plain = next(iter(inputs.verification), None)
     sizes = {n: w.count for n, w in model.guarded.items() if w.dtype is DType.F32 and w.count}
     if plain is None or not sizes:

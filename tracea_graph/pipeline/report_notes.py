@@ -16,7 +16,7 @@ _HALF_NAMES: Mapping[DType, str] = MappingProxyType({DType.F16: "fp16", DType.BF
 
 
 def count_nodes(graph: TileGraph) -> int:
-    """Return the number of nodes that a graph of original and fused regions is written as."""
+    """Return the number of ONNX nodes that a graph of original and fused regions becomes."""
     return sum(not any(is_subgraph_entry(n.name) for n in r.nodes[:1]) for r in graph.regions())
 
 
@@ -32,7 +32,7 @@ def guard_notes(improved: bool, model: Model) -> tuple[str, ...]:
 
 
 def precision_notes(improved: bool, model: Model) -> Iterator[str]:
-    """Say where the result computes in other types than the model."""
+    """Say where the result computes in types other than the model's."""
     for dtype, name in _HALF_NAMES.items():
         if dtype in model.widened and (improved or dtype is DType.BF16):
             yield (

@@ -92,9 +92,9 @@ class Reporter:
             self.weight_properties = analyze_weights(self.model.graph, scan)
 
     def confirm(self, kept: BuiltModel | None) -> None:
-        """Measure the model to be published on held-out inputs.
+        """Measure, on held-out inputs, the error of the model to be published.
 
-        Raises VerifyError as :meth:`Compression.confirm` does.
+        Raises VerifyError as :meth:`ChosenCompression.confirm` does.
         """
         self.holdout_error, self.told = self.compression.confirm(kept)
 
@@ -435,7 +435,7 @@ def weight_rows(
 ) -> tuple[WeightRow, ...]:
     """Return a row per weight property, such as zeros: the rule that uses it, or why none does.
 
-    ``kept`` says whether the rewrites are in the result.
+    ``kept`` says whether the rewrites are part of the result.
     """
     applied: dict[tuple[str, str], str] = {}
     missed: dict[tuple[str, str], str] = {}

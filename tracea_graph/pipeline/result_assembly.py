@@ -53,7 +53,7 @@ class AssembledNode:
 
     @property
     def originals(self) -> tuple[str, ...]:
-        """Names of the original nodes it replaces; an unnamed node goes by its first output."""
+        """Names of the original nodes it replaces; for an unnamed node, of its first output."""
         return tuple(map(_name, self.region.nodes))
 
     @property
@@ -112,7 +112,10 @@ class Assembly:
         return (one for item in self.placed for one in item.decisions)
 
     def nodes_said(self, nodes: int, cost: CostModel) -> str:
-        """Say how many of ``nodes`` are kernels, and their share of the predicted time."""
+        """Say how many of the result's nodes are kernels, and their share of the predicted time.
+
+        ``nodes`` is the number of all nodes.
+        """
         times = [(region.fused, cost(self.graph, region)) for region in self.graph.regions()]
         share = sum(us for fused, us in times if fused) / (sum(us for _, us in times) or 1.0)
         kernels = len(self.placed)
@@ -132,7 +135,7 @@ class Assembly:
         )
 
     def weights(self) -> Mapping[str, Weight]:
-        """Constants that some node reads and no node writes."""
+        """Constants that some node reads and that no node computes."""
         graph, made = self.graph, self.constant_nodes()
         reads = {v for r in graph.regions() for v in r.reads} | set(graph.outputs)
         reads |= {v for node in made for v in node.reads}
@@ -144,7 +147,7 @@ class Assembly:
         }
 
     def constant_nodes(self) -> list[Node]:
-        """Nodes that compute constants from smaller constants at load, in dependency order."""
+        """Nodes that compute constants from smaller constants when a session opens, in order."""
         weights, made = self.graph.weights, dict[str, Node]()
         waiting = [v for r in self.graph.regions() for v in r.reads if v in weights]
 
@@ -171,7 +174,7 @@ class Assembly:
         return sum(w.nbytes for w in map(self.graph.weight, values) if w is not None)
 
     def workloads(self, bindings: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
-        """Return the tunable problems, with the row counts that ``bindings`` give."""
+        """Return the problems to tune, with the row counts that ``bindings`` give."""
         spec, schedule_space = self.graph.spec, self.backend.schedule_space
         if schedule_space is None:
             return ()
@@ -199,10 +202,10 @@ class Assembly:
         return (f"where {self.backend.name} cannot run, {what}",)
 
     def functions(self, fallback: str = "", plain: bool = True) -> list[LocalFunction]:
-        """Return one function body per operator type, those of the fallback too.
+        """Return a function body per operator type, including the types of the fallback.
 
-        ``fallback`` is the domain of the kernels that bodies call.  If not ``plain``, bodies
-        that consist of standard operators only are left out.
+        ``fallback`` is the domain of the kernels that bodies call.  If not ``plain``, bodies that
+        consist of standard operators only are left out.
         """
         bodies = {item.type: item.body for item in self.placed}
         if self.fallback is None and not plain:
@@ -228,9 +231,9 @@ class Assembly:
         return nodes
 
     def metadata(self, nodes: Sequence[Node], domain: str) -> dict[str, dict[str, str]]:
-        """Return, per custom node, the original nodes it replaced and the rule that did so.
+        """Return, by custom node, the original nodes that it replaced, and the rule that did this.
 
-        For programs of several steps, also which of the original nodes each kernel call computes.
+        A program of several steps also says which of the original nodes each kernel call computes.
         """
         by_result = {item.region.results[0]: item for item in self.placed}
         custom = {n.name: by_result[n.outputs[0]] for n in nodes if domain and n.domain == domain}
@@ -286,7 +289,10 @@ def assemble_result(
 
 
 def untuned_ops_us(graph: TileGraph, cost: CostModel) -> float:
-    """Return the predicted µs of all but matmuls, convolutions and attention, which are tuned."""
+    """Return the predicted µs of all operators that are not tuned.
+
+    These are all but matmuls, convolutions and attention.
+    """
     return sum(_unscheduled_us(cost, graph, region) for region in graph.regions())
 
 

@@ -135,7 +135,7 @@ Stage = Callable[[PipelineRun], None]
 
 
 def read(run: PipelineRun) -> None:
-    """Read the model, and the cached decisions of an equal run.
+    """Read the model, and the cached decisions of an earlier run with equal inputs.
 
     A model that only ONNX Runtime can read is kept unchanged.
     """
@@ -176,7 +176,7 @@ def gather(run: PipelineRun) -> None:
 
 
 def choose(run: PipelineRun) -> None:
-    """Choose what to plan for: guarded initializers and requested compression."""
+    """Choose what to plan: guarded initializers, and compression if requested."""
     run.timer.step("planning")
     options, target, lock, deadline = (
         run.options,
@@ -252,7 +252,7 @@ def plan(run: PipelineRun) -> None:
 
 
 def screen(run: PipelineRun) -> None:
-    """Verify and time all rewrites together, for a first result that an interrupt leaves."""
+    """Verify and time all rewrites together, as a first result to publish on an interrupt."""
     run.staged = run.open.enter_context(staging(run.paths, run.files))
     if run.reporter.worth_building() and run.assembly.placed and run.evaluator.screens():
         run.timer.step("building a first candidate")

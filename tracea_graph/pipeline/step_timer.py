@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class StepProgress(str):
-    """Name of a step; ``done`` of ``total`` parts are finished, if ``total`` is not 0.
+    """Name of a step, of which ``done`` of ``total`` parts are finished (if ``total`` is not 0).
 
     ``best`` is the best verified result so far, in words.
     """
@@ -32,7 +32,7 @@ class StepProgress(str):
 
 @dataclass
 class StepTimer:
-    """Adds up seconds per step and knows the current step; ``now`` returns seconds."""
+    """Adds up seconds per step and knows the current step; ``now`` returns a clock's seconds."""
 
     progress: Callable[[str], None]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class StepTimer:
             self.progress(StepProgress(name, best=self.best))
 
     def count(self, done: int, total: int) -> None:
-        """Report how many parts of the current step are finished; between steps, do nothing."""
+        """Report how many parts of the current step are finished; does nothing between steps."""
         if self._whole:
             self.progress(StepProgress(self._whole, done, total, self.best))
 
@@ -90,7 +90,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Return the seconds until the run or the current ``within`` block ends; 0 when over."""
+        """Return the seconds left until the run, or the current ``within`` block, must end."""
         return max(self._end - self.spent(), 0.0)
 
     @property

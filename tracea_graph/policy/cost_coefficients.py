@@ -58,7 +58,7 @@ class Coefficients:
         return replace(self, **{kind: numbers})
 
     def on_matrix_unit(self) -> Coefficients:
-        """Return a copy for a processor whose matrix unit runs products in bf16."""
+        """Return a copy whose products have the speeds measured on a matrix unit (bf16)."""
         end = " tiles"
         own = {n.removesuffix(end): s for n, s in self.shares.items() if n.endswith(end)}
         return replace(self, shares={**self.shares, **own})

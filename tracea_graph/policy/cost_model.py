@@ -255,7 +255,7 @@ def _fallbacks(region: Region) -> tuple[str, ...]:
 
 
 def reordered_values(region: Region) -> tuple[str, ...]:
-    """Return the values a step reads or writes in a reordered layout."""
+    """Return the operands and results of a step that have a kernel's own order of axes."""
     params = region.params
     if isinstance(params, ConvParams):
         reads = region.operands[:1] if params.layout.reads_reordered else ()

@@ -73,7 +73,7 @@ class KernelCatalog:
         )
 
     def dtype(self, call: Call) -> str:
-        """Return the element type by which the variants of a call are told apart."""
+        """Return the element type that selects among the variants of a call."""
         return call.dtype
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
@@ -83,7 +83,7 @@ class KernelCatalog:
         return Rowwise() if schema.op in _ROWWISE else Pointwise()
 
     def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
-        """Return (batch, m, n, k) of a call; k is 1 without a product."""
+        """Return (batch, m, n, k) of a call; k is 1 for a call that is not a product."""
         if schema.problem is not None:
             return schema.problem(sizes)
         seen = next(o for o in _spanning(schema) if sizes.each(o.name))
@@ -108,7 +108,7 @@ class KernelCatalog:
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
-        """Return a call's default schedules and the reason; no schedules: the library decides."""
+        """Return a call's default schedules, none if the library decides, and the reason."""
         return (), ""
 
 

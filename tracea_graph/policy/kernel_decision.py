@@ -39,8 +39,8 @@ class PolicyDecision:
 
     ``tiling`` names how the results are divided and computed: ``grid``, ``stream``, ``map``,
     ``bitmap``, ``band``, ``two-products``, ``transformed``, ``rows`` or ``elements``.
-    ``schedules`` are the defaults of the call, one per range of row counts; empty if the library
-    decides by itself.  ``reasons`` has one sentence for each of these choices.
+    ``schedules`` are the default schedules of the call, one per range of row counts; empty if the
+    library decides by itself.  ``reasons`` has one sentence for each choice above.
     """
 
     topology: OperatorTopology
@@ -59,7 +59,7 @@ class PolicyDecision:
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule for the topology's own row count; None if the library decides."""
+        """The default schedule for the topology's row count; None if the library decides."""
         rows = self.topology.m
         return next((s for s in self.schedules if rows <= s.limit), None)
 
@@ -71,10 +71,10 @@ class PolicyDecision:
     def prune(
         self, space: SearchSpace, modelled_us: Callable[[Config], float], keep: Config
     ) -> SearchSpace:
-        """Narrow a space of schedules to what is worth measuring.
+        """Restrict a space of schedules to those worth measuring.
 
-        Seeds and the configuration ``keep`` stay.  Of the others, those remain whose modelled time
-        is at most ``WORTH_MEASURING`` times the best.
+        Seeds and the configuration ``keep`` stay.  Others stay if their modelled time is at most
+        ``WORTH_MEASURING`` times the shortest one.
         """
         legal = {_key(config): modelled_us(config) for config in space.legal()}
         if not legal:

@@ -50,7 +50,7 @@ class Machine:
 
     @cached_property
     def levels(self) -> tuple[MemoryLevel, MemoryLevel]:
-        """The largest memory private to a core, and the memory shared by cores."""
+        """The largest cache private to a core, and the cache that cores share."""
         return (
             MemoryLevel("L2", self.l2_bytes, self.l3_gbytes * 1e9, _L2_PARTS),
             MemoryLevel("L3", self.l3_bytes, self.dram_gbytes * 1e9, _L3_PARTS),
@@ -58,11 +58,11 @@ class Machine:
 
     @property
     def near(self) -> MemoryLevel:
-        """The largest memory private to a core."""
+        """The largest cache private to a core."""
         return self.levels[0]
 
     def gbytes(self, size: float) -> float:
-        """Return the GB/s at which a tensor of ``size`` bytes is read after it was written."""
+        """Return the GB/s at which a tensor of ``size`` bytes is read soon after its writing."""
         level = innermost_level(size, self.levels)
         if level is None:
             return self.dram_gbytes

@@ -134,7 +134,7 @@ class SearchSpace:
             yield dict(zip(names, values, strict=True))
 
     def legal(self) -> Iterator[Config]:
-        """Yield the legal configurations, the first of each set of equivalent ones."""
+        """Yield the legal configurations; of equivalent ones (:meth:`once`), only the first."""
         seen = set[Hashable]()
         for config in self.combinations():
             if self.reason(config):
@@ -146,7 +146,7 @@ class SearchSpace:
             yield config
 
     def legal_seeds(self) -> Iterator[Config]:
-        """Yield the legal seeds, each once, in the form :meth:`legal` yields them."""
+        """Yield the legal seeds, each once, replaced by the equivalent one in :meth:`legal`."""
         legal = (config for config in self.seeded() if not self.reason(config))
         unique = {self._key(config): config for config in legal}
         if self.alike is not None and unique:

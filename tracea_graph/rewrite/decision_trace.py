@@ -39,7 +39,7 @@ _CODES = {"applied": Code.APPLIED, "superseded": Code.SUPERSEDED}
 
 @dataclass
 class DecisionTrace:
-    """All decisions in order; ``broken`` lists the rules that were dropped because they raised."""
+    """All decisions in order; ``broken`` holds the errors of dropped rules, which raised."""
 
     entries: list[TraceEntry] = field(default_factory=list)
     broken: Sequence[RuleError] = ()
@@ -48,7 +48,7 @@ class DecisionTrace:
         self.entries.append(TraceEntry(*args))  # type: ignore[arg-type]
 
     def faults(self) -> dict[str, str]:
-        """Return, per rule dropped because it raised, a sentence and the traceback."""
+        """Return a sentence and the traceback for each rule that was dropped because it raised."""
         return {
             f"rule {error.rule!r} is left out: it raised {error.raised} (a bug; -v shows where)":
             "".join(traceback.format_exception(error))

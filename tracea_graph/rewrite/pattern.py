@@ -46,8 +46,10 @@ class PatternVar:
 
 @dataclass(frozen=True)
 class CallPattern:
-    """An operator with leading operands; further operands must be constant unless ``args`` ends
-    with ``...``."""
+    """An operator and its leading operands.
+
+    Further operands of a matching node must be constant, unless ``args`` ends with ``...``.
+    """
 
     op: str
     args: tuple[Any, ...]
@@ -172,11 +174,11 @@ Made = Region | Rewrite | Sequence[Rewrite] | str
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern rule: ``patterns`` match, ``check`` returns a reason to refuse or None,
-    ``rewrite`` builds the new region.
+    """A pattern rule: ``patterns`` match, ``check`` may refuse, ``rewrite`` builds new regions.
 
-    ``rewrite`` may return a reason too.  The rewrite of a rule with ``keeps`` still computes
-    covered values that have other readers; for other rules, such readers prevent a match.
+    ``check`` returns the reason to refuse a match, or None; ``rewrite`` may return a reason too.
+    If a covered value has other readers, only a rule with ``keeps`` can match, and its rewrite
+    must still compute that value.
     """
 
     name: str

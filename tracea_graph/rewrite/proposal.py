@@ -70,7 +70,7 @@ class Pass(Protocol):
         ...
 
     def propose(self, graph: TileGraph, region: Region) -> Iterable[Proposal | Miss]:
-        """Yield proposals whose last operator is ``region``, and misses with their reasons."""
+        """Yield proposals whose last operator is ``region``, and reasons of near misses."""
         ...
 
 
@@ -192,7 +192,7 @@ class SchedulerLimits:
 
 
 class ProposalPreview(TileGraph):
-    """A view of a graph in which a proposal's new values already exist."""
+    """A view of a graph in which the new values of a proposal already have specs and constants."""
 
     def __init__(self, graph: TileGraph, proposal: Proposal) -> None:
         self._graph, self._proposal = graph, proposal

@@ -38,7 +38,7 @@ class _ProposalKind:
 
 
 class ProposalQueue:
-    """Proposals grouped by kind and ordered by phase, worth and first appearance."""
+    """Proposals grouped by kind and ordered by phase, then by worth, then by age."""
 
     def __init__(self, price: Price, memo: PassResultCache) -> None:
         self.price, self._memo = price, memo
@@ -51,7 +51,7 @@ class ProposalQueue:
         self._count = 0
 
     def push(self, graph: TileGraph, waiting: QueuedProposal) -> None:
-        """Add a site to its group and update the group's worth."""
+        """Add a proposal to the group of its kind and update the worth of the group."""
         key = self._keys[waiting] = (
             waiting.phase,
             self._memo.pattern(graph, waiting.proposal),
@@ -64,14 +64,14 @@ class ProposalQueue:
         self._place(key, pattern)
 
     def rivals(self, site: QueuedProposal) -> list[QueuedProposal]:
-        """Return queued sites of the same phase that replace a region that ``site`` replaces."""
+        """Return queued proposals of this phase that replace a region that ``site`` replaces."""
         found: dict[QueuedProposal, None] = {}
         for region in site.proposal.old:
             found |= self._at.get(region.id, {})
         return [s for s in found if s.phase == site.phase and s is not site]
 
     def withdraw(self, waiting: QueuedProposal) -> bool:
-        """Remove a site if it is still queued, and return whether it was."""
+        """Remove a proposal if it is still queued, and return whether it was."""
         key = self._keys.pop(waiting, None)
         if key is None:
             return False
@@ -86,7 +86,7 @@ class ProposalQueue:
         return True
 
     def pop(self) -> QueuedProposal | None:
-        """Remove and return the first site of the best group; None if the heap is empty."""
+        """Remove and return the first proposal of the best group; None if the queue is empty."""
         while self._heap:
             _, worth, first, key = heapq.heappop(self._heap)
             pattern = self._patterns.get(key)
@@ -96,7 +96,7 @@ class ProposalQueue:
         return None
 
     def resolve(self, proposal: Proposal) -> None:
-        """Mark the region kinds of an applied proposal as paid for: further sites cost nothing."""
+        """Record the region kinds of an applied proposal: deciding about more of them is free."""
         self._known.update(map(self._memo.kind, proposal.new))
 
     def _place(self, key: Hashable, pattern: _ProposalKind) -> None:

@@ -74,8 +74,10 @@ def _wanted(name: str, limits: SchedulerLimits) -> bool:
 
 
 def constant_values(graph: TileGraph) -> frozenset[str]:
-    """Return the values that depend on no input: ONNX Runtime folds them when a session opens,
-    while kernels would recompute them in every run."""
+    """Return the values that depend on no input.
+
+    ONNX Runtime folds them when a session opens, while kernels would recompute them in every run.
+    """
     known = set(graph.weights)
     for region in graph.in_order(graph.regions()):
         foldable = not region.fused and not region.captures and region.op not in _RECOMPUTED
@@ -156,7 +158,7 @@ class _Run:
         return applied
 
     def first_of(self, site: QueuedProposal) -> QueuedProposal:
-        """Return the site or a rival, whichever gains most with all that follows it."""
+        """Return that one of a site and its rivals that gains most with all that follows it."""
         if self.within is not None or not self.phases[site.phase].rollouts:
             return site
         if self.verdict(site) is not None or not (rivals := self.rivals(site)):
@@ -193,9 +195,9 @@ class _Run:
         return [found[rule] for rule in sorted(found)]
 
     def rollout(self, site: QueuedProposal, options: Sequence[QueuedProposal]) -> float:
-        """Return the gain of a site and of all that its neighbourhood then allows, in µs.
+        """Return the gain in µs of a site and of all rewrites near it that then become possible.
 
-        The neighbourhood is that of all ``options``, so that their rollouts are comparable.
+        The rewrites counted are near any of ``options``, so that their rollouts are comparable.
         """
         graph = self.graph.copy(self.memo.history)
         limits = replace(self.limits, check=False)
@@ -328,7 +330,7 @@ class _Run:
         return frozenset[str]().union(*(known.get(v, ()) for v in (*region.reads, *region.writes)))
 
     def lacking(self, proposal: Proposal) -> str:
-        """Return why no kernel can run one of the proposal's regions, "" if all can be run."""
+        """Return why no kernel can run one of a proposal's regions; "" if kernels can run all."""
         preview = ProposalPreview(self.graph, proposal)
         fused = (r for r in (*proposal.new, *proposal.shared) if r.fused)
         with RuleErrorContext(proposal.rule):

@@ -55,9 +55,9 @@ class Arena:
 
 
 def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
-    """Return the first and last step at which a value touched by ``steps`` is live.
+    """Return the first and last step at which a value is live that ``steps`` write and read.
 
-    Steps of a loop repeat: a value that crosses the loop's border, or is ``carried`` from one
+    The steps of a loop repeat: a value that crosses the loop's border, or is ``carried`` from one
     iteration to the next, lives through the whole loop.
     """
     first, last = steps[0], steps[-1]

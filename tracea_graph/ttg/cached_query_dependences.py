@@ -19,7 +19,7 @@ has such a name.
 
 
 class ValueStates:
-    """Numbers the states of values and records which values queries depend on."""
+    """Assigns numbers to the states of values, and records on which values queries depend."""
 
     def __init__(self) -> None:
         self._history: History | None = None
@@ -27,10 +27,10 @@ class ValueStates:
         self._seen: set[str] | None = None
 
     def record(self, history: History) -> None:
-        """Number the states of values from here on.
+        """Start to assign numbers to the states of values.
 
         Graphs with a common history assign equal numbers to values that were equal when recording
-        began and changed in equal ways since.
+        began and that changed in equal ways since.
         """
         self._history, self._states = history, {}
 
@@ -59,11 +59,11 @@ class ValueStates:
             self._seen.update(values)
 
     def change(self, region: Region, came: bool) -> None:
-        """Update states, including the graph's, for a region that was added or removed."""
+        """Update the states of values, and of the graph, after a region was added or removed."""
         self._touch((*region.reads, *region.writes), region, came)
 
     def relearn(self) -> None:
-        """Update states because the spec of an existing value changed."""
+        """Update the states after the spec of an existing value changed."""
         self._touch((_SPECS,), None, True)
 
     def _touch(self, values: Iterable[str], by: Region | None, came: bool) -> None:

@@ -67,7 +67,7 @@ class ValueLink:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """Regions in order, row tilings, the memory level of every value passed on, and the arena."""
+    """Regions in order, row tilings, a link for every value passed on, and the arena."""
 
     order: tuple[str, ...]
     row_tilings: tuple[RowTiling, ...]
@@ -105,7 +105,7 @@ class ExecutionPlan:
 
 
 def assume_row_tileable(region: Region) -> RowReuse:
-    """Assume that a region can be tiled by rows and passes over them once."""
+    """Assume that a region can be tiled by rows and passes over its rows once."""
     return RowReuse()
 
 
@@ -115,9 +115,9 @@ def make_execution_plan(
 ) -> ExecutionPlan:  # fmt: skip
     """Return row tilings, memory levels and arena of a graph under symbol values.
 
-    ``row_reuse`` says how kernels pass over their rows; a row tile takes ``cache_fraction`` of the
-    level next to a core.  Unbound symbols take the graph's own bindings.  Raises GraphError if a
-    symbol has neither.
+    ``row_reuse`` says how a region's kernel passes over its rows.  A row tile takes
+    ``cache_fraction`` of the memory level next to a core.  Symbols that are not in ``bindings``
+    take the values of the graph's own bindings.  Raises GraphError if a symbol is in neither.
     """
     return next(make_execution_plans(graph, bindings, levels, row_reuse, (cache_fraction,)))
 

@@ -18,8 +18,8 @@ __all__ = ["PatternKind", "TilePattern", "check_pattern"]
 class PatternKind(StrEnum):
     """What the tiles cover.
 
-    ``MATRIX``: the constant matrix ``[K, N]`` of a product; elements outside the tiles are zero.
-    ``SCORES``: the scores ``[queries, keys]`` of attention; scores outside are −∞.
+    * ``MATRIX``: the constant matrix ``[K, N]`` of a product; elements outside the tiles are zero.
+    * ``SCORES``: the scores ``[queries, keys]`` of attention; scores outside the tiles are −∞.
     """
 
     MATRIX = "matrix"
@@ -51,7 +51,7 @@ class TilePattern:
         return f"{self.value}_tiles"
 
     def mask(self, rows: int, columns: int) -> npt.NDArray[np.bool_]:
-        """Return where a matrix ``[K, N]`` or scores ``[S, T]`` of these extents are kept."""
+        """Return a mask of this shape, true in the tiles of the matrix or scores."""
         kept = np.zeros((rows, columns), np.bool_)
         m, n, _ = self.tiles.tile
         for t in self.tiles:
@@ -67,10 +67,10 @@ def check_pattern(
 ) -> Shape:
     """Return the tile size of a pattern for a matrix ``[K, N]`` or scores.
 
-    ``rows`` and ``columns`` are None if they are not known.
-    A size of one element, the builder's default, stands for equal tiles that fill the extent.
-    Raises GraphError for tiles outside the grid or extents, for overlapping tiles, and for a grid
-    that does not fit.
+    ``rows`` and ``columns`` are the extents of the matrix or scores, None if unknown.  A tile size
+    of one element, the builder's default, stands for equal tiles that fill the extent.  Raises
+    GraphError for tiles outside the grid or extents, for overlapping tiles, and for a grid that
+    does not fit.
     """
     grid_m, grid_n = tiles.grid
     m, n, k = tiles.tile

@@ -142,7 +142,10 @@ class AccessMap:
         tile: Mapping[str, tuple[int, int]],
         bindings: Mapping[str, int] | None = None,
     ) -> tuple[tuple[int, int], ...]:
-        """Return the (start, stop) a tile touches per dimension; axes not given are whole."""
+        """Return the range (start, stop) of each dimension that a tile touches.
+
+        ``tile`` gives ranges of axes; the tile covers axes that are not given as a whole.
+        """
         bound = self.bind(space, bindings or {})
         ranges = [
             tile.get(n, (0, e)) for n, e in zip(space.names, bound.extents.tolist(), strict=True)
@@ -244,7 +247,7 @@ class BoundAccess:
         return order, mixed_radix_digits(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
 
     def touched(self, starts: Ints, stops: Ints) -> Ints:
-        """Return how many elements each tile touches: its box, or fewer if indices are data."""
+        """Return how many elements each tile touches; at most its box if data select them."""
         lo, hi = self.box(starts, stops)
         sizes = hi - lo
         for d, axes in self.indirect:
@@ -254,7 +257,10 @@ class BoundAccess:
 
 
 def mixed_radix_digits(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
-    """Return the range of each mixed-radix digit of numbers in ``[lo, hi)``, outermost first."""
+    """Return the ranges that the digits of mixed-radix numbers in ``[lo, hi)`` have.
+
+    ``extents`` are the radices, outermost first.
+    """
     last, same = np.maximum(hi - 1, lo), np.ones(np.shape(lo), bool)
     stride, digits = int(extents.prod()), []
     for extent in extents.tolist():
@@ -267,7 +273,7 @@ def mixed_radix_digits(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
 
 
 def mixed_radix_numbers(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
-    """Return the range of mixed-radix numbers whose digits are in a box ``[..., axes]``."""
+    """Return the range of mixed-radix numbers that have their digits in a box ``[..., axes]``."""
     strides = np.append(np.cumprod(extents[:0:-1])[::-1], 1)[: len(extents)]
     lo, hi = starts @ strides, (stops - 1) @ strides + 1
     return lo, np.where((stops <= starts).any(-1), lo, hi)

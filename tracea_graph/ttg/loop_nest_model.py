@@ -123,7 +123,7 @@ class BoundModel:
         return b, m, n, k
 
     def box_flops(self, starts: Ints, stops: Ints) -> Floats:
-        """Return the operations of boxes of points ``[tiles, axes]``, as ``[tiles]``."""
+        """Return the operations ``[tiles]`` in boxes of points ``[tiles, axes]``."""
         names, sizes = self.model.space.names, (stops - starts).astype(np.float64)
         total = np.zeros(len(starts))
         for work in self.model.work:
@@ -131,9 +131,9 @@ class BoundModel:
         return total
 
     def tile_flops(self, tiles: Tiles) -> Floats:
-        """Return the operations of flat tiles ``[tiles]``, which add up to those of the region.
+        """Return the operations of flat tiles ``[tiles]``; the sum over all tiles is the region's.
 
-        Work outside the reductions (an epilogue) counts for the tile that ends them.
+        Work outside the reductions (an epilogue) counts for the tile that ends the reductions.
         """
         model, depth = self.model, int(self.extents[self.groups[3]].prod())
         sizes = dict(zip(model.space.names, self.extents.astype(np.float64), strict=True))

@@ -58,16 +58,16 @@ class MemoryLevel:
 
 
 def innermost_level(size: float, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
-    """Return the innermost level that keeps ``size`` bytes until they are read again, or None."""
+    """Return the innermost level in which ``size`` bytes stay until they are read, or None."""
     return next((level for level in levels if size * level.parts <= level.bytes), None)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorStream:
-    """The boxes of one tensor in launch order: their bytes, and how long ago each was last used.
+    """The boxes of one tensor that tiles touch, in launch order, with their bytes.
 
-    ``age`` counts tiles (1: the previous tile) and is :data:`NEVER` for the first use; ``last`` is
-    true if a box is not used again.
+    ``age`` is the number of tiles since the box was last used (1: by the previous tile), or
+    :data:`NEVER` for the first use; ``last`` is true if the box is not used again.
     """
 
     value: str
@@ -98,7 +98,7 @@ class TensorStream:
 
     @property
     def distinct(self) -> float:
-        """Bytes of all boxes, each counted once."""
+        """Bytes of all distinct boxes."""
         return float(self.bytes[self.age == NEVER].sum())
 
     def gaps(self) -> tuple[Ints, Floats]:
@@ -124,7 +124,7 @@ class TileTraffic:
 
     @property
     def footprint(self) -> float:
-        """Bytes of the largest tile, including everything it touches."""
+        """Bytes that the largest tile touches, intermediate values included."""
         total = self.resident + sum(s.bytes for s in self.streams)
         return float(total.max(initial=0.0))
 
@@ -198,7 +198,7 @@ class StagedRegions:
         return sum(stream.moved(NEVER - 1) for stream in walk.streams)
 
     def flops(self, level: MemoryLevel) -> float:
-        """Return the operations, counting a producer once per tile that needs it."""
+        """Return the operations; a producer tile counts once for each tile that needs it."""
         return self._walk(level).flops
 
     def intensity(self, level: MemoryLevel) -> float:

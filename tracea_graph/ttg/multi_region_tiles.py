@@ -38,10 +38,10 @@ Records = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class TileDependence:
-    """Producer tiles that each consumer tile waits for.
+    """The producer tiles that each tile of a consumer waits for.
 
-    ``rectangles`` of the producer's grid have dtype ``DEPENDENCE``; ``producer`` and ``consumer``
-    are indices of regions.
+    ``rectangles``, of dtype ``DEPENDENCE``, are rectangles of the producer's grid.  ``producer``
+    and ``consumer`` are indices of regions.
     """
 
     value: str
@@ -167,7 +167,7 @@ class RegionTiles:
         return tuple(found)
 
     def to_networkx(self) -> nx.MultiDiGraph:
-        """Return a graph of tiles with region and metadata, and of edges with their kind."""
+        """Return a graph of tiles, with region and metadata; its edges have a kind."""
         view = nx.MultiDiGraph()
         for tile in range(len(self)):
             view.add_node(tile, region=self.region_of(tile), **vars(self[tile]))
@@ -188,9 +188,9 @@ def tile_regions(
 ) -> RegionTiles:
     """Return the tiles of some regions and their dependences.
 
-    ``tiles`` maps region ids to their tile (m, n, k); other regions are one tile.  Raises
-    GraphError for an unknown region or order, and for a symbol that has no binding here or in the
-    graph.
+    ``tiles`` maps region ids to tile sizes (m, n, k); each other region is one tile.  Raises
+    GraphError for an unknown region or order, and for a symbol that neither ``bindings`` nor the
+    graph binds.
     """
     bindings = {**graph.bindings, **bindings}
     chosen, members = tiles or {}, graph.in_order(regions)

@@ -22,9 +22,9 @@ __all__ = ["PartitionRules", "partition_from"]
 class PartitionRules:
     """Predicates and limits of the partitioner.
 
-    ``steps`` returns how many steps a region would become, 0 if it cannot be a member; ``anchor``
-    selects regions that are worth a program; ``may_end`` those that should join after the last
-    anchor.
+    * ``steps``: returns how many steps of a program a region would become, 0 if it cannot join;
+    * ``anchor``: whether a region is worth a program;
+    * ``may_end``: whether a region that follows the last anchor should join.
     """
 
     steps: Callable[[Region], int]

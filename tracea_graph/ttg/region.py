@@ -54,7 +54,7 @@ class Region:
 
 @dataclass(frozen=True)
 class ValueUse:
-    """One operand that reads a value; ``operand`` is −1 for a subgraph's capture."""
+    """One operand that reads a value; ``operand`` is −1 if a subgraph captures the value."""
 
     region: Region
     operand: int

@@ -63,7 +63,7 @@ because the level's other contents and the effect of prefetching are unknown."""
 
 @dataclass(frozen=True)
 class RowReuse:
-    """How often a kernel passes over the rows it reads, and how many rows it processes at once."""
+    """How often a kernel passes over its input rows, and how many rows it processes at once."""
 
     passes: int = 1
     granularity: int = 1
@@ -92,7 +92,7 @@ class RowTiling:
 
     @property
     def gain(self) -> float:
-        """Saved bytes minus the exposed part of streamed bytes and the cost of calls."""
+        """Saved bytes, minus the exposed streamed bytes, minus the calls' cost as bytes."""
         return (
             self.saved
             - _EXPOSED * self.streamed

@@ -82,7 +82,7 @@ def data_edges(producer: TileSet, consumer: TileSet, value: str) -> Records:
 
 
 def dependence_kind(needs: Records, producer: TileSet) -> str:
-    """Classify dependences as ``one-to-one``, ``row``, ``column``, ``all``, or else ``halo``."""
+    """Classify dependences: ``none``, ``one-to-one``, ``row``, ``column``, ``all`` or ``halo``."""
     if not len(needs):
         return "none"
     rows, columns = needs["m_stop"] - needs["m_start"], needs["n_stop"] - needs["n_start"]

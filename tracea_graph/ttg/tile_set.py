@@ -66,7 +66,7 @@ class EdgeKind(IntEnum):
 
 
 class TileReuse(IntFlag):
-    """What a tile shares with the previous tile: rows of A, columns of B, the accumulator."""
+    """What a tile shares with the tile launched before it: rows of A, columns of B, the result."""
 
     ROWS = 1
     COLUMNS = 2
@@ -88,7 +88,7 @@ class TileMetadata:
 class TileSet:
     """The tiles of one region.
 
-    ``grid`` is rows times columns of tiles, with the rows of all ``batch`` problems concatenated;
+    ``grid`` is the number of tile rows, over all ``batch`` problems, and of tile columns.
     ``tile`` is the size of a full tile (m, n, k) in elements.  ``model`` is None for hand-built
     tiles.  ``data`` are DATA edges between tiles of this set.
     """
@@ -114,12 +114,12 @@ class TileSet:
 
     @property
     def l1_map(self) -> Ids:
-        """Map from linear block id to tile id."""
+        """L1 map: the tile id for each linear block id."""
         return self.order
 
     @property
     def l2_table(self) -> Records:
-        """Map from tile id to metadata, dtype :data:`TILE`."""
+        """L2 table: the metadata of each tile id, dtype :data:`TILE`."""
         return self.table
 
     @property
@@ -183,7 +183,10 @@ class TileSet:
         return hints
 
     def skipping(self, skip: npt.NDArray[np.bool_], order: str = "row-major") -> TileSet:
-        """Return the tiles, inactive where ``skip`` (``[tiles]`` or grid-shaped) is true."""
+        """Return these tiles, of which those where ``skip`` is true are inactive.
+
+        ``skip`` has the shape ``[tiles]`` or that of the grid.
+        """
         if skip.shape == self.grid:
             skip = skip[self.table["region_m"], self.table["region_n"]]
         if skip.shape != self.table.shape:
@@ -237,7 +240,7 @@ class TileSet:
         return self.model
 
     def to_networkx(self) -> nx.MultiDiGraph:
-        """Return nodes with metadata and launch position, and edges with their kind."""
+        """Return a graph: nodes have metadata and launch position, edges have a kind."""
         position = np.full(len(self), -1)
         position[self.order] = np.arange(len(self.order))
         view = nx.MultiDiGraph()
@@ -267,7 +270,7 @@ def expand_tiles(model: BoundModel, tile: Shape = (0, 0, 0), order: str = "row-m
 def dense_tiles(problem: tuple[int, int, int, int], tile: Shape = (0, 0, 0)) -> TileSet:
     """Return all tiles of a problem (batch, m, n, k), row-major; see :func:`expand_tiles`.
 
-    A tile's id is its place in the grid ``[batch · rows, columns, slices of k]``.
+    A tile's id is its flat index in the grid ``[batch · rows, columns, slices of k]``.
     """
     batch, m, n, k = problem
     if min(tile) < 0:
