@@ -119,6 +119,12 @@ def conv_integer_cases() -> tuple[Case, ...]:
         ),
         conv_case("depthwise_5x5", (1, 9, 7, 100), 100, window(5, 5), 100, zero=None),
         conv_case("depthwise_2x2", (1, 4, 5, 7), 7, window(2, 2, dilations=2), 7, DType.I8),
+        conv_case("depthwise_wide", (1, 3, 75, 16), 16, window(3, 3), 16),
+        conv_case(
+            "depthwise_wide_strided", (2, 7, 71, 8), 8,
+            window(3, 3, strides=2, dilations=2, pads=(0, 1, 2, 5)), 8,
+        ),
+        conv_case("depthwise_bare", (1, 5, 40, 8), 8, window(3, 3, pads=(0, 0, 0, 0)), 8),
         conv_case("depthwise_line", (2, 31, 24), 24, window(9), 24),
         conv_case("depthwise_zeros", (1, 5, 5, 20), 20, window(3, 3), 20, own=True),
         conv_case("depthwise_chain", (1, 9, 7, 80), 80, window(3, 3), 80, chain=RESIDUAL),

@@ -23,33 +23,68 @@ struct ConvNhwcJob {
   bool depthwise;   // a filter for each channel
 };
 
-// Addresses of the taps of window `at`, fours of them; those outside x and past the last one are
-// `padding`.
-inline void find_taps(const ConvNhwcJob& job, int64_t at, const uint8_t* padding,
-                      const uint8_t** taps) {
-  const int64_t col = at % job.columns, row = at / job.columns % job.rows;
-  const char* x = job.x + at / job.columns / job.rows * job.image;
-  const int64_t x_col = col * job.strides[1] - job.left, x_row = row * job.strides[0] - job.top;
+// Where a window lies among those of all images.
+struct WindowPlace {
+  int64_t image, row, col;
+};
+
+inline WindowPlace window_at(const ConvNhwcJob& job, int64_t at) {
+  return {at / job.columns / job.rows, at / job.columns % job.rows, at % job.columns};
+}
+
+inline void to_next_window(const ConvNhwcJob& job, WindowPlace& at) {
+  if (++at.col < job.columns) return;
+  at.col = 0;
+  if (++at.row == job.rows) at.row = 0, ++at.image;
+}
+
+// Does the window of which the first tap lies at (x_row, x_col) lie in the image?
+inline bool is_inside(const ConvNhwcJob& job, int64_t x_row, int64_t x_col) {
   const int64_t tall = (job.kernel[0] - 1) * job.dilations[0];
-  const int64_t wide = (job.kernel[1] - 1) * job.dilations[1], all = job.kernel[0] * job.kernel[1];
-  if (x_row >= 0 && x_col >= 0 && x_row + tall < job.height && x_col + wide < job.width) {
-    const uint8_t* first = reinterpret_cast<const uint8_t*>(x + x_row * job.line + x_col * job.pixel);
-    const int64_t step = job.dilations[1] * job.pixel;
-    for (int64_t t = 0; t < job.kernel[0]; ++t, first += job.dilations[0] * job.line)
-      for (int64_t s = 0; s < job.kernel[1]; ++s) *taps++ = first + s * step;
-    for (int64_t t = all; t % 4; ++t) *taps++ = padding;
-    return;
-  }
+  const int64_t wide = (job.kernel[1] - 1) * job.dilations[1];
+  return x_row >= 0 && x_col >= 0 && x_row + tall < job.height && x_col + wide < job.width;
+}
+
+// Addresses of the taps of a window, fours of them; those outside x and past the last one are
+// `padding`.  True if none is outside.
+inline bool find_taps(const ConvNhwcJob& job, const WindowPlace& at, const uint8_t* padding,
+                      const uint8_t** taps) {
+  const char* x = job.x + at.image * job.image;
+  const int64_t x_col = at.col * job.strides[1] - job.left;
+  const int64_t x_row = at.row * job.strides[0] - job.top;
+  const bool whole = is_inside(job, x_row, x_col);
   for (int64_t t = 0; t < job.kernel[0]; ++t) {
     const int64_t y = x_row + t * job.dilations[0];
     for (int64_t s = 0; s < job.kernel[1]; ++s) {
       const int64_t z = x_col + s * job.dilations[1];
-      const bool inside = y >= 0 && y < job.height && z >= 0 && z < job.width;
+      const bool inside = whole || (y >= 0 && y < job.height && z >= 0 && z < job.width);
       *taps++ = inside ? reinterpret_cast<const uint8_t*>(x + y * job.line + z * job.pixel)
                        : padding;
     }
   }
-  for (int64_t t = all; t % 4; ++t) *taps++ = padding;
+  for (int64_t t = job.kernel[0] * job.kernel[1]; t % 4; ++t) *taps++ = padding;
+  return whole;
+}
+
+// The taps of windows from `at` on, which moves behind them.  Those of a window in the image are the
+// ones of the window before it in the same row, moved.
+inline void find_all_taps(const ConvNhwcJob& job, WindowPlace& at, int64_t windows,
+                          const uint8_t* padding, const uint8_t** taps) {
+  const int64_t all = job.kernel[0] * job.kernel[1], step = job.strides[1] * job.pixel;
+  // The last column whose windows reach no farther right than the image.
+  const int64_t reach = job.width - 1 - (job.kernel[1] - 1) * job.dilations[1] + job.left;
+  const int64_t last = reach < 0 ? -1 : reach / job.strides[1];
+  bool inside = false;  // the window before
+  for (int64_t p = 0; p < windows; ++p, taps += job.row_bytes) {
+    if (inside && at.col > 0 && at.col <= last) {
+      const uint8_t* const* before = taps - job.row_bytes;
+      for (int64_t t = 0; t < all; ++t) taps[t] = before[t] + step;
+      for (int64_t t = all; t < job.row_bytes; ++t) taps[t] = padding;
+    } else {
+      inside = find_taps(job, at, padding, taps);
+    }
+    to_next_window(job, at);
+  }
 }
 
 // What a task needs: the padding of all channels, and addresses.
@@ -88,10 +123,10 @@ inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, int64_t 
   uint8_t* padding = reinterpret_cast<uint8_t*>(memory);
   memset(padding, job.padding, static_cast<size_t>(job.channels));
   const uint8_t** taps = reinterpret_cast<const uint8_t**>(memory + padding_bytes(job));
+  WindowPlace at = window_at(job, first);
   for (int64_t row = first; row < end; row += kTapPixels) {
     const int64_t pixels = min(kTapPixels, end - row);
-    for (int64_t p = 0; p < pixels; ++p)
-      find_taps(job, row + p, padding, taps + p * job.row_bytes);
+    find_all_taps(job, at, pixels, padding, taps);
     depthwise_pixels(job, item, row, pixels, taps);
   }
 }
