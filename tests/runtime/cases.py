@@ -620,6 +620,8 @@ def _uncut_cases() -> tuple[Case, ...]:
         staged("staged_turned", ADD, (300, 70), (1, 0), (0, 1), (0, 1)),
         staged("staged_channels", ADD, (2, 30, 9, 13), (0, 2, 3, 1), (0, 1, 2, 3), (0, 1, 2, 3)),
         staged("staged_all", ADD, (3, 50, 70), (2, 0, 1), (1, 2, 0), (0, 1, 2)),
+        staged("staged_colors", ADD, (2, 9, 50, 3), (0, 3, 1, 2), (0, 3, 1, 2), (0, 1, 2, 3)),
+        staged("staged_color_rows", ADD, (90, 4), (1, 0), (1, 0), (0, 1)),
         staged("staged_halves", ADD, (7, 50), (0, -2), (0, 1), (0, 1)),
         staged("staged_wide", ADD, (2, 5000), (1, 0), (0, 1), (0, 1)),
         masked(),

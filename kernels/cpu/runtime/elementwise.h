@@ -17,6 +17,7 @@ namespace tracea {
 
 constexpr int kMaxChainViews = TRACEA_MAX_OPERANDS + TRACEA_MAX_RESULTS;
 constexpr int64_t kStage = 1024, kStageRows = 16;  // elements of a staged tile, and its most rows
+constexpr int64_t kFewColumns = 16;  // up to so many leave vectors partly empty
 
 struct ElementwiseJob {
   tracea_chain_fn chain;
@@ -57,6 +58,36 @@ inline void fold_axes(ElementwiseJob& job, const TensorView* views, int32_t rank
     job.rank += !joins;
     job.dims[job.rank - 1] = joins ? job.dims[job.rank - 1] * dim : dim;
     for (int32_t v = 0; v < job.views; ++v) job.strides[job.rank - 1][v] = views[v].strides[axis];
+  }
+}
+
+inline void swap(int64_t& a, int64_t& b) {
+  const int64_t was = a;
+  a = b, b = was;
+}
+
+// Can an axis be the columns in place of the innermost, with only results staged?
+inline bool suits_columns(const ElementwiseJob& job, int32_t axis) {
+  for (int32_t v = 0; v < job.views; ++v) {
+    if (kind_of(job, v) != TRACEA_FULL) {
+      if (job.strides[axis][v] || job.strides[job.rank - 1][v]) return false;
+    } else if (v < job.type->operands && job.strides[axis][v] != 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Makes a longer axis, along which all operands lie, the innermost if that has few elements: colors
+// of an image, say, whose results have them last.
+inline void lengthen_columns(ElementwiseJob& job) {
+  const int32_t last = job.rank - 1;
+  if (last < 1 || !job.copy || job.dims[last] >= kFewColumns) return;
+  int32_t axis = 0;
+  while (axis < last && (job.dims[axis] < kFewColumns || !suits_columns(job, axis))) ++axis;
+  for (; axis < last; ++axis) {
+    swap(job.dims[axis], job.dims[axis + 1]);
+    for (int32_t v = 0; v < job.views; ++v) swap(job.strides[axis][v], job.strides[axis + 1][v]);
   }
 }
 
@@ -205,6 +236,7 @@ inline bool apply_chain(Run& run, int32_t chain, const TensorView* boxes, int32_
     job.size[v] = element_size(result < 0 ? job.type->type[v] : job.type->result[result]);
   }
   fold_axes(job, boxes, rank);
+  lengthen_columns(job);
   choose_columns(job);
   choose_rows(job);
   return run.parallel(divide_work(run, job), elementwise_task, &job);
