@@ -20,8 +20,8 @@ from tracea_graph.ops.attention import LOWEST
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-LARGEST_HEAD = 256
-"""Maximum head size that a warp holds in registers."""
+LARGEST_HEAD = 1024
+"""Maximum head size, of whose results each lane holds a 32nd in registers."""
 
 
 def _y_type(call: Call) -> DType:

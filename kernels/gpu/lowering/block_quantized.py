@@ -11,6 +11,7 @@ from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, 
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.block_quantized import LARGEST as LARGEST_OF_BLOCK
@@ -127,8 +128,7 @@ def _windows(w: GpuProgramWriter, layout: BlockQuantized, codes: Value) -> Value
 def _largest(w: GpuProgramWriter, rows: Sequence[Value], chain: Chain) -> Value:
     """Write the largest magnitude of each row of a matrix, ``[M]``, in float32."""
     found = w.temp(DType.F32, rows[0].shape[:1])
-    w.call("reduce", "f32", x=[v.view for v in rows], y=found.view, kind="max", mean=False,
-           chain=w.typed(chain, rows, [found]))  # fmt: skip
+    rows_call(w, "reduce", rows, chain, found, kind="max", mean=False)
     return found
 
 

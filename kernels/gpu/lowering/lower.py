@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed_size, product
+from tracea_graph.kernels.gpu.lowering.attention import lower_attention
 from tracea_graph.kernels.gpu.lowering.block_quantized import (
     lower_quantize_rows,
     lower_quantized_embedding,
@@ -28,7 +29,7 @@ from tracea_graph.kernels.gpu.lowering.integers import (
     lower_dynamic_quantize,
 )
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
-from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_attention, lower_gemm, lower_matmul
+from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
 from tracea_graph.kernels.gpu.lowering.norm_folding import drop_unread_norms
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent

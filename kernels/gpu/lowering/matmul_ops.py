@@ -25,16 +25,15 @@ from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE
 from tracea_graph.kernels.program import View
-from tracea_graph.kernels.program_writer import LackingError, Shape, Value
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import IndexMap, ViewMove
+from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
-__all__ = ["lower_attention", "lower_gemm", "lower_matmul", "product_call"]
+__all__ = ["lower_gemm", "lower_matmul", "product_call"]
 
 
 def product_type(w: GpuProgramWriter, dtype: DType) -> DType:
@@ -293,71 +292,3 @@ def _flat(left: Value, right: Value, others: Sequence[Value]) -> list[Value]:
                    right.view.offset)  # fmt: skip
         return [tall[0], replace(right, view=own), *tall[1:]]
     return [left, right, *others]
-
-
-# ---- attention -------------------------------------------------------------------------------
-
-
-def lower_attention(
-    w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
-) -> list[Value]:
-    specs = [TensorSpec(v.dtype, v.shape) for v in operands]
-    (spec,) = p.infer(specs)
-    batch, queries = p.extents(0, specs[0])
-    keys = p.extents(1, specs[1])[1]
-    y = targets[0] or w.number(spec.shape or ())
-    sizes = (p.head, p.head, p.head_v)
-    q, k, v = (
-        _heads(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i]) for i in range(3)
-    )
-    out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
-    mask, kind = None, p.mask
-    if p.tiles is not None:
-        raise LackingError("GPU attention kernels do not support tiles set by hand")
-    if kind != "none":
-        full: Shape = (batch, p.heads, queries, keys)
-        held = operands[3]
-        held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
-        mask = held.stretched(full).view
-    positions = operands[3].view if p.causal == "placed" else None
-    left, right = p.reach
-    fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
-    fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= 128
-    dtype = w.narrow
-    q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
-    if fast:
-        if y.dtype is not dtype:
-            y2 = w.number(spec.shape or ())
-            out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
-        w.call(
-            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, y=out.view,
-            mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, scale=p.scale, fill=p.fill,
-            softcap=p.softcap,
-        )  # fmt: skip
-        return [y2 if y.dtype is not dtype else y]
-    if max(p.head, p.head_v) > 256:
-        raise LackingError("GPU attention kernels support head sizes up to 256")
-    w.call(
-        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
-        positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,
-        window_left=left, window_right=right, global_keys=p.global_keys,
-        scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
-    )  # fmt: skip
-    return [y]
-
-
-def _heads(
-    w: GpuProgramWriter, value: Value, layout: str, count: int, size: int, first: int
-) -> Value:
-    """View a tensor as ``[B, H, rows, size]``."""
-    if layout == "rows":
-        part = value.part(2, first, count * size)
-        return w.through(
-            part,
-            IndexMap(
-                (ViewMove("reshape", (0, 0, count, size)), ViewMove("transpose", (0, 2, 1, 3)))
-            ),
-        )
-    if layout == "split":
-        return value.transposed((0, 2, 1, 3))
-    return value.transposed((0, 1, 3, 2)) if layout == "transposed" else value

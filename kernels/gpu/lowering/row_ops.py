@@ -33,6 +33,7 @@ __all__ = [
     "lower_take",
     "lower_top_k",
     "norm_call",
+    "rows_call",
 ]  # fmt: skip
 
 _MOST_AXES = 4
@@ -172,11 +173,11 @@ def lower_softmax(
     back = [order.index(a) for a in range(len(full))]
     (target,) = targets
     y = target if target and p.axis == -1 else w.number(transposed)
-    _rows_call(w, "softmax", data, chain, y.flat(len(full) - 1, 1), log=p.log)
+    rows_call(w, "softmax", data, chain, y.flat(len(full) - 1, 1), log=p.log)
     return [y if p.axis == -1 else y.transposed(back)]
 
 
-def _rows_call(
+def rows_call(
     w: GpuProgramWriter,
     op: str,
     data: Sequence[Value],
@@ -184,6 +185,7 @@ def _rows_call(
     y: Value,
     **more: object,
 ) -> None:
+    """Write a softmax or reduction of matrices' rows, or of those that a chain computes."""
     if chain is not None or data[0].dtype is not y.dtype:
         made = w.typed(chain or IDENTITY, data, [Value(y.view, DType.F32)])
         more["chain"] = made
@@ -205,7 +207,7 @@ def lower_reduce(
         _log_sum_exp(w, p.prologue, data, full, gone, y)
     else:
         seen, chain, _ = _in_rows(w, p.prologue, data, full, gone)
-        _rows_call(
+        rows_call(
             w, "reduce", seen, chain, y.flat(len(kept)), kind=FOLDS[p.kind],
             mean=p.kind == "mean",
         )  # fmt: skip
@@ -259,9 +261,9 @@ def _log_sum_exp(
         x = w.temp(DType.F32, seen[0].shape)
         w.chain(chain, seen, [x])
         seen = [x]
-    _rows_call(w, "reduce", seen, None, most, kind="max", mean=False)
+    rows_call(w, "reduce", seen, None, most, kind="max", mean=False)
     column = Value(View(most.view.buffer, seen[0].shape, (1, 0)), DType.F32)
-    _rows_call(w, "reduce", [*seen, column], SHIFTED_EXP, total, kind="sum", mean=False)
+    rows_call(w, "reduce", [*seen, column], SHIFTED_EXP, total, kind="sum", mean=False)
     w.chain(LOG_OF_SUM, [total, most], [y.flat(len(y.shape))])
 
 

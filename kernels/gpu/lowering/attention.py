@@ -1,0 +1,184 @@
+"""Lower attention: to a kernel, or with wide heads to two matmuls and a softmax.
+
+The kernels of attention hold a head's row in registers.  With wide heads the scores are a small
+part of the work, and writing them costs less than multiplying without tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
+from tracea_graph.kernels.gpu.families import attention, attention_rows
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import LackingError, Shape, Value
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.index_map import IndexMap, ViewMove
+
+__all__ = ["lower_attention"]
+
+_NARROW_F32, _LEAST_QUERIES = 256, 16
+"""Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
+matmul.
+"""
+
+
+def lower_attention(
+    w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    specs = [TensorSpec(v.dtype, v.shape) for v in operands]
+    (spec,) = p.infer(specs)
+    batch, queries = p.extents(0, specs[0])
+    keys = p.extents(1, specs[1])[1]
+    y = targets[0] or w.number(spec.shape or ())
+    sizes = (p.head, p.head, p.head_v)
+    q, k, v = (
+        _heads(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i]) for i in range(3)
+    )
+    out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    mask, kind = None, p.mask
+    if p.tiles is not None:
+        raise LackingError("GPU attention kernels do not support tiles set by hand")
+    if kind != "none":
+        full: Shape = (batch, p.heads, queries, keys)
+        held = operands[3]
+        held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
+        mask = held.stretched(full).view
+    positions = operands[3].view if p.causal == "placed" else None
+    left, right = p.reach
+    fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
+    fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= attention.LARGEST_HEAD
+    dtype = w.narrow
+    q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
+    if fast:
+        if y.dtype is not dtype:
+            y2 = w.number(spec.shape or ())
+            out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
+        w.call(
+            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, y=out.view,
+            mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, scale=p.scale, fill=p.fill,
+            softcap=p.softcap,
+        )  # fmt: skip
+        return [y2 if y.dtype is not dtype else y]
+    if _suits_matmuls(w, p, queries, keys):
+        _attend_by_matmuls(w, p, q, k, v, Value(mask, held.dtype) if mask else None, out)
+        return [y]
+    if max(p.head, p.head_v) > attention_rows.LARGEST_HEAD:
+        most = attention_rows.LARGEST_HEAD
+        raise LackingError(f"GPU attention kernels support head sizes up to {most}")
+    w.call(
+        "attention_rows", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask,
+        positions=positions, y=out.view, mask_kind=kind, order=p.causal, zero_rows=p.zero_rows,
+        window_left=left, window_right=right, global_keys=p.global_keys,
+        scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
+    )  # fmt: skip
+    return [y]
+
+
+def _heads(
+    w: GpuProgramWriter, value: Value, layout: str, count: int, size: int, first: int
+) -> Value:
+    """View a tensor as ``[B, H, rows, size]``."""
+    if layout == "rows":
+        part = value.part(2, first, count * size)
+        return w.through(
+            part,
+            IndexMap(
+                (ViewMove("reshape", (0, 0, count, size)), ViewMove("transpose", (0, 2, 1, 3)))
+            ),
+        )
+    if layout == "split":
+        return value.transposed((0, 2, 1, 3))
+    return value.transposed((0, 1, 3, 2)) if layout == "transposed" else value
+
+
+# ---- wide heads ------------------------------------------------------------------------------
+
+
+def _suits_matmuls(w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent) -> bool:
+    """Whether matmuls and a softmax compute an attention, and sooner than its kernels do."""
+    likely, narrow = (
+        w.about(queries),
+        attention.LARGEST_HEAD if w.narrow in HALVES else _NARROW_F32,
+    )
+    if max(p.head, p.head_v) <= narrow or p.zero_rows != "none" or p.window:
+        return False
+    if p.causal == "placed" or (p.causal == "bottom" and _first_place(queries, keys) is None):
+        return False
+    return likely is None or likely >= _LEAST_QUERIES
+
+
+def _first_place(queries: Extent, keys: Extent) -> int | None:
+    """Return the key that the first query sees last in order "bottom"; None if it is symbolic."""
+    first = combine("sub", keys, queries)
+    return first if isinstance(first, int) else None
+
+
+def _attend_by_matmuls(
+    w: GpuProgramWriter, p: AttentionParams, q: Value, k: Value, v: Value, mask: Value | None,
+    y: Value,
+) -> None:  # fmt: skip
+    """Write an attention over heads: q ``[B, H, S, D]``, mask ``[B, H, S, T]``, and so on."""
+    (batch, _, queries, _), keys = q.shape, k.shape[2]
+    shared = p.heads // p.shared_heads
+    full = (batch, p.shared_heads, shared, queries, keys)
+    q, y, *masks = (_by_group(one, shared) for one in (q, y, *([mask] if mask else [])))
+    k, v = (_by_group(one, 1).stretched((batch, p.shared_heads, shared, *one.shape[2:]))
+            for one in (k, v))  # fmt: skip
+    scores = w.temp(DType.F32, full)
+    chain, inputs = _scored(w, p, masks, (queries, keys))
+    seen = [one.stretched(full) for one in inputs]
+    product_call(w, q, k, "nk", chain, seen, [scores])
+    weights = w.number(full)
+    rows_call(w, "softmax", [scores.flat(4, 1)], None, weights.flat(4, 1), log=False)
+    product_call(w, weights, v, "kn", None, (), [y])
+
+
+def _by_group(value: Value, shared: int) -> Value:
+    """Split the heads into those that share keys, ``[B, heads of k, shared, rows, columns]``."""
+    (batch, heads, *rest), (item, step, *steps) = value.shape, value.view.strides
+    dims = batch, combine("floordiv", heads, shared), shared, *rest
+    strides = item, combine("mul", step, shared), step, *steps
+    return replace(value, view=View(value.view.buffer, dims, strides, value.view.offset))
+
+
+def _scored(
+    w: GpuProgramWriter, p: AttentionParams, masks: Sequence[Value], sides: tuple[Extent, Extent]
+) -> tuple[Chain, list[Value]]:
+    """Return the chain from products to scores, and what else it reads."""
+    causal, inputs = p.causal != "none", list(masks)
+    if causal:
+        queries, keys = sides
+        start = 0 if p.causal == "top" else _first_place(queries, keys) or 0
+        places = _ramp(w, queries, start).transposed((1, 0)), _ramp(w, keys, 0)
+        inputs += (one.stretched(sides) for one in places)
+    steps, count = list[Step](), 1 + len(inputs)
+
+    def add(op: str, *args: int | float) -> int:
+        steps.append(Step(op, args))
+        return count + len(steps) - 1
+
+    last = add("mul", 0, p.scale)
+    if p.softcap:
+        last = add("mul", add("tanh", add("div", last, p.softcap)), p.softcap)
+    if causal:
+        last = add("where", add("less", count - 2, count - 1), p.fill, last)
+    if p.mask == "add":
+        last = add("add", last, 1)
+    elif p.mask == "bool":
+        last = add("where", 1, last, p.fill)
+    types = (DType.F32, *(one.dtype for one in inputs))
+    return Chain((FULL,) * count, tuple(steps), (last,), types), inputs
+
+
+def _ramp(w: GpuProgramWriter, count: Extent, start: int) -> Value:
+    """Write the numbers from ``start`` on, ``[1, count]``, in float32."""
+    made = w.temp(DType.F32, (1, count))
+    w.call("iota", y=made.view, y_type="f32", start=float(start), steps=(0.0, 1.0))
+    return made

@@ -1,0 +1,70 @@
+"""Attention with wide heads on GPUs: programs in the host dialect, against NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernels.gpu.cases import TOLERANCE
+from tests.kernels.gpu.machine import Array
+from tests.kernels.gpu.programs import program_of, run_program
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ops.attention import AttentionParams
+
+pytestmark = pytest.mark.compiler
+HEADS = ("heads",) * 4
+PLAIN = AttentionParams(2, 160, 136, 0.08, layouts=HEADS)
+CASES = {
+    "plain": PLAIN,
+    "causal": replace(PLAIN, causal="top", softcap=3.0),
+    "last query sees all": replace(PLAIN, causal="bottom", fill=-1e9),
+    "added mask": replace(PLAIN, mask="add"),
+    "boolean mask": replace(PLAIN, mask="bool", kv_heads=1, fill=-1e4),
+}
+"""Attention by matmuls in fp16."""
+
+
+def compare(params: AttentionParams, narrow: DType, queries: int = 20, keys: int = 23) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [
+        (2, params.heads, queries, params.head), (2, params.shared_heads, keys, params.head),
+        (2, params.shared_heads, keys, params.head_v),
+    ]  # fmt: skip
+    arrays: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    if params.mask == "add":
+        arrays.append(rng.standard_normal((2, 1, queries, keys)).astype(np.float32))
+    elif params.mask == "bool":
+        arrays.append(rng.random((1, 1, queries, keys)) < 0.7)
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    (want,), (got,) = params.reference(wide), run_program(params, arrays, narrow)
+    most = max(3 * TOLERANCE[narrow], 3e-6) * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
+
+
+def ops(params: AttentionParams, narrow: DType) -> list[str]:
+    shapes = [(1, params.heads, "s", params.head), (1, params.heads, "t", params.head),
+              (1, params.heads, "t", params.head_v)]  # fmt: skip
+    specs = [TensorSpec(DType.F32, s) for s in shapes]
+    return [c.op for c in program_of(params, specs, narrow, {"s": 4096, "t": 4096}).calls]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_matmuls_and_a_softmax(name: str) -> None:
+    compare(CASES[name], DType.F16)
+
+
+def test_float32_heads() -> None:
+    compare(replace(PLAIN, head=272, head_v=40), DType.F32)
+
+
+def test_rows_that_may_be_empty_take_a_kernel() -> None:
+    params = replace(PLAIN, head=272, head_v=288, mask="bool", zero_rows="masked")
+    compare(params, DType.F32, queries=3, keys=5)
+
+
+def test_calls() -> None:
+    assert ops(PLAIN, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
+    assert ops(PLAIN, DType.F32) == ["attention_rows"]
+    assert ops(replace(PLAIN, causal="bottom"), DType.F16)[-1] == "attention_rows"
