@@ -100,6 +100,7 @@ TILES = (
     Tile("gemm", "neon", "fmla", _product("Plain")),
     Tile("gemm", "neon", "fmla", _product("Plain"), in_order=True),
     Tile("conv", "neon", "fmla", _convolution("Plain")),
+    Tile("conv", "neon", "fmla", _convolution("Plain"), in_order=True),
     # two rows and two columns a vector, four steps of k each
     Tile("gemm_bf16", "neonbf16", "bfmmla", _product("Pairs"), turns=1),
     Tile("conv_bf16", "neonbf16", "bfdot", _convolution("Pairs")),
@@ -167,10 +168,9 @@ def _loaded(line: str) -> int:
 
 
 def inner_loop(tile: Tile) -> InnerLoop:
-    """The shortest loop of a tile that holds all its multiplications.
+    """The shortest innermost loop of a tile that holds all its multiplications.
 
-    That for cores in order is the longer of two, both in a loop that prefetches: its vectors are
-    loaded one by one.
+    That for cores in order is the longer of two: its vectors are loaded one by one.
 
     Raises BuildError without zig, ValueError if there is no such loop.
     """
@@ -180,17 +180,13 @@ def inner_loop(tile: Tile) -> InnerLoop:
         if re.search(tile.symbol, name)
         for code in _loops(lines)
         for loop in (InnerLoop(code, tile.multiply),)
-        if len(loop.products) >= tile.products and not (tile.in_order and _prefetches(code))
+        if len(loop.products) >= tile.products
     ]
     if not found:
         raise ValueError(
             f"{tile.kernel} at {tile.level} has no loop of {tile.products} {tile.multiply}"
         )
     return (max if tile.in_order else min)(found, key=lambda loop: len(loop.code))
-
-
-def _prefetches(code: Sequence[str]) -> bool:
-    return any(line.startswith("prfm") for line in code)
 
 
 @cache
@@ -210,11 +206,17 @@ def _functions(kernel: str, level: str) -> list[tuple[str, list[str]]]:
 
 
 def _loops(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The loops of a function that hold no other loop."""
     code = [line for line in lines if line and (_LABEL.match(line) or not line.startswith("."))]
     where = {label[1]: i for i, line in enumerate(code) if (label := _LABEL.match(line))}
-    for i, line in enumerate(code):
-        if (branch := _BRANCH.match(line)) and (begin := where.get(branch[1], i)) < i:
-            yield tuple(line for line in code[begin : i + 1] if not _LABEL.match(line))
+    ends = [
+        (begin, i)
+        for i, line in enumerate(code)
+        if (branch := _BRANCH.match(line)) and (begin := where.get(branch[1], i)) < i
+    ]
+    for begin, end in ends:
+        if not any(begin <= b and e <= end and (b, e) != (begin, end) for b, e in ends):
+            yield tuple(line for line in code[begin : end + 1] if not _LABEL.match(line))
 
 
 def llvm_tool(name: str) -> str | None:

@@ -10,7 +10,7 @@ struct Plain {
   template <class X, class V>
   static INLINE_MEMBER V add(X x, V w, V c) { return fma(x, w, c); }
   //% if vectors_of | default(isa) == "neon"
-  enum { LANES = 1 };  // whether factors may come from lanes
+  enum { LANES = 1, AHEAD = 1 };  // whether factors may come from lanes; for cores in order, too
   static INLINE_MEMBER float input(const float* p) { return broadcast(p); }
   template <class L>
   static INLINE_MEMBER vf add_lane(L, vf x, vf w, vf c) { return fma_lane<L::LANE>(x, w, c); }
@@ -239,6 +239,17 @@ void tile(const tracea_conv_tile* t) {
     const char* x = origin;
     const float* w = weights;
     int64_t row = rows, col = cols, block = blocks, depth = block == 1 ? last : full;
+    //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+    // Cores that run in order want their vectors loaded four channels ahead, across taps as well.
+    constexpr bool AHEAD = STEP::AHEAD && A == 2 && B == 2 && NV == 1;
+    const bool ahead = AHEAD && next == F && (full | last) % 4 == 0 && blocks;
+    vf factors[4], filter[4];
+    if (ahead)
+      UNROLL for (int i = 0; i < 4; i++) {
+        factors[i] = load(i < A ? at(x, s, i) : at(x + second, s, i - A));
+        filter[i] = load(w + i * W);
+      }
+    //% endif
     while (block) {
       const char *a = x, *b = x + second;
       // Inputs of the next block, or of the next tile: 16 or so lines, two every two steps.
@@ -251,6 +262,19 @@ void tile(const tracea_conv_tile* t) {
       const float* tap = w;
       int64_t k = depth;
       //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+      const auto four_ahead = [&](const float* filters, const char* first, const char* other)
+          __attribute__((always_inline)) {
+        UNROLL for (int i = 0; i < 4; i++, soon += pace) __builtin_prefetch(soon, 0, 3);
+        if constexpr (AHEAD)
+          four_steps_ahead(c, factors, filter, tap, PANEL, filters,
+                           [&](int i) { return i < A ? at(first, s, i) : at(other, s, i - A); });
+      };
+      if constexpr (AHEAD)
+        if (ahead) {
+          for (; k > 4; k -= 4, tap += 4 * PANEL)
+            a += 4 * F, b += 4 * F, four_ahead(tap + 4 * PANEL, a, b);
+          k = 0;  // the last four follow once the next tap is known
+        }
       if constexpr (STEP::LANES)
         if (next == F)
           for (; k >= 4; k -= 4) {
@@ -285,6 +309,10 @@ void tile(const tracea_conv_tile* t) {
         row = rows, x += x_block, w += w_block;
         if (--block == 1) depth = last;
       }
+      //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+      if constexpr (AHEAD)
+        if (ahead) block ? four_ahead(w, x, x + second) : four_ahead(tap, a, b);
+      //% endif
     }
 
     //% if dtype == "int16"

@@ -120,7 +120,8 @@ void tile(const tracea_gemm_tile* t) {
         for (; k + 2 * STEP::CHUNK <= t->k; k += STEP::CHUNK) {  // the next chunk is read too
           advance(prefetch);
           for (int s = 0; s < STEP::CHUNK; s += 4, a += 4, row += 4 * stride)
-            four_steps_ahead(c, x, b, row, stride, a + 4, lda);
+            four_steps_ahead(c, x, b, row, stride, row + 4 * stride,
+                             [&](int i) { return a + 4 + i * lda; });
         }
       }
       for (; k + STEP::CHUNK <= t->k; k += STEP::CHUNK) {

@@ -71,29 +71,30 @@ INLINE void fma_in_order(vf x, vf b, vf& c) {
 }
 
 // A step of k for four rows.  `b` has the row of B; the next, at `row`, comes into `next` meanwhile.
-// LAST: so do the next four factors of each row of A, from `a` on.
-template <int LANE, bool LAST = false>
+// LAST: so do the next four factors of each row of A, those of row i from `factors(i)` on.
+template <int LANE, bool LAST = false, class FACTORS>
 INLINE void step_ahead(vf (&c)[4][4], vf (&x)[4], const vf (&b)[4], vf (&next)[4],
-                       const float* row, const float* a, int64_t lda) {
+                       const float* row, const FACTORS& factors) {
   const auto one = [&](auto place) __attribute__((always_inline)) {
     constexpr int I = decltype(place)::LANE;
     load_in_order<4 * I * W>(next[I], row);
     fma_in_order<LANE>(x[I], b[0], c[I][0]), fma_in_order<LANE>(x[I], b[1], c[I][1]);
     fma_in_order<LANE>(x[I], b[2], c[I][2]), fma_in_order<LANE>(x[I], b[3], c[I][3]);
-    if (LAST) load_in_order<0>(x[I], a + I * lda);
+    if (LAST) load_in_order<0>(x[I], factors(I));
   };
   one(Lane<0>()), one(Lane<1>()), one(Lane<2>()), one(Lane<3>());
 }
 
 // Four steps of k for four rows, as cores want it that run instructions in order: a vector is loaded
-// seven products and more before its use.  `b` has the row of B at `row`, and gets the fourth after it.
+// seven products and more before its use.  `b` has the row of B at `row`, and gets that at `after`.
+template <class FACTORS>
 INLINE void four_steps_ahead(vf (&c)[4][4], vf (&x)[4], vf (&b)[4], const float* row,
-                             int64_t b_row, const float* a, int64_t lda) {
+                             int64_t b_row, const float* after, const FACTORS& factors) {
   vf next[4];
-  step_ahead<0>(c, x, b, next, row += b_row, a, lda);
-  step_ahead<1>(c, x, next, b, row += b_row, a, lda);
-  step_ahead<2>(c, x, b, next, row += b_row, a, lda);
-  step_ahead<3, true>(c, x, next, b, row + b_row, a, lda);
+  step_ahead<0>(c, x, b, next, row += b_row, factors);
+  step_ahead<1>(c, x, next, b, row += b_row, factors);
+  step_ahead<2>(c, x, b, next, row + b_row, factors);
+  step_ahead<3, true>(c, x, next, b, after, factors);
 }
 //% else
 INLINE vf broadcast(const float* p) { return set1(*p); }

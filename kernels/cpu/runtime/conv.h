@@ -8,6 +8,7 @@
 #pragma once
 #include "runtime/conv_tiling.h"
 #include "runtime/conv_narrow.h"
+#include "runtime/isa.h"
 
 namespace tracea {
 
@@ -248,7 +249,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const tracea_isa_table& isa = *run.host.isa;
   job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
   job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
-  job.pixels = pairs && !whole ? isa.bf16_pixels : isa.conv_pixels;
+  job.pixels = pairs && !whole ? isa.bf16_pixels : rows_of_tile(isa.conv_pixels);
   job.tap_group = job.pixels > isa.conv_pixels && !split && !nchw32c ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;

@@ -257,7 +257,7 @@ inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
     job.in = isa.winograd_int16_in, job.out = isa.winograd_int16_out, job.conv = isa.conv_int16;
     job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   }
-  job.conv_pixels = isa.conv_pixels, job.conv_nv = isa.conv_nv;
+  job.conv_pixels = rows_of_tile(isa.conv_pixels), job.conv_nv = isa.conv_nv;
   if (pairs && !whole) job.conv_pixels = isa.bf16_pixels, job.end = isa.conv_bf16_end;
   job.x = &views[0], job.w = &views[1];
   job.bias = views[2].data ? views[2].f32() : nullptr;
