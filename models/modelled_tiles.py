@@ -103,7 +103,8 @@ TILES = (
     Tile("conv", "neon", "fmla", _convolution("Plain"), in_order=True),
     # two rows and two columns a vector, four steps of k each
     Tile("gemm_bf16", "neonbf16", "bfmmla", _product("Pairs"), turns=1),
-    Tile("conv_bf16", "neonbf16", "bfdot", _convolution("Pairs")),
+    Tile("conv_bf16", "neonbf16", "bfmmla", _convolution("Pairs"), turns=1),
+    Tile("gemm_bf16x2", "neonbf16", "bfmmla", "10tile_splitILi{rows}ELi1E", turns=3),
     Tile("gemm_int8", "neondot", "sdot", "9tile_int8ILi{rows}ELi1E"),
     # two rows and two columns a vector, eight steps of k each
     Tile("gemm_int8", "neoni8mm", "usmmla", "9tile_int8ILi{rows}ELi1E", turns=1),

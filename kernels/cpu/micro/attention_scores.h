@@ -85,7 +85,8 @@ template <int MR, int NV>
 INLINE void multiply(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
   vf b[NV * P];
   UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV * P; j++) c[i][j] = set1(0.0f);
-  for (int64_t d = 0; d < s.head; d++) {
+  //% set begun = "multiply_in_blocks(c, s.q, s.q_stride, s.keys, PANEL, s.head * PANEL, s.head)"
+  for (int64_t d = ${begun if isa == "neonbf16" else 0}; d < s.head; d++) {
     load_row<NV>(b, s.keys + d * PANEL, s.head * PANEL);
     ${step}<MR, NV>(c, s.q + d, s.q_stride, b);
   }

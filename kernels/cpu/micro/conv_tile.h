@@ -2,6 +2,11 @@
 //
 // The outputs of a tile form two runs, A and B: two lines, or two halves of one.  Within a run an
 // output lies at a multiple of the step, up to six times; three index registers reach them all.
+//% if isa == "neonbf16"
+
+//% include "matrix_blocks.h"
+
+//% endif
 INLINE vf start_of(const float* bias) { return bias ? load(bias) : set1(0.0f); }
 
 // A step of the sum in float32.
@@ -11,6 +16,7 @@ struct Plain {
   static INLINE_MEMBER V add(X x, V w, V c) { return fma(x, w, c); }
   //% if vectors_of | default(isa) == "neon"
   enum { LANES = 1, AHEAD = 1 };  // whether factors may come from lanes; for cores in order, too
+  enum { BLOCKS = 0 };            // whether rows are multiplied in blocks (matrix_blocks.h)
   static INLINE_MEMBER float input(const float* p) { return broadcast(p); }
   template <class L>
   static INLINE_MEMBER vf add_lane(L, vf x, vf w, vf c) { return fma_lane<L::LANE>(x, w, c); }
@@ -250,6 +256,10 @@ void tile(const tracea_conv_tile* t) {
         filter[i] = load(w + i * W);
       }
     //% endif
+    //% if isa == "neonbf16"
+    constexpr bool IN_BLOCKS = STEP::BLOCKS && A + B >= ROWS_IN_BLOCKS;
+    Blocks<Bfmmla, vf, A + B, NV * P> sums(c);
+    //% endif
     while (block) {
       const char *a = x, *b = x + second;
       // Inputs of the next block, or of the next tile: 16 or so lines, two every two steps.
@@ -275,6 +285,28 @@ void tile(const tracea_conv_tile* t) {
             a += 4 * F, b += 4 * F, four_ahead(tap + 4 * PANEL, a, b);
           k = 0;  // the last four follow once the next tap is known
         }
+      //% if isa == "neonbf16"
+      if constexpr (IN_BLOCKS) {  // channels of pairs follow each other: next is F
+        const auto row_of = [&](int i) __attribute__((always_inline)) {
+          return i < A ? at(a, s, i) : at(b, s, i - A);
+        };
+        const auto two = [&]() __attribute__((always_inline)) {
+          sums.add(row_of, vi{}, tap, PANEL, w_panel);
+          a += 2 * F, b += 2 * F, tap += 2 * PANEL;
+        };
+        for (; k >= 2; k -= 2, soon += 2 * pace) {
+          __builtin_prefetch(soon, 0, 3);
+          __builtin_prefetch(soon + pace, 0, 3);
+          two();
+        }
+        if (k) sums.template add<1>(row_of, vi{}, tap, PANEL, w_panel);
+        if (STEP::TWICE) {
+          a -= PANEL * F, b -= PANEL * F, tap -= PANEL / 2 * PANEL;
+          for (k = PANEL / 2; k; k -= 2) two();
+        }
+        k = 0;
+      } else
+      //% endif
       if constexpr (STEP::LANES)
         if (next == F)
           for (; k >= 4; k -= 4) {
@@ -296,7 +328,7 @@ void tile(const tracea_conv_tile* t) {
         a += next, b += next, tap += 2 * PANEL;
       }
       if (k) multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
-      if (STEP::TWICE) {
+      if (STEP::TWICE${" && !IN_BLOCKS" if isa == "neonbf16" else ""}) {
         a -= PANEL * next, b -= PANEL * next, tap -= PANEL / 2 * PANEL;
         for (k = PANEL / 2; k; k--, a += next, b += next, tap += PANEL)
           multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
@@ -315,6 +347,9 @@ void tile(const tracea_conv_tile* t) {
       //% endif
     }
 
+    //% if isa == "neonbf16"
+    if constexpr (IN_BLOCKS) sums.write(c);
+    //% endif
     //% if dtype == "int16"
     vf c[A + B][NV * P];
     UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)

@@ -101,7 +101,7 @@ void tile(const tracea_gemm_tile* t) {
       vf x[MR];
       //% if isa == "neonbf16"
       if constexpr (IN_BLOCKS<STEP, MR>) {
-        Blocks<STEP, vf, MR, NV * P> blocks(c);
+        Blocks<Bfmmla, vf, MR, NV * P> blocks(c);
         const auto row_of = [&](int i) __attribute__((always_inline)) { return a + i * lda; };
         const auto two = [&]() __attribute__((always_inline)) {
           blocks.add(row_of, vi{}, row, stride, panel);
