@@ -83,7 +83,10 @@ def lower_conv(
         product_call(w, each[0], each[1], "nk", p.epilogue, each[2:-1], each[-1:], bias)
         return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
     chain, fused = p.epilogue, [_pixels(w, v) for v in seen]
-    if chain and any(v is None for v in fused):
+    if None not in fused and (patches := _patches(w, p, x, weight)) is not None:
+        rows = [v.flat(3, 1) for v in (*fused, y.transposed(LAST)) if v]
+        product_call(w, *patches, "nk", chain, rows[:-1], rows[-1:], bias)
+    elif chain and any(v is None for v in fused):
         total = w.number(full, LAST)
         _conv(w, p, x, weight, bias, None, (), total)
         w.chain(chain, [total, *seen], [y])
@@ -108,6 +111,44 @@ def _pixels(w: GpuProgramWriter, value: Value) -> Value | None:
             continue
         return transposed
     return None
+
+
+def _patches(
+    w: GpuProgramWriter, p: ConvParams, x: Value, weight: Value
+) -> tuple[Value, Value] | None:
+    """Copy an image of few channels so that each patch that a filter reads is a row of a matrix.
+
+    Returns this matrix and the one of the filters, whose rows are padded to whole copies of tensor
+    maps; None if patches overlap or do not cover the image.
+    """
+    (n, channels, *image), (filters, _, *taps) = x.shape, weight.shape
+    window, few = _window(p.window), p.groups == 1 and p.channels < _RUN
+    if w.narrow not in HALVES or not few or tuple(taps) != window["strides"]:
+        return None
+    if window["dilations"] != (1, 1) or any(any(pair) for pair in p.window.pairs):
+        return None
+    (high, wide), (taps_h, taps_w) = image, taps
+    known = all(isinstance(size, int) for size in (high, wide, taps_h, taps_w, channels))
+    if not known or taps_w == 1:
+        return None
+    assert isinstance(high, int) and isinstance(wide, int) and isinstance(channels, int)
+    assert isinstance(taps_h, int) and isinstance(taps_w, int)
+    if high % taps_h or wide % taps_w:
+        return None
+    down, across, depth = high // taps_h, wide // taps_w, channels * taps_h * taps_w
+    whole = -(-depth // _WHOLE) * _WHOLE
+    rows = w.temp(w.narrow, (product((n, down, across)), whole))
+    kernel = w.temp(w.narrow, (filters, whole))
+    for one in (rows, kernel) if whole > depth else ():
+        w.chain(ZERO, [], [one.part(1, depth, whole - depth)])
+    cut = x.moved(ViewMove("reshape", (0, 0, down, taps_h, across, taps_w)))
+    dims = (n, down, across, channels, taps_h, taps_w)
+    steps = (product((down, across, whole)), across * whole, whole, taps_h * taps_w, taps_w, 1)
+    w.copy(cut.transposed((0, 2, 4, 1, 3, 5)),
+           replace(rows, view=replace(rows.view, dims=dims, strides=steps)))  # fmt: skip
+    dense = (whole, taps_h * taps_w, taps_w, 1)
+    w.copy(weight, replace(kernel, view=replace(kernel.view, dims=weight.shape, strides=dense)))
+    return rows, kernel
 
 
 def _conv(

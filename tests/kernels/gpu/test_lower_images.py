@@ -48,3 +48,25 @@ def test_few_large_images_are_pooled_in_parts(batch: int, pools: int) -> None:
     made = net("Conv", net("Relu", x), net.const(normal(96, 96, 1, 1)))
     calls = lowered(net, net("GlobalAveragePool", made))
     assert [c.op for c in calls].count("pool") == pools
+
+
+@pytest.mark.parametrize(("side", "channels", "depth"), [(16, 3, 768), (4, 3, 64), (2, 1, 64)])
+def test_patches_of_an_image_are_rows_of_a_matrix(side: int, channels: int, depth: int) -> None:
+    """Rows are padded to whole copies; patches that overlap or leave pixels out stay images."""
+    net = Net()
+    x = net.input("x", 2, channels, 224, 224)
+    filters = net.const(normal(40, channels, side, side))
+    strides, image = {"strides": [side, side]}, net("Relu", x)
+    (call,) = lowered(net, net("Conv", image, filters, **strides))
+    rows = 2 * (224 // side) ** 2
+    assert call.op == "gemm" and [v.dims for v in call.views if v][:2] == [
+        (rows, depth), (40, depth)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{"strides": [4, 3]}, {"strides": [4, 4], "pads": [0, 0, 4, 0]}])
+def test_other_windows_are_no_patches(more: dict[str, list[int]]) -> None:
+    net = Net()
+    x = net.input("x", 2, 3, 224, 224)
+    (call,) = lowered(net, net("Conv", net("Relu", x), net.const(normal(40, 3, 4, 4)), **more))
+    assert call.op == "conv"
