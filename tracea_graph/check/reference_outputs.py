@@ -49,18 +49,21 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Reference:
-    """Answers of the original: outputs per feed with optimizations off and on.
+    """Answers of the original: outputs per feed with optimizations ``off`` and ``on``.
 
-    ``scores`` are the values that index outputs are chosen by.  ``levels`` are the optimization
-    levels a candidate must run at (only ``all`` if the original needs it).  ``trouble`` says why
-    the original cannot be a reference; empty if it can.  ``valid`` says whether onnx's checker
-    accepts the original.  ``drawn`` are the random values to feed, per feed.  ``floors`` are ONNX
-    Runtime's own distances between levels, per feed and output
-    (:func:`.output_errors.noise_floors`).  ``extra`` are feeds that were added because outputs
-    hardly changed with the others; ``changes`` are the changes of outputs that are computed from
-    inputs (:func:`.input_sensitivity.largest_output_changes`).  ``float32`` are the answers of an
-    fp16 model's float32 form, to which candidates are closest.  ``sigmoids`` are the values of the
-    graph that hold results of a sigmoid.
+    * ``scores``: values by which index outputs are chosen;
+    * ``levels``: optimization levels that a candidate must run at (only ``all`` if the original
+      needs it);
+    * ``trouble``: why the original cannot be a reference; empty if it can;
+    * ``valid``: whether onnx's checker accepts the original;
+    * ``drawn``: random values to feed, per feed;
+    * ``floors``: ONNX Runtime's own distances between levels, per feed and output
+      (:func:`.output_errors.noise_floors`);
+    * ``extra``: feeds that were added because outputs hardly changed with the others;
+    * ``changes``: changes of outputs that are computed from inputs
+      (:func:`.input_sensitivity.largest_output_changes`);
+    * ``float32``: answers of an fp16 model's float32 form, to which candidates are closest;
+    * ``sigmoids``: values of the graph that hold results of a sigmoid.
     """
 
     off: Mapping[str, Outputs]
@@ -105,14 +108,18 @@ def run_reference(
 ) -> Reference:
     """Run the original with optimizations off on one thread, then with optimizations on.
 
-    The result can be compared with many candidates.  ``threads`` is the candidates' thread count,
-    because some operators' answers depend on it.  The ``spare`` feeds, which come last, are left
-    out if the others take long.  ``watched`` values (:func:`.values_before_saturation`) must not
-    be so large that rounding changes outputs.  The accuracy of ``sigmoids``
-    (:func:`.sigmoid_results`) is relative to 1, not to their largest result.  ``sensitivity`` says
-    which outputs must change with the inputs, and how much.  ``float32_form`` is a model that
-    computes in float32 what the original computes in fp16; it must agree with the original to
-    within ``TOLERANCE.half``.  With a known ``trouble`` the original is not run.
+    The result can be compared with many candidates.
+
+    * ``threads``: thread count of the candidates; some operators' answers depend on it;
+    * ``spare``: feeds at the end that are left out if the others take long;
+    * ``watched``: values that must not be so large that rounding changes outputs
+      (:func:`.values_before_saturation`);
+    * ``sigmoids``: values whose accuracy is relative to 1, not to their largest result
+      (:func:`.sigmoid_results`);
+    * ``sensitivity``: which outputs must change with the inputs, and how much;
+    * ``float32_form``: a model that computes in float32 what the original computes in fp16; it
+      must agree with the original to within ``TOLERANCE.half``;
+    * ``trouble``: if not empty, the original is not run.
     """
     if trouble:
         return Reference({}, {}, {}, (), (), {}, trouble=f"the original was not run: {trouble}")

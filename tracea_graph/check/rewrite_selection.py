@@ -148,13 +148,15 @@ def select_faster(
 ) -> GroupSelection:
     """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
-    Unless ``separately``, all groups are timed in one comparison, and all or none are kept.
+    * ``feeds``: one input set per binding to time;
+    * ``worker``: starts the process that runs all models; if it dies it is replaced, and its
+      candidate loses;
+    * ``separately``: if false, all groups are timed in one comparison, and all or none are kept;
+    * ``clock``: returns the seconds of the budget's clock;
+    * ``counted``: called with the numbers of finished and of all comparisons of groups;
+    * ``known``: ratios of the full model over the original that need not be measured again.
 
-    ``feeds`` are one input set per binding to time.  ``worker`` starts the process that runs
-    all models; if it dies it is replaced, and its candidate loses.  ``clock`` returns the seconds
-    of the budget's clock, ``counted`` is called with the numbers of finished and of all
-    comparisons of groups.  ``known`` are ratios of the full model over the original that need not
-    be measured again.  Raises BuildError if the full model cannot be built.
+    Raises BuildError if the full model cannot be built.
     """
     notes = (_BUSY,) * (other_processes_busy() and other_processes_busy(0.4))
     if not groups or not feeds:

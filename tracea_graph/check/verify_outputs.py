@@ -99,12 +99,12 @@ class Verification:
 
     @property
     def blind(self) -> bool:
-        """Whether errors may not show: nothing that was compared depends on the inputs."""
+        """Whether nothing that was compared depends on the inputs, so that errors may not show."""
         return bool(self.insensitive) and not self.inner
 
     @property
     def spent(self) -> float:
-        """The largest error that passed, or the metric's, as a share of the error allowed."""
+        """The largest error that passed, or that by the metric, as a share of that allowed."""
         if self.by_metric is not None:
             return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))

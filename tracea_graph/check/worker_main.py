@@ -201,7 +201,7 @@ def session_feeds(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> 
 
 
 def bound_call(opened: OpenSession, feeds: Mapping[str, Array]) -> Callable[[], Any]:
-    """Return a function that runs the session once with ``feeds``, if possible uncopied."""
+    """Return a function that runs the session once with ``feeds``, without copies if it can."""
     session, outputs = opened.session, list(opened.outputs)
     if opened.plain:
         whole = session_feeds(session, feeds)
@@ -378,11 +378,11 @@ def time_paired(
 
 
 def run_orders(callers: int) -> Iterator[Sequence[int]]:
-    """Yield orders in which to run the callers, fairly: caches are warm for whoever ran last.
+    """Yield orders in which to run the callers, so that each profits equally from warm caches.
 
-    In ``2 * callers`` orders, each caller runs directly after itself once: an order and its
-    reverse follow each other, so that the caller in between runs twice in a row.  The next two
-    orders begin with another caller.
+    A caller's caches are warm if it also ran last.  In ``2 * callers`` orders, each caller runs
+    directly after itself once: each order is followed by its reverse, which begins with the caller
+    that ran last; the next two orders begin with another caller.
     """
     for first in itertools.cycle(range(callers)):
         order = [*range(first, callers), *range(first)]

@@ -146,10 +146,13 @@ def unlimited_seconds() -> float:
 class Worker(AbstractContextManager["Worker"]):
     """A process that opens, runs and measures models; use it in a ``with`` statement.
 
-    ``limit`` is the default time limit of a request in seconds, ``env`` is added to the
-    environment (``TRACEA_ISA``).  Once the process died, every further request raises WorkerError.
-    ``left`` returns the caller's remaining seconds: a request not answered by then ends the worker
-    and raises OutOfTime; a request made later raises OutOfTime without ending it.
+    * ``limit``: default time limit of a request in seconds;
+    * ``env``: variables that are added to the environment (``TRACEA_ISA``);
+    * ``left``: returns the caller's remaining seconds.  A request that is not answered by then
+      ends the worker and raises OutOfTime; a request made later raises OutOfTime without ending
+      it.
+
+    Once the process died, every further request raises WorkerError.
     """
 
     script: ClassVar[Path] = Path(__file__).with_name("worker_main.py")

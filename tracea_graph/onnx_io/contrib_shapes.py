@@ -25,7 +25,8 @@ __all__ = ["CONTRIB_SHAPES", "ContribShape"]
 class ContribShape:
     """Rule for the sizes of an operator's first result.
 
-    ``like`` is the index of the operand that has the result's type, or returns it for a node.
+    ``like`` is the index of the operand whose type the result has, or a function that returns this
+    index for a node.
     """
 
     sizes: Rule

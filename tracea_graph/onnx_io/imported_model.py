@@ -18,15 +18,21 @@ __all__ = ["Model"]
 class Model:
     """An imported model.
 
-    ``graph`` is in canonical form.  ``inputs`` are the inputs that a caller must feed;
-    ``overridable`` are initializers that a caller may feed too (IR ≥ 4), which are graph inputs
-    rather than weights.  ``guarded`` are the overridable initializers treated as weights: a result
-    compares the fed values with them and, if any differ, runs the original's nodes with the
-    constants in ``stored``.  ``widened`` are the half types whose arithmetic ``graph`` does in
-    float32 (see ``onnx_io.half_to_float32``), ``float32_form`` the file of that graph, once it has
-    been written.  ``node_count`` is the number of nodes in the file, ``size`` the bytes of the
-    file and of the external data in use.  ``skeleton`` (the model without large tensor data) and
-    ``defaults`` (values of overridable initializers) are private to this package.
+    * ``graph``: the model in canonical form;
+    * ``inputs``: inputs that a caller must feed;
+    * ``overridable``: initializers that a caller may feed too (IR ≥ 4); they are graph inputs
+      rather than weights;
+    * ``guarded``: overridable initializers that are treated as weights.  A result compares the fed
+      values with them and, if any differ, runs the original's nodes with the constants in
+      ``stored``;
+    * ``widened``: half types whose arithmetic ``graph`` does in float32 (see
+      ``onnx_io.half_to_float32``);
+    * ``float32_form``: the file of that graph, once it has been written;
+    * ``node_count``: number of nodes in the file;
+    * ``size``: bytes of the file and of the external data in use.
+
+    ``skeleton`` (the model without large tensor data) and ``defaults`` (values of overridable
+    initializers) are private to this package.
     """
 
     path: Path

@@ -185,7 +185,7 @@ def _held(
     """Sizes that are certainly as large as ``whole``, and those observed without being so."""
 
     def filled(sizes: Sizes) -> Sizes:
-        """Add everything of equal size."""
+        """Return these variants and all that must be equal to one of them."""
         return frozenset().union(*(group for group in groups if group & sizes))
 
     full = {whole}

@@ -207,7 +207,7 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 def plain_session(model: bytes) -> Any:
-    """Open a CPU session over a small model; exceptions of the binding propagate."""
+    """Open a CPU session for a small model; raises whatever ONNX Runtime raises."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

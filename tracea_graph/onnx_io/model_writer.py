@@ -67,13 +67,16 @@ def write(
 ) -> WrittenModel:
     """Write ``nodes`` with the interface, metadata and settings of ``model``.
 
-    ``guard`` are nodes that compute whether all guarded initializers have their defaults;
-    ``nodes`` run only if so.  Only weights that are read are written.  ``domain`` is that of
-    ``functions`` and of the custom operators among ``nodes``.  ``node_metadata`` is keyed by node
-    name or first output.  With a ``pool``, large weights are written into it, whatever their total
-    size.  An ``earlier`` data file beside ``out`` is reused without changes.  Raises UsageError if
-    the files cannot be written or if ``earlier`` holds other weights, and GraphError if a value
-    has no source.
+    * ``weights``: constants, of which only those that are read are written;
+    * ``guard``: nodes that compute whether all guarded initializers have their defaults; ``nodes``
+      run only if they have;
+    * ``domain``: domain of ``functions`` and of the custom operators among ``nodes``;
+    * ``node_metadata``: metadata by node name or first output;
+    * ``pool``: file that large weights are written into, whatever their total size;
+    * ``earlier``: a data file beside ``out`` that is reused without changes.
+
+    Raises UsageError if the files cannot be written or if ``earlier`` holds other weights, and
+    GraphError if a value has no source.
     """
     proto = result_model_shell.build_shell(
         model, nodes, functions, domain, metadata, node_metadata, guard

@@ -22,7 +22,7 @@ __all__ = ["fold_reshape_targets", "read_sizes_from_inputs", "share_sizes"]
 def read_sizes_from_inputs(editor: GraphEditor) -> int:
     """Let ``Shape`` read a graph input instead of an activation with equal sizes.
 
-    Only the axes that are used of the ``Shape`` must be equal.
+    Only the sizes that are read from the result must be equal.
     """
     captured = editor.captured()
     inputs = [v.name for v in editor.skeleton.graph.input if v.name not in editor.weights]

@@ -339,7 +339,7 @@ class _Nodes:
     outputs: Set[str]
 
     def close(self, index: int) -> None:
-        """Sink the nodes that a flattened node's bodies need into these bodies."""
+        """Move the nodes that the bodies of a flattened node need into these bodies."""
         node = self.nodes[index]
         bodies = [body for body in subgraphs_of(node) if _number(body)]
         wanted = [[n.input[0] for n in body.node] for body in bodies]

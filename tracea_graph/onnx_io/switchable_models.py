@@ -27,7 +27,7 @@ SWITCHES = "tracea_switches"
 class SwitchableChange:
     """One change to a model: the result of ``op`` on ``x`` and ``delta`` is added to ``result``.
 
-    ``switch`` is the index of the number that scales the addition: 1 adds it, 0 does not.
+    ``switch`` is the index of the model's switch for this change: 1 adds it, 0 does not.
     """
 
     switch: int

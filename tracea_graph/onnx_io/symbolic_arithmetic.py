@@ -139,7 +139,7 @@ def broadcast_size(a: Extent, b: Extent) -> Extent | None:
 
 
 def broadcast_variants(extent: object) -> frozenset[str] | None:
-    """Return the variants of a symbol that an extent is the broadcast of; None if it is none."""
+    """Return the variants of a symbol that broadcast to an extent; None if there are none."""
     if isinstance(extent, str) and VARIANT in extent:
         return frozenset((extent,))
     if not isinstance(extent, Expr) or extent.op != "max":
@@ -166,7 +166,7 @@ def _without_variants(extent: Extent) -> Extent:
 
 
 def variants_symbol(extent: Extent) -> str | None:
-    """Return the symbol of the variants that broadcast to an extent; None if not exactly one."""
+    """Return the symbol whose variants broadcast to an extent; None if not exactly one."""
     names = {name.partition(VARIANT)[0] for name in broadcast_variants(extent) or ()}
     return names.pop() if len(names) == 1 else None
 

@@ -92,19 +92,25 @@ _QUERY_BLOCK = 40
 
 @dataclass(frozen=True)
 class AttentionParams:
-    """Operands: q, k, v, then a mask (broadcast to ``[B, H, S, T]``) or positions (int64 ``[B]``),
-    and with ``tiles`` a map of the active ones (int32).
+    """Parameters of attention.
 
-    ``kv_heads`` heads of k and v serve ``heads`` of q, each serving an equal number of consecutive
-    query heads; 0 means one per query head.  ``layouts`` are those of q, k, v and y.  In ``rows``,
-    ``offsets`` are the first columns of q, k and v, and ``widths`` the last dimensions of their
-    tensors.  ``fill`` is the score of a key dropped by a boolean mask or by causality.
-    ``zero_rows`` says how queries with no key left are handled (:data:`ZERO_ROWS`).  With
-    positions there is no mask; a position p lies in ``[0, T − S]``, and keys from p + S on are
-    never read.  ``in_bf16``: q, k, v and the weights are rounded to bf16 before they are
-    multiplied; sums and softmax stay in float32.  ``whole``: q, k and v are stored in float32, and
-    calls with up to ``FEW_QUERIES`` queries do not round them.  Raises ValueError for inconsistent
-    parameters.
+    Operands: q, k, v, then a mask (broadcast to ``[B, H, S, T]``) or positions (int64 ``[B]``),
+    and, with ``tiles``, a map of the active tiles (int32).
+
+    * ``kv_heads``: number of heads of k and v, each of which serves an equal number of consecutive
+      query heads; 0 means one per query head;
+    * ``layouts``: layouts of q, k, v and y;
+    * ``offsets``: in layout ``rows``, the first columns of q, k and v in their tensors;
+    * ``widths``: in layout ``rows``, the last dimensions of these tensors;
+    * ``fill``: score of a key that a boolean mask or causality drops;
+    * ``zero_rows``: what happens to queries with no key left (:data:`ZERO_ROWS`);
+    * ``in_bf16``: whether q, k, v and the weights are rounded to bf16 before they are multiplied;
+      sums and softmax stay in float32;
+    * ``whole``: whether q, k and v are stored in float32, and not rounded in calls with up to
+      ``FEW_QUERIES`` queries.
+
+    With positions there is no mask; a position p lies in ``[0, T − S]``, and keys from p + S on
+    are never read.  Raises ValueError for inconsistent parameters.
     """
 
     heads: int

@@ -43,7 +43,7 @@ class TileGrid:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Rows and keys of a tile, and the numbers of tiles."""
+        """Return the rows and keys of a tile, then the numbers of tiles along both."""
         return self.rows, self.keys, self.row_tiles, self.key_tiles
 
     @property

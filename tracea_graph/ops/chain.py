@@ -71,7 +71,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Step:
-    """One operation ``op(*args)``; arguments are :data:`Ref`."""
+    """One operation ``op(*args)``; each argument is a :data:`Ref`."""
 
     op: str
     args: tuple[Ref, ...]

@@ -48,11 +48,12 @@ class ConcatPart:
 
 @dataclass(frozen=True)
 class ConcatParams:
-    """``axis`` counts from the front; ``target`` reshapes the result (empty: no reshape).
+    """Parameters of a concatenation of computed parts.
 
-    Raises ValueError if there are no parts or too many, if a part has several results, if parts
-    differ in element type, if a part is expanded to a part that is itself expanded, or if some
-    operand is read by no part.
+    ``axis`` counts from the front.  ``target`` is the shape that the result is reshaped to, empty
+    for none.  Raises ValueError if there are no parts or too many, if a part has several results,
+    if parts differ in element type, if a part is expanded to a part that is itself expanded, or if
+    no part reads some operand.
     """
 
     axis: int
@@ -177,7 +178,7 @@ class ConcatParams:
 def operand_layouts(
     params: ElementwiseParams | ConcatParams, specs: Sequence[TensorSpec]
 ) -> Iterator[tuple[int, StridedLayout]]:
-    """Yield each read of an operand: its number and the strided layout of its view."""
+    """Yield, for each read of an operand, the operand's index and its view's strided layout."""
     if isinstance(params, ElementwiseParams):
         for i, (index_map, spec) in enumerate(zip(params.views, specs, strict=True)):
             yield i, index_map.view(spec.shape or ())

@@ -80,7 +80,7 @@ def window_count(size: Extent, slack: int, stride: int) -> Extent:
 
 
 def add_constant(size: Extent, number: int) -> Extent:
-    """Return ``size + number``, folding the numbers of nested sums."""
+    """Return ``size + number``, adding up the numbers in nested sums."""
     if isinstance(size, Expr) and size.op == "add":
         inner, more = size.args
         if isinstance(more, int):

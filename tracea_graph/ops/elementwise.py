@@ -121,7 +121,7 @@ class ElementwiseParams:
         return self.maps or (IndexMap(),) * self.operands
 
     def common(self, shapes: Sequence[Shape]) -> Shape:
-        """Return the shape looped over; raises ValueError if the symbols leave it undetermined."""
+        """Return the views' broadcast shape; raises ValueError if it is undetermined."""
         seen = [m.shape(s) for m, s in zip(self.views, shapes, strict=True)]
         shape = broadcast(seen)
         if shape is None:

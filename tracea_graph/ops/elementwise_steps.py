@@ -21,13 +21,16 @@ Row = tuple[str, tuple[str | float, ...]]
 class ElementwiseOpDef:
     """One elementwise operation: its types, NumPy meaning, ONNX form and cost.
 
-    ``takes`` and ``gives`` are types: ``f`` a number, ``b`` a truth value.  ``literals`` is the
-    number of trailing arguments that must be literals.  ``onnx`` lists ``(op, inputs)`` rows; an
-    input is ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``, ``"1"`` … (an earlier row), a float
-    literal, or an attribute: ``"alpha=b"``, ``"beta=0.5"``, ``"to=9"``.  Opsets below ``since``
-    use the rows ``older``.  ``flops`` is the cost in vector instructions per element vector.
-    ``operator`` is the single ONNX operator equal to this step, "" if there is none; ``defaults``
-    are the attributes of that operator that are the step's last arguments, with their defaults.
+    * ``takes``, ``gives``: types of arguments and result: ``f`` a number, ``b`` a truth value;
+    * ``literals``: number of trailing arguments that must be literals;
+    * ``onnx``: rows ``(op, inputs)``.  An input is ``"a"``, ``"b"``, ``"c"`` (arguments), ``"0"``,
+      ``"1"`` … (an earlier row), a float literal, or an attribute: ``"alpha=b"``, ``"beta=0.5"``,
+      ``"to=9"``;
+    * ``older``: the rows for opsets below ``since``;
+    * ``flops``: cost in vector instructions per vector of elements;
+    * ``operator``: the single ONNX operator equal to this operation, "" if there is none;
+    * ``defaults``: those attributes of that operator that are the last arguments, with their
+      defaults.
     """
 
     takes: str

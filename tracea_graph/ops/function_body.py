@@ -118,7 +118,7 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
 
 
 def bind_body(body: Body, inputs: Sequence[str], result: str) -> tuple[Node, ...]:
-    """Return the nodes of a body with one output, with bound inputs and fresh inner names."""
+    """Return the nodes of a body with one output, reading ``inputs`` and writing ``result``."""
     names = {**dict(zip(body.inputs, inputs, strict=True)), body.outputs[0]: result}
     for node in body.nodes:
         names |= {v: f"{result}.{v}" for v in node.outputs if v not in names}

@@ -310,7 +310,7 @@ def resolve_target(shape: Shape, target: Ints) -> Shape:
 
 
 def size_factors(extents: Sequence[Extent]) -> Factors:
-    """Return the product of some extents as a number times a multiset of symbols.
+    """Factor the product of some extents into a number and a multiset of symbols.
 
     An extent that is neither a number nor a product counts as a symbol.
     """

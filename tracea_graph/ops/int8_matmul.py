@@ -75,9 +75,10 @@ class IntegerOperand:
 
 
 def round_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
-    """Return ``p [K, N]``, |p| ≤ 127, and the float32 scale of each column of a matrix ``[K, N]``.
+    """Round a matrix ``[K, N]`` to int8; return the integers ``p`` and the scales of columns.
 
-    A column with a number that is not finite has scale NaN and zeros.
+    Integers are at most 127 in magnitude; scales are float32. A column with a number that is not
+    finite has scale NaN and zeros in ``p``.
     """
     high = np.abs(weight).max(0, initial=0.0).astype(np.float64)
     finite = np.isfinite(high)

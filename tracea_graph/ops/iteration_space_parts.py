@@ -145,7 +145,7 @@ def region_model(
     work: tuple[LoopWork, ...], rows: tuple[str, ...] = (), cols: tuple[str, ...] = (),
     depth: tuple[str, ...] = (), batch: tuple[str, ...] = (),
 ) -> RegionModel | None:  # fmt: skip
-    """Build the model; None if an access is unknown."""
+    """Build the model of a region from its parts; None if an access is unknown."""
     known = [[a for a in maps if a is not None] for maps in (reads, writes)]
     if len(known[0]) < len(reads) or len(known[1]) < len(writes):
         return None

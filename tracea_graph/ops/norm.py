@@ -60,7 +60,7 @@ class Norm:
         return y + affine[-1] if self.beta else y
 
     def to_onnx(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
-        """Write the nodes; a single LayerNormalization if the opset has it.
+        """Write the norm as nodes, or as one LayerNormalization if the opset has it.
 
         ``axis`` may differ from −1 only without gamma and beta.
         """

@@ -11,7 +11,7 @@ __all__ = ["resolve_extent", "size_to_onnx", "substitute_symbols"]
 
 
 def substitute_symbols(extent: Extent, value_of: Callable[[str], Extent]) -> Extent:
-    """Replace every symbol of an extent."""
+    """Replace every symbol of an extent by what ``value_of`` returns for it."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
@@ -21,7 +21,7 @@ def substitute_symbols(extent: Extent, value_of: Callable[[str], Extent]) -> Ext
 
 
 def resolve_extent(extent: Extent, shapes: Sequence[Sequence[Extent]]) -> Extent:
-    """Replace the symbols of an extent, which name operand dimensions, by these in ``shapes``."""
+    """Replace the symbols of an extent, each a dimension of an operand, by these dimensions."""
 
     def dimension(name: str) -> Extent:
         operand, axis = map(int, name.split("."))

@@ -36,7 +36,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class SoftmaxParams(AlongAxis):
-    """Operands: the prologue's, or x; ``axis`` counts from the end."""
+    """Parameters of a softmax along one axis, with an optional elementwise prologue.
+
+    Operands: those of the prologue, or x.  ``axis`` counts from the end.
+    """
 
     axis: int
     log: bool = False

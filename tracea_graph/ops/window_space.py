@@ -78,7 +78,7 @@ def window_axes(
 
 
 def group_channel_index(channel: str, extents: tuple[int, int]) -> DimIndex:
-    """Index of a channel within a group plus its group's offset."""
+    """Return the index of a channel: its index within the group plus the offset of the group."""
     return index_along("g", channel, extents=extents)
 
 

@@ -76,7 +76,7 @@ class ErrorMeter:
     _wanted: dict[str, Arrays] = field(default_factory=dict)
 
     def error(self, built: BuiltModel, feeds: Mapping[str, Arrays]) -> float:
-        """Return the largest error of a result over some input sets, which have names."""
+        """Return the largest error of a result over the input sets ``feeds``."""
         with Worker(limit=600.0) as worker:
             missing = feeds.keys() - self._wanted.keys()
             if missing:

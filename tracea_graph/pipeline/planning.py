@@ -118,16 +118,19 @@ class ScheduledGraph:
 class Planner:
     """Chooses the rewrites of a graph, and chooses again whenever a constraint is added.
 
-    ``bindings`` are the symbol values that gains are predicted for.  If nothing is timed or there
-    is no ``target``, the cost model only orders proposals and describes a fixed machine; else this
-    machine is measured once.  ``cost`` is the model of an earlier plan, to repeat that plan;
-    ``compressed`` maps matrices to their replacements; ``scan`` is an earlier planner's analysis
-    of the weights, ``ranges`` the measured magnitudes of values, ``calibrated`` the rounding
-    chosen for products by matrix.  Every planning method raises OutOfTime when the ``deadline``
-    (by default none) is over.
+    * ``bindings``: symbol values for which gains are predicted;
+    * ``target``: without it, or if nothing is timed, the cost model only orders proposals and
+      describes a fixed machine; otherwise this machine is measured once;
+    * ``cost``: cost model of an earlier plan, to repeat that plan;
+    * ``compressed``: replacements, by matrix;
+    * ``scan``: an earlier planner's analysis of the weights;
+    * ``ranges``: measured magnitudes, by value;
+    * ``calibrated``: rounding chosen for products, by matrix;
+    * ``rules``: names that options may select.
 
-    A rule that raises is left out of every later plan, and the trace says so; with a strict
-    environment, RuleError is raised instead.  ``rules`` are the names that options may select.
+    Every planning method raises OutOfTime when the ``deadline`` (by default none) is over.  A rule
+    that raises is left out of every later plan, and the trace says so; with a strict environment,
+    RuleError is raised instead.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class AssembledNode:
 
     @property
     def originals(self) -> tuple[str, ...]:
-        """Names of the original nodes it replaces; for an unnamed node, of its first output."""
+        """Names of the original nodes that this node replaces, or of their first outputs."""
         return tuple(map(_name, self.region.nodes))
 
     @property

@@ -77,7 +77,7 @@ class KernelCatalog:
         return call.dtype
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
-        """Return the structure of a call's product or, if it has none, of its element loop."""
+        """Return the structure of a call's product; for other calls, how elements are computed."""
         if schema.problem is not None:
             return Dense()
         return Rowwise() if schema.op in _ROWWISE else Pointwise()
@@ -95,10 +95,10 @@ class KernelCatalog:
     def candidates(
         self, topology: OperatorTopology, levels: Sequence[str], figures: Measurements | None
     ) -> tuple[CandidateVariant, ...]:
-        """Return every variant of a call with its reason; the first is the one that runs.
+        """Return every variant of a call and why it runs or does not; the first one runs.
 
-        ``levels`` are those that the library has and the machine may run, lowest first.  Modelled
-        times need the ``figures`` of a machine.
+        ``levels`` are the ISA levels that the library has and the machine may run, lowest first.
+        Modelled times need the ``figures`` of a machine.
         """
         name = Call.name_of(topology.op, topology.dtype)
         return (CandidateVariant(name, levels[-1], "the only kernel of this call"),)

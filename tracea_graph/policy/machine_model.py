@@ -62,7 +62,7 @@ class Machine:
         return self.levels[0]
 
     def gbytes(self, size: float) -> float:
-        """Return the GB/s at which a tensor of ``size`` bytes is read soon after its writing."""
+        """Return the GB/s at which a tensor of ``size`` bytes is read after it was written."""
         level = innermost_level(size, self.levels)
         if level is None:
             return self.dram_gbytes

@@ -50,10 +50,10 @@ class CallDecision:
 
 
 class PolicyEngine:
-    """Decides for one target.
+    """Chooses the variants and schedules of kernels for one target.
 
-    ``levels`` are those that a library has code for and the machine may run, lowest first;
-    ``figures`` only add modelled times to the answers.
+    ``levels`` are the ISA levels that a library has code for and the machine may run, lowest
+    first; ``figures`` only add modelled times to the answers.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class SearchSpace:
     # ---- construction ------------------------------------------------------------------
 
     def axis(self, name: str, values: Sequence[int]) -> SearchSpace:
-        """Return a space with these values on an axis; raises ValueError if there are none."""
+        """Return a space whose axis has these values; raises ValueError for an empty list."""
         kept = tuple(dict.fromkeys(values))
         if not kept:
             raise ValueError(f"the axis {name!r} needs at least one value")

@@ -39,7 +39,7 @@ _CODES = {"applied": Code.APPLIED, "superseded": Code.SUPERSEDED}
 
 @dataclass
 class DecisionTrace:
-    """All decisions in order; ``broken`` holds the errors of dropped rules, which raised."""
+    """All decisions in order; ``broken`` holds the errors of rules that raised."""
 
     entries: list[TraceEntry] = field(default_factory=list)
     broken: Sequence[RuleError] = ()

@@ -208,5 +208,5 @@ class ProposalPreview(TileGraph):
         return self._proposal.weights.get(value) or self._graph.weight(value)
 
     def producer(self, value: str) -> Region | None:
-        """Return the producer in the original graph: the proposal does not change it."""
+        """Return the producer in the original graph, which the proposal does not change."""
         return self._graph.producer(value)

@@ -158,7 +158,7 @@ class _Run:
         return applied
 
     def first_of(self, site: QueuedProposal) -> QueuedProposal:
-        """Return that one of a site and its rivals that gains most with all that follows it."""
+        """Return the site or rival with the largest gain, including what follows it."""
         if self.within is not None or not self.phases[site.phase].rollouts:
             return site
         if self.verdict(site) is not None or not (rivals := self.rivals(site)):
@@ -217,7 +217,7 @@ class _Run:
     def ask(
         self, region: Region, phase: int, passes: Sequence[Pass], key: Hashable = None
     ) -> None:
-        """Ask ``passes`` of a phase (all of it if ``key`` is None) about a region."""
+        """Ask ``passes`` about a region; ``key`` is None if they are all passes of the phase."""
         if not self.limits.has_time():
             raise OutOfTime("planning took too long")
         if self.within is not None and region.id not in self.within:
@@ -252,7 +252,7 @@ class _Run:
         return gains[proposal]
 
     def time(self, graph: TileGraph, region: Region) -> float:
-        """Return the predicted time of a region, which is computed once.
+        """Return the predicted time of a region from a cache.
 
         Neither the region nor the shapes around it change.
         """

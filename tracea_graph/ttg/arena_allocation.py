@@ -55,7 +55,7 @@ class Arena:
 
 
 def live_range(steps: Sequence[int], loops: Loops = (), carried: bool = False) -> tuple[int, int]:
-    """Return the first and last step at which a value is live that ``steps`` write and read.
+    """Return the first and last step at which a value is live that ``steps`` access.
 
     The steps of a loop repeat: a value that crosses the loop's border, or is ``carried`` from one
     iteration to the next, lives through the whole loop.

@@ -35,7 +35,7 @@ class ValueStates:
         self._history, self._states = history, {}
 
     def of(self, values: Iterable[str]) -> list[int]:
-        """Return the number of each value's state: its writer, readers and spec."""
+        """Return a number for the state of each value, that is, its writer, readers and spec."""
         known = self._states
         return [known.get(value, 0) for value in values]
 

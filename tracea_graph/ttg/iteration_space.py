@@ -105,7 +105,10 @@ class DimIndex:
 
 
 def index_along(*names: str, extents: Sequence[Extent] = (), offset: Extent = 0) -> DimIndex:
-    """Return the index by one axis, or by several axes as digits with radices ``extents``."""
+    """Return the index by one axis, or by several axes that are the digits of one number.
+
+    ``extents`` are the radices of these digits.
+    """
     terms: list[tuple[str, Extent]] = []
     stride: Extent = 1
     for name, extent in zip(reversed(names), reversed(tuple(extents) or (1,)), strict=True):
@@ -213,9 +216,9 @@ class BoundAccess:
         return lo, np.where(empty, lo, hi)
 
     def preimage(self, lo: Ints, hi: Ints) -> Ranges:
-        """Return, for each box of the tensor, a box that contains all points that touch it.
+        """Return, for each box of elements, a box of points that contains all points touching it.
 
-        The returned boxes are the smallest ones along axes that index a dimension, alone or as
+        A returned box is as small as possible along axes that index a dimension, alone or as
         digits of a mixed-radix number; other axes are whole.  An empty box has an empty preimage.
         """
         starts = np.zeros((*lo.shape[:-1], len(self.extents)), np.int64)
@@ -247,7 +250,10 @@ class BoundAccess:
         return order, mixed_radix_digits(lo, np.clip(-(-end // unit), 0, sizes.prod()), sizes)
 
     def touched(self, starts: Ints, stops: Ints) -> Ints:
-        """Return how many elements each tile touches; at most its box if data select them."""
+        """Return how many elements each tile touches: those in its box, or fewer.
+
+        It touches fewer if data select the elements.
+        """
         lo, hi = self.box(starts, stops)
         sizes = hi - lo
         for d, axes in self.indirect:
@@ -257,7 +263,7 @@ class BoundAccess:
 
 
 def mixed_radix_digits(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
-    """Return the ranges that the digits of mixed-radix numbers in ``[lo, hi)`` have.
+    """Return, for each digit, its range over the mixed-radix numbers in ``[lo, hi)``.
 
     ``extents`` are the radices, outermost first.
     """
@@ -273,7 +279,7 @@ def mixed_radix_digits(lo: Ints, hi: Ints, extents: Ints) -> list[Ranges]:
 
 
 def mixed_radix_numbers(starts: Ints, stops: Ints, extents: Ints) -> Ranges:
-    """Return the range of mixed-radix numbers that have their digits in a box ``[..., axes]``."""
+    """Return the range of the mixed-radix numbers whose digits lie in a box ``[..., axes]``."""
     strides = np.append(np.cumprod(extents[:0:-1])[::-1], 1)[: len(extents)]
     lo, hi = starts @ strides, (stops - 1) @ strides + 1
     return lo, np.where((stops <= starts).any(-1), lo, hi)

@@ -73,7 +73,7 @@ class RegionModel:
         )
 
     def flops(self, bindings: Mapping[str, int]) -> float:
-        """Return the operations of the whole region; functions like ``exp`` count by cost."""
+        """Return the operations of the whole region; a function like ``exp`` counts as several."""
         sizes = dict(zip(self.space.names, self.space.extents(bindings), strict=True))
         return float(sum(w.flops * prod(sizes[a] for a in w.axes) for w in self.work))
 

@@ -78,7 +78,7 @@ class TensorStream:
 
     @classmethod
     def of(cls, access: BoundAccess, written: bool, size: Floats, box: Ranges) -> TensorStream:
-        """Build a stream of boxes; empty boxes have no bytes."""
+        """Build a stream from boxes in launch order; empty boxes have no bytes."""
         strides = np.append(np.cumprod(access.shape[:0:-1])[::-1], 1)[: len(access.shape)]
         first, end = box[0] @ strides, (box[1] - 1) @ strides
         path = np.lexsort((end, first))

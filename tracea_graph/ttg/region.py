@@ -15,11 +15,13 @@ __all__ = ["Region", "ValueUse", "region_of"]
 class Region:
     """One or more operators that run as a unit.
 
-    ``op`` is an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op (``"FusedGemm"``),
-    whose parameters are ``params``.  ``nodes`` are the original operators it replaces, in order;
-    ``rule`` is the rewrite that made it, empty for an original operator.  Operands are values in
-    the op's own order, ``""`` where an optional one is absent.  ``step_nodes`` are the original
-    operators of each step of a region with several steps.
+    * ``op``: an ONNX operator (``"MatMul"``, ``"domain::Op"``) or a custom op (``"FusedGemm"``);
+    * ``params``: parameters of a custom op;
+    * ``operands``: values in the order that the op defines; ``""`` where an optional one is
+      absent;
+    * ``nodes``: the original operators that the region replaces, in order;
+    * ``rule``: the rewrite that made the region; empty for an original operator;
+    * ``step_nodes``: the original operators of each step, if the region has several steps.
     """
 
     id: str

@@ -457,8 +457,7 @@ class TileGraph:
     ) -> tuple[list[Region], float]:
         """Return the costliest sequence of dependent regions and its cost.
 
-        Cost is that of :attr:`cost_of` in microseconds if known, else operations (opaque regions:
-        0).
+        The cost is :attr:`cost_of` in µs if that is known, else operations (0 for opaque regions).
         """
         bound = self._bound(bindings)
         best: dict[str, float] = {}

@@ -230,7 +230,7 @@ class TileSet:
         )
 
     def ranges(self, ids: Ids | None = None) -> Ranges:
-        """Return axis ranges (starts, stops), ``[tiles, axes]``; default: the launch order."""
+        """Return axis ranges (starts, stops) ``[tiles, axes]``, by default in launch order."""
         return self._bound.ranges(self.flat_ranges(ids))
 
     @property

@@ -45,7 +45,7 @@ class TopologicalOrder:
         return (near for near in self._next[name] if near in self.rank)
 
     def order(self) -> list[str]:
-        """Return sources before readers, by rank otherwise; raises GraphError on a cycle."""
+        """Return all regions, sources first, otherwise by rank; raises GraphError on a cycle."""
         if self._order is None:
             self._order = self._sorted(self.rank)
             self._places = {name: i for i, name in enumerate(self._order)}
@@ -101,9 +101,9 @@ class TopologicalOrder:
             self.order()
 
     def place(self, new: Collection[str], least: int) -> bool:
-        """Assign positions to new regions and raise their readers'; return False on a cycle.
+        """Place new regions behind their sources, and readers behind new regions.
 
-        New regions get positions of at least ``least``.
+        Positions are at least ``least``.  Returns False if there is a cycle.
         """
         sources = (self._position.get(s, 0) for name in new for s in self.sources(name))
         here = max((least, *sources))
