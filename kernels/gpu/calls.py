@@ -215,6 +215,7 @@ def _attention(dtype: str) -> CallSchema:
         ),
         dtype,
         problem=_attention_size,
+        schedule=TileSchedule,
     )  # fmt: skip
 
 
@@ -228,6 +229,7 @@ def _attention_rows(dtype: str) -> CallSchema:
     return replace(
         plain,
         op="attention_rows",
+        schedule=None,
         operands=(*plain.operands[:4], positions, _out("y", "B H S Dv", *DTYPES)),
         attributes=(
             choice("mask_kind", MASKS), choice("order", CAUSAL), choice("zero_rows", ZERO_ROWS),

@@ -151,6 +151,11 @@ def kernel_preamble(target: Target) -> str:
     return "".join(template.render(**target.dialect.parameters) for template in templates)
 
 
+def shared_of(call: Call, variant: Variant) -> int:
+    """Return the dynamic shared memory of a block of the call's kernel, in bytes."""
+    return _FAMILIES[variant.template].shared(call, variant)
+
+
 def launch_of(call: Call, variant: Variant, target: Target) -> Launch:
     """Return the launch of the kernel that ``emit`` generates for these arguments."""
     family = _FAMILIES[variant.template]

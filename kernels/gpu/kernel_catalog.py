@@ -75,11 +75,16 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         head = ceil(topology.k / 2 / 16) * 16
         return warpgroup_attention.HeadTile(p["groups"], p["keys"], p["stages"], head, head).shared
     if variant.template == "attention.cu.in":
-        head = ceil(topology.k / 2 / 16) * 16
-        return attention.Tile(p["queries"], p["keys"], head, head, p["stages"]).shared
+        return _attention_tile(variant, topology).shared
     if variant.template.endswith("_fma.cu.in"):
         return 4 * p["k"] * (p["m"] + p["n"] + 2 * _PAD)
     return 0
+
+
+def _attention_tile(variant: Variant, topology: OperatorTopology) -> attention.Tile:
+    """Return an attention's tile, as if both head sizes were the larger one."""
+    p, head = variant.params, ceil(topology.k / 2 / 16) * 16
+    return attention.Tile(p["queries"], p["keys"], head, head, p["stages"])
 
 
 class GpuCatalog(KernelCatalog):
@@ -122,7 +127,7 @@ class GpuCatalog(KernelCatalog):
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
         able = [ARCHITECTURES[level] for level in levels]
         needed = {v.tile: shared_bytes(v, topology) for v in known}
-        refused = {v.tile: _refusal(v, needed[v.tile], able) for v in known}
+        refused = {v.tile: _refusal(v, topology, needed[v.tile], able) for v in known}
         by_tile = {v.tile: v for v in known}
         first = next((t for t in preferred if t in by_tile and not refused[t]), tile)
         for variant in known:
@@ -186,7 +191,9 @@ def _unfit(variant: Variant) -> str:
     return "meant for other sizes" if variant.exact else "not chosen for these sizes"
 
 
-def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture]) -> str:
+def _refusal(
+    variant: Variant, t: OperatorTopology, shared: int, architectures: Sequence[Architecture]
+) -> str:
     """Return why some architecture cannot run a variant; empty if all can."""
     for one in architectures:
         if reason := variant.refusal(one):
@@ -194,6 +201,8 @@ def _refusal(variant: Variant, shared: int, architectures: Sequence[Architecture
         if shared > one.block_shared:
             most = one.block_shared >> 10
             return f"takes {shared >> 10} kB of shared memory; a block of {one.name} has {most}"
+    if variant.template == "attention.cu.in":
+        return attention.register_refusal(_attention_tile(variant, t), variant, altered=False)
     return ""
 
 

@@ -16,18 +16,16 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.attention_choice import attends, attention_choices, attention_refusal
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
     depthwise_and_pooling,
-    few_key_attention,
     few_pixel_convolution,
     few_row_matmul,
-    split_key_attention,
     tensor_core_matmul,
-    warpgroup_attention,
     warpgroup_convolution,
     warpgroup_matmul,
 )
@@ -80,7 +78,6 @@ __all__ = [
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
-_FEW_KEYS, _SPLIT_KEYS = "attention_few.cu.in", "attention_split.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _LEAST_BLOCKS = 132
@@ -89,10 +86,6 @@ one for each SM.
 """
 _STEEP = 5
 """Number of cheap steps that take as long as a GELU."""
-_LEAST_QUERIES = {3: 192, 2: 64}
-"""Minimum number of queries for attention kernels, by their number of warpgroups."""
-_WHOLE_QUERIES, _MOST_SPLIT = 64, 96
-"""Queries of a block that holds all keys, and the most such blocks for which warps share keys."""
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
 _LARGE_SIDE = 128
@@ -134,7 +127,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     and at all sizes.
     """
     choices = {
-        "gemm": _matmul_choices, "conv": _convolution_choices, "attention": _attention_choices
+        "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
@@ -179,8 +172,11 @@ def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
-    """Return a matmul's tile in the order of :attr:`TileSchedule.tile`."""
+    """Return a tile in the order of :attr:`TileSchedule.tile`."""
     p = variant.params
+    if variant.op == "attention":
+        queries, keys = map(int, variant.tile.split("x")[:2])
+        return queries, keys, 0, p["stages"], 0, 0
     if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0
     if variant.template in (WARPGROUPS, WINDOWS):
@@ -190,12 +186,14 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
 
 
 def refusal_of(call: Call, variant: Variant) -> str:
-    """Return why a variant cannot compute a matmul, or "" if it can at some sizes."""
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     own = {
         FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
         WINDOWS: warpgroup_convolution.refusal, FEW_PIXELS: few_pixel_convolution.refusal,
     }  # fmt: skip
     refuse = own.get(variant.template)
+    if call.op == "attention":
+        return attention_refusal(call, variant)
     return refuse(call, variant) if refuse else ""
 
 
@@ -209,16 +207,29 @@ def _scheduled(call: Call) -> list[tuple[Variant, Extent]]:
                  and tile_numbers(v) == schedule.tile and not refusal_of(call, v)]  # fmt: skip
         if not named:  # the rule's
             continue
-        dims = CALLS.of(call).named(call)["y"][0].dims  # type: ignore[index, union-attr]
-        rows = dims[0] if call.op == "conv" else product(dims[:-1])
+        rows = _scheduled_rows(call)
         when = combine("sub", rows, before)
         if schedule.max_rows < MOST:
             when = combine("min", when, combine("sub", schedule.max_rows + 1, rows))
         if _exchanges_sums(call):
             when = combine("min", when, _together(named[0], rows))
+        if call.op == "attention":
+            when = combine("min", when, attends(call, named[0]))
         if not isinstance(when, int) or when > 0:
             found.append((named[0], when))
     return found
+
+
+def _scheduled_rows(call: Call) -> Extent:
+    """Return what the ranges of a call's schedules count.
+
+    These are images, sequences of a fixed length, tokens of a sequence, or rows of a matmul.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    y: View = named["y"] if call.op == "attention" else named["y"][0]
+    if call.op == "attention":
+        return y.dims[0] if isinstance(y.dims[2], int) else y.dims[2]
+    return y.dims[0] if call.op == "conv" else product(y.dims[:-1])
 
 
 def _exchanges_sums(call: Call) -> bool:
@@ -349,43 +360,6 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
         when = combine("sub", blocks, _LEAST_BLOCKS) if many else 1
         found.append((variant, when))
     return found
-
-
-def _attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the warpgroup kernels for attention, those for few keys first."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
-    keys = named["k"].dims[2]
-    split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT_KEYS
-             and v.dtype == call.dtype and not split_key_attention.refusal(call, v)]  # fmt: skip
-    split = [one for one in split if not isinstance(one[1], int) or one[1] > 0]
-    if split and isinstance(split[0][1], int):
-        return split[:1]
-    few = [v for v in VARIANTS if v.template == _FEW_KEYS and v.dtype == call.dtype
-           and not few_key_attention.refusal(call, v)]  # fmt: skip
-    if isinstance(keys, int) and few:
-        return [*split[:1], (few[0], 1)]
-    for groups, least in _LEAST_QUERIES.items():
-        for variant in VARIANTS:
-            own = variant.op == "attention" and variant.params.get("groups") == groups
-            if (
-                own
-                and variant.dtype == call.dtype
-                and not warpgroup_attention.refusal(call, variant)
-            ):
-                found.append((variant, combine("sub", queries, least - 1)))
-    if isinstance(queries, int):
-        found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
-    return [*split, *((v, combine("sub", v.params["keys"] + 1, keys)) for v in few), *found]
-
-
-def _split_when(call: Call, variant: Variant) -> Extent:
-    """Return an extent that is positive if an attention has few enough keys, queries and heads."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    batch, heads, queries, _ = named["q"].dims
-    blocks = product((batch, heads, combine("ceildiv", queries, _WHOLE_QUERIES)))
-    fits = combine("sub", variant.params["keys"] + 1, named["k"].dims[2])
-    return combine("min", fits, combine("sub", _MOST_SPLIT + 1, blocks))
 
 
 def _tile(call: Call) -> str:

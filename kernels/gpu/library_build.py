@@ -10,7 +10,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -21,12 +21,13 @@ from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import why_not_launchable
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
-from tracea_graph.kernels.gpu.emitter import emit_kernel
+from tracea_graph.kernels.gpu.emitter import emit_kernel, shared_of
 from tracea_graph.kernels.gpu.kernel_selection import Kernel, kernel_from_name, key_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.standalone_functions import DeviceFunction, functions_of
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, OpType
 from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.temporary_files import ScratchFolder
@@ -72,17 +73,22 @@ Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
 def sources_of(
     kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
 ) -> dict[str, list[KernelSource]]:
-    """Generate the sources of the kernels that each level can run, sorted by symbol."""
+    """Generate the sources of the kernels that each level can run, sorted by symbol.
+
+    Kernels that need more shared memory than a block of the level has are left out: tiles tuned on
+    another architecture, for which a plan has alternatives.
+    """
     found = _kernels(kernels, chains)
-    targets = [Target(dialect, ARCHITECTURES[level]) for level in levels]
-    return {
-        t.architecture.name: [
-            emit_kernel(k.call, k.variant, t)
-            for k in found
-            if not k.variant.refusal(t.architecture)
-        ]
-        for t in targets
-    }
+    targets = {level: Target(dialect, ARCHITECTURES[level]) for level in levels}
+    return {name: [emit_kernel(*k, t) for k in _able(found, t)] for name, t in targets.items()}
+
+
+def _able(kernels: Sequence[Kernel], target: Target) -> Iterator[tuple[Call, Variant]]:
+    """Yield the kernels that a target can run."""
+    for kernel in kernels:
+        fits = shared_of(kernel.call, kernel.variant) <= target.architecture.block_shared
+        if fits and not kernel.variant.refusal(target.architecture):
+            yield kernel.call, kernel.variant
 
 
 def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
@@ -184,9 +190,8 @@ def _text(
 ) -> list[Image]:
     """Compile to PTX those kernels of the newest level that newer GPUs can run."""
     architecture = ARCHITECTURES[level]
-    found = [k for k in _kernels(kernels, chains)
-             if not k.variant.exact and not k.variant.refusal(architecture)]  # fmt: skip
-    sources = [emit_kernel(k.call, k.variant, Target(CUDA, architecture)) for k in found]
+    target, own = Target(CUDA, architecture), _kernels(kernels, chains)
+    sources = [emit_kernel(c, v, target) for c, v in _able(own, target) if not v.exact]
     return cubins(sources, f"compute_{architecture.capability}", environment) if sources else []
 
 

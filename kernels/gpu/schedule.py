@@ -1,4 +1,4 @@
-"""Schedules of the GPU backend: the tile that a matrix multiplication or convolution runs in."""
+"""Schedules of the GPU backend: the tile that a matmul, convolution or attention runs in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["IMAGE_SCHEDULES", "TILE_SCHEDULES", "TileSchedule"]
 
 @dataclass(frozen=True)
 class TileSchedule(Schedule):
-    """The tile of a matmul, or of a convolution, which is computed as a matmul.
+    """The tile of a matmul, of a convolution, which is computed as a matmul, or of attention.
 
-    It applies to at most ``max_rows`` rows, or images of a convolution.  A tile has ``m`` rows and
-    ``n`` columns.  It advances by ``k`` elements of the depth at a time (0: the whole depth), and
-    ``stages`` such steps are in flight.  ``split`` blocks of a cluster share the depth.
-    ``pingpong`` is 1 if two tiles are multiplied alternately.  If all are 0, the backend's rule
-    chooses the tile.
+    It applies to at most ``max_rows`` rows, images of a convolution, or tokens or sequences of
+    attention.  A tile has ``m`` rows and ``n`` columns, or ``m`` queries and ``n`` keys.  It
+    advances by ``k`` elements of the depth at a time (0: the whole depth), and ``stages`` such
+    steps are in flight.  ``split`` blocks of a cluster share the depth.  ``pingpong`` is 1 if two
+    tiles are multiplied alternately.  If all are 0, the backend's rule chooses the tile.
     """
 
     max_rows: int
@@ -46,6 +46,6 @@ class TileSchedule(Schedule):
 TILE_SCHEDULES: tuple[TileSchedule, ...] = tuple(
     map(TileSchedule, (64, 256, 1024, 4096, 2**31 - 1))
 )
-"""Ranges of rows that are tuned separately, by their largest number of rows."""
+"""Ranges of rows or tokens that are tuned separately, by their largest number."""
 IMAGE_SCHEDULES: tuple[TileSchedule, ...] = tuple(map(TileSchedule, (1, 4, 16, 64, 2**31 - 1)))
-"""Ranges of images that are tuned separately, by their largest number of images."""
+"""Ranges of images or sequences that are tuned separately, by their largest number."""

@@ -269,6 +269,17 @@ def test_a_transformer_with_its_embeddings(tmp_path: Path) -> None:
     assert report.kernels == report.nodes_after == 1
 
 
+@pytest.mark.parametrize("causal", [0, 1])
+def test_onnx_attention_is_one_kernel(causal: int, tmp_path: Path) -> None:
+    """Its rule for queries without keys asks for nothing where every query has one."""
+    net = Net(23)
+    q, k, v = (net.input(name, 1, 2, 20, 16) for name in "qkv")
+    path = net.save(tmp_path / "m.onnx", net("Attention", q, k, v, is_causal=causal))
+    report = api.optimize(path, replace(HERE, precision="fp16", max_error=HALF))
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert "_attention_d16" in _symbols(path, "fp16")
+
+
 @pytest.mark.slow  # 128 rows in the host dialect
 def test_norms_are_part_of_the_products_behind_them(tmp_path: Path) -> None:
     """Only the last norm, whose result leaves the model, is computed alone."""

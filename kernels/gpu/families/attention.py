@@ -31,6 +31,8 @@ __all__ = [
     "name",
     "operands_of",
     "parameters",
+    "refusal",
+    "register_refusal",
     "shared",
     "views_by_operand",
 ]
@@ -38,6 +40,11 @@ __all__ = [
 LARGEST_HEAD = 128
 MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
+_MOST_HELD, _MOST_ALTERED = 160, 128
+"""Registers of a thread that queries, scores and sums may take before others spill: plain scores,
+and scores with a mask, causal order or cap.  Found from cubins for sm_80 with heads of 16 to 128
+columns: beyond, 16 to 680 bytes of a thread spill; below, at most 16.
+"""
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,22 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
     return Tile(p["queries"], p["keys"], *up, p["stages"])
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can."""
+    tile, a = shared_layout(call, variant), call.attributes
+    altered = a["mask_kind"] != "none" or a["order"] != "none" or a["softcap"] > 0
+    return register_refusal(tile, variant, altered)
+
+
+def register_refusal(tile: Tile, variant: Variant, altered: bool) -> str:
+    """Return why a thread's registers do not hold a tile, or "" if they do."""
+    held: int = variant.params["tall"] * (tile.depth // 4 + tile.depth_v // 2 + tile.keys // 2)
+    most = _MOST_ALTERED if altered else _MOST_HELD
+    if held <= most:
+        return ""
+    return f"a thread would hold {held} registers of queries, scores and sums; {most} fit"
 
 
 def name(call: Call) -> str:

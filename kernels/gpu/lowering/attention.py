@@ -52,6 +52,8 @@ def lower_attention(
         mask = held.stretched(full).view
     positions = operands[3].view if p.causal == "placed" else None
     left, right = p.reach
+    if p.zero_rows in ("masked", "infinite") and _have_keys(p):
+        p = replace(p, zero_rows="none")
     fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
     fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= attention.LARGEST_HEAD
     dtype = w.narrow
@@ -79,6 +81,11 @@ def lower_attention(
         scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
     )  # fmt: skip
     return [y]
+
+
+def _have_keys(p: AttentionParams) -> bool:
+    """Whether no query can have all of its keys masked."""
+    return p.mask == "none" and p.causal in ("none", "top") and not p.window
 
 
 def _heads(

@@ -1,4 +1,4 @@
-"""The search space of the tuner for matrix multiplications and convolutions on GPUs."""
+"""The search space of the tuner for matmuls, convolutions and attention on GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.gpu_measurement import NOMINAL, nominal
 from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog, modelled_us
 from tracea_graph.kernels.gpu.machine_model import gpus, level_of
-from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
+from tracea_graph.kernels.gpu.schedules.attention_problem import (
+    AttentionProblem,
+    attention_from_json,
+    attention_of,
+)
 from tracea_graph.kernels.gpu.schedules.conv_problem import (
     ConvolutionProblem,
     conv_from_json,
@@ -59,11 +64,24 @@ SEEDS: Mapping[str, tuple[tuple[Config, ...], ...]] = {
     **dict.fromkeys(("sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"), _OLDER),
     "sm_90a": (_FEW, _FEW, (*_OLD, *_MANY), _MANY, _MANY),
 }
-"""Tiles to measure first, by architecture and range of rows."""
+"""Tiles of matmuls to measure first, by architecture and range of rows."""
+_TALL = ({"tile_m": 128, "tile_n": 64, "stages": 2}, {"tile_m": 128, "tile_n": 32, "stages": 2})
+_SMALL = ({"tile_m": 64, "tile_n": 32, "stages": 2},)
+_WHOLE = ({"tile_m": 64, "tile_n": 128, "stages": 1}, {"tile_m": 16, "tile_n": 128, "stages": 1})
+_FLASH = ({"tile_m": 128, "tile_n": 128, "stages": 2}, {"tile_m": 192, "tile_n": 128, "stages": 2})
+_OLDER_ATTENTION = (_SMALL, _TALL, _TALL, _TALL, _TALL)
+ATTENTION_SEEDS: Mapping[str, tuple[tuple[Config, ...], ...]] = {
+    **dict.fromkeys(("sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"), _OLDER_ATTENTION),
+    "sm_90a": (_WHOLE, (*_WHOLE, *_FLASH), _FLASH, _FLASH, _FLASH),
+}
+"""Tiles of attention to measure first, by architecture and range of queries; those that a call
+cannot run in are left out.  Tall tiles read keys half as often, small ones leave registers and
+shared memory to other blocks.
+"""
 
 
 class GpuScheduleSpace:
-    """Tiles of matrix multiplications and convolutions, timed by events on this machine's first
+    """Tiles of matmuls, convolutions and attention, timed by events on this machine's first
     GPU."""
 
     tile = ("m", "n", "k", "buffers", "split", "pingpong")
@@ -106,17 +124,19 @@ class GpuScheduleSpace:
 
     def topology(self, case: Case) -> OperatorTopology:
         """Return the topology of a case's call."""
-        p = _own(case.problem)
-        return OperatorTopology(p.op, p.matrix_rows(case.rows), p.n, p.k, dtype=p.multiplies)
+        return _own(case.problem).topology(case.rows)
 
     def levels(self, level: str) -> tuple[str, ...]:
         """Return only ``level``: tiles of other architectures are not timed on it."""
         return (level,)
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
-        """Return a call's problem; None if it is no matmul or convolution of fixed sizes."""
-        of = {"gemm": matmul_of, "conv": conv_of}.get(call.op)
-        return of(call) if of else None
+        """Return a call's problem; None if it has no choice of tiles, or sizes that vary."""
+        if call.op == "gemm":
+            return matmul_of(call)
+        if call.op == "conv":
+            return conv_of(call)
+        return attention_of(call) if call.op == "attention" else None
 
     def problem_to_json(self, problem: Problem) -> dict[str, Any]:
         """Return a problem as JSON-ready values."""
@@ -132,6 +152,8 @@ class GpuScheduleSpace:
         epilogue = chain_from_json(data["epilogue"]) if data["epilogue"] else None
         if str(data["kernel"]).startswith("conv"):
             return conv_from_json(data, epilogue)
+        if str(data["kernel"]).startswith("attention"):
+            return attention_from_json(data)
         return MatmulProblem(
             int(data["k"]), int(data["n"]), str(data["dtype"]), str(data["layout"]),
             str(data["norm"]), bool(data["bias"]), epilogue, bool(data["static"]),
@@ -153,8 +175,8 @@ class GpuScheduleSpace:
         space = space.require(
             "there is a kernel of this tile", lambda c: tuple(c[axis] for axis in _AXES) in legal
         ).once(lambda c: variant_run(problem, case.rows, self._schedule(case, c), level).tile)
-        if problem.op == "gemm":  # the tiles of convolutions are few
-            for seed in SEEDS[level][row_class(problem, case.rows)]:
+        for seed in _seeds(case, level):
+            if tuple(seed.get(axis, 0) for axis in _AXES) in legal:
                 space = space.seed(**seed)
         return space
 
@@ -193,6 +215,17 @@ class GpuScheduleSpace:
         return _own(problem).program(schedules)
 
 
+def _seeds(case: Case, level: str) -> tuple[Config, ...]:
+    """Return tiles to measure first; none for convolutions, which have few."""
+    problem = _own(case.problem)
+    if problem.op == "gemm":
+        return SEEDS[level][row_class(problem, case.rows)]
+    if isinstance(problem, AttentionProblem):
+        queries = problem.topology(case.rows).m
+        return ATTENTION_SEEDS[level][sum(queries > one.limit for one in TILE_SCHEDULES)]
+    return ()
+
+
 def _own(problem: Problem) -> TiledProblem:
-    assert isinstance(problem, MatmulProblem | ConvolutionProblem)
+    assert isinstance(problem, MatmulProblem | ConvolutionProblem | AttentionProblem)
     return problem

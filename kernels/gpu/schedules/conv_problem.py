@@ -15,6 +15,7 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import TensorCoreProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, View
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
+from tracea_graph.policy import OperatorTopology
 
 __all__ = ["ConvolutionProblem", "conv_from_json", "conv_of"]
 
@@ -83,6 +84,11 @@ class ConvolutionProblem(TensorCoreProblem):
             "pads": list(self.pads), "bias": self.bias, "reads": list(self.reads),
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
+
+    def topology(self, rows: int) -> OperatorTopology:
+        """Return the topology of the call for ``rows`` images."""
+        pixels = self.matrix_rows(rows)
+        return OperatorTopology("conv", pixels, self.n, self.k, dtype=self.multiplies)
 
     def matrix_rows(self, images: int) -> int:
         """Return the number of rows of the matmul, which are the pixels of the results."""

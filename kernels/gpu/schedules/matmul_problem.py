@@ -12,9 +12,11 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.emitter import shared_of
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_ROWS,
+    for_variant,
     refusal_of,
     tile_numbers,
     variants_of,
@@ -24,6 +26,7 @@ from tracea_graph.kernels.gpu.tile_choice import most_few
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, Temp, View
 from tracea_graph.ops.chain import Chain
+from tracea_graph.policy import OperatorTopology
 from tracea_graph.tuning.tuning_problem import Problem
 
 __all__ = [
@@ -48,6 +51,7 @@ class TiledProblem(Problem, Protocol):
 
     ``op`` is the op of the call, ``multiplies`` its compute type.  ``k`` and ``n`` are the depth
     and the number of columns of the matmul, or of the matmul that a convolution is equal to.
+    ``fits`` says whether a kernel can compute the call with a number of rows.
     """
 
     op: ClassVar[str]
@@ -65,13 +69,14 @@ class TiledProblem(Problem, Protocol):
     def n(self) -> int: ...
     @property
     def key(self) -> dict[str, Any]: ...
-    def matrix_rows(self, rows: int) -> int: ...
+    def topology(self, rows: int) -> OperatorTopology: ...
+    def fits(self, variant: Variant, rows: int) -> bool: ...
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program: ...
     def call(self, rows: int, schedules: tuple[Schedule, ...] = ()) -> Call: ...
 
 
 class TensorCoreProblem:
-    """Properties that matmul and convolution problems have in common."""
+    """Properties that the problems have in common."""
 
     multiplies: str
 
@@ -106,6 +111,10 @@ class TensorCoreProblem:
     def rows_of(self, dims: Sequence[int]) -> int:
         """Return the number of rows or images of a call from the dims of x."""
         return dims[0]
+
+    def fits(self, variant: Variant, rows: int) -> bool:
+        """Return True: kernels may compute any number of rows."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -154,9 +163,13 @@ class MatmulProblem(TensorCoreProblem):
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
 
-    def matrix_rows(self, rows: int) -> int:
-        """Return the number of rows of the matmul."""
-        return rows
+    def topology(self, rows: int) -> OperatorTopology:
+        """Return the topology of the call with ``rows`` rows."""
+        return OperatorTopology("gemm", rows, self.n, self.k, dtype=self.multiplies)
+
+    def fits(self, variant: Variant, rows: int) -> bool:
+        """Return whether a kernel of few rows is for so many."""
+        return rows <= most_few(self.n) or variant.template != FEW_ROWS
 
     def flops(self, rows: int) -> float:
         """Return the number of operations for ``rows`` rows."""
@@ -258,7 +271,8 @@ def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant,
     return tuple(
         v for v in VARIANTS
         if (v.op, v.dtype) == (problem.op, problem.multiplies) and not v.refusal(architecture)
-        and not refusal_of(call, v) and (rows <= most_few(problem.n) or v.template != FEW_ROWS)
+        and not refusal_of(call, v) and problem.fits(v, rows)
+        and shared_of(for_variant(call, v), v) <= architecture.block_shared
     )  # fmt: skip
 
 

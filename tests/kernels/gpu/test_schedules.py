@@ -1,4 +1,4 @@
-"""Tiles of GPU matmuls as schedules: what plans make of them, and how the tuner times them."""
+"""Tiles of GPU kernels as schedules: what plans make of them, and how the tuner times them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.kernels.gpu.test_probes import H100, TimedDriver
+from tracea_graph import Options, ProblemDescriptor
+from tracea_graph.commands.autotuner import tune_problem
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, evaluate
@@ -19,8 +21,10 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of, tile_numbers, variants_of
+from tracea_graph.kernels.gpu.library_build import sources_of as sources_for_levels
 from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
-from tracea_graph.kernels.gpu.schedules import SEEDS, event_fixture
+from tracea_graph.kernels.gpu.schedules import ATTENTION_SEEDS, SEEDS, event_fixture
+from tracea_graph.kernels.gpu.schedules.attention_problem import AttentionProblem, attention_of
 from tracea_graph.kernels.gpu.schedules.conv_problem import ConvolutionProblem, conv_of
 from tracea_graph.kernels.gpu.schedules.event_fixture import (
     DeviceWorker,
@@ -36,7 +40,7 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     variant_run,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS
-from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.kernels.program import Buffer, Call, View
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import (
     CacheEntry,
@@ -65,7 +69,7 @@ IMAGES = ConvolutionProblem(
     (14, 14, 256), (14, 14, 256), (3, 3), "f16", pads=(1, 1), epilogue=ADDED,
     reads=("full", "row"),
 )  # fmt: skip
-PROBLEMS = (
+PROBLEMS: tuple[TiledProblem, ...] = (
     PLAIN,
     MatmulProblem(384, 1152, "f16", norm="layer"),
     MatmulProblem(384, 1536, "bf16", norm="rms", bias=False),
@@ -76,6 +80,16 @@ PROBLEMS = (
     replace(IMAGES, image=(9, 7, 24), result=(5, 4, 40), strides=(2, 2), multiplies="bf16"),
     replace(IMAGES, multiplies="tf32x3", bias=False, epilogue=None, reads=(), static=True),
 )
+TOKENS = AttentionProblem(12, 12, 32, 32, "f16", pitches=(1152, 1152, 1152, 384), mask="add",
+                          reads=(True, False, False, True))  # fmt: skip
+SEQUENCES = AttentionProblem(12, 4, 64, 64, "bf16", queries=197, keys=50, order="bottom")
+ATTENTIONS = (
+    TOKENS,
+    SEQUENCES,
+    replace(TOKENS, batch=8, heads_k=3, head=128, head_v=64, pitches=(0, 0, 0, 0), keys=77),
+    replace(SEQUENCES, static=True, head=80, filled=True, capped=True, guarded=True),
+)
+PROBLEMS += ATTENTIONS
 FEW, WIDE = (64, 48, 0, 0, 2, 0), (128, 256, 64, 4, 0, 0)
 
 
@@ -116,6 +130,95 @@ def test_a_schedule_of_images_comes_before_the_rule() -> None:
     found = variants_of(IMAGES.program(table).calls[0])
     assert tile_numbers(found[0][0]) == tile and found[1:] == ruled
     assert [evaluate(found[0][1], {"m": n}) > 0 for n in (4, 5, 64)] == [False, True, True]
+
+
+def moved(call: Call, name: str, **changes: Any) -> Call:
+    """Return a call one of whose views is changed."""
+    at = CALLS.of(call).slices(call)[name].start
+    view = call.views[at]
+    assert view is not None
+    return replace(call, views=(*call.views[:at], replace(view, **changes), *call.views[at + 1 :]))
+
+
+def test_attention_that_the_tuner_cannot_place_has_no_schedule() -> None:
+    call = TOKENS.program().calls[0]
+    assert attention_of(call) == TOKENS
+    cached = moved(call, "k", dims=(1, 12, "past", 32))
+    assert attention_of(cached) is None
+    assert attention_of(moved(call, "q", offset=4)) is None
+    assert attention_of(moved(call, "q", offset=384)) == TOKENS
+    assert attention_of(moved(call, "v", strides=(0, 1, 384, 12))) is None
+    assert attention_of(call.having(scale=-1.0)) is None
+
+
+def test_schedules_of_attention_hold_where_its_kernels_do() -> None:
+    """A kernel for 128 keys is not for more; where the batch varies too, one sequence is tuned."""
+    few, flash = (64, 128, 0, 1, 0, 0), (128, 128, 0, 2, 0, 0)
+    table = (TileSchedule(64), TileSchedule(256, *few), *TILE_SCHEDULES[2:4],
+             TileSchedule(2**31 - 1, *flash))  # fmt: skip
+
+    def first(call: Call, **sizes: int) -> tuple[int, ...]:
+        found = next(v for v, when in variants_of(call) if evaluate(when, sizes) > 0)
+        return tile_numbers(found)
+
+    one = TOKENS.program(table).calls[0]
+    ruled = TOKENS.program().calls[0]
+    assert first(one, m=100) == first(one, m=128) == few != first(ruled, m=128)
+    assert first(one, m=129) == first(ruled, m=129) and first(one, m=64) == first(ruled, m=64)
+    assert first(one, m=5000) == flash
+    views = [v and replace(v, dims=("b", *v.dims[1:])) for v in one.views]
+    several = replace(one, views=tuple(views))
+    assert attention_of(several) == TOKENS and TOKENS.rows_of((3, 12, 100, 32)) == 0
+    assert first(several, m=100, b=1) == few
+    assert first(several, m=100, b=2) == first(replace(several, schedules=()), m=100, b=2)
+    tall = (128, 32, 0, 2, 0, 0)
+    images = SEQUENCES.program((TileSchedule(4), TileSchedule(2**31 - 1, *tall))).calls[0]
+    assert [first(images, m=n) == tall for n in (4, 5, 64)] == [False, True, True]
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_a_described_attention_is_a_problem(
+    causal: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_model, "gpus", tuple)
+    monkeypatch.setattr(spaces, "gpus", tuple)
+    described = ProblemDescriptor("attention", (2, 4, 70, 70, 32), {"causal": causal})
+    options = Options(target="cuda:sm_80", precision="fp16", budget=1, cache=tmp_path)
+    (tuned,) = tune_problem(described, options).tuned.tuned
+    order = "top" if causal else "none"
+    assert tuned.case == Case(
+        AttentionProblem(4, 4, 32, 32, "f16", queries=70, keys=70, order=order, static=True), 2
+    )
+
+
+@pytest.mark.parametrize("level", ARCHITECTURES)
+def test_attention_is_tuned_in_tiles_that_fit(level: str) -> None:
+    """Wide heads leave no registers to tall tiles, and on sm_75 no shared memory."""
+    narrow = replace(TOKENS, multiplies="f16", pitches=(0,) * 4)
+    wide = replace(narrow, head=128, head_v=128, mask="none", reads=(False,) * 4)
+    plain = [v.tile for v in tiles_of(narrow, level, 2048) if v.template == "attention.cu.in"]
+    tight = [v.tile for v in tiles_of(wide, level, 2048) if v.template == "attention.cu.in"]
+    assert plain == ["64x64", "64x32", "128x64", "128x32"]
+    assert tight == (["64x32"] if level == "sm_75" else ["64x64", "64x32"])
+    for problem in (narrow, wide):
+        for rows in (16, 128, 4096):
+            case = Case(problem, rows)
+            able = {v.tile for v in tiles_of(problem, level, rows)}
+            seeds = list(SPACE.space(case, level, None).legal_seeds())
+            assert seeds or problem is wide
+            for seed in seeds:
+                schedule = SPACE.schedule(case, seed)
+                assert isinstance(schedule, TileSchedule)
+                assert variant_run(problem, rows, schedule, level).tile in able
+
+
+def test_tiles_beyond_the_shared_memory_of_an_architecture_are_left_out() -> None:
+    """They were tuned on another one; a plan has the rule's kernels too."""
+    wide = replace(TOKENS, head=128, head_v=128, pitches=(0,) * 4)
+    call = wide.program((TileSchedule(2**31 - 1, 64, 64, 0, 2),)).calls[0]
+    found = sources_for_levels(kernels_of(call), (), ("sm_75", "sm_80"))
+    tiles = {level: {s.symbol.split("_")[-4] for s in found[level]} for level in found}
+    assert tiles == {"sm_75": {"64x32"}, "sm_80": {"64x64", "64x32"}}
 
 
 # ---- what a plan makes of a schedule --------------------------------------------------------
@@ -189,6 +292,11 @@ def test_seeds_are_tiles_that_exist() -> None:
         for seed in (s for seeds in by_range for s in seeds):
             axes = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong")
             assert tuple(seed.get(axis, 0) for axis in axes) in known, (level, seed)
+    for level, by_range in ATTENTION_SEEDS.items():
+        known = {tile_numbers(v) for v in VARIANTS
+                 if v.op == "attention" and not v.refusal(ARCHITECTURES[level])}  # fmt: skip
+        assert len(by_range) == len(TILE_SCHEDULES)
+        assert {tuple(s.get(a, 0) for a in axes) for seeds in by_range for s in seeds} <= known
 
 
 # ---- timing ---------------------------------------------------------------------------------
@@ -216,6 +324,20 @@ def test_a_request_tells_all_parameters() -> None:
     assert pixels["before"] == (1, 1) and pixels["steps"] == (1, 1) and "steps" not in filters
     cold = requested(100 << 20)
     assert cold["copies"] * sum(cold["buffers"]) > 100 << 20
+
+
+def test_a_request_tells_the_views_of_attention() -> None:
+    request = json.loads(json.dumps(requested(0, TOKENS)))
+    assert request["buffers"] == [2 * 200 * 1152] * 3 + [4 * 200, 2 * 200 * 384]
+    rule, tile = request["kernels"]
+    assert rule == tile and rule["grid"] > 0  # no kernel of attention has such a tile
+    other = replace(SEQUENCES, multiplies="f16")
+    files = {s.symbol: Path("k.cubin") for s in sources_of(other, "sm_90a").values()}
+    pair = (TileSchedule(4, 192, 128, 0, 2), TileSchedule(4, 64, 32, 0, 2))
+    flash, small = request_for(Case(other, 3), pair, "sm_90a", files, 0, 132)["kernels"]
+    assert "_128x128x2__" in flash["symbol"] or "_192x128x2__" in flash["symbol"]
+    assert small["grid"] == 3 * 12 * 4 and "_64x32__" in small["symbol"]
+    assert [a["map"]["dims"] for a in flash["arguments"] if "map" in a][1] == (64, 50, 4, 3)
 
 
 @pytest.mark.parametrize("problem", [PLAIN, IMAGES], ids=str)

@@ -1,0 +1,90 @@
+"""Choose the kernels of an attention, by its numbers of heads, queries and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import (
+    attention,
+    few_key_attention,
+    split_key_attention,
+    warpgroup_attention,
+)
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["attends", "attention_choices", "attention_refusal", "keys_fit"]
+
+_FEW, _SPLIT = "attention_few.cu.in", "attention_split.cu.in"
+_FLASH, _PLAIN = "attention_wgmma.cu.in", "attention.cu.in"
+_LEAST_QUERIES = {3: 192, 2: 64}
+"""Minimum number of queries for attention kernels, by their number of warpgroups."""
+_WHOLE_QUERIES, _MOST_SPLIT = 64, 96
+"""Queries of a block that holds all keys, and the most such blocks for which warps share keys."""
+
+
+def attention_refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute an attention, or "" if it can at some sizes."""
+    own = {
+        _FEW: few_key_attention.refusal, _SPLIT: split_key_attention.refusal,
+        _FLASH: warpgroup_attention.refusal, _PLAIN: attention.refusal,
+    }  # fmt: skip
+    return own[variant.template](call, variant)
+
+
+def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernels for attention, those for few keys first."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
+    keys = named["k"].dims[2]
+    split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT
+             and v.dtype == call.dtype and not split_key_attention.refusal(call, v)]  # fmt: skip
+    split = [one for one in split if not isinstance(one[1], int) or one[1] > 0]
+    if split and isinstance(split[0][1], int):
+        return split[:1]
+    few = [v for v in VARIANTS if v.template == _FEW and v.dtype == call.dtype
+           and not few_key_attention.refusal(call, v)]  # fmt: skip
+    if isinstance(keys, int) and few:
+        return [*split[:1], (few[0], 1)]
+    for groups, least in _LEAST_QUERIES.items():
+        for variant in VARIANTS:
+            own = variant.op == "attention" and variant.params.get("groups") == groups
+            if (
+                own
+                and variant.dtype == call.dtype
+                and not warpgroup_attention.refusal(call, variant)
+            ):
+                found.append((variant, combine("sub", queries, least - 1)))
+    if isinstance(queries, int):
+        found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
+    return [*split, *((v, keys_fit(v, keys)) for v in few), *found]
+
+
+def _split_when(call: Call, variant: Variant) -> Extent:
+    """Return an extent that is positive if an attention has few enough keys, queries and heads."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    batch, heads, queries, _ = named["q"].dims
+    blocks = product((batch, heads, combine("ceildiv", queries, _WHOLE_QUERIES)))
+    fits = keys_fit(variant, named["k"].dims[2])
+    return combine("min", fits, combine("sub", _MOST_SPLIT + 1, blocks))
+
+
+def attends(call: Call, variant: Variant) -> Extent:
+    """Return an extent that is positive where a scheduled kernel suits an attention.
+
+    If both the batch and the length vary, schedules are those of one sequence.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    batch, _, queries, _ = named["q"].dims
+    fit = keys_fit(variant, named["k"].dims[2])
+    if isinstance(batch, int) or isinstance(queries, int):
+        return fit
+    return combine("min", fit, combine("sub", 2, batch))
+
+
+def keys_fit(variant: Variant, keys: Extent) -> Extent:
+    """Return an extent that is positive if an attention kernel holds as many keys as there are."""
+    whole = variant.template in (_FEW, _SPLIT)
+    return combine("sub", variant.params["keys"] + 1, keys) if whole else 1
