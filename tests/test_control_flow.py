@@ -129,3 +129,41 @@ def test_an_unrolled_recurrent_net_is_one_program(tmp_path: Path) -> None:
     for own in (Path(str(report.library)), None):
         (found,) = session(report.output, own).run(None, given)
         assert relative_error(found, wanted) <= CLOSE[F32]
+
+
+ITERATED = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[n, k, 32] x, float[t, n, 32] rows, float[n, 32] first, int64 times, bool go)
+        => (float[n, m, 32] y, float[n, 32] last, float[t, n, 32] every) {
+        y = Loop(times, go, x) <body = grow (int64 i, bool c, float[n, l, 32] h)
+            => (bool on, float[n, l2, 32] h2) {
+                on = Identity(c)  end = Slice(h, before, behind, axis)  p = MatMul(end, w)
+                q = Add(p, bias)  r = Tanh(q)  h2 = Concat <axis = 1> (h, r) }>
+        last, every = Scan <num_scan_inputs = 1, body = cell (float[n, 32] s, float[n, 32] row)
+            => (float[n, 32] s2, float[n, 32] out) {
+                a = MatMul(s, w)  b = Add(a, row)  s2 = Tanh(b)  out = Identity(s2) }>
+            (first, rows)
+    }"""
+"""Bodies that read nothing but carried values of symbolic sizes, one of which grows."""
+
+
+def test_kernels_run_in_bodies_that_read_only_carried_values(tmp_path: Path) -> None:
+    made = onnx.parser.parse_model(ITERATED)
+    made.graph.initializer.extend((
+        tensor("w", normal(32, 32) / 6), tensor("bias", normal(32, seed=1)),
+        *(tensor(n, [v], np.int64) for n, v in (("before", -1), ("behind", 2**31), ("axis", 1))),
+    ))  # fmt: skip
+    onnx.save(made, tmp_path / "m.onnx")
+    report = api.optimize(tmp_path / "m.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason
+    loops = [n for n in onnx.load(report.output).graph.node if n.op_type in ("Loop", "Scan")]
+    inside = [[n for body in subgraphs_of(loop) for n in all_nodes(body)] for loop in loops]
+    assert len(loops) == 2 and all(any(map(is_tracea_node, nodes)) for nodes in inside)
+    for n, times in ((1, 0), (3, 4)):
+        given = {
+            "x": normal(n, 2, 32), "rows": normal(5, n, 32, seed=2),
+            "first": normal(n, 32, seed=3), "times": np.array(times), "go": np.array(True),
+        }  # fmt: skip
+        wanted = in_double(made, given)
+        found = session(report.output, Path(str(report.library))).run(None, given)
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.shape == theirs.shape and relative_error(ours, theirs) <= CLOSE[F32]

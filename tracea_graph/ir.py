@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "LOOP_VALUE",
     "RANDOM_OPS",
     "SYMBOL_NUMBER_MARK",
     "Attr",
@@ -37,6 +38,10 @@ RANDOM_OPS = frozenset({
     "RandomUniformLike",
 })  # fmt: skip
 """ONNX operators that draw new values in every run (Dropout in training mode)."""
+
+LOOP_VALUE = ("ai.onnx.loops", "LoopValue")
+"""Domain and name of the operator that stands for an input of an iteration while the body of its
+loop is part of the graph.  It has no operands, and its value is another one in each iteration."""
 
 
 class DType(Enum):

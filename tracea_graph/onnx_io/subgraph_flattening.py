@@ -31,6 +31,7 @@ from types import MappingProxyType
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from tracea_graph.errors import GraphError
+from tracea_graph.ir import LOOP_VALUE
 from tracea_graph.onnx_io.node_conversion import (
     OWN_DOMAINS,
     all_nodes,
@@ -60,8 +61,7 @@ the ``If`` follows.
 _SEQUENCES = ("Sequence", "Optional")
 _LOOPS: Mapping[str, int] = MappingProxyType({"Loop": 2, "Scan": 0})
 """Operators with a loop body, and how many operands come before the values it carries."""
-_LOOP_VALUE, _LOOP_DOMAIN = "LoopValue", "ai.onnx.loops"
-"""Operator that stands for an input of an iteration, and its domain."""
+_LOOP_DOMAIN, _LOOP_VALUE = LOOP_VALUE
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 

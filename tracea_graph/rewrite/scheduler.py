@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import hypot
 
 from tracea_graph.errors import CycleError, GraphError, OutOfTime, RuleErrorContext, StillReadError
-from tracea_graph.ir import RANDOM_OPS, Weight
+from tracea_graph.ir import LOOP_VALUE, RANDOM_OPS, Weight
 from tracea_graph.reason_codes import EXPECTED, Code, Reason, code_of, other_readers_reason
 from tracea_graph.rewrite.decision_trace import DecisionTrace
 from tracea_graph.rewrite.pass_result_cache import PassResultCache
@@ -86,7 +86,9 @@ def constant_values(graph: TileGraph) -> frozenset[str]:
     return frozenset(known)
 
 
-_RECOMPUTED = RANDOM_OPS | {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+_RECOMPUTED = RANDOM_OPS | {
+    "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear", "::".join(LOOP_VALUE),
+}  # fmt: skip
 """Operators that ONNX Runtime does not fold."""
 
 _Asked = tuple[str, int, str]
