@@ -46,7 +46,7 @@ _TOGETHER = 16
 """Kernels that are compiled at once."""
 ROOM = 24
 """Elements around a view; not a multiple of a run, so that what lies behind it is unaligned."""
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
+FLAGS = ("-std=c++17", "-Og", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
          "-fno-math-errno", "-w")  # fmt: skip
 
 
