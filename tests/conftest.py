@@ -8,8 +8,9 @@ use the fixture ``highest_level`` optimize for that level alone.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,17 @@ LONG = (
 def pytest_configure(config: pytest.Config) -> None:
     """Take files in the order they are collected in, not those of many small tests first."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while cases are made, nor among them later: they live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,8 +28,8 @@ from tracea_graph.check.worker_process import Worker
 __all__ = ["FORKING", "fork_workers"]
 
 _SERVER = Path(__file__).with_name("fork_server.py")
-_OURS = ("TRACEA_", "PYTEST_CURRENT_TEST")
-"""Beginnings of the names of variables that may be set anew in a process that runs."""
+_OURS = ("TRACEA_", "PYTEST_CURRENT_TEST", "CXX")
+"""Beginnings of the names of variables that a worker does not read when it starts."""
 
 
 def fork_workers() -> None:
