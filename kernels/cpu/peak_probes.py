@@ -40,6 +40,10 @@ PROBES = (
     Probe("i8", "avx512", "avx512_vnni", ("-mavx512vnni",)),
     Probe("i8", "avx512", "amx_int8", ("-mamx-tile", "-mamx-int8")),
     Probe("i8", "avx2", "avx_vnni", ("-mavxvnni",)),
+    Probe("f16", "neon", "asimdhp"),
+    Probe("bf16", "neon", "bf16"),
+    Probe("i8", "neon", "asimddp"),
+    Probe("i8", "neon", "i8mm"),
 )
 
 

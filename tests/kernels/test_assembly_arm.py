@@ -4,11 +4,17 @@ processor makes of them."""
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from models.modelled_tiles import TILES, InnerLoop, Tile, inner_loop, model_analyzer, share
+from tracea_graph.kernels.cpu import peak_probes
+from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
+from tracea_graph.toolchain.compilers import find_compiler
+from tracea_graph.toolchain.platforms import PLATFORMS
 
 needs_zig = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs the ziglang wheel"
@@ -50,6 +56,20 @@ def test_cores_in_order_wait_for_no_vector(tile: Tile) -> None:
     """A core of this kind has a loaded vector after four cycles, and multiplies one a cycle."""
     assert inner_loop(tile).ahead >= 7
     assert inner_loop(replace(tile, in_order=False)).ahead < 2
+
+
+@pytest.mark.slow
+@needs_zig
+@pytest.mark.parametrize("probe", [p for p in PROBES if p.isa == "neon"], ids=lambda p: p.name)
+def test_programs_that_measure_peaks_multiply_alone(probe: Probe, tmp_path: Path) -> None:
+    source = probe_source(probe)
+    (tmp_path / "p.cpp").write_text(source.text)
+    headers = Path(peak_probes.__file__).resolve().parent
+    args = (*source.flags, f"-I{headers}", "-S", "p.cpp", "-o", "p.s")
+    find_compiler(platform=PLATFORMS["linux-aarch64"]).run(args, tmp_path)
+    code = (tmp_path / "p.s").read_text(errors="replace")
+    assert len(re.findall(r"\t(?:bfmmla|fmla|sdot|smmla)\t", code)) == 16
+    assert not re.findall(r"\tmov\tv", code)
 
 
 def test_a_loops_instructions_are_told_apart() -> None:
