@@ -169,8 +169,9 @@ def _gemm_nbits(dtype: str) -> CallSchema:
     """Schema of a matmul with a block-quantized matrix; see ``block_quantized_storage.py``.
 
     Codes have ``bits`` bits and a scale and a zero point for each ``block`` of the depth, of which
-    ``group`` steps at a time are added; the zero point is half the range of a code if it is in the
-    ``middle``.
+    ``group`` steps at a time are added: all, or part of a block that is ``divided``.  Scales of
+    blocks that are not cover whole windows.  Zero points have the strides of scales; they are half
+    the range of a code if they are in the ``middle``.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
@@ -183,7 +184,7 @@ def _gemm_nbits(dtype: str) -> CallSchema:
         ),
         (
             choice("zero_kind", ZEROS), number("bits", 2, 8), number("group", GRANULE, WINDOW),
-            number("block", GRANULE, MAX_BLOCK),
+            number("block", GRANULE, MAX_BLOCK), flag("divided", False),
         ),
         dtype,
         chain="epilogue",

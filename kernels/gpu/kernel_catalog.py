@@ -14,6 +14,7 @@ from typing import Any
 
 from tracea_graph.hardware import Measurements
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES, Architecture
+from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     attention,
@@ -41,6 +42,8 @@ from tracea_graph.policy.operator_topology import Kind
 __all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"]
 
 _PAD = 4
+_BLOCK = 32
+"""Steps of the depth in a block of a typical block-quantized matrix."""
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 """Bytes of an element, 4 by default."""
 
@@ -153,6 +156,12 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
         shapes = (t.m, t.k), (t.n, t.k), (t.m, t.n)
         x, w, y = (View.dense(b, s) for b, s in zip(place, shapes, strict=False))
         named = {"x": x, "w": w, "y": [y], "layout": "nk"}
+    elif t.op == "gemm_nbits":
+        bytes_of_column = -(-t.k // WINDOW) * WINDOW // 2
+        sizes = (t.m, t.k), (t.n, bytes_of_column), (t.n, -(-t.k // _BLOCK)), (t.m, t.n)
+        x, w, scales, y = (View.dense(b, s) for b, s in zip(place, sizes, strict=True))
+        named = {"x": x, "w": w, "scales": scales, "y": [y], "zero_kind": "middle", "bits": 4,
+                 "group": _BLOCK, "block": _BLOCK}  # fmt: skip
     elif t.op == "attention":
         head = max(t.k // 2, 1)
         sides = (t.m, t.n, t.n, t.m)
@@ -171,6 +180,7 @@ _WHY = MappingProxyType(
     {
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
         "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
+        "gemm_nbits_few.cu.in": "few rows: codes are multiplied in registers as they are",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",

@@ -474,7 +474,7 @@ _NUMBERS = {
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "gemm_nbits": ("zero_kind", "bits", "group"),
+    "gemm_nbits": ("zero_kind", "bits", "group", "divided"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -132,7 +132,8 @@ def _codes(call: Call, steps: int) -> dict[str, Any]:
     kind = str(call.attributes["zero_kind"])
     return {
         "bits": bits, "middle": 1 << (bits - 1), "group": group, "window": WINDOW,
-        "zeros": "" if kind == "middle" else kind, "words": max(1, size // 4),
+        "divided": bool(call.attributes["divided"]), "zeros": "" if kind == "middle" else kind,
+        "words": max(1, size // 4),
         "carrier": "u32" if size >= 4 else "u16", "sums": max(1, steps // group),
     }  # fmt: skip
 
@@ -152,6 +153,7 @@ def _held(call: Call, variant: Variant, codes: dict[str, Any]) -> dict[str, int]
 def name(call: Call) -> str:
     a = call.attributes
     words = [f"nbits{a['bits']}x{a['group']}"]
+    words += ["divided"] * bool(a["divided"])
     words += [f"{a['zero_kind']}_zeros"] * (a["zero_kind"] != "middle")
     return tensor_core_matmul.name(_product(call)).replace("gemm_nk", "_".join(words), 1)
 
@@ -163,6 +165,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             **tensor_core_matmul.epilogue(_product(call)),
             **codes,
             **_held(call, variant, codes),
+            "size": int(TYPES[call.dtype].size),
             "kind": "tf32" if TYPES[call.dtype] is DType.F32 else call.dtype,
             "split": call.dtype == "tf32x3",
             "base": _BASE.get(call.dtype, "8388608.0f"),
@@ -184,9 +187,11 @@ def shared(call: Call, variant: Variant) -> int:
     return tensor_core_matmul.shared(_product(call), variant)
 
 
-def _rows_of_numbers(view: View | None) -> list[Argument]:
-    """Return the arguments of scales or zero points; none if there are none."""
-    return [] if view is None else [pointer(view, DType.F32), i32(view.strides[0])]
+def _numbers(call: Call) -> list[Argument]:
+    """Return the arguments of scales and zero points, which have one stride."""
+    scales, zeros = (_named(call)[one] for one in ("scales", "zeros"))
+    made = [pointer(scales, DType.F32), i32(scales.strides[0])]
+    return made + ([] if zeros is None else [pointer(zeros, DType.F32)])
 
 
 def _blocks(call: Call) -> list[Argument]:
@@ -197,30 +202,25 @@ def _blocks(call: Call) -> list[Argument]:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named, taken = _named(call), shared(call, variant)
-    x, w, scales = named["x"], named["w"], named["scales"]
-    fixed = constant_buffer_flag(w)
+    x, w = named["x"], named["w"]
+    fixed = [constant_buffer_flag(one) for one in (w, named["scales"])]
     if variant.template != FEW:
         p = variant.params
         blocks, made = tensor_core_matmul.arguments(_product(call), p["m"], p["n"])
         made[1] = pointer(w, DType.U8)
-        made += [
-            *_rows_of_numbers(scales),
-            *_rows_of_numbers(named["zeros"]),
-            *_blocks(call),
-            fixed,
-        ]
+        made += [*_numbers(call), *_blocks(call), *fixed]
         return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))
     chain, (rows, depth) = tensor_core_matmul.chain_of(call), x.dims
     cols = named["y"][0].dims[-1]
     made = [pointer(x, TYPES[call.dtype]), *map(i32, x.strides)]
     made += [pointer(w, DType.U8), i32(w.strides[0])]
-    made += [*_rows_of_numbers(scales), *_rows_of_numbers(named["zeros"])]
+    made += _numbers(call)
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, view.strides)]
     tiles = combine("ceildiv", cols, _COLUMNS)
-    made += [i32(rows), i32(cols), i32(depth), *_blocks(call), divisor(tiles), fixed]
+    made += [i32(rows), i32(cols), i32(depth), *_blocks(call), divisor(tiles), *fixed]
     grid = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
     return Launch(symbol, (grid, 1, 1), variant.threads, taken, tuple(made))

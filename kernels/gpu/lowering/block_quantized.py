@@ -85,6 +85,9 @@ def block_quantized_call(
             chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
         )
         chain = replace(found, operands=(FULL, *found.operands[1:]))
+    group = groups_of(layout.block)
+    if group == layout.block:
+        scales = _filled(w, scales, WINDOW // group)
     zeros = None if layout.zeros == "middle" else _plane(scales, 1)
     w.calls.append(
         CALLS.make(
@@ -92,7 +95,7 @@ def block_quantized_call(
             scales=_plane(scales, 0), zeros=zeros,
             bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
             y=[v.view for v in made], chain=chain, zero_kind=layout.zeros, bits=layout.bits,
-            group=groups_of(layout.block), block=layout.block,
+            group=group, block=layout.block, divided=group != layout.block,
         )
     )  # fmt: skip
 
@@ -100,6 +103,18 @@ def block_quantized_call(
 def _plane(scales: Value, at: int) -> View:
     """View the scales (0) or the zero points (1) of a matrix as ``[N, blocks]``."""
     return scales.moved(ViewMove("select", (0, at))).view
+
+
+def _filled(w: GpuProgramWriter, scales: Value, of_window: int) -> Value:
+    """Return scales of whole windows, of ``of_window`` blocks each; constants only once."""
+    planes, columns, blocks = scales.shape
+    assert isinstance(blocks, int)
+    if not (fill := -blocks % of_window):
+        return scales
+    whole = w.temp(scales.dtype, (planes, columns, blocks + fill))
+    w.copy(scales, whole.part(2, 0, blocks))
+    w.chain(ZERO, [], [whole.part(2, blocks, fill)])
+    return whole
 
 
 def _windows(w: GpuProgramWriter, layout: BlockQuantized, codes: Value) -> Value:

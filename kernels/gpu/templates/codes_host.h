@@ -1,5 +1,7 @@
-// Differences of two pairs of fp16 numbers.
+// A bit select, and differences of two pairs of fp16 numbers.
 namespace tracea {
+
+DEV u32 masked_or(u32 v, u32 mask, u32 bits) { return v & mask | bits; }
 
 DEV u32 f16_differences(u32 a, u32 b) {
   float x[2], y[2];

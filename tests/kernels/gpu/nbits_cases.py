@@ -47,6 +47,9 @@ def codes(
         own_zeros += 0.25 if zeros == "float" else 0.0
         both = scales if zeros == "middle" else np.concatenate([scales, own_zeros])
         packed = layout.packed(stored)
+        group = groups_of(block)
+        more_blocks = -layout.blocks(k) % (WINDOW // group) if group == block else 0
+        filled = [np.pad(a[0], ((0, 0), (0, more_blocks))) for a in (scales, own_zeros)]
         bias = rng.standard_normal(n).astype(np.float32)
         more = [some(rng, (m, n), own)] if residual else []
         step = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
@@ -55,10 +58,10 @@ def codes(
         y = memory.empty((m, n), NUMPY[own], late)
         call = CALLS.make(
             "gemm_nbits", dtype, x=memory.put(x, late, late),
-            w=memory.put(windows(layout, packed), 8), scales=memory.put(scales[0]),
-            zeros=None if zeros == "middle" else memory.put(own_zeros[0]), bias=memory.put(bias),
+            w=memory.put(windows(layout, packed), 8), scales=memory.put(filled[0]),
+            zeros=None if zeros == "middle" else memory.put(filled[1]), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, zero_kind=zeros,
-            bits=bits, group=groups_of(block), block=block,
+            bits=bits, group=group, block=block, divided=group != block,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
