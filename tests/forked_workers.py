@@ -2,8 +2,8 @@
 
 To start Python and load both takes a fifth of a second, more than most tests ask of a worker, and
 the suite starts thousands.  A fork server does it once for each process of a test run.  Its
-children run ``worker_main.py`` as it is, each in a session of its own as always.  Linux alone has
-this; elsewhere, for other scripts and in other environments workers are started.
+children run ``worker_main.py`` as it is, each in a session of its own as always; an environment
+that comes again gets a server too.  Linux alone has this; elsewhere workers are started.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,34 +32,47 @@ _OURS = ("TRACEA_", "PYTEST_CURRENT_TEST", "CXX")
 """Beginnings of the names of variables that a worker does not read when it starts."""
 
 
+_SERVERS = 4
+"""Environments that have a fork server in one process of a test run."""
+_servers: dict[frozenset[tuple[str, str]], socket.socket] = {}
+_met: set[frozenset[tuple[str, str]]] = set()
+_lock = threading.Lock()
+
+
 def fork_workers() -> None:
     """Let every :class:`Worker` of this process be forked where that makes no difference."""
     if sys.platform == "linux":
-        _kept()
+        _met.add(_read_at_start(os.environ))
         worker_process.subprocess = FORKING  # type: ignore[assignment]
 
 
 def _popen(command: list[str], *, stderr: Any, env: Mapping[str, str], **named: Any) -> Any:
-    kept = {name: value for name, value in env.items() if not name.startswith(_OURS)}
-    if command[:-1] == [sys.executable, "-P", str(Worker.script)] and kept == _kept():
-        return _ForkedProcess(command, stderr.fileno(), env)
+    if command[:-1] == [sys.executable, "-P", str(Worker.script)] and (server := _server(env)):
+        return _ForkedProcess(server, command, stderr.fileno(), env)
     return subprocess.Popen(command, stderr=stderr, env=env, **named)
 
 
-@cache
-def _kept() -> dict[str, str]:
-    """The environment that the fork server is started in."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+def _read_at_start(env: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in env.items() if not item[0].startswith(_OURS))
 
 
-@cache
-def _server() -> socket.socket:
-    """The socket of a fork server, which ends when this process does."""
+def _server(env: Mapping[str, str]) -> socket.socket | None:
+    """The socket of an environment's fork server; None for one that is asked for once."""
+    kept = _read_at_start(env)
+    with _lock:
+        if kept not in _servers and kept in _met and len(_servers) < _SERVERS:
+            _servers[kept] = _start(dict(kept))
+        _met.add(kept)
+        return _servers.get(kept)
+
+
+def _start(env: dict[str, str]) -> socket.socket:
+    """The socket of a new fork server, which ends when this process does."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         command = [sys.executable, "-P", str(_SERVER), str(its.fileno()), str(Worker.script)]
         # a fork lacks the thread, and would share the database, of ONNX Runtime's telemetry
-        env = {**_kept(), "ORT_DISABLE_TELEMETRY": "1"}
+        env |= {"ORT_DISABLE_TELEMETRY": "1"}
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, env=env, pass_fds=[its.fileno()], cwd="/"
         )
@@ -72,14 +85,16 @@ class _ForkedProcess:
     Its pid and, when it has ended, its return code come through a pipe.
     """
 
-    def __init__(self, command: list[str], stderr: int, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, server: socket.socket, command: list[str], stderr: int, env: Mapping[str, str]
+    ) -> None:
         given, stdin = os.pipe()
         stdout, taken = os.pipe()
         self._status, told = os.pipe()
         request = json.dumps({"argv": command[2:], "env": dict(env), "cwd": os.getcwd()})
         fds = (given, taken, stderr, told)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        _server().sendmsg([request.encode()], [rights])
+        server.sendmsg([request.encode()], [rights])
         for fd in (given, taken, told):
             os.close(fd)
         self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb", buffering=0)

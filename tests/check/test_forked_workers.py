@@ -47,10 +47,14 @@ def test_its_death_is_told(tmp_path: Path) -> None:
 
 
 def test_it_gets_the_variables_it_was_given(tmp_path: Path) -> None:
-    """Those that a process reads at its start are a new process's."""
+    """Those that a process reads when it starts are a new process's, or another server's."""
     with Worker(env={"TRACEA_ISA": "no such level"}) as worker:
         assert b"fork_server" in _line(worker)
-    with Worker(env={"LD_LIBRARY_PATH": str(tmp_path)}) as worker:
-        assert b"fork_server" not in _line(worker)
+    for count in range(2):
+        with Worker(env={"LD_LIBRARY_PATH": str(tmp_path)}) as worker:
+            started = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+            assert (b"fork_server" in _line(worker)) == (count > 0)
+            assert worker.open("m", product(tmp_path / "m.onnx")).inputs
+            assert f"LD_LIBRARY_PATH={tmp_path}".encode() in started or count == 0
     with Worker() as worker:
         assert b"fork_server" in _line(worker)
