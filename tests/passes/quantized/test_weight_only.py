@@ -198,14 +198,34 @@ def test_a_table_of_bytes_is_a_matrix(bits: int, with_zeros: bool) -> None:
     assert_same(net, graph, {"ids": np.array([3, 0, -1, 8])})
 
 
-def test_a_table_of_other_blocks_is_the_reason() -> None:
+TABLES: dict[str, tuple[dict[str, int], int, str]] = {
+    "blocks": ({"block_size": 20}, 4, "codes of 4 bits in blocks of 20 are not supported"),
+    "columns": (
+        {"gather_axis": 1}, 4, "it does not gather rows, or its blocks are not along the rows"
+    ),
+    "sizes": ({}, 3, "the block size does not divide the length of its rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_unsupported_table_is_the_reason(name: str) -> None:
+    attrs, blocks, why = TABLES[name]
     net = Net(opset=21)
+    codes = net.const(np.zeros((9, 32), np.uint8), np.uint8)
+    assert looked_up(net, codes, blocks, attrs) == {why}
+
+
+def test_a_table_that_is_not_constant_is_the_reason() -> None:
+    net = Net(opset=21)
+    codes = net.input("codes", 9, 32, dtype=DType.U8)
+    assert looked_up(net, codes, 4, {}) == {"'codes' is not constant"}
+
+
+def looked_up(net: Net, codes: str, blocks: int, attrs: dict[str, int]) -> set[str]:
+    """Why a look-up in a table of 4-bit codes stays as it is."""
+    given = {"bits": 4, "block_size": 16, "gather_axis": 0, "quantize_axis": 1} | attrs
     y = net(
-        "GatherBlockQuantized", net.const(np.zeros((9, 32), np.uint8), np.uint8),
-        net.input("ids", "n", dtype=DType.I64), net.const(np.ones((9, 4), np.float32)),
-        domain="com.microsoft", bits=4, block_size=20, gather_axis=0, quantize_axis=1,
+        "GatherBlockQuantized", codes, net.input("ids", "n", dtype=DType.I64),
+        net.const(np.ones((9, blocks), np.float32)), domain="com.microsoft", **given,
     )  # fmt: skip
-    trace = schedule_only(net.graph(y), QuantizedEmbedding())
-    assert reasons(trace, "quantized-embedding") == {
-        "codes of 4 bits in blocks of 20 are not supported"
-    }
+    return reasons(schedule_only(net.graph(y), QuantizedEmbedding()), "quantized-embedding")
