@@ -8,16 +8,20 @@ from typing import Any
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, MatrixLoad
 
-__all__ = ["CUDA", "HOST", "Dialect", "Target"]
+__all__ = ["CUDA", "HIP", "HOST", "Dialect", "Target"]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """A language: the header that defines the templates' primitives, and its parameters."""
+    """A language: the header that defines the templates' primitives, and its parameters.
+
+    ``lacks`` names the templates that use primitives which the header does not define.
+    """
 
     name: str
     words: str
     parameters: dict[str, Any] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,34 @@ def _places(transposed: bool) -> str:
 
 
 CUDA = Dialect("cuda", "dialect_cuda.h")
+HIP = Dialect(
+    "hip",
+    "dialect_hip.h",
+    lacks=frozenset(
+        f"{name}.cu.in"
+        for name in (
+            "gemm",
+            "gemm_blocks",
+            "gemm_bytes",
+            "gemm_few",
+            "gemm_nbits",
+            "gemm_nbits_few",
+            "gemm_wgmma",
+            "conv",
+            "conv_bytes",
+            "conv_few",
+            "conv_wgmma",
+            "attention",
+            "attention_few",
+            "attention_split",
+            "attention_wgmma",
+            "depthwise_mma",
+        )
+    ),
+)
+"""AMD GPUs: the kernels without matrix instructions and asynchronous copies.  There is no runtime
+for them yet; tests compile every such kernel.
+"""
 HOST = Dialect(
     "host",
     "dialect_host.h",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import jinja2
 
+from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.families import (
@@ -126,9 +127,12 @@ def symbol_of(call: Call, variant: Variant, target: Target) -> str:
 def emit_kernel(call: Call, variant: Variant, target: Target) -> KernelSource:
     """Generate the kernel of a call.
 
-    The text depends on types, elementwise expression and attributes, not on sizes.
+    The text depends on types, elementwise expression and attributes, not on sizes.  Raises
+    GraphError if the dialect lacks the template.
     """
     CALLS.of(call)
+    if variant.template in target.dialect.lacks:
+        raise GraphError(f"the dialect {target.dialect.name} lacks {variant.template}")
     family, symbol = _FAMILIES[variant.template], symbol_of(call, variant, target)
     body = render(
         variant.template, symbol=symbol, threads=variant.threads, dialect=target.dialect.name,
