@@ -403,7 +403,7 @@ VARIANTS = (
     *(_norm(isa, 4) for isa in _ALL),
     *map(_gather, _BASES),
     *map(_copy, _BASES),
-    _attention("scalar", (4, 1), (1,)),
+    _attention("scalar", (1,), (1,)),
     _attention("avx2", (6, 4, 2, 1), (1,), ((8, (1,)), (4, (1,)))),
     _attention("avx512", (6, 4, 2, 1), (4, 2, 1), ((8, (2, 1)),)),
     _attention("neon", (6, 4, 2, 1), (1,), ((4, (1,)),)),

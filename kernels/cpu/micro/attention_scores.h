@@ -114,7 +114,7 @@ INLINE bool mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
 }
 
 template <int MR, int NV>
-void score(const ScoreBlock& s) {
+OUTLINED void score(const ScoreBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s, c);
   if (!mask_tile<MR, NV>(s, c)) return;

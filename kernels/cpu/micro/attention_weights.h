@@ -15,7 +15,7 @@ struct WeightBlock {
 };
 
 template <int MR, int NV>
-void weigh_at_once(const WeightBlock& s) {
+OUTLINED void weigh_at_once(const WeightBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s.scores, c);
   if (!mask_tile<MR, NV>(s.scores, c))

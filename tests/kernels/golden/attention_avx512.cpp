@@ -215,6 +215,7 @@ enum { WEIGHTS = KB };
 constexpr float INF = __builtin_inff(), LOWEST = -3.40282347e38f;
 constexpr float NOTHING = 110.0f;  // e^-110 is 0 beside 1
 
+#define OUTLINED
 // What an attention tile reads: its scratch, and one head's keys and values packed where that pays.
 
 INLINE int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
@@ -443,7 +444,7 @@ INLINE bool mask_tile(const ScoreBlock& s, vf (&c)[MR][NV * P]) {
 }
 
 template <int MR, int NV>
-void score(const ScoreBlock& s) {
+OUTLINED void score(const ScoreBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s, c);
   if (!mask_tile<MR, NV>(s, c)) return;
@@ -703,7 +704,7 @@ struct WeightBlock {
 };
 
 template <int MR, int NV>
-void weigh_at_once(const WeightBlock& s) {
+OUTLINED void weigh_at_once(const WeightBlock& s) {
   vf c[MR][NV * P];
   multiply<MR, NV>(s.scores, c);
   if (!mask_tile<MR, NV>(s.scores, c))
@@ -759,7 +760,7 @@ INLINE void add_row(const SumBlock& s, int64_t k, vf (&c)[MR][NV * P]) {
 }
 
 template <int MR, int NV>
-void accumulate(const SumBlock& s) {
+OUTLINED void accumulate(const SumBlock& s) {
   vf c[MR][NV * P];
   begin_sums<MR, NV>(s, c);
   for (int64_t k = 0; k < s.rows; k++) add_row<MR, NV>(s, k, c);
