@@ -271,6 +271,8 @@ def lower_channel_norm(
     w: GpuProgramWriter, p: ChannelNormParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Write a norm over each group's channels and positions, then scale and shift channels."""
+    if not p.groups:
+        return [_norm_over_channels(w, p, operands[0], operands[1:])]
     x, affine = w.dense(operands[0]), operands[1:]
     batch, channels, *space = x.shape
     each = combine("floordiv", channels, p.groups)
@@ -290,6 +292,18 @@ def lower_channel_norm(
         chain = Chain((FULL,) * (1 + len(wide)), tuple(steps), (len(wide) + len(steps),))
         w.chain(chain, [made, *wide], [made])
     return [made]
+
+
+def _norm_over_channels(
+    w: GpuProgramWriter, p: ChannelNormParams, x: Value, affine: Sequence[Value]
+) -> Value:
+    """Write a norm of each position's channels, which are columns of images stored as rows."""
+    last = (0, *range(2, len(x.shape)), 1)
+    y = w.number(x.shape, last)
+    rows = [w.flat(v.transposed(last), len(last) - 1, 1) for v in (x, y)]
+    lines = [w.flat(v, len(v.shape)) for v in affine]
+    norm_call(w, p.norm, rows[:1], None, lines, rows[1])
+    return y
 
 
 def lower_top_k(
