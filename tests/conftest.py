@@ -62,26 +62,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 LONG = (
     "backends/test_double.py",
-    "cli/test_faults.py",
-    "kernels/test_assembly.py",
-    "runtime/test_conv_shapes.py",
-    "test_end_to_end.py",
     "runtime/test_runtime_kernels.py",
-    "test_any_model.py",
-    "fuzz/test_graphs.py",
+    "kernels/test_assembly.py",
+    "cli/test_faults.py",
     "kernels/gpu/test_kernels.py",
+    "test_no_pixels.py",
+    "test_any_model.py",
+    "kernels/gpu/test_emitter.py",
+    "test_end_to_end.py",
+    "fuzz/test_graphs.py",
+    "runtime/test_conv_shapes.py",
     "compress/test_compress.py",
+    "runtime/test_runtime_conv_bf16.py",
     "test_recipes.py",
     "tuning/test_shared_study.py",
     "pipeline/test_guarding.py",
     "suite/test_node_tests.py",
-    "runtime/test_runtime_conv_bf16.py",
+    "runtime/test_empty.py",
     "suite/test_light_models.py",
     "fuzz/test_guards.py",
     "fuzz/test_mutations.py",
+    "kernels/test_sources.py",
+    "backends/test_plain.py",
     "pipeline/test_decision_cache.py",
 )
-"""The files that take the most time, first the one that takes most of all."""
+"""The files that take the most time, those of most first; two that begin together should compile
+different kernels."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
