@@ -144,6 +144,7 @@ _ALL = (
     over_images("pool", "pool", "integer_pool"),
     over_images("global_pool"),
     over_images("pool_nhwc"),
+    over_images("pack"),
     over_images("resize"),
     over_images("channel_shuffle"),
     over_images("round_images"),

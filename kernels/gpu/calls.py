@@ -416,6 +416,23 @@ def _pool(dtype: str) -> CallSchema:
     return CallSchema("pool", operands, (kinds, *_steps("kernel"), *_WINDOW), dtype)
 
 
+def _pack(dtype: str) -> CallSchema:
+    """Schema of the packing of an image of few channels, for convolutions with tensor maps.
+
+    The result is contiguous.  Channel ``held · i + c`` of its pixel (h, w) is channel c of pixel
+    (``lines`` · h + i − ``top``, w − ``left``) of x, and 0 beside x and its channels.
+    """
+    return CallSchema(
+        "pack",
+        (_op("x", "N C H W", *DTYPES), _out("y", "N P Q K", dtype)),
+        (
+            choice("x_type", DTYPES), number("lines", 1, 2), number("held", 4, 8),
+            number("top", 0, _STEP), number("left", 0, _STEP),
+        ),
+        dtype,
+    )  # fmt: skip
+
+
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
@@ -470,6 +487,7 @@ CALLS = Calls(
         *map(_integer_pool, BYTES),
         *map(_value_range, DTYPES),
         *map(_pool, DTYPES),
+        *map(_pack, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_top_k, DTYPES),
         *map(_kv_append, DTYPES),

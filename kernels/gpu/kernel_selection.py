@@ -472,6 +472,7 @@ _NUMBERS = {
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
     "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
+    "pack": ("x_type", "lines", "held"),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
     "gemm_nbits": ("zero_kind", "bits", "group", "divided"),

@@ -297,6 +297,7 @@ VARIANTS = (
         for d in ("f32", "f16", "bf16")
     ),
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
+    *(Variant("pack", d, "pack.cu.in", "256", 256) for d in ("f16", "bf16")),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),

@@ -217,9 +217,9 @@ def _packed(
         assert isinstance(high, int)
         height = (high + sum(pairs[0]) - taps_h) // down + taps
     image = w.number((n, pixel, height, width), LAST)
-    _copy_lines(w, x, image, lines, top if lines > 1 else 0, left)
+    _pack(w, x, image, lines, top if lines > 1 else 0, left)
     kernel = w.number((filters, pixel, taps, span), LAST)
-    _copy_lines(w, weight, kernel, lines, 0, 0)
+    _pack(w, weight, kernel, lines, 0, 0)
     row = combine("mul", width, pixel)
     px = View(image.view.buffer, (n, height, results, span * pixel),
               (combine("mul", height, row), row, across * pixel, 1))  # fmt: skip
@@ -228,41 +228,17 @@ def _packed(
     return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
-def _copy_lines(
-    w: GpuProgramWriter, value: Value, padded: Value, lines: int, top: int, left: int
+def _pack(
+    w: GpuProgramWriter, value: Value, packed: Value, lines: int, top: int, left: int
 ) -> None:
-    """Copy an image into a larger zeroed one; ``lines`` lines become channels of one line."""
-    whole = View.dense(padded.view.buffer, (product(padded.shape),))
-    w.chain(ZERO, [], [Value(whole, padded.dtype)])
-    (_, channels, high, wide), (_, pixel, height, width) = value.shape, padded.shape
-    assert isinstance(wide, int) and isinstance(width, int) and isinstance(pixel, int)
-    across = min(wide, width - left)
-    if lines == 1:
-        to = padded.part(1, 0, channels).part(2, 0, high)
-        w.copy(value.part(3, 0, across), to.part(3, left, across))
-        return
-    assert lines == 2 and isinstance(high, int) and isinstance(height, int)
-    if high % 2 == 0 and high + top <= 2 * height:
-        # Line h goes to half (h + top) % 2 of line (h + top) / 2, in one launch for both halves.
-        seen = value.part(3, 0, across).moved(ViewMove("reshape", (0, 0, high // 2, 2, across)))
-        to = padded.part(1, top % 2 * (pixel // 2), channels).part(2, top // 2, high // 2)
-        view = to.part(3, left, across).view
-        half = combine("mul", view.strides[1], pixel // 2)
-        half = combine("sub", view.strides[2], half) if top % 2 else half
-        dims = (*view.dims[:3], 2, across)
-        strides = (*view.strides[:3], half, view.strides[3])
-        w.copy(seen, replace(padded, view=replace(view, dims=dims, strides=strides)))
-        return
-    for line in range(lines):
-        first = (line - top) % lines
-        at = (first + top - line) // lines
-        count = min(-(-(high - first) // lines), height - at)
-        seen = value.part(2, first, count).part(3, 0, across)
-        steps = seen.view.strides
-        apart = (*steps[:2], combine("mul", steps[2], lines), steps[3])
-        seen = replace(seen, view=replace(seen.view, strides=apart))
-        to = padded.part(1, line * (pixel // lines), channels).part(2, at, count)
-        w.copy(seen, to.part(3, left, seen.shape[3]))
+    """Pack an image or filters; ``lines`` lines become channels of one line."""
+    value = value if value.dtype in (DType.F32, *HALVES) else w.typed_as(value, DType.F32)
+    pixel = packed.shape[1]
+    assert isinstance(pixel, int)
+    w.call(
+        "pack", w.narrow.short, x=value.view, y=packed.transposed(LAST).view, lines=lines,
+        x_type=value.dtype.short, held=pixel // lines, top=top, left=left,
+    )  # fmt: skip
 
 
 def _conv_call(

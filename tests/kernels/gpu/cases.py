@@ -716,12 +716,42 @@ def whole_pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Mak
     return make
 
 
+def pack(
+    source: DType, dtype: DType, image: tuple[int, int, int, int], out: tuple[int, int],
+    lines: int = 1, held: int = 4, top: int = 0, left: int = 0,
+) -> Maker:  # fmt: skip
+    """An image with ``out`` pixels, which may end before or behind those of x."""
+    n, channels, high, wide_ = image
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, image, source)
+        y = memory.empty((n, *out, lines * held), NUMPY[dtype])
+        call = CALLS.make("pack", dtype.short, x=memory.put(x, 1, 3), y=y, x_type=source.short,
+                          lines=lines, held=held, top=top, left=left)  # fmt: skip
+
+        def expected() -> list[Expected]:
+            value = np.zeros((n, out[0], out[1], lines, held))
+            for h, v, i in np.ndindex(*out, lines):
+                at = lines * h + i - top, v - left
+                if 0 <= at[0] < high and 0 <= at[1] < wide_:
+                    value[:, h, v, i, :channels] = wide(x)[:, :, at[0], at[1]]
+            return [Expected(y, value.reshape(n, *out, -1), TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
 RESNET = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
                (DType.F32, DType.F16), (DType.F16,))  # fmt: skip
 
 
 def _convolutions() -> Iterator[Case]:
     small = ("64x64x64x3",)
+    made = pack(DType.F32, DType.F16, (2, 3, 9, 11), (6, 14), lines=2, top=1, left=2)
+    yield Case("pack two lines", made, ("256",))
+    made = pack(DType.BF16, DType.BF16, (1, 5, 7, 20), (7, 18), held=8, left=1)
+    yield Case("pack bf16", made, ("256",))
     made = conv(DType.F16, (2, 9, 7, 16), (24, 3, 3), pads=(1, 1), chain=RESNET)
     yield Case("conv 3x3", made, (*small, "128x128x32x4"))
     made = conv(DType.F16, (2, 9, 7, 40), (70, 3, 3), pads=(1, 1), chain=RESNET, parts=4)

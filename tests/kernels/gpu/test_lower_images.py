@@ -12,12 +12,17 @@ from tracea_graph.kernels.program import Call
 from tracea_graph.passes import PlanRequest
 
 
-def lowered(net: Net, output: str) -> list[Call]:
+def calls_in(net: Net, output: str) -> list[Call]:
     """Return the calls of a model's only program in fp16."""
     graph, request = net.graph(output), PlanRequest(precision="fp16")
     optimized(graph, (*passes.phases(request), *phases(request)))
     (region,) = graph.regions()
-    return [c for c in calls_of(graph, region) if c.op not in ("elementwise", "copy")]
+    return list(calls_of(graph, region))
+
+
+def lowered(net: Net, output: str) -> list[Call]:
+    """Return the calls that do more than copy numbers."""
+    return [c for c in calls_in(net, output) if c.op not in ("elementwise", "copy", "pack")]
 
 
 def convolved(side: int, channels: int, filters: int) -> list[Call]:
@@ -70,3 +75,15 @@ def test_other_windows_are_no_patches(more: dict[str, list[int]]) -> None:
     x = net.input("x", 2, 3, 224, 224)
     (call,) = lowered(net, net("Conv", net("Relu", x), net.const(normal(40, 3, 4, 4)), **more))
     assert call.op == "conv"
+
+
+@pytest.mark.parametrize(("step", "lines"), [(2, 2), (1, 1)])
+def test_an_image_of_few_channels_is_packed_by_one_call(step: int, lines: int) -> None:
+    """Zeros around it included; the filters are packed by another one, once."""
+    net = Net()
+    x = net.input("x", 2, 3, 224, 224)
+    more = {"strides": [step, step], "pads": [1, 1, 1, 1]}
+    y = net("Conv", net("Relu", x), net.const(normal(40, 3, 3, 3)), **more)
+    packed = [c for c in calls_in(net, y) if c.op == "pack"]
+    assert [c.attributes["lines"] for c in packed] == [lines] * 2
+    assert [c.views[0].dims[0] for c in packed if c.views[0]] == [2, 40]
