@@ -79,7 +79,8 @@ STAGES = PLANNING + FINISHING
 class OptimizeOutcome:
     """Outcome of one model: a report, or the error that stopped it.
 
-    After an ``interrupt`` the report is of the first verified result.
+    ``interrupt`` is the KeyboardInterrupt that ended the optimization early, if any; the report
+    then describes the first verified result.
     """
 
     source: Path
@@ -96,16 +97,17 @@ def optimize(
 ) -> Report:
     """Write a faster model that computes the function of ``model``, and return a report.
 
-    If ``model`` is a graph, its model is the file it was loaded from.  If tiles were set in the
-    graph, the model masked by them is written beside the result as ``NAME.tiles.onnx``, and the
-    result is compared with that model.  ``progress`` is called with the name of each step;
-    ``folder`` says that ``options.output`` can only be a folder.  A model that ONNX Runtime can
-    read but this tool cannot is kept unchanged.
+    ``model`` may be a graph: the file that it was loaded from is then optimized.  If tiles were
+    set in the graph, the model with these tiles masked is written beside the result as
+    ``NAME.tiles.onnx``, and the result is compared with that model.  ``progress`` is called with
+    the name of each step.  With ``folder``, ``options.output`` is taken as a folder even if it
+    does not look like one.  A model that ONNX Runtime can read but this tool cannot is kept
+    unchanged.
 
     Raises ModelError for an invalid model, UsageError for impossible options, BuildError without a
     working compiler, VerifyError if a result is wrong and no rewrite is the culprit.  In all cases
-    the input is untouched and no partial file is left.  On a KeyboardInterrupt,
-    the first verified result is written if there is one, and the exception is raised again unless
+    the input is untouched and no partial file is left.  On a KeyboardInterrupt, the first verified
+    result is written if there is one, and the exception is raised again unless
     ``options.keep_on_interrupt``.
     """
     if isinstance(model, TileGraph):
@@ -141,10 +143,11 @@ def optimize_many(
 ) -> Iterator[OptimizeOutcome]:
     """Optimize several models like :func:`optimize`; an error stops only its own model.
 
-    If nothing is timed (``keep="all"``), all models are planned first; one library, which compiles
-    faster than several, and the verifying processes are shared.  An interrupt that leaves a first
-    result ends the iteration.  If ``options.data`` is a folder, a model's inputs are the ``.npz``
-    file of its name there.
+    If nothing is timed (``keep="all"``), all models are planned first.  They then share one
+    library, which compiles faster than several, and the processes that verify results.  An
+    interrupted model whose first result was written is the last one that is yielded.  If
+    ``options.data`` is a folder, the inputs of ``NAME.onnx`` are read from ``NAME.npz`` in that
+    folder.
 
     Raises UsageError, before anything is done, if one result would overwrite another or an input.
     """
@@ -231,7 +234,8 @@ def _failure(run: PipelineRun, stages: Sequence[Stage]) -> Exception | None:
 def load(path: str | Path, fused: bool = False) -> TileGraph:
     """Return a model's region graph; if ``fused``, run the passes on it first.
 
-    Regions that would be steps of one program stay separate, to show more detail.
+    The last passes, which cluster regions into programs, are not run, so that every fused region
+    remains visible.
     """
     if not fused:
         return stage_results(path, "import").graph
@@ -260,12 +264,13 @@ def plan_kernel(
 
 
 def validate_shapes(graph: str | Path | TileGraph, policy: str = "lenient") -> ShapeReport:
-    """Return every shape contradiction of a model: of a file, or of the file of a graph.
+    """Return every shape contradiction in a model file, or in the file a graph was loaded from.
 
-    The ``lenient`` policy lists contradictions at all sizes: operands that do not fit together,
-    and declared shapes and types that differ from what is computed.  ``strict`` adds declarations
-    that hold only for some sizes, and tensors of unknown rank.  Raises ModelError for a file that
-    is no model, UsageError for an unknown policy and for a graph without a file.
+    The ``lenient`` policy reports contradictions that exist at all sizes: operands that do not fit
+    together, and declared shapes and types that differ from the computed ones.  The ``strict``
+    policy also reports declarations that hold only for some sizes, and tensors of unknown rank.
+    Raises ModelError for a file that is no model, UsageError for an unknown policy and for a graph
+    that was not loaded from a file.
     """
     if policy not in SHAPE_POLICIES:
         which = did_you_mean(policy, SHAPE_POLICIES) or f"; use {' or '.join(SHAPE_POLICIES)}"

@@ -31,10 +31,10 @@ DEFAULTS, BENCH_DEFAULTS = Options(), BenchOptions()
 
 
 def bench(*models: str | Path, options: BenchOptions = BENCH_DEFAULTS) -> BenchReport:
-    """Time models against the first of them, as ``tracea bench`` does.
+    """Time several models and compare each with the first one, as ``tracea bench`` does.
 
-    A single model is compared with its result beside it, if there is one.  Raises UsageError for
-    invalid options, ModelError for a file that is no model.
+    For a single model ``NAME.onnx``, the second model is ``NAME.tracea.onnx`` in the same folder,
+    if it exists.  Raises UsageError for invalid options, ModelError for a file that is no model.
     """
     with use_custom_op_libraries(options.custom_ops_libraries):
         return benchmarks.bench([Path(model) for model in models], options)
@@ -58,9 +58,10 @@ def verify(
 ) -> VerifyReport:
     """Compare the outputs of two models on equal inputs, as ``tracea verify`` does.
 
-    ``library`` is the custom-op library of ``candidate``, by default the one beside it;
-    ``tolerances`` are accepted errors of single outputs, as shares of their ``max|y|``.  Raises
-    ModelError for a file that is no model, UsageError for an unknown output.
+    ``library`` is the custom-op library of ``candidate``, by default the one in the same folder.
+    ``tolerances`` maps names of outputs to the errors accepted for them, relative to the
+    ``max|y|`` of the output.  Raises ModelError for a file that is no model, UsageError for an
+    unknown output.
     """
     path = Path(library) if library is not None else None
     with use_custom_op_libraries(options.custom_ops_libraries):

@@ -113,7 +113,11 @@ def tool_parser() -> argparse.ArgumentParser:
 
 
 def join_subcommands(words: Sequence[str]) -> list[str]:
-    """Join ``tune worker`` or ``tune report`` to one word, or the options after ``repro … --``."""
+    """Join words that argparse is to treat as one.
+
+    These are ``tune worker`` and ``tune report``, and all words after ``--`` of ``repro``, which
+    become the value of one option.
+    """
     if len(words) > 1 and words[0] == "tune" and words[1] in ("worker", "report"):
         return [f"tune {words[1]}", *words[2:]]
     if words[:1] == ["repro"] and "--" in words:

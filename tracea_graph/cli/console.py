@@ -37,7 +37,10 @@ class _Console(Console):
 
 
 def make_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Create a console that wraps to a terminal's width; in files and pipes only tables wrap."""
+    """Create a console for the command's output.
+
+    On a terminal, all text wraps to the terminal's width.  In files and pipes only tables wrap.
+    """
     console = _Console(stderr=stderr, quiet=quiet, highlight=False)
     given = os.environ.get("COLUMNS", "")
     piped = int(given) if given.isdecimal() else _PIPED

@@ -20,7 +20,10 @@ _LONGEST = 6000
 
 
 def report_failure(error: Exception, verbose: int, model: Path | None = None) -> int:
-    """Print an error, with its ``model`` if there are several, and return the exit code."""
+    """Print an error and return its exit code.
+
+    ``model`` is printed before the error; pass it if the command has several models.
+    """
     about = f"error: {model}: " if model else "error: "
     if isinstance(error, TraceaError):
         print_error(f"{about}{error}")
@@ -48,7 +51,7 @@ def discard_stdout() -> None:
 
 
 def print_error(sentence: str) -> None:
-    """Print one line on stderr; text taken from files or options may be of any length."""
+    """Print a message as one line on stderr, shortened if it is very long."""
     line = " ".join(sentence.split())
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
     with suppress(OSError):  # the exit code still reports the failure

@@ -62,7 +62,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(_plainer(message) or f"{message}{self._listing()}")
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        """Report unknown words of a subcommand from its own parser, which knows similar flags."""
+        """Parse arguments; raise UsageError for words that a subcommand does not know.
+
+        Each subcommand reports its own unknown words, because it can suggest similar flags.
+        """
         found, rest = super().parse_known_args(*args, **kwargs)
         if rest and " " in self.prog:
             self.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -206,7 +206,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a sweep that ``tracea optimize`` lacks, and its own ``--max-error``."""
+    """Add the arguments that only a sweep has, and ``--max-error``, which takes several errors."""
     parser.add_argument(
         "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
         help="the errors to allow, such as 1e-3,3e-3,1e-2",

@@ -26,8 +26,9 @@ class _Stopped(KeyboardInterrupt):
 def interrupt_on_signals() -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP raise a KeyboardInterrupt.
 
-    Only the first signal does: a second one would interrupt the cleanup.  Signals that are ignored
-    (``nohup``) or already handled are left alone, and so are all signals outside the main thread.
+    Only the first signal does so: a second one would interrupt the cleanup.  A signal that is
+    ignored (``nohup``) or already has a handler keeps its behavior.  Outside the main thread the
+    context does nothing.
     """
     installed = []
     if threading.current_thread() is threading.main_thread():

@@ -95,7 +95,10 @@ def _tune(
 
 
 def run_worker(args: argparse.Namespace, console: Console) -> int:
-    """Run trials of other machines until the budget or idle time ends; return the exit code."""
+    """Run trials that tuning runs on other machines have published; return the exit code.
+
+    Ends when the budget is spent or when there was no work for the idle time.
+    """
     from tracea_graph.tuning.distributed_tuning import run_published_trials
 
     console.quiet = args.quiet

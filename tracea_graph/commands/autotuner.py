@@ -21,9 +21,10 @@ __all__ = ["AutoTuner", "TunedProblem", "tune_problem", "write_problem"]
 
 @dataclass(frozen=True)
 class TunedProblem:
-    """The result of one problem: a schedule, its gain over the untuned one, and all cases.
+    """The tuning result of one problem.
 
-    ``tuned`` has every kernel call that the problem is lowered to and that takes a schedule.
+    ``tuned`` holds the results of all kernel calls that compute the problem and have a choice of
+    schedules.
     """
 
     problem: ProblemDescriptor
@@ -60,8 +61,8 @@ class AutoTuner:
     def optimize(self, problem: ProblemDescriptor) -> TunedProblem:
         """Return the best schedule found for a problem.
 
-        Raises UsageError if no kernel call of the problem takes a schedule, or if the problem is
-        too small to tune; BuildError without a working compiler.
+        Raises UsageError if the problem's kernel calls have no choice of schedules, or if the
+        problem is too small to tune; BuildError without a working compiler.
         """
         options = replace(
             self.options, threads=tuple(self.threads), budget=self.budget,
@@ -79,7 +80,11 @@ def tune_problem(
     listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedProblem:
-    """Tune one problem as ``options`` would build it.  Raises UsageError and BuildError."""
+    """Tune the kernel calls that a problem is compiled to under ``options``.
+
+    The other parameters are those of :func:`~tracea_graph.commands.tune.tune_model`.  Raises
+    UsageError if there is nothing to tune, BuildError without a working compiler.
+    """
     with ScratchFolder("problem") as folder:
         path = Path(folder, f"{problem.kind}.onnx")
         write_problem(problem, path)
@@ -95,7 +100,11 @@ def tune_problem(
 
 
 def write_problem(problem: ProblemDescriptor, path: Path) -> None:
-    """Write the model of a problem.  Raises UsageError if a convolution's sizes do not fit."""
+    """Write a model that computes only the problem.
+
+    Raises UsageError if the channels of a convolution do not divide into its groups, or if its
+    kernel is larger than the padded image.
+    """
     number, kind = problem.number, problem.kind
     if kind == "attention":
         batch, heads, queries, keys, head = problem.sizes

@@ -52,9 +52,12 @@ Progress = Callable[[str], None]
 class BenchOptions:
     """How to run a benchmark.
 
-    ``threads``: empty means 1 and all cores; ``shapes``: empty means default sizes.  A run ends
-    after ``pairs`` rounds or ``seconds``.  ``baselines`` names other runtimes; None means all
-    installed ones.  ``custom_ops_libraries`` are further libraries that the models need.
+    * ``threads``: thread counts to time; empty means 1 and all cores.
+    * ``shapes``: sizes to time, by symbol; empty means default sizes.
+    * ``pairs``, ``seconds``: a measurement ends after so many rounds or so much time.
+    * ``baselines``: other runtimes to time; None means all installed ones.
+    * ``data``, ``seed``: a file or folder of inputs, or the seed of random ones.
+    * ``custom_ops_libraries``: custom-op libraries that the models need besides their own.
     """
 
     threads: tuple[int, ...] = ()
@@ -68,15 +71,15 @@ class BenchOptions:
 
     @property
     def inputs(self) -> Options:
-        """Return the options for making inputs."""
+        """Return options that select the same inputs."""
         return Options(shapes=self.shapes, data=self.data, seed=self.seed)
 
 
 @dataclass(frozen=True)
 class BenchSubject:
-    """A model file for ONNX Runtime, with the library it needs, if any.
+    """A model file to time in ONNX Runtime, with the custom-op library that it needs, if any.
 
-    ``kernels`` of its ``nodes`` nodes run as kernels; none do without the library.
+    Of its ``nodes`` nodes, ``kernels`` run as generated kernels; 0 if there is no library.
     """
 
     name: str
@@ -91,10 +94,11 @@ def bench(
     options: BenchOptions = BenchOptions(),
     progress: Progress = lambda _: None,
 ) -> BenchReport:
-    """Time ``models`` against the first of them, which the baselines run too.
+    """Time models and other runtimes, and compare each with the first model.
 
-    A single model is compared with the result beside it, if there is one.  Raises UsageError for
-    invalid options, models with different inputs or a library of another model, and
+    The other runtimes run the first model.  For a single model ``NAME.onnx``, the second model is
+    ``NAME.tracea.onnx`` in the same folder, if it exists.  Raises UsageError for invalid options,
+    for models whose inputs differ, and for a library that belongs to another model;
     RejectedByRuntime if the first model does not run.
     """
     paths = [*models, *result_beside(models[0])] if len(models) == 1 else list(models)
@@ -167,7 +171,10 @@ def thread_counts(threads: Sequence[int]) -> tuple[int, ...]:
 
 
 def busy_warning(others: float) -> tuple[str, ...]:
-    """Return a warning if other processes were busy during the measurement."""
+    """Return a warning if other processes used much of a core during the measurement.
+
+    ``others`` is the mean number of cores that they used.
+    """
     if others <= BUSY:
         return ()
     return (f"other processes used {others:.0%} of a core meanwhile: times are less certain",)

@@ -95,10 +95,10 @@ def build_kernels(
     environment: Environment | None = None,
     levels: Sequence[str] = (),
 ) -> KernelLibrary:
-    """Write ``lib/``, ``include/`` and a CMake package into a folder.
+    """Write a kernel library to a folder: ``lib/``, ``include/`` and a CMake package.
 
-    ``levels`` restricts the levels of the target, for smaller libraries.  Raises UsageError for
-    unknown operations, BuildError if a source does not compile.
+    ``levels`` selects some of the target's levels, which makes the library smaller.  Raises
+    UsageError for unknown operations, BuildError if a source does not compile.
     """
     found = target_of(target, "fp32")
     known = found.backend.standalone_ops
@@ -131,7 +131,7 @@ def list_kernels(target: str = HOST) -> tuple[KernelMetadata, ...]:
 def show_kernel(
     name: str, target: str = HOST, environment: Environment | None = None
 ) -> KernelMetadata:
-    """Return the metadata of one kernel variant, including those of its machine code.
+    """Compile one kernel variant and return its metadata, including those of the machine code.
 
     Raises UsageError for an unknown name, BuildError if it does not compile.
     """

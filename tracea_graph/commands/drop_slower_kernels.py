@@ -42,12 +42,14 @@ Progress = Callable[[str], None]
 
 
 def retune(path: Path, options: Options, progress: Progress = lambda _: None) -> Retuned:
-    """Measure every operator type of a result on this machine; rewrite the file without losers.
+    """Time the kernels of an optimized model on this machine, and remove those that are slower.
 
-    ``options`` say what to measure with (threads, shapes, data, budget, seed).  The model file is
-    replaced atomically; its library is removed when no longer used.  If nothing loses, no file
-    changes.  Raises UsageError if the model has no kernels, bodies or library, or if its kernels
-    run only for default initializers; VerifyError if the kernels are wrong on this machine.
+    Each custom operator type is timed against its ONNX body; types that are not faster are
+    replaced by their bodies in the file.  ``options`` provide threads, shapes, data, budget and
+    seed.  The model file is replaced atomically, or left unchanged if every type is faster; its
+    library is removed if no kernel is left.  Raises UsageError if the model has no kernels, bodies
+    or library, or if its kernels run only for default initializers; VerifyError if the kernels are
+    wrong on this machine.
     """
     progress(f"reading {path.name}")
     model = load(path)

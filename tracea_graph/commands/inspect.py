@@ -55,10 +55,14 @@ def set_cost_model(cost: CostModel, graph: TileGraph) -> None:
 class StageResults:
     """What each stage made of one model; fields of stages that have not run are empty.
 
-    ``imported`` is the graph before the passes, ``decisions`` are the policy's about the
-    calls of a region, by its first result.  Programs are planned for the memory ``levels``.
-    ``overridable`` initializers may be fed, and therefore cannot become kernel constants.
-    ``cost`` is the model that predicted the times; None before programs are planned.
+    * ``graph``: the graph after the last stage that changes it; ``imported``: before the passes.
+    * ``levels``: the memory levels of the machine that programs are planned for.
+    * ``programs``: operator types with their programs.
+    * ``decisions``: the kernel choices for the calls of a region, by the region's first result.
+    * ``launches``: the device launches of a region, by the region's first result.
+    * ``overridable``: number of initializers that a caller may feed; they cannot be kernel
+      constants.
+    * ``cost``: the model that predicted the times; None before programs are planned.
     """
 
     graph: TileGraph
@@ -76,10 +80,10 @@ class StageResults:
     def run(
         cls, path: Path, options: Options, until: str, measured: Target | None = None
     ) -> StageResults:
-        """Run the pipeline up to and including ``until``; nothing is written.
+        """Run the pipeline up to and including the stage ``until``; nothing is written.
 
-        Gains are predicted for a fixed machine or, with ``measured``, for this machine and that
-        target.
+        Gains are predicted for this machine and the target ``measured``; if it is None, for a
+        fixed reference machine.
         """
         precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
@@ -146,11 +150,11 @@ def explain(
 ) -> Explanation:
     """Run the passes on a model and explain what became of every operator.
 
-    ``result`` is the report (JSON) or the plan lock of an earlier run, which has measured gains;
-    by default the report of ``NAME.tracea.onnx`` beside the model, if any.  Gains are predicted
-    for this machine and the target ``measured_for``, or for a fixed machine without one.  Raises
-    UsageError if ``node`` is no operator or value of the model, ModelError if ``path`` is no
-    model.
+    ``result`` is the report (JSON) or the plan lock of an earlier run, from which measured gains
+    are taken; by default the report of ``NAME.tracea.onnx`` in the model's folder, if there is
+    one.  Other gains are predicted for this machine and the target ``measured_for``; if it is
+    None, for a fixed reference machine.  Raises UsageError if ``node`` is no operator or value of
+    the model, ModelError if ``path`` is no model.
     """
     made = StageResults.run(path, options, "lower", measured_for)
     measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)

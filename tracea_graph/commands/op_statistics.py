@@ -38,10 +38,13 @@ _PRODUCTS = ("MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", *_CONVOLUTIONS
 
 @dataclass(frozen=True)
 class NodeStats:
-    """Statistics of one node: FLOPs, bytes of weights and of other values, and bytes when unfused.
+    """Work and traffic of one node.
 
-    Operators without a model count no FLOPs.  ``size`` describes the operator with the most FLOPs:
-    rows × columns × depth, preceded by the batch count if above 1, or the dims of its result.
+    * ``flops``: operators without a model count none.
+    * ``weights``, ``activations``: bytes of constants and of other values that the node touches.
+    * ``unfused``: the bytes that its original operators would touch if run one by one.
+    * ``size``: rows × columns × depth of the operator with the most FLOPs, preceded by the batch
+      count if above 1; for other operators, the dims of the result.
     """
 
     flops: float
@@ -62,9 +65,10 @@ def touched_bytes(
     sizes: Mapping[str, int],
     bytes_of: Callable[[str], float],
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the bytes a region touches of each value it reads and of each it writes.
+    """Return how many bytes of each value a region reads, and how many it writes.
 
-    ``bytes_of`` returns those of a whole value, which count if the region has no iteration space.
+    ``bytes_of`` returns the size of a whole value.  A region without an iteration space is assumed
+    to touch its values as a whole.
     """
     model = graph.model(region)
     if model is None:
@@ -141,8 +145,8 @@ class OpStatistics:
     def of(self, name: str, op: str) -> NodeStats | None:
         """Return a node's statistics; None for an unknown node, or if its sizes are unknown.
 
-        ONNX Runtime names a fused node after one of its parts, usually the last: the statistics
-        cover the parts from the operator ``op`` to that one.
+        ONNX Runtime names a fused node after one of the nodes it was fused from, usually the last.
+        The statistics therefore cover all nodes from the one of type ``op`` to the named one.
         """
         regions = self._groups.get(name) or self._groups.get(self._part(name), [])
         if name not in self.calls and len(regions) == 1:

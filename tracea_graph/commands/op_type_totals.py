@@ -21,8 +21,8 @@ __all__ = ["op_type_totals"]
 def op_type_totals(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
     """Return a row per op type, in descending order of predicted time.
 
-    A program counts as its steps.  Bytes are those that each op touches, FLOPs those of the ops
-    whose iteration space is known.
+    Each step of a program counts under its own op type.  Bytes are those that the ops touch.  Ops
+    whose iteration space is unknown count no FLOPs.
     """
     found: dict[str, list[float]] = {}
     for place, region in _steps(graph):

@@ -48,7 +48,10 @@ Works = Mapping[tuple[str, tuple[int, ...]], Sequence[CallStats]]
 
 @dataclass(frozen=True)
 class CallRow:
-    """Statistics of one call over its runs; rates are None where the work is unknown."""
+    """Statistics of one kernel call over several runs.
+
+    Rates are None if the FLOPs or bytes of the call are unknown.
+    """
 
     node: str
     call: int
@@ -161,9 +164,10 @@ def rows_csv(rows: Sequence[CallRow]) -> str:
 
 
 def perfetto_trace(runs: Sequence[NodeRun], works: Works) -> str:
-    """Return a trace for Perfetto and chrome://tracing: the nodes, with their calls by phase.
+    """Return a trace for Perfetto and chrome://tracing that shows every node and its kernel calls.
 
-    Calls of a node are drawn one after another, which is how the first thread ran them.
+    Calls are colored by phase.  The calls of a node are drawn one after another, in the order in
+    which the first thread ran them.
     """
     origin = min((run.start for run in runs), default=0)
     events: list[dict[str, Any]] = []
@@ -190,10 +194,10 @@ def perfetto_trace(runs: Sequence[NodeRun], works: Works) -> str:
 
 
 class RunMetrics:
-    """Counters of runs: a latency histogram and the arena size per node, and seconds per kernel.
+    """Counters over runs: a latency histogram and the arena size per node, seconds per kernel.
 
-    An instance may be the ``on_run`` of a session; :meth:`text` is the answer to a scrape.  Memory
-    does not grow with the number of runs.
+    An instance can be passed as ``on_run`` of a session. :meth:`text` returns what a Prometheus
+    server expects when it scrapes the process.  Memory does not grow with the number of runs.
     """
 
     def __init__(self, works: Works | None = None) -> None:

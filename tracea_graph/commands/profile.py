@@ -243,9 +243,10 @@ def time_calls(
 def read_trace(
     trace: Path, calls: Sequence[CustomOpOrigin], told: CallWorkQueries, skip: int = 0
 ) -> Traced:
-    """Parse a trace of these nodes, without their first ``skip`` runs.
+    """Read the kernel call times of some nodes from a trace, and return their medians.
 
-    Raises UsageError for a node whose plan another version of this tool wrote.
+    The first ``skip`` runs of each node are ignored.  Raises UsageError for a node whose plan
+    another version of this tool wrote.
     """
     samples: dict[str, list[list[int]]] = {}
     sizes: dict[str, list[int]] = {}

@@ -21,10 +21,10 @@ _PAIRS, _SECONDS = 20, 3.0
 def profile_report_models(
     report: Report, options: Options, progress: Progress = lambda _: None
 ) -> ReportProfiles:
-    """Profile the original and the result of a run, under its first shape and thread count.
+    """Profile the original and the result of a run, at its first shape and thread count.
 
-    A model that cannot be profiled is left out, with the reason; nothing is raised for it.  The
-    facts of the result's kernels are read from its objects.
+    If a model cannot be profiled, the returned ``missing`` says why; no exception is raised.
+    Facts about the result's kernels are read from its object files.
     """
     bench = BenchOptions(
         threads=options.thread_counts[:1], shapes=tuple(options.shapes), pairs=_PAIRS,

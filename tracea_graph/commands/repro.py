@@ -60,9 +60,10 @@ sys.exit(not same)
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How an optimization ended; ``error`` is the message of one that failed.
+    """How an optimization ended.
 
-    ``crashed``: a worker process died with the model's kernels, which were left out.
+    ``error`` is the message if it failed.  ``crashed`` is True if a worker process died while it
+    ran kernels; the run then continued without these kernels.
     """
 
     exit_code: int
@@ -72,9 +73,10 @@ class RunOutcome:
 
 
 def replay_arguments(words: Sequence[str], weights: bool) -> tuple[list[str], dict[str, Path]]:
-    """Return command-line words for a replay, and the files that they name, by name in the pack.
+    """Return the command line of a replay, and the files to pack for it, by name in the pack.
 
-    Files with the user's data are left out unless ``weights``.
+    ``words`` are the original arguments.  Files that contain data of the user are packed only if
+    ``weights``.
     """
     found: list[str] = []
     files: dict[str, Path] = {}
@@ -102,9 +104,10 @@ def write_repro(
     weights: bool = False,
     made: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write a pack: model, options, environment, a replay script, and further ``made`` files.
+    """Write a pack (a zip file) with which an optimization can be repeated elsewhere.
 
-    ``words`` are the options as given to ``tracea-optimize``.  The weights of the model are
+    It holds the model, the options ``words`` as given to ``tracea-optimize``, the environment, a
+    replay script, and the files ``made`` by their names in the pack.  The weights of the model are
     included only if ``weights``.  Raises ModelError, and OSError if the pack cannot be written.
     """
     options, files = replay_arguments(words, weights)
@@ -137,7 +140,10 @@ def _add(pack: zipfile.ZipFile, name: str, path: Path) -> None:
 
 
 def replayable(pack: Path, folder: Path) -> Path:
-    """Write the model of an unpacked pack with its weights, drawn if need be; return its path."""
+    """Write the model of an unpacked pack and return its path.
+
+    Weights that the pack does not contain are replaced by random ones.
+    """
     facts = json.loads((pack / "repro.json").read_text(encoding="utf-8"))
     out = folder / "model.onnx"
     regrow_weights(pack / "model.onnx", facts["weights"], out)

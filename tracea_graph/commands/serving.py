@@ -39,11 +39,11 @@ def compare_serving(
 ) -> ServingReport:
     """Compare ``sessions`` concurrent sessions with one session that has all their threads.
 
-    Each of the concurrent sessions has one thread, or the first count in ``options.threads``, and
-    runs its requests one after the other.  The two ways alternate for every one of ``models``; in
-    total they take about ``options.seconds``.  A single model is compared with the result beside
-    it, if there is one.  Raises UsageError for fewer than one session, and RejectedByRuntime if a
-    model does not run.
+    Each concurrent session runs its requests one after another.  It has as many threads as the
+    first count in ``options.threads``, or one.  For each model, both configurations are measured
+    in turns; the whole comparison takes about ``options.seconds``.  For a single model
+    ``NAME.onnx``, the second model is ``NAME.tracea.onnx`` in the same folder, if it exists.
+    Raises UsageError for fewer than one session, and RejectedByRuntime if a model does not run.
     """
     if sessions < 1:
         raise UsageError(f"--sessions must be at least 1, not {sessions}")

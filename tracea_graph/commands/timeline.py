@@ -28,10 +28,11 @@ DEFAULTS = BenchOptions()
 
 
 def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
-    """Run a result a few times and return the timeline of the median run of its largest program.
+    """Run an optimized model and return the timeline of its slowest program.
 
-    Sizes and threads are the first of ``options``.  Raises UsageError for a model without programs
-    whose tasks are timed, RejectedByRuntime if it does not run.
+    Of several runs, the one of median duration is shown.  Sizes and thread count are the first
+    ones in ``options``.  Raises UsageError for a model without programs whose tasks are timed,
+    RejectedByRuntime if it does not run.
     """
     one, result = model_subject(path), load(path)
     calls, backend = custom_op_nodes(result), backend_named(backend_of(result))
@@ -52,7 +53,10 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
 def read_timeline(
     file: Path, title: str, calls: Sequence[CustomOpOrigin], told: CallWorkQueries, skip: int = 0
 ) -> Timeline:
-    """Parse a recording, without the first ``skip`` runs of every node, and pick what to show."""
+    """Read a recording and return the timeline of the slowest node, in its run of median duration.
+
+    The first ``skip`` runs of every node are ignored.
+    """
     runs: dict[str, list[tuple[int, str, str]]] = {}
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         name, symbols, when, tasks = line.rsplit("\t", 3)

@@ -31,7 +31,10 @@ __all__ = ["TunedModel", "tune_model"]
 
 @dataclass(frozen=True)
 class TunedModel:
-    """Tuning results of a model's cases; ``counts`` are the nodes of each requested case."""
+    """Tuning results of a model's cases.
+
+    ``counts`` maps each case with a requested row count to the number of nodes that have it.
+    """
 
     path: Path
     tuned: tuple[TuningResult, ...]
@@ -54,11 +57,17 @@ def tune_model(
     listen: Listener = ignore_event,
     propose: Propose = lambda case, ranked: ranked,
 ) -> TunedModel:
-    """Tune the kernels of a model as ``options`` would build it, within their budget.
+    """Tune the kernels that a model is compiled to under ``options``, within their budget.
 
-    Cases whose predicted end-to-end gain is below ``min_gain`` are not tuned; if ``selective``,
-    only requested row counts are.  ``within`` replaces axes of the search space.  Raises
-    ModelError, UsageError and BuildError as optimizing does.
+    * ``lost_after``: seconds after which a trial of a silent worker on another machine is given
+      up.
+    * ``min_gain``: cases with a smaller predicted end-to-end gain are not tuned.
+    * ``selective``: tune only the requested row counts, not representative ones.
+    * ``within``: axes that replace those of the search space.
+    * ``listen``: called with every event of the tuner.
+    * ``propose``: reorders or replaces the candidates of a case.
+
+    Raises ModelError, UsageError and BuildError as optimizing does.
     """
     model = load(path, freeze=options.freeze_initializers)
     inputs = gather_inputs(model, options)

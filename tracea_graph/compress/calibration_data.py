@@ -31,7 +31,7 @@ _HELD = 16
 class Samples:
     """Input sets of a model from ``.npz`` files, as ``--data`` takes them.
 
-    ``part`` selects sets by their index modulo five.
+    Only sets whose index modulo 5 is in ``part`` are used.
     """
 
     model: Model
@@ -41,9 +41,11 @@ class Samples:
 
     @classmethod
     def of(cls, path: Path, model: Model, option: str = "--data") -> Samples:
-        """Find the files of ``path``: itself, or a folder's file named like the model, or all.
+        """Find the files with the input sets of a model.
 
-        Raises UsageError if there is none, or if one is not an ``.npz`` file.
+        ``path`` is an ``.npz`` file or a folder.  In a folder, the file named like the model is
+        used if it exists, otherwise all ``.npz`` files.  Raises UsageError if there is no such
+        file, or if a file is not in ``.npz`` format.  ``option`` is the flag that messages name.
         """
         own = path / f"{model.path.stem}.npz"
         if path.is_dir():
@@ -84,8 +86,13 @@ class Samples:
 
 @dataclass(frozen=True)
 class DataSplit:
-    """Sets to ``calibrate`` with (None without data), ``validation`` sets that steer the search,
-    ``holdout`` sets for the reported error, and ``warnings`` about them."""
+    """Input sets by purpose.
+
+    * ``calibrate``: sets to observe values with; None without data.
+    * ``validation``: sets on which the search measures errors.
+    * ``holdout``: sets on which the reported error is measured.
+    * ``warnings``: sentences about sets that are missing or used twice.
+    """
 
     calibrate: Samples | None
     validation: Mapping[str, Feed]
@@ -98,8 +105,9 @@ def split_data(
 ) -> DataSplit:
     """Split input sets into calibration, validation and holdout sets.
 
-    Holdout sets come from ``holdout``, else every fifth set of ``data`` is one.  ``other`` inputs
-    are used if there is no data at all.  Raises UsageError for unreadable files and empty data.
+    Holdout sets are read from ``holdout``; without it, every fifth set of ``data`` is a holdout
+    set.  Without any data, the errors are measured on the ``other`` inputs.  Raises UsageError for
+    unreadable files and for files without sets.
     """
     samples = Samples.of(data, model) if data is not None else None
     kept = _first(Samples.of(holdout, model, "--holdout")) if holdout is not None else {}

@@ -28,8 +28,11 @@ _DAMPING = 1e-3
 
 @dataclass(frozen=True)
 class ChannelPruningErrors:
-    """Errors of removing channels from a product ``[k, n]``, by how many are removed; ``order``
-    lists the channels, the first to remove first."""
+    """Errors of a product with a matrix ``[k, n]`` when some of its ``k`` channels are removed.
+
+    ``errors`` maps a number of removed channels to the relative error of the result.  ``order``
+    lists the channels in the order of their removal.
+    """
 
     matrix: Floats
     gram: Floats
@@ -41,9 +44,10 @@ class ChannelPruningErrors:
     def of(
         cls, matrix: Floats, gram: Floats | None, share: float, group: int = 1
     ) -> ChannelPruningErrors:
-        """Rank up to ``share`` of the channels in groups of ``group`` neighbours.
+        """Choose an order of removal for up to ``share`` of the channels.
 
-        Without a Gram matrix ``[k, k]`` of the product's input all channels count alike.
+        Groups of ``group`` neighbouring channels are removed together.  Without a Gram matrix
+        ``[k, k]`` of the product's input all channels are assumed to be equally large.
         """
         k = len(matrix)
         own = np.eye(k) if gram is None else gram

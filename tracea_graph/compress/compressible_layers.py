@@ -45,10 +45,11 @@ _LEAST = 1 << 14
 
 @dataclass(frozen=True)
 class LayerUse:
-    """An operator of the original that reads ``x``, and the ``result`` computed with the matrix.
+    """An original operator that multiplies ``x`` by a layer's matrix and writes ``result``.
 
-    The operator uses the columns from ``start``, reshaped to ``shape`` for ``op`` (None: not
-    reshaped).
+    The operator uses the ``width`` columns of the matrix from ``start`` on; None: all from there
+    on.  Its own weight is these columns, transposed and reshaped to ``shape``, or unchanged if
+    ``shape`` is None.
     """
 
     x: str
@@ -64,11 +65,14 @@ class LayerUse:
 class Layer:
     """A stored matrix ``[k, n]`` and the original operators that use it.
 
-    ``observed`` values determine the cost of changing it: its input, or its output if ``written``.
-    ``us`` is the predicted time of all its operators, ``last_us`` that of a second product
-    ``[n, n]`` after each.  Names of replacements begin with one of ``nodes``.  ``producer`` is the
-    layer whose results are its channels, if some may be removed, ``group`` of them together (a
-    head); ``producer_us`` is the predicted time of everything that would then shrink.
+    * ``observed``: the values whose Gram matrix determines the error of a changed matrix: inputs
+      of the operators, or their outputs if ``written``.
+    * ``us``: predicted time of all the operators.
+    * ``last_us``: predicted time of second products ``[n, n]``, one after each operator.
+    * ``nodes``: names of original nodes; the name of a replacement begins with one of them.
+    * ``producer``: the layer that computes the channels this layer reads, if some may be removed;
+      ``group`` of them are removed together (a head).
+    * ``producer_us``: predicted time of everything that is smaller if channels are removed.
     """
 
     name: str
@@ -92,13 +96,16 @@ class Layer:
 
     @property
     def known(self) -> int:
-        """Number of data rows below which some directions were never observed."""
+        """Number of data rows that a Gram matrix of full rank needs."""
         return self.n if self.written else self.k
 
     @property
     def even(self) -> float:
-        """Rank at which two factors save nothing: they take as long as the matrix or, for a
-        lookup, which they cannot speed up, as many bytes."""
+        """Rank at which two factors break even with the matrix.
+
+        They then take as long as the matrix.  For a lookup, which factors cannot speed up, they
+        take as many bytes.
+        """
         if not self.us:
             return self.k * self.n / (self.k + self.n)
         return self.n * self.us / (self.us + self.last_us)

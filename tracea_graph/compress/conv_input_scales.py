@@ -80,7 +80,11 @@ class ConvLayer:
 
 @dataclass
 class ConvSamples:
-    """Elements of each value, with its least and largest one, and patches by result."""
+    """Samples for calibrating convolutions.
+
+    ``elements`` of a value include its minimum and maximum.  ``patches`` are inputs of filters, by
+    the name of the convolution's result.
+    """
 
     elements: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     patches: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
@@ -135,11 +139,13 @@ def sample_convolutions(
 def choose_conv_int8(
     layers: Sequence[ConvLayer], samples: ConvSamples, progress: Callable[[str], None]
 ) -> dict[str, CalibratedRounding]:
-    """Return the calibrated rounding of sampled values and of convolution results, by name.
+    """Choose the 8-bit rounding of sampled values and convolution results; return it by name.
 
-    A value that convolutions read has their common scale and zero point.  A convolution result has
-    its error, relative to its norm, and the correction that is added to it.  The scale of a value
-    that no convolution reads is chosen by the error of its own elements.
+    * An input of convolutions gets one scale and zero point, chosen for the smallest error of the
+      results of all convolutions that read it.
+    * A convolution's result gets its error, relative to its norm, and the correction to be added
+      to it.
+    * Any other value gets the scale and zero point with the smallest error of its own elements.
     """
     readers, found = defaultdict(list), dict[str, CalibratedRounding]()
     for layer in layers:
@@ -206,7 +212,10 @@ class _Lost:
         return self._relative(self._results(scale, zero))
 
     def corrected(self, scale: float, zero: int) -> tuple[float, Floats | None]:
-        """Return the error and the mean of what is lost; None where that does not lower it."""
+        """Return the error of rounding with a scale and zero point, and the correction to add.
+
+        The correction is the mean error per channel; None if adding it does not reduce the error.
+        """
         lost = self._results(scale, zero)
         mean = lost.mean(1, keepdims=True)
         plain, less = self._relative(lost), self._relative(lost - mean)

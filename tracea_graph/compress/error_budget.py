@@ -29,9 +29,11 @@ Chosen = dict[str, "LayerOption"]
 class LayerOption:
     """One way to compress a layer.
 
-    ``size`` is the rank or share of zeros that the ``technique`` uses; ``saved`` the predicted
-    saving in µs; ``layer_error`` and ``error`` the errors of the layer's and the model's outputs;
-    ``left`` the share of elements kept; ``bytes`` the size of those removed.
+    * ``size``: the rank, or the share of zeros, that the ``technique`` uses.
+    * ``saved``: predicted saving in µs.
+    * ``layer_error``, ``error``: errors of the layer's output and of the model's outputs.
+    * ``left``: share of the matrix elements that are kept.
+    * ``bytes``: size of the elements that are removed.
     """
 
     layer: str
@@ -97,11 +99,12 @@ def search_within_budget(
     measure: Callable[[Chosen, int], float],
     power: int = 1,
 ) -> tuple[Chosen, float]:
-    """Return the largest choice found whose measured error is within the budget, and that error.
+    """Search for the largest choice whose measured error is within the budget.
 
-    The allocation shrinks while ``measure(choice, trial)`` exceeds the budget, and grows while
-    there is room.  The choice is empty if none is within the budget.  Predicted errors of options
-    grow linearly with a change; the budget and the measured errors grow with its ``power``.
+    Returns the choice and its error; the choice is empty if none fits.  The sum of predicted
+    errors that may be chosen is lowered while ``measure(choice, trial)`` exceeds the budget, and
+    raised while the measured error is clearly below it.  Predicted errors are proportional to the
+    size of a change; measured errors and the budget are proportional to its ``power``.
     """
     low, high = 0.0, float("inf")
     allowance, best, best_error = budget ** (1 / power), Chosen(), 0.0

@@ -35,8 +35,11 @@ _KEEP_EVERY = 20.0
 
 @dataclass(frozen=True)
 class ObservedValue:
-    """A value of the model, the axis of its rows ``[K]``, and the bias to subtract from them if a
-    convolution writes the value."""
+    """A value of the model whose rows are accumulated.
+
+    ``axis`` is the axis along which a row ``[K]`` lies.  If a convolution writes the value,
+    ``shift`` is its bias, which is subtracted from every row.
+    """
 
     value: str
     axis: int = -1
@@ -44,7 +47,7 @@ class ObservedValue:
 
     @property
     def key(self) -> str:
-        """Key that identifies this reading of the value."""
+        """Key of the value and axis, unique within a model."""
         return self.value if self.axis == -1 else f"{self.value} along {self.axis}"
 
     def rows(self, array: npt.NDArray[Any]) -> Floats:
@@ -58,8 +61,11 @@ class ObservedValue:
 
 @dataclass
 class Calibration:
-    """Gram matrices ``[K, K]`` by ``ObservedValue.key``, the number of rows in each, and the
-    number of input sets read."""
+    """Gram matrices of observed values.
+
+    ``grams`` ``[K, K]`` and the numbers of accumulated ``rows`` are keyed by
+    ``ObservedValue.key``; ``sets`` is the number of input sets read.
+    """
 
     grams: dict[str, Floats] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
@@ -91,11 +97,11 @@ def calibrate(
     kept: Path | None = None,
     threads: int = 1,
 ) -> Calibration:
-    """Run the model over all input sets and accumulate each of ``values``.
+    """Run the model on all input sets and accumulate the Gram matrices of ``values``.
 
-    The sums are saved to ``kept``: an interrupted pass resumes, a finished one is not repeated.
-    Raises UsageError for sets that do not fit, for inputs the model rejects, and for activations
-    that are not finite.
+    The matrices are saved to the file ``kept``, from which an interrupted pass resumes; a finished
+    pass is not repeated.  Raises UsageError for sets that do not fit the model, for inputs that it
+    rejects, for data without any set, and for values that are not finite.
     """
     found = _resumed(kept, values) if kept else Calibration()
     done, index, last = found.sets, 0, time.monotonic()
@@ -141,7 +147,8 @@ def accumulate_outputs(
     feed: Mapping[str, npt.NDArray[Any]],
     label: str,
 ) -> None:
-    """Add one set of inputs.  Raises UsageError if a value is not finite."""
+    """Add the values of one input set to ``found``.  Raises UsageError if a value is not finite.
+    """
     try:
         for seen in values:
             found.add(seen, outputs[seen.value] if seen.value in outputs else feed[seen.value])

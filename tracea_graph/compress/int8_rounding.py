@@ -41,9 +41,10 @@ _MOST = 255
 
 
 def choose_int8(x: Floats, w: Floats, fixed_scale: bool = False) -> CalibratedRounding:
-    """Return the rounding of least error for rows ``x [R, K]`` and a matrix ``w [K, N]``.
+    """Return the 8-bit rounding with the smallest error of ``x @ w``.
 
-    With ``fixed_scale``, all rows share one scale.
+    ``x`` ``[R, K]`` are sampled rows, ``w`` ``[K, N]`` is the constant matrix.  Rows are rounded
+    with one scale each; with one common scale if ``fixed_scale``, or if this is about as exact.
     """
     rows = max(_LEAST_ROWS, int(_WORK / max(w.size, 1)))
     x, w = x[: max(rows, 1)].astype(np.float32), w.astype(np.float32)
@@ -98,7 +99,11 @@ def _rounded(w: Floats, factors: Floats | None) -> Floats:
 
 
 def range_candidates(x: Floats) -> Iterator[tuple[float, float]]:
-    """Yield ranges of x: the whole range, percentiles, and the one of least squared error."""
+    """Yield ranges of x to round within.
+
+    These are its whole range, ranges between percentiles, and the part of the whole range with the
+    smallest squared rounding error.
+    """
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
     yield low, high
     for part in _PERCENTILES:

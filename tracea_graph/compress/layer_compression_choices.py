@@ -27,8 +27,12 @@ _MOST_STORED = 0.9
 
 @dataclass
 class LayerOptions:
-    """Lists a layer's options: low-rank factors within a relative error of the layer's output, or
-    zeros in a pattern."""
+    """Lists the ways to compress a layer.
+
+    * ``low_rank``: replace matrices by low-rank factors if the relative error of the layer's
+      output is at most this; None: do not.
+    * ``prune``: the pattern of zeros to prune to; None: do not prune.
+    """
 
     low_rank: float | None
     prune: PruneSpec | None
@@ -39,11 +43,11 @@ class LayerOptions:
     def options_for(
         self, layer: Layer, gram: Floats | None, removable_channels: bool
     ) -> list[LayerOption]:
-        """Return the options of a layer; their effect on the model's outputs is not known yet.
+        """Return the ways to compress a layer, without their effect on the model's outputs.
 
-        ``gram`` is the Gram matrix of the layer's observed values; None without data.  A layer
-        whose results are ``removable_channels``, or that reads such channels, gets no factors:
-        removing channels saves more at equal error (models/RESULTS.md).
+        ``gram`` is the Gram matrix of the layer's observed values; None without data.  If channels
+        are to be pruned, layers that compute or read ``removable_channels`` get no low-rank
+        options: removing channels saves more at equal error (models/RESULTS.md).
         """
         matrix, found = layer.matrix(), list[LayerOption]()
         if self.prune is not None and self.prune.channels:
@@ -128,12 +132,15 @@ class LayerOptions:
 
 
 def nonzero_run_share(matrix: Floats) -> float:
-    """Return the share of a matrix ``[k, n]`` in runs of 16 columns that are not all zero."""
+    """Return the share of elements of a matrix ``[k, n]`` that must be stored.
+
+    Runs of 16 columns in a row are stored unless all their elements are zero.
+    """
     return 1.0 - float(zero_map(matrix).mean())
 
 
 def option_of_median_error(options: Sequence[LayerOption]) -> LayerOption:
-    """Return the option of median error."""
+    """Return the option whose layer error is the median."""
     return sorted(options, key=lambda c: c.layer_error)[len(options) // 2]
 
 

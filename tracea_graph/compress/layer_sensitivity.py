@@ -23,7 +23,11 @@ _LEAST, _BETWEEN = 1e-7, 1.5
 
 
 def perturbations_of(switch: int, layer: Layer, delta: Floats) -> Iterable[SwitchableChange]:
-    """Yield what a change ``[k, n]`` of a layer's matrix adds to each operator that uses it."""
+    """Yield, for each operator that uses a layer's matrix, the change of its own weight.
+
+    ``delta`` ``[k, n]`` is the change of the matrix; ``switch`` is the index of the switch that
+    turns the yielded changes on.
+    """
     for place in layer.uses:
         end = None if place.width is None else place.start + place.width
         own = delta[:, place.start : end]
@@ -42,8 +46,11 @@ def output_errors(
     progress: Callable[[str], None],
     threads: int = 1,
 ) -> tuple[list[float], int]:
-    """Return the largest output error over the feeds for each of ``count`` changes alone, and the
-    power of a change by which it grows: 1 for a distance, 2 for one like 1 − cosine."""
+    """Measure the error of the model's outputs under each of ``count`` changes alone.
+
+    Returns the largest error over the feeds for each change, and the power by which errors grow
+    with the size of a change: 1 for a distance, 2 for a metric such as 1 − cosine.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     switched = folder / "switched.onnx"
     write_switched(model, changes, switched)

@@ -27,8 +27,8 @@ _SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
     """Return the ranks to try for a ``[k, n]`` matrix: multiples of 16, ascending.
 
-    ``even`` is the rank from which nothing is saved, by default because the factors have as many
-    elements as the matrix.
+    ``even`` is the rank at which two factors save nothing.  By default, it is the rank at which
+    they have as many elements as the matrix.
     """
     even = k * n / (k + n) if even is None else even
     found = {max(_STEP, int(even * share / _STEP) * _STEP) for share in _SHARES}
@@ -37,8 +37,11 @@ def ranks_for(k: int, n: int, even: float | None = None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LowRankOptions:
-    """Squared singular values of a layer's output, descending, and as many right singular vectors
-    ``[n, ·]`` (float32) as the largest offered rank needs."""
+    """Low-rank forms of a layer.
+
+    ``values`` are the squared singular values of the layer's output, descending.  ``basis`` ``[n,
+    ·]`` (float32) has its right singular vectors, as many as the largest of the offered ``ranks``.
+    """
 
     values: Floats
     basis: Floats
@@ -70,8 +73,10 @@ class LowRankOptions:
         return float(np.sqrt(self.values[rank:].sum() / total)) if total > 0 else 0.0
 
     def error_of(self, rank: int, covariance: Floats) -> float:
-        """Return the error on other inputs, given the Gram matrix ``[n, n]`` of the layer's
-        output."""
+        """Return the error at a rank on other inputs.
+
+        ``covariance`` ``[n, n]`` is the Gram matrix of the layer's output for these inputs.
+        """
         total, basis = float(np.trace(covariance)), self.basis[:, :rank].astype(np.float64)
         kept = float(np.sum(basis * (covariance @ basis)))
         return float(np.sqrt(max(total - kept, 0.0) / total)) if total > 0 else 0.0

@@ -34,8 +34,10 @@ _MILDER = (1.0, 0.75, 0.5)
 
 @dataclass(frozen=True)
 class PruneOptions:
-    """Pruned forms of a layer ``[k, n]``, given the Gram matrix ``[k, k]`` of its input if
-    known."""
+    """Pruned forms of a layer's ``matrix`` ``[k, n]`` in the pattern ``spec``.
+
+    ``gram`` ``[k, k]`` is the Gram matrix of the layer's input; None without data.
+    """
 
     matrix: Floats
     spec: PruneSpec
@@ -49,7 +51,11 @@ class PruneOptions:
         return [self.spec.share * milder for milder in _MILDER]
 
     def pruned(self, share: float) -> Floats:
-        """Return the matrix with this share of zeros, the rest updated if there is data."""
+        """Return the matrix with this share of zeros.
+
+        The other elements are updated to compensate, if there is data and if this reduces the
+        error.
+        """
         if share not in self._made:
             mask = self._mask(share)
             plain = np.where(mask, self.matrix, 0.0)
