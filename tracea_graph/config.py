@@ -78,10 +78,11 @@ def usable_processors() -> int:
 def cgroup_processor_quota(
     groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return how many processors' time the control groups allow, rounded up; None if unlimited.
+    """Return how many processors' worth of time the control groups allow; None if unlimited.
 
-    ``groups`` lists those of this process, as Linux does; they are mounted in ``mounts``.  An
-    enclosing group limits its groups too.  ``kernels/runtime/quota.h`` reads the same at run time.
+    The number is rounded up.  ``groups`` is the file in which Linux lists the control groups of
+    this process, ``mounts`` the folder where they are mounted.  The limits of enclosing groups
+    count too.  ``kernels/runtime/quota.h`` does the same at run time.
     """
     least: int | None = None
     for line in _text(groups).splitlines():
@@ -124,9 +125,11 @@ def _cache_root() -> Path:
 
 @dataclass(frozen=True)
 class AttentionWindow:
-    """Limit of attention to ``keys`` keys per query and the first ``global_keys`` keys.
+    """A limit on the keys that a query attends to.
 
-    ``layers``: from, to (not included), counted from 0 in the order of the graph; None: all.
+    A query sees the last ``keys`` keys up to its own position, and the first ``global_keys`` keys
+    of the sequence.  ``layers`` (first, end) selects attention layers, counted from 0 in graph
+    order, without ``end``; None selects all.
     """
 
     keys: int
@@ -136,10 +139,12 @@ class AttentionWindow:
 
 @dataclass(frozen=True)
 class PruneSpec:
-    """A ``share`` of zeros: of single elements, of each ``group`` along k, or of blocks.
+    """A pattern of zeros for weight pruning; ``share`` is the share of zeros.
 
-    With ``channels``, up to that share of the channels between two matmuls is removed instead.
-    ``block`` has the columns and rows (along k) of a block.
+    Single elements are zeroed by default.  With ``group``, the share holds in each group of so
+    many elements along k.  With ``block`` (columns, rows along k), whole blocks are zeroed.  With
+    ``channels``, no elements are zeroed; instead, up to ``share`` of the channels between two
+    matmuls are removed.
     """
 
     share: float

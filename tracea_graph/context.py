@@ -23,10 +23,11 @@ _PRECISIONS = {"f32": "fp32", "f16": "fp16"}
 
 
 class Context:
-    """The kernels that run on a target, such as ``host`` or ``cuda:sm_90``.
+    """Queries about the kernels for a target, such as ``host`` or ``cuda:sm_90``.
 
-    The default is this machine with all its levels.  If this machine has no such device, answers
-    come from tables.  Raises UsageError for a target that cannot be built for.
+    The default target is this machine with all its instruction set levels.  Targets that this
+    machine lacks are answered from tables instead of measurements.  Raises UsageError for a target
+    that cannot be built for.
     """
 
     def __init__(self, target: str = HOST, environment: Environment | None = None) -> None:
@@ -46,7 +47,7 @@ class Context:
 
     @cached_property
     def measurements(self) -> Measurements | None:
-        """This machine's peaks and bandwidths, measured once; None if the backend has none."""
+        """Peaks and bandwidths of this machine, measured once; None if the backend has none."""
         told = self._backend.diagnostics
         return told.measure(self._environment) if told is not None else None
 

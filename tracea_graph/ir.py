@@ -137,8 +137,9 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1, "ceildiv": 1}
 def combine(op: str, a: Extent, b: Extent) -> Extent:
     """Build ``a op b`` and simplify it.
 
-    Folds numbers, neutral elements, multiples, and terms added back after a subtraction; numbers
-    come last.
+    Evaluates operations on two numbers, drops neutral elements, adds up multiples of one extent,
+    and cancels a term that is subtracted and added again.  In sums and products of more terms,
+    numbers come last.
     """
     if isinstance(a, int) and isinstance(b, int):
         return EXPR_OPS[op](a, b)
@@ -246,9 +247,9 @@ class Weight:
     """A constant of the model whose bytes are read only on request.
 
     ``load`` returns the array and may be called more than once; it must not cache, so that memory
-    stays bounded by the arrays in use.  A weight with ``computed_by`` nodes is not stored: those
-    nodes compute it from smaller constants when the model is loaded.  A ``filled`` weight repeats
-    one number and is not stored either.
+    stays bounded by the arrays in use.  Two kinds of weight are not stored in the result: those
+    that the nodes in ``computed_by`` compute from smaller constants when the model is loaded, and
+    ``filled`` ones, which repeat one number.
     """
 
     name: str
@@ -269,7 +270,7 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored; a sub-byte type fills its last byte."""
+        """Size in bytes as stored: sub-byte elements are packed, and the last byte is padded."""
         return math.ceil(self.count * self.dtype.size)
 
     def array(self) -> Array:

@@ -32,7 +32,11 @@ def to_json(document: Any) -> str:
 
 
 def to_json_data(value: Any) -> Any:
-    """Convert records, infinities, NumPy numbers and paths to JSON data."""
+    """Convert a value to data that ``json`` can write.
+
+    Dataclasses become objects, NumPy numbers become numbers, paths become strings, and infinite or
+    NaN numbers become null.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -49,9 +53,10 @@ def to_json_data(value: Any) -> Any:
 
 
 def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
-    """Parse a record from JSON data that ``where`` holds; unknown keys are ignored.
+    """Parse JSON data as a record of type ``kind``; unknown keys are ignored.
 
-    Raises UsageError, which ends with ``advice``, for another version and for malformed data.
+    ``where`` names the source of the data in messages.  Raises UsageError for malformed data and
+    for another schema version; its message ends with ``advice``.
     """
     if not isinstance(data, dict):
         raise UsageError(f"{where} holds no JSON object; {advice}")

@@ -106,11 +106,12 @@ class _NormParams(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One run of a node.
+    """One run of a node that runs as a generated program.
 
-    ``sizes`` are the values of its program's symbols, ``calls`` the nanoseconds of each kernel
-    call.  ``start`` is the time of the monotonic clock in nanoseconds at which the run began,
-    ``arena`` the bytes of the memory for values between calls.
+    * ``sizes``: values of the program's symbols.
+    * ``calls``: duration of each kernel call in nanoseconds.
+    * ``start``: begin of the run in nanoseconds of the monotonic clock.
+    * ``arena``: bytes of memory for values that one call passes to another.
     """
 
     node: str

@@ -102,7 +102,7 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
 
 
 class Reason(str):
-    """A sentence with its code.  Strings derived from it are plain ``str``."""
+    """A sentence with a code.  String methods return plain ``str`` without the code."""
 
     __slots__ = ("code",)
     code: Code
@@ -120,7 +120,10 @@ class Reason(str):
 
 
 def run_failure_reason(text: str, error: Exception) -> Reason:
-    """Return ``text`` with the error as a reason; the code says whether the worker crashed."""
+    """Return ``text`` and an error of a run as one reason.
+
+    Its code says whether the worker process crashed or only the run failed.
+    """
     code = Code.CRASHED if isinstance(error, WorkerCrash) else Code.FAILED_TO_RUN
     return Reason(f"{text}: {error}", code)
 

@@ -54,7 +54,7 @@ class RuntimePolicy:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set the variables for the time in which a library is registered."""
+        """Context in which the variables are set; register the library inside it."""
         with _LOCK:
             before = {name: os.environ.get(name) for name in self.variables}
             os.environ.update(self.variables)

@@ -40,78 +40,89 @@ __all__ = [
 class Backend(Tunable, Protocol):
     """The pipeline's interface to a kind of hardware.
 
-    ``levels`` are the variants a library has code for, lowest first: instruction sets or
-    architectures.
+    ``levels`` are the instruction sets or architectures that a library has code for, lowest first.
     """
 
     @property
     def name(self) -> str:
-        """The word before the colon of a target's name."""
+        """Name of the backend; it is the part of a target's name before the colon."""
         ...
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of its targets, lowest first."""
+        """Names of the targets that the backend builds for, lowest level first."""
         ...
 
     @property
     def caps(self) -> tuple[str, ...]:
-        """Levels that TRACEA_ISA may limit kernels to, lowest first."""
+        """Values of TRACEA_ISA that limit this backend's kernels, lowest first."""
         ...
 
     @property
     def rules(self) -> RuleNames:
-        """The rules of its phases, by purpose."""
+        """Names of the rules in the backend's phases, by purpose."""
         ...
 
     @property
     def most_guarded(self) -> int:
-        """Maximum number of tensors that one guard compares."""
+        """Maximum number of tensors that one guard program compares."""
         ...
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """Return the precision that is computed in, and a note if it is not the requested one."""
+        """Return the precision that kernels compute in, and a note if it is not the requested one.
+        """
         ...
 
     def unmeasured(self, levels: Sequence[str]) -> str:
-        """Return, in a sentence, why timing these levels here would decide nothing; else "".
+        """Return why timing kernels of these levels on this machine is pointless; "" if it is not.
 
-        Either their kernels cannot run on this machine, or ONNX Runtime cannot be limited to the
-        same instructions.  Such results are kept as planned, without timing.
+        Either this machine cannot run the kernels, or ONNX Runtime cannot be limited to the same
+        instructions.  The answer is a sentence.  All planned rewrites are then kept without
+        timing.
         """
         ...
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:
-        """Return the machine that gains are predicted for; a fixed one without ``environment``."""
+        """Return the machine that gains are predicted for.
+
+        It is this machine if ``environment`` is given, else a fixed reference machine.
+        """
         ...
 
     @property
     def catalog(self) -> KernelCatalog:
-        """Its kernels, for the policy to choose from."""
+        """The backend's kernels, from which the policy chooses."""
         ...
 
     @property
     def diagnostics(self) -> MachineDiagnostics | None:
-        """Measurements for the doctor and the policy; None if the backend has none."""
+        """Access to measurements for the doctor and the policy; None if the backend has none."""
         ...
 
     @property
     def tracing(self) -> CallWorkQueries | None:
-        """Work of the calls that its libraries time; None if they time none."""
+        """Access to the work of kernel calls; None if the backend's libraries time no calls."""
         ...
 
     def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:
-        """Return its rules that compete for products whose weights have structure."""
+        """Return the backend's rules for matmuls with structured (such as sparse) weights.
+
+        They compete with the target-independent rules for such matmuls.
+        """
         ...
 
     def phases(
         self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
-        """Return the phases that follow the passes, in order; ``sizes`` are symbol values."""
+        """Return the backend's phases, which run in this order after the target-independent ones.
+
+        ``sizes`` are the values of the graph's symbols.
+        """
         ...
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Return why a region cannot be lowered and must not be fused; empty if it can."""
+        """Return why a region cannot be lowered, so that it must not be fused; empty if it can be.
+        """
         ...
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
@@ -119,19 +130,26 @@ class Backend(Tunable, Protocol):
         ...
 
     def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-        """Return the calls that a run launches on a device one after another.
+        """Return the calls that a device launches one after another when a program runs.
 
-        ``fixed`` are the inputs that are constants.  Empty for a backend without launches.
+        ``fixed`` are the indices of inputs that are constants.  Empty for a backend without
+        launches.
         """
         ...
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        """Return a program that compares tensors of these specs bytewise with references."""
+        """Return a program that compares tensors with reference tensors byte by byte.
+
+        ``specs`` are the types and shapes of the tensors.
+        """
         ...
 
     @property
     def standalone_ops(self) -> tuple[str, ...]:
-        """Functions of the C interface that a library without a model can have; may be empty."""
+        """Functions of the C interface that a kernel library without a model can contain.
+
+        Empty for a backend that builds no such libraries.
+        """
         ...
 
     def metadata(
@@ -152,7 +170,7 @@ class Backend(Tunable, Protocol):
         ...
 
     def device_runtime(self) -> Mapping[str, str]:
-        """Return sources and headers that add this backend's devices to the C interface's runtime.
+        """Return sources and headers that let the C interface's runtime use the backend's devices.
 
         Empty if the backend's device is the host.
         """
@@ -168,8 +186,8 @@ class Backend(Tunable, Protocol):
     ) -> None:
         """Compile what every library for these levels needs, then ``kernels`` and ``chains``.
 
-        Runs in a thread of its own, and starts nothing more once ``stopped`` returns True.
-        Errors are left to ``build``.
+        This is called in a separate thread.  No compilation is started after ``stopped`` has
+        returned True.  Errors are not raised here: ``build`` meets them again.
         """
         ...
 
@@ -182,11 +200,12 @@ class Backend(Tunable, Protocol):
 
 @runtime_checkable
 class PartBuilder(Protocol):
-    """A backend whose code can share a library with another's."""
+    """A backend whose kernels can share one library with the kernels of another backend."""
 
     @property
     def bypass(self) -> Mapping[str, str]:
-        """Environment variables with which function bodies run instead of its kernels."""
+        """Environment variables that make nodes run their function bodies instead of the kernels.
+        """
         ...
 
     def compile_part(
@@ -200,9 +219,10 @@ class PartBuilder(Protocol):
         entry: str,
         quick: bool = False,
     ) -> LibraryPart:
-        """Write the objects of a library to ``folder``; ``entry`` registers its op types.
+        """Compile the backend's share of a library to object files in ``folder``.
 
-        Raises BuildError if a source does not compile.
+        ``entry`` is the name of the function that registers the op types.  Raises BuildError if a
+        source does not compile.
         """
         ...
 
@@ -213,10 +233,11 @@ BACKENDS: tuple[Backend, ...] = (CPU, GPU)
 
 @dataclass(frozen=True)
 class Target:
-    """A backend and the levels that a library has code for, lowest first.
+    """What to build libraries for: a backend, and some of its levels, lowest first.
 
-    Function bodies call kernels of the ``fallback``; without one they are standard operators.
-    ``elsewhere`` says why libraries for further platforms cannot run on this machine.
+    If there is a ``fallback`` target, the function bodies of custom ops call its kernels;
+    otherwise they consist of standard operators.  ``elsewhere`` says why libraries that are built
+    for further platforms cannot run on this machine.
     """
 
     backend: Backend
@@ -226,7 +247,7 @@ class Target:
 
     @property
     def every_level(self) -> tuple[str, ...]:
-        """The fallback's levels, then its own."""
+        """The levels of the fallback, if any, followed by the target's own levels."""
         return (*(self.fallback.levels if self.fallback else ()), *self.levels)
 
     def variables(self, level: str) -> Mapping[str, str]:
@@ -265,9 +286,10 @@ def host_fingerprint() -> Mapping[str, Any]:
 
 
 def backend_named(name: str) -> Backend:
-    """Return the backend of a name that a result records; results without one use the first.
+    """Return the backend with a name that is recorded in a result.
 
-    Raises UsageError if there is no such backend.
+    An empty name, as in results without a record, means the first backend.  Raises UsageError if
+    there is no such backend.
     """
     for backend in BACKENDS if name else BACKENDS[:1]:
         if name in ("", backend.name):
@@ -283,13 +305,13 @@ def targets() -> tuple[str, ...]:
 
 
 def tile_setting_names() -> tuple[str, ...]:
-    """Return all settings that a hint's tile may have for some backend."""
+    """Return all names of settings that a schedule hint may contain, over all backends."""
     found = (b.schedule_space.tile for b in BACKENDS if b.schedule_space is not None)
     return tuple(dict.fromkeys(word for words in found for word in words))
 
 
 def target_of(name: str, precision: str) -> Target:
-    """Return the target of a name, for matmuls in a precision.
+    """Return the target with this name; ``precision`` is that of matmuls.
 
     Raises UsageError for a target that cannot be built for, or that this machine cannot verify.
     """
@@ -321,9 +343,10 @@ def _deployed(names: Sequence[str], precision: str) -> Target:
 
 
 def resolve_precision(name: str, precision: str) -> tuple[str, tuple[str, ...]]:
-    """Return the precision that a named target computes in, and notes.
+    """Return the precision that a named target computes in, and notes for the user.
 
-    Notes say if it is not the requested one, and if nothing can be measured on this machine.
+    A note says that this is not the requested precision, or that nothing can be measured on this
+    machine.
     """
     target = target_of(name, precision)
     resolve_precision, note = target.backend.resolve_precision(precision, target.levels)

@@ -66,7 +66,10 @@ def lock_file(handle: int, wait: bool = False) -> None:
 
 
 def is_owned_by_user(found: os.stat_result) -> bool:
-    """Return True if a file belongs to this user; Windows has other means to keep users apart."""
+    """Return whether a file belongs to this user.
+
+    Always True on Windows, where folders of other users are protected by other means.
+    """
     return sys.platform == "win32" or found.st_uid == os.geteuid()
 
 

@@ -19,8 +19,9 @@ Group = frozenset[int]
 class ProcessorTopology:
     """Processors that this process may use, grouped by what they share.
 
-    ``levels`` maps ``core``, ``L2``, ``L3`` and ``node`` (a memory node), nearest first, to the
-    groups of processors that share one.  In an unknown level, each processor is its own group.
+    ``levels`` maps ``core``, ``L2``, ``L3`` and ``node`` (a memory node) to the groups of
+    processors that share one such unit; the nearest level comes first.  If nothing is known about
+    a level, each processor is its own group.
     """
 
     levels: dict[str, tuple[Group, ...]]
@@ -38,7 +39,10 @@ class ProcessorTopology:
         return "machine"
 
     def pairs(self) -> dict[str, tuple[int, int]]:
-        """Return, for each level, two processors that share it and nothing nearer, if any do."""
+        """Return one pair of processors for each level that is the nearest level they share.
+
+        Levels without such a pair are left out.
+        """
         first, *others = self.processors
         found: dict[str, tuple[int, int]] = {}
         for other in others:

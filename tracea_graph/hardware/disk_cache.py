@@ -18,7 +18,7 @@ __all__ = ["cache_key", "file_version", "load_cached", "store_cached"]
 
 
 def cache_key(*parts: Any) -> str:
-    """Return a key of JSON-ready parts."""
+    """Return a digest of JSON-ready parts, for use as a cache key."""
     return sha256_of_parts(json.dumps(parts, sort_keys=True))[:32]
 
 
@@ -35,7 +35,8 @@ def file_version(path: str | Path | None) -> list[Any]:
 
 
 def load_cached(folder: Path, name: str, key: str) -> Any | None:
-    """Return the value stored under a name and a key, or None."""
+    """Return the value stored under a name and a key; None if there is none or it is unreadable.
+    """
     try:
         entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
     except (OSError, ValueError):

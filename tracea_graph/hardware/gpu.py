@@ -100,7 +100,8 @@ def find_nvidia_gpus(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str
 
 
 def visible_devices_setting() -> str | None:
-    """Return the setting that hides devices from CUDA, if any."""
+    """Return the value of ``CUDA_VISIBLE_DEVICES``, which can hide devices; None if it is not set.
+    """
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 

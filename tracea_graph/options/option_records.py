@@ -21,7 +21,10 @@ _AS_EVERYWHERE: Any = object()
 
 @dataclass(frozen=True)
 class Use:
-    """Differences in how a command other than ``tracea-optimize`` takes an option."""
+    """How a command other than ``tracea-optimize`` defines an option differently.
+
+    Empty fields mean that the definition is the one in :class:`Option`.
+    """
 
     help: str = ""
     default: Any = _AS_EVERYWHERE
@@ -34,19 +37,22 @@ class Use:
 class Option:
     """Definition of one option.
 
-    ``name`` is the long flag without dashes, ``short`` the letter of the short flag.  ``parse``
-    converts a word and raises exceptions that argparse or the command line handles; ``made``
-    converts the parsed value to the value of the field.  Values are restricted to ``choices``.
-    ``values`` lists accepted words for the help; the code that reads the option validates it.
-
-    ``many`` flags accumulate to a tuple; a list in a file is joined with ``join``; a ``flag``
-    takes no value and negates the default; ``counted`` flags are counted.  ``help`` is the text
-    for ``--help``, ``more`` replaces it in the reference.  ``must`` is a predicate on the value
-    and its description.  ``also`` holds further commands that take the option.
-
-    ``place`` options choose where output goes and do not affect results; ``locked`` options are
-    stored in a lock; options without ``in_file`` are not accepted in files.  ``was`` are earlier
-    names, for suggestions.
+    * ``name``, ``short``: the long flag without dashes, and the letter of the short flag.
+    * ``parse``: converts a word; its exceptions are reported by argparse or the command line.
+    * ``made``: converts the parsed value to the value of the dataclass field.
+    * ``choices``: the only values allowed.
+    * ``values``: returns words to list in the help; the code that reads the option validates them.
+    * ``must``: a predicate that values must satisfy, and its description.
+    * ``many``: the flag may be repeated; its values become a tuple.
+    * ``flag``: the flag takes no value and negates the default.
+    * ``counted``: the value is how often the flag is given.
+    * ``help``, ``more``: text for ``--help``, and the text that replaces it in the reference.
+    * ``also``: further commands that take the option.
+    * ``was``: earlier names, for suggestions.
+    * ``in_file``: the option may be set in a config file.
+    * ``join``: separator with which a list in a config file is joined to one word.
+    * ``place``: the option says where output goes and does not affect results.
+    * ``locked``: the option is stored in a plan lock.
     """
 
     name: str
@@ -72,9 +78,9 @@ class Option:
     was: tuple[str, ...] = ()
 
     def read(self, value: Any) -> Any:
-        """Read text given in Python as the command line does; return other values unchanged.
+        """Convert a value that was given in Python: parse a string as the command line does.
 
-        Raises UsageError for text that cannot be parsed.
+        Other values are returned unchanged.  Raises UsageError for a string that cannot be parsed.
         """
         if not isinstance(value, str) or not (self.parse or self.made or self.many):
             return value
@@ -94,7 +100,7 @@ class Option:
             raise UsageError(f"--{self.name} must {self.must[1]}, not {value:g}")
 
     def value(self, parsed: Any) -> Any:
-        """Convert the parsed value of a flag to the value of the field."""
+        """Convert what ``parse`` returned to the value of the dataclass field."""
         if self.many:
             return tuple(parsed)
         return self.made(parsed) if self.made and parsed is not None else parsed

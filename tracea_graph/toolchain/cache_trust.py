@@ -28,11 +28,11 @@ _warned: set[Path] = set()
 
 
 def why_untrusted(path: Path, root: Path) -> str:
-    """Return why others can have written ``path``, as a clause; empty if they cannot.
+    """Return why another user could have written the file ``path``; empty if none could.
 
-    Checks ``root``, the path (equal to or below it), and every folder between.  Symbolic links are
-    followed, but must belong to this user or root.  A missing file is trusted.  Raises OSError if
-    the owner cannot be determined.
+    The answer is a clause.  ``root``, ``path`` and all folders between them are checked; ``path``
+    may be ``root``.  Symbolic links are followed, but must belong to this user or to root.  A
+    missing file is trusted.  Raises OSError if an owner cannot be determined.
     """
     for place in _from(root, path):
         try:

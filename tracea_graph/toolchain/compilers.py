@@ -109,9 +109,11 @@ _running: dict[int, int] = {}
 def run_command(
     command: Sequence[str], folder: Path, seconds: float, env: Mapping[str, str] = _AS_IT_IS
 ) -> str:
-    """Run a command with ``env`` added, and stop its whole process group after ``seconds``.
+    """Run a command in ``folder`` and return its output.
 
-    Returns its output.  Raises BuildError with the command and the end of its stderr.
+    ``env`` is added to the environment.  After ``seconds`` the command and all its child processes
+    are killed.  Raises BuildError, with the command and the end of its stderr, if it fails or
+    takes too long.
     """
     shown = shlex.join(command)
     _log.debug("%s", shown)

@@ -60,18 +60,20 @@ _trimmed = set[Path]()
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """Objects under ``root``, readable by their owner alone.
+    """Cache of compiled objects in the folder ``root``, readable by their owner alone.
 
-    When a process stores its first object, it trims the cache: objects unused for longest go.
+    When a process stores its first object, the least recently used objects are removed until the
+    cache is within its size limit.
     """
 
     root: Path
 
     @contextmanager
     def making(self, key: str) -> Iterator[None]:
-        """Let one thread of this process at a time make the object of a key; others wait.
+        """Context in which only one thread of this process makes the object of a key.
 
-        Ask for the object again in this block: another thread may have stored it.
+        Other threads wait at its beginning.  Look the object up again inside the context: the
+        thread before may have stored it.
         """
         with _guard:
             lock = _making.setdefault(self._path(key), threading.Lock())
@@ -113,9 +115,9 @@ class ObjectCache:
             ) from error
 
     def trim(self, limit: int = LIMIT) -> int:
-        """Remove objects, those unused for longest first, until ``limit`` bytes are left.
+        """Remove the least recently used objects until the rest has at most ``limit`` bytes.
 
-        Returns the bytes removed.  Files that another process removes meanwhile do not matter.
+        Returns the number of bytes removed.  Other processes may remove files at the same time.
         """
         found = []
         for path in self.root.glob("*/*"):

@@ -20,9 +20,10 @@ _SUFFIXES = MappingProxyType({"linux": ".so", "windows": ".dll", "macos": ".dyli
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform; ``triple`` names it for zig, with the oldest system that libraries run on.
+    """A platform that libraries can be built for.
 
-    ``link_flags`` link a shared library without a C++ library; ``flags`` are for the compiler.
+    ``triple`` is zig's name for it, including the oldest system version that libraries run on.
+    ``flags`` are compiler flags.
     """
 
     system: str
@@ -43,7 +44,7 @@ class Platform:
 
     @property
     def ending(self) -> str:
-        """Ending of a library's name if another platform's library has the same suffix."""
+        """End of a library's file name, for a model with several libraries of one suffix."""
         return f".{'-'.join(filter(None, (self.machine, self.libc)))}{self.suffix}"
 
     @property
@@ -91,9 +92,10 @@ HERE = _here()
 
 
 def library_paths(out: Path, platforms: tuple[Platform, ...]) -> tuple[Path, ...]:
-    """Return the paths of the libraries of a model at ``out``, in the order of the platforms.
+    """Return where to write a model's libraries for several platforms, in their order.
 
-    The first library of each suffix has the model's name; others end with :attr:`Platform.ending`.
+    ``out`` is the path of the model.  The first library with a certain suffix is named like the
+    model; the names of others with that suffix end with :attr:`Platform.ending`.
     """
     taken = set[str]()
     places = []

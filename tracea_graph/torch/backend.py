@@ -50,11 +50,12 @@ def compile_graph(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Compiled:
-    """Return a function that computes a captured graph: ``torch.compile``'s backend ``tracea``.
+    """Compile a captured graph; this function is ``torch.compile``'s backend ``tracea``.
 
-    ``options`` are fields of :class:`tracea_graph.Options`, as keywords, and two more:
-    ``fallback`` names the backend that runs graphs and calls that fall back; ``always`` keeps the
-    session even if PyTorch is faster.  Raises UsageError for unknown options, and for a mode.
+    ``options`` are fields of :class:`tracea_graph.Options`, and two further ones.  ``fallback``
+    names the backend for graphs and calls that this tool cannot run.  With ``always``, the
+    optimized model is used even if PyTorch is faster.  Raises UsageError for unknown options and
+    for any ``mode`` but the default.
     """
     if mode not in (None, "default"):
         raise UsageError(f"the backend tracea has no mode {mode!r}; use options")

@@ -106,11 +106,12 @@ def packed_weights(
     key: Hashable,
     pack: Callable[[], PreparedWeights],
 ) -> PreparedWeights | None:
-    """Return packed weights from the second call with unchanged tensors on; None at the first.
+    """Return packed weights if they did not change since the last call; else None.
 
-    Weights in training change between calls, so they are never packed.  PyTorch does not count
-    changes through ``.data``, nor those of tensors made in inference mode; the latter are not
-    packed.
+    The first call with a tensor therefore returns None, and weights in training are never packed,
+    since they change between calls.  Changes are recognized by PyTorch's version counter, which
+    misses those made through ``.data``.  Tensors made in inference mode have no counter and are
+    not packed.
     """
     if weight.is_inference() or (bias is not None and bias.is_inference()):
         return None

@@ -63,10 +63,11 @@ def _draw(random: np.random.Generator, spec: TensorSpec) -> Array:
 
 
 class ModelFixture(AbstractContextManager["ModelFixture"]):
-    """Times schedules of one case after another; use it in a ``with`` statement.
+    """Times schedules of tuning cases, one case at a time; use it in a ``with`` statement.
 
-    ``backend`` has a schedule space.  ``cache`` is the cache size in bytes that one run of a model
-    must exceed, by default the machine's.  Raises BuildError if the library cannot be built.
+    ``backend`` must have a schedule space.  The weights that one run of a model reads exceed
+    ``cache`` bytes; by default, they exceed the machine's cache.  Raises BuildError if the library
+    cannot be built.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
     def compare(
         self, case: Case, a: Schedule, b: Schedule, threads: int, pairs: int, seconds: float
     ) -> PairedTimes:
-        """Interleave two schedules of a case, ignoring their ``max_rows``; return times per call.
+        """Time two schedules of a case alternately; return times per kernel call.
 
-        Raises WorkerError if either cannot run; the next call starts a new worker.
+        The row limits (``max_rows``) of the schedules are ignored.  Raises WorkerError if either
+        schedule cannot run; the next call starts a new worker process.
         """
         if case != self._case:
             self._prepare(case)
@@ -210,9 +212,11 @@ _COLD_SHARE = 0.02
 
 
 def replica_count(case: Case, schedule_space: ScheduleSpace, level: str, weights: float) -> int:
-    """Return how many copies of a node, of ``weights`` bytes each, together exceed the cache.
+    """Return how many copies of a node a benchmark model contains.
 
-    Fewer if reading weights takes hardly any time and a shorter run is long enough.
+    Their weights together have at least ``weights`` bytes, so that they do not stay in the cache.
+    There are fewer copies if reading weights takes a negligible part of the time and fewer copies
+    already run for long enough.
     """
     us = schedule_space.modelled_us(case, default_schedule(case), level, 1)
     size = case.problem.weight_bytes

@@ -26,11 +26,13 @@ _IR, _OPSET = 8, 17
 
 @dataclass(frozen=True)
 class ReplicatedModel:
-    """A model of ``count`` nodes of one custom operator.
+    """A model of ``count`` nodes of one custom operator; each reads the result of the one before.
 
-    ``inputs`` are the model's inputs (x first, y0 last); ``outputs`` a node's results, the first
-    of which feeds the next node; ``weight`` the shape of each node's own weights, which are stored
-    one after another, page-aligned, in the file ``data``.
+    * ``inputs``: inputs of the model: x first, and last y0, which the first node reads as the
+      previous result.
+    * ``outputs``: results of one node; the first of them is passed to the next node.
+    * ``weight``: type and shape of the weights that each node has of its own.
+    * ``data``: file that contains the weights of all nodes one after another, page-aligned.
     """
 
     domain: str

@@ -45,7 +45,7 @@ _WORDS = {
 
 
 def machine_facts(fingerprint: Mapping[str, Any], environment: Environment) -> dict[str, str]:
-    """Return what results depend on besides the problem and the kernels' sources.
+    """Return facts about the machine and its software that tuning results depend on.
 
     ``fingerprint`` is the backend's description of the machine.  Raises BuildError if there is no
     working compiler.
@@ -71,7 +71,10 @@ def case_facts(
     level: str,
     threads: Sequence[int],
 ) -> dict[str, str]:
-    """Return everything a case's result depends on, as text by name."""
+    """Return everything that the tuning result of a case depends on, as texts by name.
+
+    ``facts`` are those of :func:`machine_facts`.
+    """
     problem = case.problem
     return {
         **facts,
@@ -87,7 +90,7 @@ def case_facts(
 
 
 def differs_in_machine_only(about: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether two results are of one case and kernel, from machines that may differ."""
+    """Return whether two results differ in nothing but the machine they were measured on."""
     return {**other, **{n: about[n] for n in _MACHINE}} == dict(about)
 
 
@@ -99,7 +102,11 @@ def result_cache_key(about: Mapping[str, str]) -> str:
 def nearest_result_difference(
     about: Mapping[str, str], others: Iterable[Mapping[str, str]]
 ) -> str:
-    """Return how the nearest cached result of a problem differs from a case, as a clause."""
+    """Return, as a clause, how the most similar cached result differs from a case.
+
+    ``about`` describes the case, ``others`` the cached results.  The clause is "never measured" if
+    no result is of the same problem.
+    """
     same = [o for o in others if all(o.get(name) == about[name] for name in _PROBLEM)]
     if not same:
         return "never measured"

@@ -26,10 +26,11 @@ def sample_candidates(
     seed: int,
     by: optuna.samplers.BaseSampler | None = None,
 ) -> bool:
-    """Score up to ``trials`` candidates; return False once a score is None (time is up).
+    """Score up to ``trials`` candidates that a sampler selects.
 
-    Configurations that are not candidates are reported to the sampler as infeasible.  ``by`` is
-    the sampler to use, by default that of :func:`optuna_sampler`.
+    Returns False as soon as ``score`` returns None because time is up.  Points of the sampler's
+    space that are no candidates are reported to it as infeasible.  ``by`` is the sampler, by
+    default that of :func:`optuna_sampler`.
     """
     import optuna
 
@@ -72,7 +73,8 @@ def optuna_space(
 
 
 def optuna_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler that needs the fewest trials; ``models.samplers`` compares some."""
+    """Return a TPE sampler, which needed the fewest trials (``models.samplers`` compares several).
+    """
     import optuna
 
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=SEEDS)

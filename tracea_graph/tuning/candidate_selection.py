@@ -31,12 +31,12 @@ def candidates_to_measure(
     on: ProcessorFamily | None = None,
     within: SearchSpace | None = None,
 ) -> list[Schedule]:
-    """Return at most ``limit`` challengers to measure: seeds, then by modelled time.
+    """Return at most ``limit`` schedules to compare with the default, which is not among them.
 
-    Ties are broken by the order of :func:`legal_schedules`; the default is not included.  The
-    policy narrows the backend's space to what is worth measuring.  Axes of ``within`` replace the
-    backend's, and such a space is not narrowed.  Raises UsageError if ``within`` has an axis that
-    the backend's space lacks.
+    Seeds come first; the others follow by predicted time, and by the order of
+    :func:`legal_schedules` where that is equal.  The policy removes schedules that are not worth
+    measuring, unless ``within`` is given: its axes replace those of the backend's space.  Raises
+    UsageError if ``within`` has an axis that the backend's space lacks.
     """
     space, default = schedule_space.space(case, level, on), default_schedule(case)
     same = next(space.legal())  # the default's values are first on every axis
@@ -46,7 +46,7 @@ def candidates_to_measure(
     known: dict[Schedule, float] = {}
 
     def total(config: Config) -> float:
-        """Return the sum, over all thread counts, of modelled times divided by the default's."""
+        """Return predicted time / predicted time of the default, added up over thread counts."""
         schedule = schedule_space.schedule(case, config)
         if schedule not in known:
             after = (schedule_space.modelled_us(case, schedule, level, t) for t in threads)

@@ -42,7 +42,10 @@ class _SharedTask:
 def tune_distributed(
     made: Tuner, workloads: Sequence[Workload], options: TuningOptions
 ) -> list[TuningResult]:
-    """Tune like :meth:`Tuner.run`, but share trials through ``options.storage``."""
+    """Tune like :meth:`Tuner.run`, together with other machines.
+
+    The trials are published in the database ``options.storage``, where other machines find them.
+    """
     shared = SharedStorage(
         options.storage, made.schedule_space, lost_after=options.lost_after, seed=options.seed
     )
@@ -76,10 +79,10 @@ def run_published_trials(
     idle: float = float("inf"),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> int:
-    """Run trials of the backends' cases published at ``options.storage``.
+    """Run trials of cases that other machines have published at ``options.storage``.
 
-    ``opened`` makes the tuners.  Ends after ``options.budget`` seconds, or after ``idle`` seconds
-    without work.  Return the number of cases that were finished meanwhile.
+    ``opened`` returns the tuner for a backend.  Ends after ``options.budget`` seconds, or after
+    ``idle`` seconds without work.  Returns the number of cases that were finished.
     """
     storages = [
         (b, SharedStorage(options.storage, b.schedule_space, lost_after=options.lost_after,

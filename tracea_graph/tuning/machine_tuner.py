@@ -52,9 +52,10 @@ class TuningOptions:
 
 
 def resident_bytes(weight_bytes: int | None, cache_bytes: int) -> int | None:
-    """Return the bytes of weights to measure with if they stay in the cache; None if they do not.
+    """Return how many bytes of weights to measure with so that they stay cached, as in the model.
 
-    A power of two, so that models of about one size share their results.
+    Returns None if the model's weights do not fit in the cache.  The number is rounded up to a
+    power of two, so that models of similar size share results.
     """
     if weight_bytes is None:
         return None

@@ -57,10 +57,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A result: JSON-ready ``value`` and ``evidence``; ``final`` is False for unfinished studies.
+    """A cached tuning result.
 
-    ``what`` describes the problem for display, ``about`` lists everything the key is a digest of;
-    ``written`` is the time of writing (seconds since 1970), set by the cache.
+    * ``value``, ``evidence``: the result and its measurements, JSON-ready.
+    * ``final``: False if the study was interrupted.
+    * ``what``: the problem in words, for display.
+    * ``about``: everything that the result depends on; the cache key is a digest of it.
+    * ``written``: time of writing in seconds since 1970, set by the cache.
     """
 
     value: Any
@@ -86,11 +89,11 @@ class CacheEntry:
 
 
 class TuningCache(AbstractContextManager["TuningCache"]):
-    """The cache in the file ``path``; use it in a ``with`` statement.
+    """Cache of tuning results in the file ``path``; use it in a ``with`` statement.
 
-    Any number of processes may share the file.  A file that is damaged or not this tool's is moved
-    aside with a warning; if no file can be written, or others can write to it, the cache is kept
-    in memory.
+    Several processes may use the file at once.  A file that is damaged, or that another program
+    wrote, is renamed, with a warning.  If the file cannot be written, or if other users can write
+    to it, results are kept in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,7 +121,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
         self._guarded(lambda: self._connection.execute(_STORE, row))
 
     def abouts(self) -> list[dict[str, str]]:
-        """Return what the keys of all entries are digests of."""
+        """Return the ``about`` of every entry."""
         query = "SELECT about FROM result"
         found = []
         for (text,) in self._guarded(lambda: self._connection.execute(query).fetchall()):

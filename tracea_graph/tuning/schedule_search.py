@@ -57,9 +57,10 @@ Explore = Callable[["Study"], bool]
 
 @dataclass
 class Trial:
-    """Measurements of one candidate per thread count; ``fault`` says why it cannot run.
+    """Measurements of one candidate schedule against the default, by thread count.
 
-    ``verdict`` are the times taken after it was chosen.
+    ``timings`` are taken during the search, ``verdict`` afterwards if the candidate was the best.
+    ``fault`` says why the candidate cannot run.
     """
 
     schedule: Schedule
@@ -75,7 +76,7 @@ class Trial:
         return _mean([min(r.a_ms[:pairs]) / min(r.b_ms[:pairs]) for r in timings])
 
     def judged(self, threads: Sequence[int]) -> list[Ratio]:
-        """Return the verdict's ratios, one per thread count."""
+        """Return the time ratios of the ``verdict``, one per thread count."""
         return [speed_ratio(_shortest(self.verdict[t])) for t in threads]
 
     def to_json(self) -> dict[str, Any]:
@@ -100,9 +101,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The schedule to use, its gain over the default (1 for the default), and whether it is final.
+    """The outcome of a study.
 
-    ``trials`` are in measuring order.
+    ``schedule`` is the one to use, ``gain`` its speed-up over the default (1 for the default).
+    ``final`` is False if time ran out.  ``trials`` are in the order in which they were measured.
     """
 
     schedule: Schedule
@@ -113,13 +115,16 @@ class StudyResult:
 
 @dataclass
 class Study:
-    """Measures candidates against a default until one is chosen or time is up.
+    """Compares candidate schedules with the default until one is chosen or time is up.
 
-    ``known`` are trials of an earlier, interrupted study; ``save`` is called after every
-    measurement; ``has_time`` returns whether to continue.  ``trials`` limits the measured
-    candidates; ``seed`` is the sampler's.  ``search`` measures the first rung for as long as
-    ``may_search()`` is true.  If this search ends early, the best candidate is still compared with
-    the default, but the outcome is not final.
+    * ``has_time``: returns whether to continue measuring.
+    * ``save``: called with all trials after every measurement.
+    * ``known``: trials of an earlier, interrupted study.
+    * ``trials``: maximum number of candidates to measure.
+    * ``seed``: seed of the sampler.
+    * ``search``: measures candidates for the first time, as long as ``may_search()`` is true.  If
+      it ends early, the best candidate is still compared with the default, but the outcome is not
+      final.
     """
 
     default: Schedule
@@ -182,7 +187,10 @@ class Study:
         return "noise" if noisy else "none"
 
     def first_score(self, schedule: Schedule) -> float | None:
-        """Return a candidate's score after its first pairs, new or old; None when time is up."""
+        """Return the score of a candidate's first pairs; None if time is up.
+
+        The pairs are measured now, unless an earlier study has measured them.
+        """
         if not self.may_search() or not self._measured(schedule, RUNGS[0][0]):
             return None
         return self._trials[schedule].score(self.threads, RUNGS[0][0])
@@ -192,7 +200,7 @@ class Study:
         return self._trials[schedule]
 
     def adopt(self, trial: Trial) -> None:
-        """Take over a trial measured elsewhere, unless this study has more pairs."""
+        """Replace a trial by one that was measured elsewhere, if that has more pairs."""
         have = self._trials.get(trial.schedule)
         if have is None or sum(map(_pairs, have.timings.values())) < sum(
             map(_pairs, trial.timings.values())
@@ -235,7 +243,10 @@ class Study:
 
 
 def explore_candidates(study: Study) -> bool:
-    """Measure a small number of candidates in order; sample a large one."""
+    """Measure all candidates in order if they are few; otherwise measure a sample of them.
+
+    Returns False if time ran out.
+    """
     if len(study.candidates) > EXHAUSTIVE:
         from tracea_graph.tuning.candidate_sampling import sample_candidates
 

@@ -59,15 +59,15 @@ class HostTimed:
 
 
 class ScheduleSpace(Protocol):
-    """The problems of a backend's calls, and their schedules and predicted times.
+    """A backend's tuning problems, the schedules they can have, and predictions of their times.
 
-    ``level`` is the highest level that is tuned for.  The ``from_json`` methods raise KeyError,
-    TypeError or ValueError for invalid data.
+    In all methods, ``level`` is the highest instruction set level or architecture to tune for.
+    The ``from_json`` methods raise KeyError, TypeError or ValueError for invalid data.
     """
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that stay cached between two runs; weights beyond them are cold."""
+        """Bytes of weights that can stay in the cache from one run to the next."""
         ...
 
     @property
@@ -77,30 +77,31 @@ class ScheduleSpace(Protocol):
 
     @property
     def least_us(self) -> float:
-        """Predicted µs below which calls are not tuned."""
+        """Predicted time in µs from which on a call is worth tuning."""
         ...
 
     def usual_gain(self, case: Case) -> float:
-        """Return the share of its time that the best schedule of such a case usually saves."""
+        """Return the share of a case's time that tuning usually saves."""
         ...
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return those of the thread counts at which schedules must be timed, at least one."""
+        """Return the thread counts, out of ``counts``, at which to time schedules; at least one.
+        """
         ...
 
     def fixture(
         self, problems: Sequence[Problem], level: str, environment: Environment, cache: int | None
     ) -> AbstractContextManager[Fixture] | None:
-        """Return a fixture of its own; None if schedules are timed as models in ONNX Runtime.
+        """Return the backend's own fixture; None if schedules are timed as models in ONNX Runtime.
 
-        ``cache`` are the bytes of weights that stay cached between runs; None: weights are cold.
-        Raises BuildError.
+        ``cache`` is the number of bytes of weights that stay cached between runs; with None, the
+        weights are not cached.  Raises BuildError if kernels cannot be built.
         """
         ...
 
     @property
     def tile(self) -> Sequence[str]:
-        """All settings that a hint's tile may have for some problem."""
+        """Names of all settings that a schedule hint may contain for some problem."""
         ...
 
     @property
@@ -114,11 +115,12 @@ class ScheduleSpace(Protocol):
         ...
 
     def topology(self, case: Case) -> OperatorTopology:
-        """Return the topology of the call that a case stands for."""
+        """Return the operator topology (the policy's input) of a case's kernel call."""
         ...
 
     def levels(self, level: str) -> Sequence[str]:
-        """Return the levels that a machine of ``level`` can run, lowest first."""
+        """Return the levels that a machine whose highest level is ``level`` can run, lowest first.
+        """
         ...
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:
@@ -134,13 +136,14 @@ class ScheduleSpace(Protocol):
         ...
 
     def schedule_from_json(self, data: Mapping[str, Any]) -> Schedule:
-        """Parse a schedule from its numbers by name."""
+        """Parse a schedule from its settings by name."""
         ...
 
     def space(self, case: Case, level: str, on: ProcessorFamily | None) -> SearchSpace:
-        """Return all distinct schedules, the default's values first on every axis.
+        """Return the space of all distinct schedules of a case.
 
-        The seeds are schedules known to suit the architecture.
+        On every axis, the value of the default schedule is the first.  Seeds of the space are
+        schedules that are known to be good on the processor family ``on``.
         """
         ...
 
@@ -149,26 +152,30 @@ class ScheduleSpace(Protocol):
         ...
 
     def modelled_us(self, case: Case, schedule: Schedule, level: str, threads: int) -> float:
-        """Return the predicted µs of one call on ``threads`` cores with cold weights."""
+        """Return the predicted µs of one call on ``threads`` cores if weights are not cached."""
         ...
 
     def read_us(self, size: float) -> float:
-        """Return the predicted µs to read ``size`` cold bytes."""
+        """Return the predicted µs to read ``size`` bytes that are not cached."""
         ...
 
     def text_of(self, problem: Problem, level: str) -> str:
-        """Return a digest of all sources of the measured code."""
+        """Return a digest of all source code that a problem's measurements depend on."""
         ...
 
     def contents(self, problem: Problem) -> Mapping[int, Array]:
-        """Return what some inputs of :meth:`bench` must contain, by index."""
+        """Return the arrays to pass for some inputs of the program :meth:`bench`, by input index.
+
+        The other inputs may have any contents.
+        """
         ...
 
     def bench(self, problem: Problem, schedules: tuple[Schedule, ...] = ()) -> Program:
-        """Return a program of the problem alone.
+        """Return a program that consists of the problem's kernel call, for a benchmark.
 
-        Its inputs are x, the weights, further operands, and the previous node's result, which is
-        not read; its rows are the symbol ``m``.  A call without weights does not read that input.
+        Its inputs are x, the weights, further operands, and the previous node's result; this last
+        input is not read, nor are weights by a call without weights.  The number of rows is the
+        symbol ``m``.
         """
         ...
 
@@ -181,7 +188,7 @@ class ProgramBuilder(Protocol):
         ...
 
     def kernels_of(self, call: Call) -> set[str]:
-        """Return the kernels a call needs besides its chain."""
+        """Return the kernels that a call needs, except the one generated for its chain."""
         ...
 
     def build(
@@ -195,10 +202,11 @@ class ProgramBuilder(Protocol):
         quick: bool = False,
         counted: Counted = ignore_progress,
     ) -> Library:
-        """Build a library at ``out``; ``counted`` is told how many of its parts are compiled.
+        """Build a library at ``out``.
 
-        Its domain is ``tracea.`` and ten hex digits, which identifies this tool's files.  Raises
-        BuildError without leaving a file.
+        Its operator domain is ``tracea.`` and ten hex digits, by which libraries of this tool are
+        recognized.  ``counted`` is called with the numbers of compiled and of all parts.  On
+        failure, BuildError is raised and no file is left.
         """
         ...
 
@@ -208,12 +216,12 @@ class Tunable(ProgramBuilder, Protocol):
 
     @property
     def name(self) -> str:
-        """The word that published tasks name the backend by."""
+        """Name of the backend in published tuning tasks."""
         ...
 
     @property
     def schedule_space(self) -> ScheduleSpace | None:
-        """Its problems and their schedules; None if there is nothing to choose."""
+        """The backend's schedule space; None if its kernels have no choice of schedules."""
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:

@@ -14,9 +14,9 @@ __all__ = ["schedule_tables"]
 
 
 def schedule_tables(tuned: Iterable[TuningResult]) -> dict[Problem, tuple[Schedule, ...]]:
-    """Return a table per problem that has a schedule better than the defaults.
+    """Return, for each problem that tuning improved, a table of schedules by row count.
 
-    Within a row class, the boundary of two tuned row counts is their geometric mean.
+    Between two tuned row counts of one row class, the schedule changes at their geometric mean.
     """
     by_problem: dict[Problem, dict[int, Schedule]] = {}
     for t in tuned:

@@ -52,11 +52,12 @@ _EXTRAS = {"postgresql": "psycopg", "mysql": "pymysql", "grpc": "grpcio"}
 
 
 class SharedStorage:
-    """The studies of a storage ``url``.
+    """Tuning studies in a database that several machines use.
 
-    URLs begin with ``postgresql://``, ``mysql://``, ``sqlite:///`` or ``grpc://HOST:PORT``
-    (optuna's proxy).  A trial or verdict whose state does not change for ``lost_after`` seconds is
-    given up. Raises UsageError for a storage that cannot be used.
+    ``url`` begins with ``postgresql://``, ``mysql://``, ``sqlite:///`` or ``grpc://HOST:PORT``
+    (optuna's proxy).  A trial or verdict is given up if its state does not change for
+    ``lost_after`` seconds: its machine is assumed to be dead.  Raises UsageError for a storage
+    that cannot be used.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class SharedStorage:
             self.storage = _storage(url)
 
     def publish(self, key: str, task: Mapping[str, Any]) -> SharedStudy:
-        """Return the study of a case by its key, created if missing; ``task`` describes it."""
+        """Return the study with a key; create it if it is missing.
+
+        ``task`` describes the case for the workers that find the study.
+        """
         import optuna
 
         study = optuna.create_study(
@@ -80,14 +84,18 @@ class SharedStorage:
         return SharedStudy(self, study)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
-        """Yield all published tasks, each problem once per key, without unreadable ones."""
+        """Yield the ``task`` of every published study; unreadable ones are left out."""
         for frozen in self.storage.get_all_studies():
             if frozen.study_name.startswith(_PREFIX) and "task" in frozen.user_attrs:
                 with suppress(ValueError):
                     yield json.loads(frozen.user_attrs["task"])
 
     def lost(self, what: str, state: str) -> bool:
-        """Return True once ``what`` was seen in one state for too long; clocks need not agree."""
+        """Return whether ``what`` has been in one ``state`` for more than ``lost_after`` seconds.
+
+        The time since this process first saw the state is measured, so clocks of machines need not
+        agree.
+        """
         first = self._seen.setdefault((what, state), time.monotonic())
         return time.monotonic() - first > self.lost_after
 

@@ -43,7 +43,11 @@ _JUDGING = 30
 
 @dataclass(frozen=True)
 class TuningTask:
-    """A case to tune: whether its row count was requested, and its share of its run's time."""
+    """A case to tune.
+
+    ``asked`` is True if its row count was requested; otherwise it is a representative one.
+    ``share`` is the part of its run's predicted time that the case takes; see :attr:`run`.
+    """
 
     case: Case
     asked: bool
@@ -51,12 +55,15 @@ class TuningTask:
 
     @property
     def run(self) -> int:
-        """Its run: 0 for requested row counts, else the row count."""
+        """Run of the model that the case belongs to.
+
+        All requested row counts belong to run 0; any other row count is a run of its own.
+        """
         return 0 if self.asked else self.case.rows
 
     @property
     def weight(self) -> float:
-        """Weight of its run relative to the requested one."""
+        """Importance of the case's run; that of the requested row counts has weight 1."""
         return 1.0 if self.asked else _UNASKED_WEIGHT
 
 
@@ -67,9 +74,9 @@ def tuning_tasks(
     threads: Sequence[int],
     rest_us: float = 0.0,
 ) -> list[TuningTask]:
-    """Return every case of the workloads that is large enough to tune.
+    """Return a task for every case of the workloads that takes long enough to be worth tuning.
 
-    ``rest_us`` is the predicted µs of the model's other regions.
+    ``rest_us`` is the predicted µs of all other regions of the model.
     """
     spent: dict[int, float] = {0: rest_us}
     found: list[tuple[TuningTask, float]] = []
@@ -94,9 +101,11 @@ def _others(load: Workload) -> list[int]:
 
 @dataclass
 class GainEstimates:
-    """Expected gains of tasks: usual ones or predicted ones, corrected by measured gains.
+    """Estimates how much time tuning will save.
 
-    A run's measured gains are compared with the usual ones of the same cases.
+    The estimate for a task is the gain that the time model predicts or that such cases usually
+    have.  After some tasks of a run were tuned, the usual gains are scaled by how their measured
+    gains compare with the usual ones.
     """
 
     schedule_space: ScheduleSpace
@@ -108,7 +117,7 @@ class GainEstimates:
     _gains: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def of(self, task: TuningTask) -> float:
-        """Return the expected end-to-end gain of a task, as a share of its run's time."""
+        """Return the share of its run's time that tuning a task is expected to save."""
         if task.case not in self._modelled:
             self._modelled[task.case] = self._modelled_gain(task.case)
         gains, trust = self._gains.get(task.run, []), 1.0
@@ -131,7 +140,7 @@ class GainEstimates:
         return max(gains, default=0.0)
 
     def run_us(self, case: Case) -> float:
-        """Return the predicted µs of one run of the case's fixture model."""
+        """Return the predicted µs of one run of the benchmark model for a case."""
         us = self.schedule_space.modelled_us(case, default_schedule(case), self.level, 1)
         return us * replica_count(
             case, self.schedule_space, self.level, self.run_bytes or _BENCH_BYTES
@@ -143,12 +152,18 @@ class GainEstimates:
         self._gains.setdefault(task.run, []).append(found)
 
     def slice_of(self, tasks: Sequence[TuningTask], seconds: float) -> float:
-        """Return the seconds that the first of ``tasks`` may search, out of the total left."""
+        """Return for how many seconds to search for a schedule of the first of ``tasks``.
+
+        ``seconds`` is the time left for all of them.
+        """
         wanted = [self.of(task) * task.weight for task in tasks]
         return _SEARCHING * seconds * wanted[0] / (sum(wanted) or 1.0)
 
     def below_min_gain(self, tasks: Iterable[TuningTask]) -> set[int]:
-        """Return runs whose remaining tasks together have too small an expected gain."""
+        """Return the runs for which tuning all their remaining tasks is not worthwhile.
+
+        The expected gains of the tasks add up to less than ``min_gain``.
+        """
         sums: dict[int, float] = {}
         for task in tasks:
             sums[task.run] = sums.get(task.run, 0.0) + self.of(task)
@@ -167,9 +182,10 @@ def sort_by_priority(tasks: Iterable[TuningTask], estimates: GainEstimates) -> l
 def allot_trials(
     tasks: Sequence[TuningTask], estimates: GainEstimates, seconds: float
 ) -> Mapping[Case, int]:
-    """Return trials per case, proportional to expected gains, that fit into ``seconds``.
+    """Return the number of trials for each case, so that all trials fit into ``seconds``.
 
-    Uses models only: equal tasks and budgets always give equal numbers.
+    It is proportional to the expected gain.  Only time models are used, so that all machines
+    calculate equal numbers.
     """
     wanted = {task.case: estimates.of(task) * task.weight for task in tasks}
     total = sum(wanted.values()) or 1.0

@@ -27,12 +27,13 @@ def tune(
     pin: Pin = lambda case: None,
     building: Building = nullcontext,
 ) -> list[TuningResult]:
-    """Return the result of every case of a model's workloads; empty without a schedule space.
+    """Tune all cases of a model's workloads and return their results.
 
-    The budget does not include compiling, which happens inside ``building()``.  Raises BuildError
-    without a working compiler, and UsageError for a storage that cannot be used.  After
-    KeyboardInterrupt, everything measured is in the cache.  Where the backend cannot measure,
-    results that other machines exported are used.
+    There are none if the backend has no schedule space.  If the backend cannot measure on this
+    machine, results that were imported from other machines are used.  The budget does not include
+    compiling, which happens inside ``building()``.  On a KeyboardInterrupt, all measurements so
+    far are in the cache.  Raises BuildError without a working compiler, and UsageError for a
+    storage that cannot be used.
     """
     if backend.schedule_space is None:
         return []

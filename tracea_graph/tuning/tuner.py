@@ -183,7 +183,8 @@ class Tuner:
         return about | ({"space": json.dumps(self._within.to_dict())} if self._within else {})
 
     def known(self, task: TuningTask) -> TuningResult:
-        """Return a case's hint, or its cached result."""
+        """Return the result of a case that needs no measuring: its hint, else its cached result.
+        """
         schedule = self._pin(task.case)
         if schedule is not None:
             return TuningResult(task.case, schedule, 1.0, "hint", "", task.share)
@@ -223,9 +224,10 @@ class Tuner:
         self, task: TuningTask, fixture: Fixture, end: float, trials: int,
         search: Explore = explore_candidates, until: float = math.inf,
     ) -> TuningResult:  # fmt: skip
-        """Measure a case with at most ``trials`` trials, searching until ``until`` at the latest.
+        """Measure schedules of a case and store the result in the cache.
 
-        The result is stored in the cache.
+        At most ``trials`` candidates are tried.  The search ends at the time ``until``, all
+        measuring at ``end``.
         """
         case, start = task.case, self.clock()
         default = default_schedule(case)

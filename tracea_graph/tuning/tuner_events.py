@@ -25,8 +25,8 @@ __all__ = [
 class TuningResult:
     """The outcome of one case.
 
-    ``source``: ``cache`` (a hit), ``hint``, ``measured``, ``unfinished`` (time ran out) or
-    ``default``.  ``why`` says why a measured case was not in the cache, or why a default was kept.
+    * ``source``: ``cache``, ``hint``, ``measured``, ``unfinished`` (time ran out) or ``default``.
+    * ``why``: why a measured case was not in the cache, or why the default was kept.
     """
 
     case: Case
@@ -49,9 +49,10 @@ class TuningStarted:
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """The times of one trial: the default (a) against a schedule (b), in ms per kernel call.
+    """A trial was measured, at one thread count.
 
-    ``stage`` is ``search`` or ``verdict``; ``fault`` says why there are no times.
+    ``times`` are ms per kernel call, of the default schedule (a) and of ``schedule`` (b); if there
+    are none, ``fault`` says why.  ``stage`` is ``search`` or ``verdict``.
     """
 
     case: Case

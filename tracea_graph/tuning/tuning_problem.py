@@ -29,14 +29,14 @@ __all__ = [
 
 
 class Problem(Protocol):
-    """A kernel call without its row count; equal problems are measured once.
+    """What to tune: a kernel call without its row count.  Equal calls are one problem.
 
-    ``str`` gives its display name.
+    ``str`` returns the name for display.
     """
 
     @property
     def dtype(self) -> str:
-        """Type of the multiplication: ``f32``, ``bf16`` …"""
+        """Element type that is multiplied: ``f32``, ``bf16`` …"""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Problem(Protocol):
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
-        """A representative row count of each class, tuned even if not requested."""
+        """One typical row count for each row class, tuned even if it is not requested."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Problem(Protocol):
 
     @property
     def reuses_weights(self) -> bool:
-        """Whether even a single row reads the weights many times."""
+        """Whether a call with a single row already reads its weights many times."""
         ...
 
     @property
@@ -71,12 +71,13 @@ class Problem(Protocol):
 
     @property
     def tile(self) -> Mapping[str, str]:
-        """Settings of a hint's tile, with the schedule's names for them."""
+        """Schedule parameters that a hint may set, by the names that hints use."""
         ...
 
     @property
     def stages(self) -> str:
-        """The schedule's parameter that is 0 for one stage and 1 for two; empty if none."""
+        """Name of the schedule parameter that selects one (0) or two (1) stages; "" if none does.
+        """
         ...
 
     @property
@@ -90,7 +91,10 @@ class Problem(Protocol):
         ...
 
     def rows_of(self, dims: Sequence[int]) -> int:
-        """Return the rows of a call from its first view's dims; 0 if it is another problem."""
+        """Return the row count of a call, given the dims of its first view.
+
+        Returns 0 if a call with these dims is another problem.
+        """
         ...
 
     def flops(self, rows: int) -> float:
@@ -137,7 +141,10 @@ ProblemOf = Callable[[Program, Call], Problem | None]
 
 
 def row_class(problem: Problem, rows: int) -> int:
-    """Return the index of the row class, and thereby of the default schedule, of a row count."""
+    """Return the index of the row class that a number of rows belongs to.
+
+    Each row class has a default schedule.
+    """
     return next(i for i, schedule in enumerate(problem.defaults) if rows <= schedule.limit)
 
 
@@ -151,10 +158,11 @@ def problems_of(
     problem_of: ProblemOf,
     bindings: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Workload, ...]:
-    """Return the distinct problems of a model's programs, in order of appearance.
+    """Return the distinct tuning problems of a model's programs, in order of appearance.
 
-    Each program comes with the specs of its node's operands.  Row counts follow from the specs and
-    the symbol values of each binding; they are left out if a symbol is unbound.
+    ``placed`` are the programs with the specs of their nodes' operands.  From these and the symbol
+    values in ``bindings`` follow the row counts; unless all symbols of a call have values, its row
+    count is left out.
     """
     counts: dict[Problem, int] = {}
     rows: dict[Problem, set[int]] = {}
