@@ -127,9 +127,10 @@ def _cache_root() -> Path:
 class AttentionWindow:
     """A limit on the keys that a query attends to.
 
-    A query sees the last ``keys`` keys up to its own position, and the first ``global_keys`` keys
-    of the sequence.  ``layers`` (first, end) selects attention layers, counted from 0 in graph
-    order, without ``end``; None selects all.
+    With causal attention, a query sees the last ``keys`` keys up to its own position; otherwise,
+    half of them on either side.  In addition it sees the first ``global_keys`` keys.  ``layers``
+    (first, end) selects attention layers, counted from 0 in graph order, without ``end``; None
+    selects all.
     """
 
     keys: int

@@ -20,13 +20,14 @@ def ignore_progress(done: int, total: int) -> None:
 
 
 class Manifest(TypedDict, total=False):
-    """Everything a library's domain is a digest of; a backend writes the keys it needs.
+    """What a library was built from; its domain is a digest of this.
 
-    ``isas`` or ``levels`` are what the library has code for, ``types`` the operator types with the
-    ONNX element types of their inputs and outputs, ``flags`` the compiler flags, ``sources`` a
-    digest per translation unit, ``runtime`` the digest of the host loop, ``driver`` the minimum
-    driver version, ``fallback`` the manifest of the kernels that function bodies call,
-    ``platforms`` that of each platform's library if it is not for this machine alone.
+    A backend writes only the keys it needs.  ``isas`` or ``levels`` are what the library has code
+    for, ``types`` the operator types with the ONNX element types of their inputs and outputs,
+    ``flags`` the compiler flags, ``sources`` a digest per translation unit, ``runtime`` the digest
+    of the host loop, and ``driver`` the minimum driver version.  ``fallback`` is the manifest of
+    the kernels that function bodies call.  ``platforms`` has the manifest for each platform of a
+    library that is built for several.
     """
 
     version: str
@@ -43,10 +44,12 @@ class Manifest(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LibraryPart:
-    """The object files of one backend's share of a library; ``entry`` registers its op types.
+    """Object files with one backend's share of a library.
 
-    ``libraries`` are the flags that name what it is linked with, ``compiled_units`` the number of
-    cache misses.  ``manifest`` determined its domain.
+    * ``entry``: name of the function that registers the op types.
+    * ``domain``: operator domain, a digest of ``manifest``.
+    * ``compiled_units``: number of translation units that were not in the cache.
+    * ``libraries``: linker flags for the libraries that the objects need.
     """
 
     entry: str
@@ -60,11 +63,14 @@ class LibraryPart:
 
 @dataclass(frozen=True)
 class Library:
-    """A built library; ``seconds`` is wall time, ``compiled_units`` the number of cache misses.
+    """A built library.
 
-    ``manifest`` determined its domain.  ``fallback`` is the domain of the kernels that function
-    bodies call; empty if there are none.  ``platform`` is empty if it was built for this machine
-    alone; else ``others`` are the libraries of the same kernels for further platforms.
+    * ``domain``: operator domain, a digest of ``manifest``.
+    * ``seconds``: wall time of the build.
+    * ``compiled_units``: number of translation units that were not in the cache.
+    * ``fallback``: domain of the kernels that function bodies call; empty if they call none.
+    * ``platform``: platform it is built for; empty if it is built for this machine alone.
+    * ``others``: libraries with the same kernels for further platforms.
     """
 
     path: Path

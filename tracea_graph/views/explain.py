@@ -36,10 +36,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A rule that did not apply, and why.
+    """A rule that was not applied to a region, and why.
 
-    If it lost to another rule, ``times_us`` are two predicted times of the operators that both
-    would have replaced: with this rule, and as they are; None otherwise.
+    If another rule was applied instead, ``times_us`` has two predicted times of the operators that
+    either rule would replace: with this rule, and without any rule.  Otherwise it is None.
     """
 
     rule: str
@@ -58,8 +58,11 @@ class StepExplanation:
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A kernel that a device launches in every run, the original operators whose results it
-    computes, and why it is not part of the launch before it."""
+    """A kernel that a device launches in every run.
+
+    ``nodes`` are the original operators whose results it computes; ``reason`` says why it is not
+    part of the launch before it.
+    """
 
     kernel: str
     nodes: tuple[str, ...]
@@ -100,9 +103,10 @@ class RegionExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All regions of a model in order, and the statistics of rules.
+    """All regions of a model in order, and how often each rule was applied.
 
-    ``before`` and ``after`` are sums by op type, of the original and of what the passes made.
+    ``before`` and ``after`` are sums by op type over the original model and over the model after
+    the passes.
     """
 
     model: str

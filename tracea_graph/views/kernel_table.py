@@ -12,10 +12,10 @@ __all__ = ["KernelRow", "kernel_rows"]
 
 @dataclass(frozen=True)
 class KernelRow:
-    """Equal kernel calls: their sizes, the variant that runs them, and the policy's reasons.
+    """Equal kernel calls: their problem, the kernel variant that runs them, and why it was chosen.
 
-    ``variant_id`` is that of the highest level that this machine may use; ``tiling`` names how
-    the results are divided and computed.
+    The variant is that of the highest level that this machine may use.  ``tiling`` says how the
+    results are divided into tiles.
     """
 
     call: str

@@ -22,10 +22,10 @@ _MOST = 10
 
 @dataclass(frozen=True)
 class OpTypeRow:
-    """Sums over all operators of one type; ``us`` is the time of one run.
+    """Sums over all operators of one type.
 
-    FLOPs and bytes are those of operators whose sizes are known; bytes are those touched of all
-    operands and results.
+    ``us`` is the time of one run; ``bytes`` are those of operands and results that the operators
+    touch.  FLOPs and bytes leave out operators whose sizes are unknown.
     """
 
     op: str
@@ -49,7 +49,10 @@ class _Sums(Protocol):
 
 
 def op_type_table(title: str, rows: Sequence[tuple[str, _Sums]], time: str) -> FittedTable:
-    """Return a table of op types with their sums, the longest ``time`` first."""
+    """Return a table of op types with their sums, the slowest type first.
+
+    ``time`` is the title of the column of times.
+    """
     table = new_table(title)
     table.add_column("op type", folds=True)
     for name in ("count", "MFLOP", "bytes", time, "share"):

@@ -45,9 +45,10 @@ class MemoryRoof:
 
 @dataclass(frozen=True)
 class Roofs:
-    """Limits of the threads in use: 1e9 operations per second, and memories by size.
+    """Performance limits of the machine with the threads in use.
 
-    ``lower`` has the peaks of kernels that multiply other types than fp32.
+    ``gflops`` is the peak for fp32 in 1e9 operations per second; ``lower`` has the peaks of
+    kernels that multiply other types.  ``memories`` are the memory levels, the smallest first.
     """
 
     gflops: float
@@ -60,7 +61,7 @@ class Roofs:
         return self.lower.get(multiplied, self.gflops)
 
     def met(self, rows: Iterable[ProfileRow]) -> Roofs:
-        """Return a copy without the peaks that none of these rows' kernels could reach."""
+        """Return a copy without the peaks of types that no kernel of ``rows`` multiplies."""
         used = {call.multiplies for row in rows for call in row.calls}
         return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
 
@@ -76,13 +77,19 @@ class Roofs:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One node of the graph that ONNX Runtime runs; ``us`` is its median time.
+    """Profile of one node of the graph that ONNX Runtime runs, or of one kernel call.
 
-    ``kernel`` is True for a program of this tool, whose original nodes are ``originals``.
-    ``flops`` and bytes are None if the node is unknown.  ``unfused`` is the traffic of its
-    operators run one by one.  ``compute_us`` and ``memory_us`` are the times the roofs allow,
-    ``memory`` the level most bytes come from; ``size`` describes the problem.  ``calls`` are the
-    kernel calls of a program, each a row whose ``op`` is the kernel.
+    * ``us``: median time in µs.
+    * ``kernel``: whether the node is a program of this tool; ``originals`` are the nodes it
+      replaces.
+    * ``flops``, ``weights``, ``activations``: operations, and bytes of constants and of other
+      values; None if the work of the node is unknown.
+    * ``unfused``: bytes that the original operators would touch if run one by one.
+    * ``compute_us``, ``memory_us``: minimum times according to the peak and the bandwidths;
+      ``memory`` is the level that most bytes come from.
+    * ``size``: sizes of the problem, as text.
+    * ``calls``: the program's kernel calls; their ``op`` is the kernel.
+    * ``multiplies``: type of the numbers that are multiplied.
     """
 
     name: str
@@ -119,7 +126,11 @@ class ProfileRow:
 
     @property
     def bound(self) -> str:
-        """The roof that explains most of the time, or ``overhead`` below a quarter of it."""
+        """What limits the node: ``compute``, ``memory`` or ``overhead``.
+
+        It is ``overhead`` if the limits of the machine explain less than a quarter of the time.
+        Empty if the work of the node is unknown.
+        """
         if self.flops is None:
             return ""
         if max(self.compute_us, self.memory_us) < EXPLAINED * self.us or not self.us:

@@ -84,7 +84,11 @@ def profile_headline(profile: Profile) -> str:
 
 
 def profile_cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
-    """Return milliseconds, share, GFLOP/s and GB/s with limits, bytes before and after, bound."""
+    """Return the cells of a node's row.
+
+    They are ms and its share, GFLOP/s and GB/s each with its percentage of the limit, bytes before
+    and after fusion, and the bound.
+    """
     share = f"{row.us / (profile.us or 1.0):.1%}"
     if row.bytes is None or row.us < SHORTEST:
         return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)

@@ -44,8 +44,8 @@ _QUOTED = re.compile(r"'[^']*'")
 class GroupRow:
     """One group of equal rewrites and the decision about it.
 
-    ``gains`` are ratios of the time without the group to the time with it (above 1: faster), one
-    per entry of the report's timings; empty if it was not timed separately.
+    ``gains`` has, for each of the report's timings, the time without the rewrites divided by the
+    time with them (above 1: faster).  It is empty if the group was not timed separately.
     """
 
     group: str
@@ -101,10 +101,10 @@ def with_tensor_name(reason: str, tensor: str) -> str:
 
 
 def rule_rows(trace: DecisionTrace) -> tuple[RuleRow, ...]:
-    """Return the rules that were applied, then those that were not, then those that raised.
+    """Return rows for the rules that were applied, were not applied, or raised an error.
 
-    Reasons that differ only in tensor names share a row, which names the first; expected ones have
-    none.
+    Reasons of a rule that differ only in tensor names share a row, which names the first tensor.
+    Rules that did not apply for an expected reason have no row.
     """
     applied = [RuleRow(rule, n, "applied") for rule, n in trace.applied().items()]
     alike: dict[tuple[str, str], RuleRow] = {}
@@ -126,7 +126,10 @@ def rule_rows(trace: DecisionTrace) -> tuple[RuleRow, ...]:
 
 @dataclass(frozen=True)
 class StorageRow:
-    """Matmuls of one group with sparse or low-rank storage: bytes of all their weights."""
+    """Weights of one group of matmuls that are stored sparse or as low-rank factors.
+
+    ``dense`` and ``stored`` are the bytes of all these weights in dense form and as stored.
+    """
 
     group: str
     technique: str
@@ -138,10 +141,10 @@ class StorageRow:
 
 @dataclass(frozen=True)
 class WeightRow:
-    """Structure in a weight (zeros, low rank, copies) that allows smaller storage.
+    """A weight with zeros, low rank or copies that allow smaller storage.
 
-    ``stored`` and ``potential`` are bytes in the original and with the structure exploited;
-    ``applied`` is the rule that exploited it, or why none did.
+    ``stored`` are its bytes in the original, ``potential`` those of the smaller form.  ``applied``
+    is the rule that stores the smaller form, or the reason why none does.
     """
 
     weight: str
@@ -153,13 +156,14 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class CompressionRow:
-    """A layer ``[k, n]`` whose matrix was compressed by ``technique``.
+    """A layer with a matrix ``[k, n]`` that was compressed by ``technique``.
 
-    ``size`` is a rank, a fraction of zeros, or a number of removed channels; ``kept`` is the
-    fraction of numbers and operations kept.  Names of the new weights begin with one of ``marks``.
-    ``predicted`` and ``holdout_error`` are relative errors of the layer's output on calibration
-    and holdout data (None without); ``model_error`` is its predicted contribution to the model's
-    error, ``saved_us`` the predicted saving of run time.
+    ``size`` is the rank, the fraction of zeros, or the number of removed channels; ``kept_share``
+    is the fraction of numbers and operations that are left.  Names of the new weights begin with
+    one of ``marks``.  ``predicted`` and ``holdout_error`` are relative errors of the layer's
+    output on calibration data and on holdout data (None without such data).  ``model_error`` is
+    the predicted contribution to the error of the model's outputs, ``saved_us`` the predicted
+    saving in µs.
     """
 
     layer: str
@@ -327,14 +331,17 @@ class ReportRecord:
 
 
 def gain_in_words(timings: Sequence[TimingRow]) -> str:
-    """Return the lower bound of the timings' ratios and the range of their medians, in words."""
+    """Return the measured speed-up in words: a lower bound over all timings, and their medians."""
     if not timings:
         return "not timed"
     return speedup_in_words([row.low for row in timings], [row.ratio for row in timings])
 
 
 def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
-    """Return the least lower bound and the range of the medians, in words; 0: no bound."""
+    """Return the smallest lower bound and the range of the medians, in words.
+
+    A lower bound of 0 means that there were too few runs for bounds.
+    """
     ratios = sorted(medians)
     most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
     median = f"{ratios[0]:.2f}×{most} in the median"

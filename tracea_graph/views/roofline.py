@@ -60,9 +60,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class PlotDisk:
-    """A group of nodes in the plot, in pixels; ``tag`` is the position of its number.
+    """A disk that represents a group of nodes; positions are in pixels.
 
-    Groups the legend has no room for show no number.
+    ``tag`` is where its number is printed; disks that do not fit in the legend have no number.
     """
 
     family: NodeGroup

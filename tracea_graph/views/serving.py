@@ -45,7 +45,10 @@ class ServingRow:
 
 @dataclass(frozen=True)
 class ServingReport:
-    """All ways to serve a model that were measured, in rounds."""
+    """Throughput and latency of models, each in one session and in several concurrent sessions.
+
+    All configurations were measured alternately, in ``rounds``.
+    """
 
     model: str
     binding: str
@@ -62,9 +65,9 @@ class ServingReport:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest entry that at least ``share`` of all entries do not exceed.
+    """Return the smallest of the given numbers that is not below a ``share`` of all of them.
 
-    Raises ValueError if there are none.
+    ``ordered`` are the numbers in ascending order.  Raises ValueError if there are none.
     """
     if not ordered:
         raise ValueError("no entries")
@@ -72,7 +75,8 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def render_serving(report: ServingReport) -> RenderableType:
-    """Return a row per way, then the best way of each model."""
+    """Return a table of all models and configurations, then the best configuration of each model.
+    """
     return Group(*_parts(report))
 
 

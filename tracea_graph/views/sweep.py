@@ -22,10 +22,11 @@ _FRONT, _BEHIND = "#3b82c4", "#8a94a0"
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A result under one ``budget``: its measured ``error`` on held-out inputs, and times.
+    """Result of optimizing a model under one error ``budget``.
 
-    ``original_ms`` and ``ms`` are the median ms of the original and of the result, at one shape
-    and thread count; ``layers`` is the number of compressed layers.
+    ``error`` is measured on held-out inputs.  ``original_ms`` and ``ms`` are the median times of
+    the original and of the result, at one shape and thread count; ``layers`` is the number of
+    compressed layers.
     """
 
     budget: float
@@ -72,9 +73,9 @@ def render_sweep(points: Sequence[SweepPoint]) -> FittedTable:
 
 
 def pareto_svg(points: Sequence[SweepPoint], title: str) -> str:
-    """Return measured error (logarithmic, x) against ms (y), with the Pareto front as a line.
+    """Plot time in ms over measured error (logarithmic), with the Pareto front as a line.
 
-    Raises UsageError without lets-plot.
+    Returns SVG.  Raises UsageError if lets-plot is missing.
     """
     check_charts()
     import lets_plot as gg

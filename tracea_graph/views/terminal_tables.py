@@ -51,7 +51,7 @@ _PIECES = re.compile(
 
 
 def plain_text(text: str) -> str:
-    """Return one line without control characters: terminals obey escapes in names."""
+    """Replace control characters, since a terminal would obey escape sequences in names."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -75,10 +75,10 @@ def format_bytes(size: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a :class:`FittedTable`; cells of one that ``folds`` wrap if space is short.
+    """A column of a :class:`FittedTable`.
 
-    The column with the largest ``spare`` is dropped first, if the others need its space; columns
-    with 0 are never dropped.
+    If the table is too wide, cells of columns that ``fold`` are wrapped, and columns with a
+    positive ``spare`` are dropped, the largest ``spare`` first.
     """
 
     name: str
@@ -108,9 +108,9 @@ class FittedTable:
         self.columns.append(Column(name, justify, folds, spare))
 
     def add_row(self, *cells: Text | str) -> None:
-        """Add cells for the first columns; the others stay empty.
+        """Add a row whose first cells are given; the others stay empty.
 
-        Text of more characters than a page holds is cut, because names may have millions.
+        Very long text is cut, because names may have millions of characters.
         """
         given = [_cut(one if isinstance(one, Text) else text_cell(one)) for one in cells]
         self.rows.append((*given, *[Text()] * (len(self.columns) - len(given))))

@@ -16,9 +16,10 @@ _NUMBERED = re.compile(r"\d")
 
 @dataclass
 class LayerTime:
-    """A layer: the kernel calls and operators it consists of; times are µs.
+    """The kernel calls and operators of one layer; times are in µs.
 
-    ``limit_us`` is the time that the machine's limits need for its work, never more than ``us``.
+    ``limit_us`` is the minimum time for the layer's work according to the machine's limits, at
+    most ``us``.
     """
 
     name: str
@@ -53,10 +54,10 @@ class LayerTime:
 
 
 def layer_times(profile: Profile, names: LayerNames) -> list[LayerTime]:
-    """Return the layers of a model in the order in which they are found.
+    """Return the layers of a model in the order in which they occur in the profile.
 
-    The operators of a layer share a path up to its first numbered part, ``encoder/layer.0``; its
-    ``steps`` are the modules inside it.
+    A layer consists of the operators whose names agree up to the first numbered component, such as
+    ``encoder/layer.0``.  Its ``steps`` are the modules inside it.
     """
     found: dict[str, LayerTime] = {}
     for name, row in _named(profile.rows, names):
@@ -101,7 +102,7 @@ class OpTotals:
 
 
 def op_totals(profile: Profile) -> Mapping[str, OpTotals]:
-    """Return the totals of each op type; a program's time is listed under the calls it makes."""
+    """Return the totals of each op type; programs are divided into their kernel calls."""
     rows: dict[str, list[ProfileRow]] = {}
     for row in profile.rows:
         for one in row.calls or (row,):

@@ -39,9 +39,10 @@ class TaskSpan:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The tasks of a program's run of ``us`` microseconds; ``calls`` are their names by index.
+    """All tasks of one run of a program.
 
-    Threads are numbered from 0, in the order in which they began.
+    The run took ``us`` microseconds.  ``calls`` are the names of the kernel calls, which tasks
+    refer to by index.  Threads are numbered from 0 in the order in which they began.
     """
 
     title: str

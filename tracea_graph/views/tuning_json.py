@@ -28,7 +28,10 @@ class TunedCase:
 
 @dataclass(frozen=True)
 class TunedReport:
-    """Results of one model; ``saved`` is the share of its predicted time that they save."""
+    """Tuning results of one model.
+
+    ``saved`` is the share of the model's predicted time that they save.
+    """
 
     model: str
     saved: float
@@ -38,9 +41,10 @@ class TunedReport:
 
 @dataclass(frozen=True)
 class CachedResult:
-    """One cached tuning result; ``about`` is what its ``key`` is a digest of.
+    """One cached tuning result.
 
-    ``trials`` counts its measurements, ``final`` is False while the search is not finished, and
+    ``about`` has everything the result depends on, of which ``key`` is a digest.  ``trials`` is
+    the number of measured schedules, ``final`` is False if the search was interrupted, and
     ``written`` is in seconds since 1970.
     """
 

@@ -32,7 +32,10 @@ _BARS = " ▁▂▃▄▅▆▇█"
 def render_tuned(
     tuned: Sequence[TuningResult], counts: Mapping[Case, int], saved: float
 ) -> RenderableType:
-    """Return one model's cases: those at the requested sizes first, by decreasing share."""
+    """Return a table of a model's cases at the requested row counts, by decreasing share of time.
+
+    Sentences with the predicted saving and the number of other cases follow.
+    """
     table = new_table("")
     for name in ("region", "nodes", "share", "cache", "schedule", "gain", ""):
         numeric = name in ("nodes", "share", "gain")
@@ -57,7 +60,7 @@ def render_tuned(
 
 
 def schedule_text(tuned: TuningResult) -> str:
-    """Return ``default``, or the settings that differ from automatic ones."""
+    """Return the settings of a schedule as text; ``default`` if the default schedule was kept."""
     if tuned.gain == 1.0 and tuned.source != "hint":
         return "default"
     return tuned.schedule.text
@@ -80,7 +83,7 @@ class ConvergenceCurve:
 
 
 def convergence_curves(rows: Iterable[Mapping[str, Any]]) -> list[ConvergenceCurve]:
-    """Return convergence per region from telemetry rows, in order of appearance."""
+    """Return, for each region in the telemetry rows, how its best gain grew with time."""
     points: dict[str, list[tuple[float, float]]] = {}
     best: dict[str, Mapping[str, Any]] = {}
     settled: dict[str, float] = {}

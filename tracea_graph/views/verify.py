@@ -24,7 +24,10 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """A comparison; ``kernels`` of ``nodes`` nodes of the second model ran as kernels."""
+    """Result of comparing the outputs of two models.
+
+    Of the second model's ``nodes``, ``kernels`` ran as generated kernels.
+    """
 
     original: str
     candidate: str

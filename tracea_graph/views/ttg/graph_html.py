@@ -95,7 +95,10 @@ def region_count(graph: TileGraph) -> str:
 
 
 def diff_html(before: TileGraph, after: TileGraph) -> str:
-    """Return two graphs, one above the other; regions have the color of what they merged into."""
+    """Return two graphs, one above the other.
+
+    Regions that were merged have the color of the region that they became.
+    """
     colours: dict[str, str] = {}
     for region in after.regions():
         made = (before.producer(v) for n in region.nodes for v in n.outputs if v)

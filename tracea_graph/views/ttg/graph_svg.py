@@ -32,7 +32,11 @@ Colour = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing: SVG text, its height, the names drawn, the number of all nodes, and blocks."""
+    """A drawing of a graph.
+
+    ``shown`` are the names of the nodes that are drawn, ``total`` is the number of nodes that
+    there are to draw, ``blocks`` are the repeated blocks of which one copy is drawn.
+    """
 
     svg: str
     height: float

@@ -21,10 +21,10 @@ _MOST = 4096
 
 @dataclass(frozen=True)
 class TileFootprint:
-    """The part of one producer's result that each tile of a region reads.
+    """The part of an operand that each tile of a region reads, counted in the producer's tiles.
 
-    Half-open rectangles ``[tile, m, m_end, n, n_end]``; ``read`` is the result's index among the
-    region's reads.
+    ``rectangles`` are half-open: ``[tile, m, m_end, n, n_end]``.  ``read`` is the index of the
+    operand among the region's reads.
     """
 
     read: int
@@ -64,10 +64,11 @@ def tile_map(
     tile: Shape = (0, 0, 0),
     order: str = "row-major",
 ) -> TileDrawing:
-    """Return the tiles of a region, and for each the tiles of modelled producers it needs.
+    """Return the tiles of a region, and for each the tiles of other regions that it needs.
 
-    Without a ``tile`` one is chosen that yields at most 12 × 12 tiles.  Raises GraphError if the
-    region is opaque, a symbol has no binding, or there are more than 4096 tiles to draw.
+    Only producers with a loop model have tiles.  The default ``tile`` is chosen such that there
+    are at most 12 × 12.  Raises GraphError if the region is opaque, a symbol has no binding, or
+    there are more than 4096 tiles to draw.
     """
     model = graph.model(region)
     if model is None:
