@@ -105,14 +105,17 @@ UNMEASURED: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Request for a plan: the precision, the packing of weights, and the approximations allowed.
+    """What a plan may do.
 
-    ``precision`` is one of ``config.PRECISIONS``.  Without ``prepack``, matrices keep the layout
-    of the model; if ``pack_at_load``, the model keeps them and its nodes pack them.  ``windows``
-    restrict attention.  ``compressed`` maps the name of a stored matrix to its replacement.
-    ``scan`` holds the weight analysis of earlier plans.  ``ranges`` maps the name of a value to
-    its largest magnitude, if it was measured.  ``calibrated`` maps the name of a stored matrix to
-    the rounding of its products.
+    * ``precision``: one of ``config.PRECISIONS``.
+    * ``prepack``: False keeps all matrices in the layout of the model.
+    * ``pack_at_load``: store matrices in the layout of the model, and let nodes pack them on
+      loading.
+    * ``windows``: windows that restrict attention.
+    * ``compressed``: replacements of stored matrices, by name.
+    * ``scan``: weight analysis, shared with earlier plans.
+    * ``ranges``: largest measured magnitudes of values, by name.
+    * ``calibrated``: roundings for the products with a stored matrix, by the name of the matrix.
     """
 
     precision: str = "fp32"
@@ -151,9 +154,10 @@ _DEQUANTIZE = Phase(
 
 
 def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
-    """Round the inputs of convolutions to 8-bit integers, on request.
+    """Return the phases that round the inputs of convolutions to 8-bit integers.
 
-    Run before ``dequantize``: later phases then see what they see in a quantized model.
+    There are none unless int8 was requested.  They run before ``dequantize``, so that later phases
+    see the same operators as in a model that is quantized already.
     """
     if request.precision != "int8" or not request.prepack:
         return ()

@@ -61,7 +61,7 @@ Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class ClusterConv:
-    """Cluster image reductions (convolutions, pools) with all neighbours that can be steps."""
+    """Cluster convolutions and pools with neighbouring regions to programs."""
 
     name: str = "cluster-conv"
 
@@ -71,8 +71,10 @@ class ClusterConv:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Cluster all other reductions with the regions between them: transformer blocks, together
-    with the convolutional clusters around them."""
+    """Cluster all other reductions and the regions between them to programs.
+
+    Convolutional clusters may join, so that a transformer block becomes one program.
+    """
 
     name: str = "cluster"
 
@@ -82,8 +84,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class ClusterAll:
-    """Cluster every region that has a kernel, for targets on which a value that leaves a program
-    is costly.  The backend's plans set the limits."""
+    """Cluster all regions that have kernels.
+
+    This is for targets on which it is costly to pass values from one program to another.  The
+    backend's plans set the limits.
+    """
 
     max_steps: int
     max_operands: int
@@ -183,7 +188,7 @@ class _Membership:
         return model is not None and bool(model.depth)
 
     def steps_of(self, region: Region) -> Steps | None:
-        """Return the steps a region contributes, one per op; None if it cannot be a member."""
+        """Return the steps that a region becomes, one per op; None if it must stay outside."""
         if not region.fused:
             return self._moves(region)
         if _is_conv_cluster(region):

@@ -69,8 +69,7 @@ class Backend(Tunable, Protocol):
         ...
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
-        """Return the precision that kernels compute in, and a note if it is not the requested one.
-        """
+        """Return the precision that kernels compute in, and a note if it was not requested."""
         ...
 
     def unmeasured(self, levels: Sequence[str]) -> str:
@@ -121,8 +120,7 @@ class Backend(Tunable, Protocol):
         ...
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Return why a region cannot be lowered, so that it must not be fused; empty if it can be.
-        """
+        """Return why a region cannot be lowered, and must not be fused; empty if it can be."""
         ...
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
@@ -204,8 +202,7 @@ class PartBuilder(Protocol):
 
     @property
     def bypass(self) -> Mapping[str, str]:
-        """Environment variables that make nodes run their function bodies instead of the kernels.
-        """
+        """Environment variables that make nodes run function bodies instead of the kernels."""
         ...
 
     def compile_part(

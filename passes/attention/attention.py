@@ -132,10 +132,10 @@ def attention_params(
     zero_rows: str = "none",
     written: Collection[str] = (),
 ) -> AttentionParams:
-    """Return the parameters of an attention over q, k and v.
+    """Return the parameters of an attention op that reads the operands q, k and v.
 
-    ``written`` names operands that new regions write as float32.
-    Raises NoMatch unless q, k and v provably have matching types, heads and extents.
+    ``written`` names operands that new regions compute as float32.  Raises NoMatch unless the
+    types, heads and extents of q, k and v are proven to match.
     """
     q, k, v = qkv
     if k.heads != v.heads or k.shared != v.shared or q.shared != 1 or q.size != k.size:
@@ -177,11 +177,11 @@ def attention_proposal(
     others: tuple[str, ...] = (),
     pattern: TilePattern | None = None,
 ) -> Proposal:
-    """Return a proposal of the attention and of the regions that compute its mask.
+    """Propose to replace the covered regions by an attention op and regions that compute its mask.
 
-    ``others`` are further results of the covered operators that new regions of ``masks`` write.
-    ``pattern`` holds the score tiles that were set by hand, if any.
-    Raises NoMatch if a covered value has other readers.
+    ``others`` are further results of the covered regions, which regions of ``masks`` write
+    instead.  ``pattern`` holds score tiles that the user has set, if any.  Raises NoMatch if a
+    region outside reads a covered value.
     """
     graph = matcher.graph
     active = active_tile_map(pattern) if pattern else None

@@ -29,15 +29,17 @@ class NoMatch(Exception):
 
 @dataclass
 class Matcher:
-    """Regions covered by an attention, and the scale found on its scores."""
+    """What is matched so far: the regions that an attention replaces, and its scale of scores."""
 
     graph: TileGraph
     covered: list[Region] = field(default_factory=list)
     scale: float = 1.0
 
     def through(self, value: str, op: str, why: str) -> Region:
-        """Cover and return the ``op`` that writes ``value``.  Raises NoMatch(why) if another
-        operator writes it."""
+        """Return the region that writes ``value``, and add it to the covered regions.
+
+        Raises NoMatch(why) if its op is not ``op``.
+        """
         region = operand_producer(self.graph, value, op)
         if region is None:
             raise NoMatch(why)
@@ -83,7 +85,10 @@ def reader(graph: TileGraph, value: str, op: str) -> Region | None:
 
 
 def check_interior(graph: TileGraph, covered: Sequence[Region], results: Sequence[str]) -> None:
-    """Raise NoMatch if a covered value has readers outside; ``results`` may have some."""
+    """Raise NoMatch if a region outside ``covered`` reads a value that a covered region writes.
+
+    ``results`` are values that may be read outside.
+    """
     inside = {r.id for r in covered}
     for region in covered:
         for value in region.writes:

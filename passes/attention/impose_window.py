@@ -25,7 +25,10 @@ __all__ = ["ImposeWindow"]
 
 @dataclass(frozen=True)
 class ImposeWindow:
-    """Restrict a self-attention to the requested window; the last one that names it wins."""
+    """Restrict a self-attention to a requested window.
+
+    If several of ``windows`` select its layer, the last of them applies.
+    """
 
     windows: tuple[AttentionWindow, ...] = ()
     name: str = "impose-window"

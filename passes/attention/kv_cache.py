@@ -25,10 +25,11 @@ __all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
 
 
 def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> AttentionOperand:
-    """Return the operand that attention reads for k or v; ``new`` collects the new regions.
+    """Return the keys or values that attention reads: those in the cache, followed by ``value``.
 
-    ``heads`` counts the heads of a rank-3 value; ``past`` and ``present`` may be "".  Raises
-    NoMatch if the operand is not float32 or its heads are not known.
+    ``past`` names the cache, ``present`` the result with both; they may be "".  ``heads`` is the
+    number of heads if ``value`` has rank 3.  New regions are added to ``new``.  Raises NoMatch if
+    the operand is not float32 or its heads are not known.
     """
     shape = new.graph.spec(value).shape
     if shape is None or len(shape) not in (3, 4):
@@ -93,9 +94,10 @@ def _write(
 
 
 def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
-    """Return a boolean mask of the first ``counts`` (int64 ``[B]``) keys of each item.
+    """Return a boolean mask that is true for the keys a query may see.
 
-    With ``causal``, query i of item b sees keys up to i + counts[b] − S.  Layers share the mask.
+    These are the first counts[b] keys of item b (``counts`` is int64 ``[B]``); with ``causal``,
+    query i of S sees keys up to i + counts[b] − S.  Layers with equal sizes share the mask.
     Raises NoMatch unless there is one count per item.
     """
     spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full

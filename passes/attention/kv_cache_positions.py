@@ -22,10 +22,11 @@ __all__ = ["Positions"]
 
 @dataclass
 class Positions:
-    """Positions of ``batch`` items with ``rows`` new rows of a GroupQueryAttention.
+    """Builds the positions of new rows and cache rows of a GroupQueryAttention.
 
-    ``regions``, ``specs`` and ``weights`` collect the new operators.  Their names depend only on
-    ``operands`` and ``rows``, so layers with equal lengths share them.
+    There are ``batch`` items with ``rows`` new rows each.  ``regions``, ``specs`` and ``weights``
+    collect the new operators.  Names depend only on ``operands`` and ``rows``, so that layers with
+    equal lengths share the operators.
     """
 
     graph: TileGraph
@@ -50,7 +51,7 @@ class Positions:
         return self._write("first", "Where", self._prompt(), self._number(0), place, shape=each)
 
     def slots(self) -> str:
-        """Return a value of shape ``[P]``, one element for each row of the resulting cache."""
+        """Return a value of shape ``[P]``; P is the number of rows of the resulting cache."""
         total, past = self._total(), self.operands[3]
         held: Extent = (self.graph.spec(past).shape or (0,) * 4)[2] if past else 0
         if past:
@@ -98,7 +99,7 @@ class Positions:
                            shape=full, dtype=DType.F32)  # fmt: skip
 
     def tables(self) -> tuple[str, str]:
-        """Return the rows of cos and sin at every new position, ``[B,S,R]``."""
+        """Return the rows of the cos and sin tables for all new positions, each ``[B,S,R]``."""
         ids, given = self._ids(), self.operands[9]
         found = []
         for table in self.operands[7:9]:

@@ -19,8 +19,12 @@ _MAX_DEPTH = 12
 
 @dataclass(frozen=True)
 class Scores:
-    """The product of q and k, its masking terms (outermost first), the softcap, and a scale per
-    head if there is one."""
+    """The operators between q, k and the Softmax.
+
+    * ``product``: the product of q and k.
+    * ``terms``: masking steps, the outermost first.
+    * ``factor``: name of a scale for each head; empty if there is none.
+    """
 
     product: Region
     terms: tuple[MaskTerm, ...]

@@ -50,9 +50,12 @@ _THREE = {0: (2, 0, 3, 1, 4), 1: (0, 2, 3, 1, 4)}
 
 @dataclass(frozen=True)
 class AttentionOperand:
-    """One tensor that attention reads: ``heads`` heads of ``size``, in a layout of the op.
+    """A tensor that attention reads as q, k or v.
 
-    ``shared`` is the number of query heads per head; ``scale`` a factor on the operand.
+    It has ``heads`` heads with ``size`` columns each, in one of the layouts of the attention op.
+    Each of its heads is read by ``shared`` query heads.  It is multiplied by ``scale``.  If it is
+    a range of the columns of ``value``, ``offset`` is the first of them, and ``width`` the number
+    of all columns.
     """
 
     value: str
@@ -90,9 +93,10 @@ def split_heads_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOp
 
 
 def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOperand:
-    """Return matrices ``[N,S,D]`` (``[N,D,T]`` if ``keys``) as items with one head each.
+    """Return a batch of matrices as an operand: N items with one head each.
 
-    Raises NoMatch unless keys are stored by rows.
+    ``value`` is ``[N,S,D]``, or ``[N,D,T]`` if ``keys``.  Raises NoMatch unless each key is stored
+    as a row.
     """
     value, scale = strip_scale(graph, value)
     if keys:
@@ -111,9 +115,9 @@ def matrices_operand(graph: TileGraph, value: str, keys: bool) -> AttentionOpera
 
 
 def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
-    """Return a ``[B,S,H·D]`` value, or the columns it was sliced from.
+    """Return a value ``[B,S,H·D]`` as an operand; if it is a slice of columns, the sliced tensor.
 
-    Raises NoMatch if ``value`` does not have rank 3 and ``heads`` heads of equal size.
+    Raises NoMatch unless ``value`` has rank 3 and ``heads`` heads of equal size.
     """
     value, scale = strip_scale(graph, value)
     shape = graph.spec(value).shape
@@ -127,7 +131,10 @@ def rows_operand(graph: TileGraph, value: str, heads: int) -> AttentionOperand:
 
 
 def columns_operand(graph: TileGraph, value: str) -> tuple[str, int, int]:
-    """Return the tensor that a rank-3 value is a column range of, its first column and width."""
+    """Return the tensor of which a rank-3 value is a column range.
+
+    Also returns the first column of the range, and the number of columns of the tensor.
+    """
     source, offset = _columns(graph, value)
     width = (graph.spec(source).shape or ("",))[-1]
     if isinstance(width, int):

@@ -48,7 +48,7 @@ class RotaryOperands:
     """Columns of the result if its heads are merged, else 0."""
 
     def params(self) -> ConcatParams:
-        """Return the parameters over x and the rows of both tables."""
+        """Return the parameters of an op that reads x and the rows of both tables."""
         half = self.rotated // 2
         if self.interleaved:
             cuts = [ViewMove("slice", (3, start, HUGE, 2)) for start in (0, 1)]
@@ -70,7 +70,7 @@ class RotaryOperands:
 
 
 class RotaryEmbedding:
-    """Convert the operator to arithmetic on views of its operands."""
+    """Convert a RotaryEmbedding operator to arithmetic on views of its operands."""
 
     name = "rotary-embedding"
 

@@ -43,11 +43,11 @@ Shape = tuple[Extent, ...]
 
 @dataclass(frozen=True)
 class MaskTerm:
-    """One masking step: add ``value``, or replace the score by ``fill`` where ``value`` is false.
+    """One masking step on attention scores.
 
-    If ``inverted``, replace the score where ``value`` is true.  If ``flat``, the mask covers
-    matrices ``[B·H,S,T]``.  ``factor`` is the scale applied to the scores after this mask was
-    added.
+    It adds ``value`` to the scores or, if there is a ``fill``, replaces scores by it where
+    ``value`` is false (where it is true, if ``inverted``).  ``flat`` means that the mask has shape
+    ``[B·H,S,T]``.  ``factor`` is the scale that is applied to the scores after this step.
     """
 
     value: str
@@ -84,9 +84,10 @@ class _Drop:
 
 @dataclass
 class Masks:
-    """Collect masking terms, innermost first, for scores ``[B, H, S, T]``; build new values.
+    """Collects the masking steps on scores ``[B, H, S, T]``, innermost first, to combine them.
 
-    ``name`` prefixes the names of new values; ``shared`` lists regions that several layers read.
+    Names of new values begin with ``name``.  ``regions`` are new regions, ``shared`` those of them
+    that several layers read.
     """
 
     graph: TileGraph
@@ -118,7 +119,7 @@ class Masks:
             self.steps.append(_unexpanded(self.graph, term.value))
 
     def over_heads(self, term: MaskTerm) -> MaskTerm:
-        """Return a term over matrices ``[N,S,T]`` as one over items with one head each."""
+        """Insert a heads axis of size 1 into a mask ``[N,S,T]``; return the changed term."""
         spec = self.graph.spec(term.value)
         shape = spec.shape or ()
         if len(shape) != 3 or spec.dtype is None:
@@ -132,14 +133,17 @@ class Masks:
         return replace(term, value=name, flat=False)
 
     def scale_by_head(self, queries: str, factor: str, name: str) -> None:
-        """Scale the queries ``[B,H,S,D]`` by ``[H,1,1]``, which scales the scores per head."""
+        """Multiply the queries ``[B,H,S,D]`` by ``factor`` ``[H,1,1]``; ``name`` is the result.
+
+        This scales the scores of each head.
+        """
         spec = self.graph.spec(queries)
         node = Node("Mul", (queries, factor), (name,))
         self.regions.append(Region(f"mask:{name}", node.op, node.inputs, (name,), (node,)))
         self.specs[name] = spec
 
     def order(self, causal: str, fill: float = -inf) -> None:
-        """Mask keys out of causal order with ``fill``."""
+        """Add causal masking: replace scores of keys that a query must not see by ``fill``."""
         self.steps.append(_Drop((), causal, fill, True))
 
     def _sum_as_drop(self, value: str) -> _Drop | None:

@@ -23,7 +23,10 @@ _SPLIT = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """One possible end of the attention: its layout, its result and the regions it adds."""
+    """A value that a fused attention can write as its result, and the layout it has.
+
+    ``covered`` are the regions after the product with v that the attention then replaces.
+    """
 
     layout: str
     result: str
@@ -48,9 +51,11 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
 def match_value_matmul(
     matcher: Matcher, weights: str, split_heads: bool = True
 ) -> tuple[AttentionOperand, str]:
-    """Return the operand v and the result ``[…,S,D]`` of the only product that reads ``weights``.
+    """Match the product of attention weights and v; return v as an operand, and its result.
 
-    Without ``split_heads`` both are matrices.  Raises NoMatch for other readers.
+    The result is ``[…,S,D]``.  With ``split_heads`` False, v and the result are batches of
+    matrices ``[N,·,D]`` without heads.  Raises NoMatch if anything else reads the attention
+    weights.
     """
     graph = matcher.graph
     if not split_heads:

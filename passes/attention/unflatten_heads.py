@@ -34,7 +34,10 @@ _MAX_DEPTH = 24
 
 
 class UnflattenHeads:
-    """Remove the flattening of heads around operators that treat every matrix separately."""
+    """Let operators between two Reshapes work on ``[B,H,…]`` instead of ``[B·H,…]``.
+
+    This applies if the operators treat every matrix separately.
+    """
 
     name = "unflatten-heads"
 
@@ -151,9 +154,9 @@ class _UnflattenedHeads:
     """Flattened values that stay because they have other readers; their source is reshaped."""
 
     def value(self, value: str, depth: int = 0) -> str:
-        """Return the value as ``[B,H,…]``, or one that broadcasts to that.
+        """Return the name of the unflattened value, ``[B,H,…]`` or broadcast to that.
 
-        Raises NoMatch if neither is possible.
+        Raises NoMatch if the value cannot be unflattened.
         """
         if value not in self.made:
             self.made[value] = self._found(value, depth)

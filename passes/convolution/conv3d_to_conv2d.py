@@ -26,7 +26,7 @@ _OPSET = 13
 
 
 class Conv3dToConv2d:
-    """Convert a group of operators over one item whose extents are all known."""
+    """Convert connected 3-D operators to 2-D ones; the batch size must be 1, all extents known."""
 
     name = "conv3d-to-conv2d"
 

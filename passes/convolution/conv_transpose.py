@@ -104,9 +104,9 @@ class _Plan:
 
     @property
     def few(self) -> bool:
-        """Whether output channels are so few that summing tap results is faster than phases.
+        """Whether output channels are so few that adding up tap results is faster than phases.
 
-        The sums need known extents.
+        Adding up needs known extents.
         """
         longest = math.prod(max(len(p.taps) for p in axis) for axis in self.axes)
         known = all(isinstance(extent, int) for extent in self.space)
@@ -115,7 +115,7 @@ class _Plan:
 
     @property
     def convolutions(self) -> list[tuple[_Phase, ...]]:
-        """Phases along every axis, for each convolution."""
+        """Phases that each convolution computes, one phase along every axis."""
         every = list(itertools.product(*self.axes))
         return every[:1] if self.non_overlapping else every
 

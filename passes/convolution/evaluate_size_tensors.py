@@ -27,13 +27,16 @@ _DEEPEST, _LARGEST = 40, 64
 
 @dataclass
 class ShapeValues:
-    """Read integer tensors; ``dims`` maps each new symbol to its value and axis."""
+    """Evaluates integer tensors as expressions over dimensions.
+
+    ``dims`` maps each symbol that this introduces to the value and axis whose dimension it is.
+    """
 
     graph: TileGraph
     dims: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def read(self, value: str, depth: int = 0) -> Elements | None:
-        """Return the elements, each an extent; None if they are not known."""
+        """Return the elements of a tensor as extents; None if they are not known."""
         weight = self.graph.weight(value)
         if weight is not None:
             small = weight.dtype in (DType.I64, DType.I32) and weight.count <= _LARGEST

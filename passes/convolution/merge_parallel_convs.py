@@ -45,13 +45,15 @@ class _Branch:
 
 
 class MergeParallelConvs:
-    """Merge a sum of convolutions and batch normalisations of one value."""
+    """Merge the terms of a sum, if all of them are convolutions or normalisations of one value."""
 
     name = "merge-parallel-convs"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        """Propose to merge this sum, or a larger sum that contains it: the widest window may be a
-        term of the larger one."""
+        """Propose to merge the terms of this sum, or of a larger sum that contains it.
+
+        The larger sum is tried because the term with the widest window may be outside this one.
+        """
         while region.op in _SUMS:
             found = self._folded(graph, region)
             if isinstance(found, Proposal):

@@ -25,9 +25,9 @@ _JOINING = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 @dataclass
 class DepthUnfolder:
-    """Regions and new values of operators that are converted one after another.
+    """Converts 3-D operators to 2-D ones, one after another, and collects the new regions.
 
-    A volume ``v [1, C, D, H, W]`` becomes the value ``v_images [D, C, H, W]``.
+    A volume ``v [1, C, D, H, W]`` becomes D images, the value ``v_images [D, C, H, W]``.
     """
 
     graph: TileGraph
@@ -75,7 +75,7 @@ class DepthUnfolder:
         self.add("Transpose", (flat,), self.images(value), perm=(1, 0, 2, 3))
 
     def leave(self, value: str) -> None:
-        """Convert images back to a volume."""
+        """Convert the images of a volume back to the volume, for readers outside."""
         shape = self.graph.spec(value).shape or ()
         source = self.images(value)
         if shape[2] != 1:

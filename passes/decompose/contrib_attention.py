@@ -35,7 +35,7 @@ def decompose_multi_head(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
-    """Write the projections of an Attention as separate products."""
+    """Write an Attention as separate products for q, k and v, and a MultiHeadAttention."""
     x, weight, bias, mask, past, added = s.operands[:6]
     if any(s.operands[6:]):
         raise CannotDecompose(
@@ -68,7 +68,7 @@ def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def why_no_mask(s: OnnxBuilder, mask: str) -> str:
-    """Return why MultiHeadAttention does not take a mask, or ""."""
+    """Return why MultiHeadAttention cannot use a mask; "" if it can."""
     if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
         return "its mask does not hold one number for each key"
     return ""
@@ -78,9 +78,10 @@ def plain_attention(
     s: OnnxBuilder, moved: Sequence[str], sizes: Sequence[Extent], width: int, mask: str,
     past: str, added: str = "",
 ) -> OnnxBuilder:  # fmt: skip
-    """Write a MultiHeadAttention over projected q, k and v, and the cache of an Attention.
+    """Write a MultiHeadAttention with the cache of an Attention.
 
-    ``sizes`` are the batch size and the number of rows; keys have ``width`` columns.
+    ``moved`` are q, k and v after their projections.  ``sizes`` are the batch size and the number
+    of rows; keys have ``width`` columns.
     """
     batch, rows = sizes
     pasts, results = _split_cache(s, past, batch, rows, width)

@@ -47,9 +47,10 @@ class _Sum:
         return self.builder("Transpose", value, spec=self.spec(order), perm=perm)
 
     def grouped(self, value: str, before: Groups, after: Groups) -> str:
-        """Reshape a value from axes ``before`` to axes ``after``.
+        """Reshape a value from axes ``before`` to axes ``after``; return the new value's name.
 
-        Raises CannotDecompose if more than one size is neither known nor copied.
+        Raises CannotDecompose if more than one of the new sizes is neither known nor that of the
+        axis at the same index.
         """
         if list(before) == list(after):
             return value
@@ -59,7 +60,7 @@ class _Sum:
         return self.builder("Reshape", value, self.builder.indices(*target), spec=self.spec(after))
 
     def target(self, before: Groups, after: Groups) -> list[int] | None:
-        """Return the target of the Reshape, or None if it would need more than one -1."""
+        """Return the target of a Reshape from ``before`` to ``after``; None if it needs two -1."""
         target = []
         for i, labels in enumerate(after):
             size = self.size(labels)
@@ -68,7 +69,10 @@ class _Sum:
         return target if target.count(-1) <= 1 else None
 
     def laid(self, value: str, labels: str, groups: Groups) -> str:
-        """Return an operand with the axes ``groups``; a constant is stored in that layout."""
+        """Transpose and reshape an operand to the axes ``groups``; return the new value's name.
+
+        For a constant, a new constant in that layout is stored.
+        """
         order, weight = "".join(groups), self.builder.graph.weight(value)
         if weight is not None:
             perm = tuple(labels.index(i) for i in order)

@@ -18,13 +18,16 @@ __all__ = ["CannotDecompose", "OnnxBuilder"]
 
 
 class CannotDecompose(Exception):
-    """The operator cannot be decomposed for the given reason; an empty one: it need not be."""
+    """The operator cannot be decomposed for the reason in the message.
+
+    The message is empty if there is no need to decompose it.
+    """
 
 
 class OnnxBuilder:
-    """Builder of nodes over values of a graph; the last node's result is the operator's.
+    """Builder of the ONNX nodes that replace an operator; the last node writes its result.
 
-    The name of a new value is that of the operator's result, then ``mark``, then a number.
+    New values are named after the result of the operator, with ``mark`` and a number added.
     """
 
     def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:
@@ -48,9 +51,9 @@ class OnnxBuilder:
         return self.specs.get(value) or self.graph.spec(value)
 
     def image(self, *values: str) -> tuple[Any, ...]:
-        """Return the shape of the first value.
+        """Check that values are float32 and of known rank; return the shape of the first.
 
-        Raises CannotDecompose unless all are float32 and of known rank.
+        Raises CannotDecompose if they are not.
         """
         if not is_f32(self.graph, *values):
             raise CannotDecompose("its operands are not float32")
@@ -59,7 +62,7 @@ class OnnxBuilder:
         return self.graph.spec(values[0]).shape or ()
 
     def unread(self, *results: int) -> None:
-        """Raise CannotDecompose if one of these results has readers."""
+        """Check that results are not used.  Raises CannotDecompose if one of them has readers."""
         for value in (v for i in results for v in self.region.results[i : i + 1] if v):
             if self.graph.uses(value) or self.graph.is_output(value):
                 raise CannotDecompose(f"its result {value!r} is used")
@@ -73,7 +76,11 @@ class OnnxBuilder:
         )
 
     def derived(self, weight: Weight, shape: Sequence[int], part: slice = slice(None)) -> str:
-        """Return a stored constant, or a slice of it, as float32 in another shape."""
+        """Add a constant derived from a stored one; return its name.
+
+        The stored constant, or the slice ``part`` of its elements, is converted to float32 and
+        reshaped.
+        """
         size = math.prod(shape)
         load = weight.load
 

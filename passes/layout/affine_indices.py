@@ -52,7 +52,7 @@ _NEGATED = {"LessOrEqual": "Greater", "Less": "GreaterOrEqual", "GreaterOrEqual"
 
 @dataclass(frozen=True)
 class AffineTensor:
-    """An integer tensor ``const + Σ steps[a] · index[a]``."""
+    """An integer tensor whose element at ``index`` is ``const + Σ steps[a] · index[a]``."""
 
     const: Extent
     steps: tuple[int, ...]
@@ -60,7 +60,10 @@ class AffineTensor:
 
 @dataclass(frozen=True)
 class Band:
-    """A boolean tensor that is true where ``key ≤ query + reach``, over the last two axes."""
+    """A boolean tensor that is true where ``key ≤ query + reach``.
+
+    ``query`` and ``key`` are the indices along its last two axes.
+    """
 
     reach: Extent
 
@@ -147,10 +150,10 @@ def _sum(a: AffineTensor, b: AffineTensor, sign: int, rank: int) -> AffineTensor
 def conjunction_factors(
     graph: TileGraph, value: str, negated: bool = False
 ) -> list[Band | str] | None:
-    """Return factors whose conjunction is ``value``, or its negation if ``negated``; else None.
+    """Return boolean values and bands whose conjunction is ``value``; None if there are none.
 
-    A factor is a band or a boolean value; the empty list is true everywhere.  A float32 mask
-    counts as true where it is 0, see :func:`masking_where`.
+    With ``negated``, their conjunction is the negation of ``value``.  An empty list means that it
+    is true everywhere.  A float32 mask counts as true where it is 0, see :func:`masking_where`.
     """
     weight, region = graph.weight(value), graph.producer(value)
     if weight is not None:
@@ -185,9 +188,9 @@ def conjunction_factors(
 
 
 def masking_where(graph: TileGraph, region: Region) -> tuple[float, bool] | None:
-    """Return the number of a ``Where(keep, 0, number)``, and whether its branches are swapped.
+    """Return the number that ``Where(keep, 0, number)`` writes where a score is masked.
 
-    None for any other Where.
+    Also returns whether it is ``Where(drop, number, 0)`` instead.  None for any other Where.
     """
     a, b = (constant_fill(graph, v) for v in region.operands[1:])
     if a is None or b is None or {a == 0.0, b == 0.0} != {True, False}:
@@ -211,7 +214,10 @@ def constant_fill(graph: TileGraph, value: str) -> float | None:
 
 
 def masked_out_number(graph: TileGraph, value: str) -> float | None:
-    """Return the number that, besides 0, a mask consists of; None for other values."""
+    """Return the number that an additive mask has where scores are masked (elsewhere it has 0).
+
+    None if the value is not known to be such a mask.
+    """
     region = graph.producer(value)
     if region is None or region.fused:
         return None

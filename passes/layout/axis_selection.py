@@ -34,7 +34,11 @@ OperandAxes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class AxisSelection:
-    """``count`` indices of an axis that stays: a Gather's indices, or a Slice's start and end."""
+    """Some indices of an axis, selected by a Gather or a Slice; the axis is not removed.
+
+    ``ints`` are the indices of the Gather, or the start and end of the Slice; ``count`` is the
+    number of selected indices.
+    """
 
     op: str
     axis: int
@@ -48,7 +52,7 @@ class AxisSelection:
         return f"{self.op.lower()}{self.axis}_{numbers}"
 
     def moved(self, axis: int) -> AxisSelection:
-        """Return the selection for another axis."""
+        """Return a selection of the same indices along another axis."""
         return AxisSelection(self.op, axis, self.ints, self.count)
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
@@ -59,9 +63,9 @@ class AxisSelection:
 
 
 def read_selection(graph: TileGraph, region: Region) -> tuple[AxisSelection, bool] | None:
-    """Return what a Gather or Slice with constant indices selects and whether the axis stays.
+    """Return what a Gather or Slice with constant indices selects, and whether it keeps the axis.
 
-    Returns None for anything else, and if more than half of the axis is selected.
+    None for other operators, and if more than half of the axis is selected.
     """
     if region.fused or region.op not in ("Gather", "Slice"):
         return None
@@ -115,9 +119,9 @@ def _slice(
 
 
 def operand_axes(graph: TileGraph, region: Region, axis: int) -> OperandAxes | None:
-    """Return the axis of each operand that corresponds to ``axis`` of the result.
+    """Return, for each operand, the axis that corresponds to ``axis`` of the result.
 
-    None if the operator may mix indices of the axis.
+    None if the operator may combine elements with different indices along the axis.
     """
     reader = None if region.fused or region.captures else _READERS.get(region.op)
     if reader is None or len(region.writes) != 1 or not region.results[0]:

@@ -43,10 +43,10 @@ _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
 
 
 class SinkTransposes:
-    """Move an operator before its operands' transposes to channels last.
+    """Apply an operator before the transposes to channels last of its operands, not after them.
 
-    Small and constant operands need no transpose.  Between convolutions of integers, an operator
-    is moved before transposes to channels first instead.
+    Operands that are small or constant need not be transposed.  Between convolutions of integers,
+    transposes to channels first are sunk instead.
     """
 
     name = "sink-transposes"
@@ -69,7 +69,10 @@ class SinkTransposes:
 
 
 class QuantizeLast:
-    """Transpose float32 values to channels last before quantizing them, in one pass over them."""
+    """Transpose a float32 value to channels last before it is quantized, not after.
+
+    Both are then one pass over the value.
+    """
 
     name = "quantize-last"
 
@@ -255,8 +258,10 @@ class _Sunk:
         return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
 
     def transposed(self) -> tuple[str, Region] | None:
-        """Return a name for the result before its transpose, and the Transpose; None if the
-        result's rank differs."""
+        """Return the Transpose that writes the operator's result, and the name of its operand.
+
+        None if the result's rank is not that of the transposed operands.
+        """
         result = self.region.results[0]
         spec = self.graph.spec(result)
         if spec.shape is None or len(spec.shape) != self.rank:
@@ -266,11 +271,11 @@ class _Sunk:
         return first, self.node("Transpose", (first,), result, perm=self.perm)
 
     def same(self, inputs: Sequence[str], **attrs: Attr) -> tuple[Region, ...] | None:
-        """Return the operator on other operands, and the Transpose of its result."""
+        """Return the operator applied to ``inputs``, and the Transpose of its result."""
         return self.other(self.region.op, inputs, **{**self.region.node.attrs, **attrs})
 
     def other(self, op: str, inputs: Sequence[str], /, **attrs: Attr) -> tuple[Region, ...] | None:
-        """Return another operator in place of this one, and the Transpose of its result."""
+        """Return an operator ``op`` that replaces this one, and the Transpose of its result."""
         back = self.transposed()
         return back and (self.node(op, inputs, back[0], **attrs), back[1])
 
@@ -281,7 +286,7 @@ class _Sunk:
         return name
 
     def given(self, place: int, name: str) -> tuple[int, ...] | None:
-        """Return integers from an attribute or a constant operand; None if they are neither."""
+        """Return integers from the attribute ``name`` or a constant operand; None without them."""
         found = attribute(self.region, name, None)
         if isinstance(found, tuple):
             return tuple(int(v) for v in found)

@@ -37,7 +37,7 @@ NO_ATTRIBUTES: Mapping[str, Attr] = MappingProxyType({})
 
 
 class HoistSlice:
-    """Compute an operator only for the indices that all its readers select."""
+    """Let an operator compute only those indices of an axis that all its readers select."""
 
     name = "hoist-slice"
 
@@ -111,7 +111,10 @@ class _Hoist:
     # ---- rewrite the operator ----------------------------------------------------------
 
     def unflattened(self) -> tuple[Region, ...] | None:
-        """Rewrite one operator that treats indices separately; return the regions it replaces."""
+        """Apply an operator to selected operands; return the regions that this replaces.
+
+        None unless the operator treats the indices of the axis separately.
+        """
         source, chosen = self.source, self.chosen
         axes = operand_axes(self.graph, source, chosen.axis)
         if axes is None:
@@ -133,7 +136,10 @@ class _Hoist:
         return (source,)
 
     def flattened(self) -> tuple[Region, ...] | None:
-        """Rewrite a product whose rows are flattened before it and unflattened after it."""
+        """Apply a product between Reshapes that flatten and restore its rows to selected rows.
+
+        Returns the regions that this replaces; None for other operators.
+        """
         graph, chosen = self.graph, self.chosen
         found = _flat_product(graph, self.source)
         if found is None or chosen.axis >= len(found.after) - 1:
@@ -158,7 +164,11 @@ class _Hoist:
         return (*gone, self.source)
 
     def part(self) -> tuple[Region, ...] | None:
-        """Rewrite one result of a Split; the other results keep their readers."""
+        """Compute the selection of one result of a Split by a Slice of the selected operand.
+
+        The Split stays, for readers of its other results.  Returns no regions to replace, or None
+        if this does not apply.
+        """
         chosen, graph = self.chosen, self.graph
         view = read_view(graph, self.source, self.value) if self.source.op == "Split" else None
         if view is None or graph.opset < 10:
@@ -172,7 +182,10 @@ class _Hoist:
         return ()
 
     def hand_out(self) -> None:
-        """Write the readers' selections that have other names than ``result`` or drop the axis."""
+        """Write all values that the readers selected, from ``result``.
+
+        They are copies with another name, or lack the axis if the reader removed it.
+        """
         result = self.result
         self.specs[result] = self.chosen.spec(self.graph.spec(self.value))
         for other, axis_stays in self._readings():
@@ -189,7 +202,10 @@ class _Hoist:
     # ---- select from operands ----------------------------------------------------------
 
     def selected(self, value: str, chosen: AxisSelection) -> str:
-        """Return the selected part of an operand: an existing value, a constant or a new value."""
+        """Return the name of the selected part of an operand.
+
+        An existing selection is used if there is one; otherwise a constant or a region is added.
+        """
         for use in self.graph.uses(value):
             if use.operand or use.region.op != chosen.op or use.region in self.readers:
                 continue

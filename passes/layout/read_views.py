@@ -32,9 +32,10 @@ Shape = tuple[Extent, ...]
 
 
 def read_view(graph: TileGraph, region: Region, value: str) -> IndexMap | None:
-    """Return how ``value``, a result of an original operator, views the first operand.
+    """Return the index map with which ``value`` views the first operand of ``region``.
 
-    None if the operator is no data movement, or its map is not constant.
+    ``value`` is a result of the region.  None if the operator does not only move data, or if the
+    map depends on the input.
     """
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or not region.operands or not region.operands[0]:

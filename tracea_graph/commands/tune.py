@@ -65,7 +65,7 @@ def tune_model(
     * ``selective``: tune only the requested row counts, not representative ones.
     * ``within``: axes that replace those of the search space.
     * ``listen``: called with every event of the tuner.
-    * ``propose``: reorders or replaces the candidates of a case.
+    * ``propose``: filters the candidates of a case, or puts others before them.
 
     Raises ModelError, UsageError and BuildError as optimizing does.
     """

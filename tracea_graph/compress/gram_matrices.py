@@ -147,7 +147,9 @@ def accumulate_outputs(
     feed: Mapping[str, npt.NDArray[Any]],
     label: str,
 ) -> None:
-    """Add the values of one input set to ``found``.  Raises UsageError if a value is not finite.
+    """Add the values of one input set to ``found``.
+
+    Raises UsageError if a value is not finite.
     """
     try:
         for seen in values:

@@ -35,8 +35,7 @@ def file_version(path: str | Path | None) -> list[Any]:
 
 
 def load_cached(folder: Path, name: str, key: str) -> Any | None:
-    """Return the value stored under a name and a key; None if there is none or it is unreadable.
-    """
+    """Return the value stored under a name and a key; None if there is no readable one."""
     try:
         entry = json.loads(read_private(folder / f"{name}-{key}.json", folder) or b"null")
     except (OSError, ValueError):

@@ -100,8 +100,7 @@ def find_nvidia_gpus(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str
 
 
 def visible_devices_setting() -> str | None:
-    """Return the value of ``CUDA_VISIBLE_DEVICES``, which can hide devices; None if it is not set.
-    """
+    """Return the value of ``CUDA_VISIBLE_DEVICES``, which can hide devices; None if unset."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 

@@ -73,8 +73,7 @@ def optuna_space(
 
 
 def optuna_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return a TPE sampler, which needed the fewest trials (``models.samplers`` compares several).
-    """
+    """Return a TPE sampler: it needs the fewest trials of those in ``models.samplers``."""
     import optuna
 
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=SEEDS)

@@ -85,8 +85,7 @@ class ScheduleSpace(Protocol):
         ...
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return the thread counts, out of ``counts``, at which to time schedules; at least one.
-        """
+        """Return those of the thread counts at which to time schedules; at least one."""
         ...
 
     def fixture(
@@ -119,8 +118,7 @@ class ScheduleSpace(Protocol):
         ...
 
     def levels(self, level: str) -> Sequence[str]:
-        """Return the levels that a machine whose highest level is ``level`` can run, lowest first.
-        """
+        """Return the levels that a machine with ``level`` as its highest can run, lowest first."""
         ...
 
     def problem_of(self, program: Program, call: Call) -> Problem | None:

@@ -183,8 +183,7 @@ class Tuner:
         return about | ({"space": json.dumps(self._within.to_dict())} if self._within else {})
 
     def known(self, task: TuningTask) -> TuningResult:
-        """Return the result of a case that needs no measuring: its hint, else its cached result.
-        """
+        """Return the hint for a case, else its cached result; neither needs measuring."""
         schedule = self._pin(task.case)
         if schedule is not None:
             return TuningResult(task.case, schedule, 1.0, "hint", "", task.share)

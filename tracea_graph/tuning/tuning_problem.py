@@ -76,8 +76,7 @@ class Problem(Protocol):
 
     @property
     def stages(self) -> str:
-        """Name of the schedule parameter that selects one (0) or two (1) stages; "" if none does.
-        """
+        """Name of the schedule parameter that selects one (0) or two (1) stages; "" if none."""
         ...
 
     @property

@@ -75,8 +75,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def render_serving(report: ServingReport) -> RenderableType:
-    """Return a table of all models and configurations, then the best configuration of each model.
-    """
+    """Return a table of all models and configurations, then the best one for each model."""
     return Group(*_parts(report))
 
 
