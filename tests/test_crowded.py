@@ -12,7 +12,7 @@ from tests.graphs import Net, normal
 from tracea_graph import Options, api
 from tracea_graph.check.worker_process import Worker
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 RUNS = 10
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.graphs import Net, normal
 from tracea_graph import Options, api
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 FAR = 1 << 62
 Make = Callable[[Net, str], str]

@@ -20,7 +20,7 @@ from tracea_graph import Options, api
 from tracea_graph.check.worker_process import Array
 from tracea_graph.onnx_io.model_validation import plain_session
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 Make = Callable[[Net], tuple[str, ...]]
 

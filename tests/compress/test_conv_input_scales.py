@@ -124,6 +124,7 @@ def result(model: Path, **more: object) -> tuple[str, float]:
     return str(report), float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
+@pytest.mark.usefixtures("highest_level")
 @pytest.mark.parametrize("data", [True, False])
 def test_a_model_runs_in_integers(model: Path, data: bool) -> None:
     given = {"data": model.with_name("data.npz")} if data else {}
