@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.gpu.device import Device, Loaded, checked
-from tests.kernels.gpu import block_cases, integer_cases
+from tests.kernels.gpu import block_cases, integer_cases, nbits_cases
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -38,6 +38,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
+from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_ROWS
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 
@@ -233,6 +234,13 @@ def _blocks(m: int, n: int, k: int, share: float) -> Row:
     return Row(f"blocks {share:.0%} {m}x{n}x{k}", made, ("64x64x64x3",), work, 2.0 * m * n * k, 0)
 
 
+def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
+    """A product with a block-quantized matrix; torch multiplies one in fp16."""
+    few = next((f"{most}x16" for most in FEW_CODED_ROWS if m <= most), "128x128x64x3")
+    return Row(f"nbits {bits}/{block} {m}x{n}x{k}", nbits_cases.codes("f16", m, n, k, bits, block),
+               (few, "64x64x64x3"), _product(m, n, k, "f16"), 2.0 * m * n * k)  # fmt: skip
+
+
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 _FEW = ("32x64x64x4",)
@@ -285,6 +293,10 @@ ROWS: tuple[Row, ...] = (
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),
     *(_blocks(128, 3072, 768, share) for share in (0.5, 0.1)),
+    *(_codes(m, 4096, 4096, *kind) for m in (1, 8, 16, 64, 512)
+      for kind in ((4, 32), (4, 128), (8, 32))),
+    _codes(1, 14336, 4096, 4, 32),
+    _codes(1, 4096, 14336, 4, 32),
 )  # fmt: skip
 
 

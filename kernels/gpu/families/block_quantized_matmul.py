@@ -35,7 +35,7 @@ __all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared"]
 FEW = "gemm_nbits_few.cu.in"
 _COLUMNS, _LANES = 16, 4
 _ATOM = ATOMS["m16n8k16.f16"]
-_HELD, _MOST_AHEAD, _CROWDED = MappingProxyType({8: 48, 16: 24}), 4, 20
+_HELD, _MOST_AHEAD, _CROWDED = MappingProxyType({8: 24, 16: 8}), 4, 20
 """Registers for what a lane asks for ahead, by rows of a block; most windows ahead; and registers
 for one window with which a second block does not fit an SM.  Float32 rows take more registers.
 """
@@ -142,7 +142,7 @@ def _held(call: Call, variant: Variant, codes: dict[str, Any]) -> dict[str, int]
     """Return for how many windows a warp asks before it multiplies the first one, and how many
     blocks an SM runs at a time.
     """
-    each = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])))
+    each = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])) + codes["divided"])
     rows, wide = variant.params["rows"], TYPES[call.dtype] is DType.F32
     held = _HELD[rows] * (2 if wide else 3) // 3
     crowded = each > _CROWDED or (wide and rows > min(_HELD))

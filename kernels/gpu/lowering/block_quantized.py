@@ -148,7 +148,13 @@ def _largest(w: GpuProgramWriter, rows: Sequence[Value], chain: Chain) -> Value:
 
 
 def _rounded(w: GpuProgramWriter, x: Value, block: int) -> Value:
-    """Return rows whose blocks of the depth have the values of int8 numbers with one scale."""
+    """Return rows whose blocks of the depth have the values of int8 numbers with one scale.
+
+    Several matmuls of the same rows share them.
+    """
+    key = x, "rounded", w.narrow, block
+    if key in w.made:
+        return w.made[key]
     x = w.dense(x)
     rows, depth = x.shape
     assert isinstance(depth, int)
@@ -165,6 +171,7 @@ def _rounded(w: GpuProgramWriter, x: Value, block: int) -> Value:
         largest = _largest(w, [lines], _MAGNITUDE)
         column = Value(View.dense(largest.view.buffer, (rows, size // steps, 1)), DType.F32)
         w.chain(_ROUNDED, [given, column.stretched(target.shape)], [target])
+    w.made[key] = made
     return made
 
 
