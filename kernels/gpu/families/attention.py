@@ -42,8 +42,9 @@ MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
 _MOST_HELD, _MOST_ALTERED = 160, 128
 """Registers of a thread that queries, scores and sums may take before others spill: plain scores,
-and scores with a mask, causal order or cap.  Found from cubins for sm_80 with heads of 16 to 128
-columns: beyond, 16 to 680 bytes of a thread spill; below, at most 16.
+and scores with a mask, causal order or cap.  Found from cubins, for sm_80 with heads of 16 to 128
+columns, for the others at the limits: beyond them 16 to 680 bytes of a thread spill, below at most
+24.
 """
 
 
