@@ -121,10 +121,10 @@ def _sizes(graph: TileGraph, value: str) -> tuple[Extent, ...] | None:
 
 
 def reshape_target(before: Sequence[Extent], after: Sequence[Extent]) -> tuple[int, ...] | None:
-    """Return the target operand of a Reshape from ``before`` to ``after``.
+    """Return the second operand of a Reshape from shape ``before`` to shape ``after``.
 
-    Elements are numbers, 0 (copy the dimension) and at most one -1 (inferred).  None if there is
-    no such target.
+    Its elements are numbers, 0 (copy the dimension) and at most one -1 (inferred).  None if this
+    cannot express the shape.
     """
     target = tuple(
         d if isinstance(d, int) else 0 if list(before[i : i + 1]) == [d] else -1

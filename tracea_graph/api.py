@@ -243,9 +243,9 @@ def load(path: str | Path, fused: bool = False) -> TileGraph:
 
 
 def stage_results(path: str | Path, until: str, options: Options = DEFAULTS) -> StageResults:
-    """Return what each stage makes of a model, up to ``until``; write nothing.
+    """Run the pipeline up to the stage ``until`` and return the results of all stages.
 
-    ``until`` is a stage that ``--until`` takes.
+    No file is written.  The stages are those of the option ``--until``.
     """
     return StageResults.run(Path(path), options, until)
 

@@ -69,7 +69,7 @@ class OutdatedDecisionsError(TraceaError):
 
 
 class RejectedSizesError(OutdatedDecisionsError):
-    """The model rejects inputs of the sizes that were guessed, and accepts others: ``sizes``."""
+    """The model rejects inputs of the sizes that were guessed; it accepts ``sizes``."""
 
     def __init__(self, message: str, sizes: Mapping[str, int]) -> None:
         super().__init__(message)
@@ -110,7 +110,7 @@ class WorkerCrash(WorkerError):
 
 
 class OutOfTime(TraceaError):
-    """The budget ran out before a step was finished; its partial result is dropped."""
+    """The budget ran out before a step was finished; the step's partial result is discarded."""
 
     exit_code = 4
 

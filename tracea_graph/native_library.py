@@ -238,9 +238,10 @@ class NativeLibrary:
     def observe(self, on_run: Callable[[NodeRun], None]) -> None:
         """Call ``on_run`` after every run of this library's programs in this process.
 
-        That includes runs in ONNX Runtime.  ``on_run`` is called on the thread of the run, which
-        waits for it; an exception that it raises is printed and dropped.  ``on_run`` replaces the
-        function set before.  Raises KernelError for a C interface older than version 1.1.
+        Runs in ONNX Runtime are included.  ``on_run`` is called on the thread of the run, which
+        waits for it; exceptions that it raises are printed and ignored.  Only one function is
+        called: ``on_run`` replaces an earlier one.  Raises KernelError if the library's C
+        interface is older than version 1.1.
         """
         if self.version < (1, 1):
             raise KernelError(2, f"{self.path} has an older C interface, without observers")

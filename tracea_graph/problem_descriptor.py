@@ -22,9 +22,9 @@ _MOST = 1 << 24
 
 @dataclass(frozen=True)
 class ProblemKind:
-    """A kind of problem: the names of its sizes, and its settings with their defaults.
+    """A kind of problem: names of its sizes, and its settings with their default values.
 
-    A setting whose default is a word takes one of :data:`EPILOGUES`; the others take integers.
+    If the default is a word, the setting takes one of :data:`EPILOGUES`; otherwise an integer.
     """
 
     sizes: tuple[str, ...]

@@ -31,10 +31,12 @@ _LOCK = Lock()
 
 @dataclass(frozen=True)
 class RuntimePolicy:
-    """How a result runs; a setting that is None keeps the value of the process.
+    """How the programs of a model run; None keeps the setting of the process.
 
-    ``threads``: of each node; ``allocator``: one of :data:`ALLOCATORS`; ``profile``: the file that
-    runs are appended to; ``timeout``: seconds after which a run ends with an error.
+    * ``threads``: number of threads for each node.
+    * ``allocator``: one of :data:`ALLOCATORS`.
+    * ``profile``: file to which a record of every run is appended.
+    * ``timeout``: seconds after which a run ends with an error.
     """
 
     threads: int | None = None

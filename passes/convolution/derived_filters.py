@@ -35,7 +35,7 @@ def must_stay_plain(graph: TileGraph, value: str) -> bool:
 
 
 def select_taps(weight: Weight, taps: Sequence[slice]) -> Weight:
-    """Return some taps of each filter."""
+    """Return filters that consist of a range of taps along each spatial axis."""
     kernel = tuple(len(range(*t.indices(k))) for t, k in zip(taps, weight.shape[2:], strict=True))
     where = "_".join(f"{t.start}_{t.stop}" for t in taps)
     index: tuple[Any, ...] = (..., *taps)

@@ -260,7 +260,10 @@ def _worth(graph: TileGraph, value: str, dtype: DType | None) -> bool:
 
 
 class Iota:
-    """Convert values that are affine in their indices, with extents of other values."""
+    """Convert an integer or float tensor that is affine in its indices.
+
+    Its extents may be those of other values.
+    """
 
     name = "iota"
 

@@ -26,8 +26,10 @@ _BYTES = (DType.U8, DType.I8)
 
 
 def read_layout_ops(graph: TileGraph, region: Region) -> LayoutOps | None:
-    """Return the layout ops that a region performs on float32 values, or on bytes with channels
-    last; None if it computes."""
+    """Return the layout ops that a region consists of; None if it does more than move elements.
+
+    Elements are float32, or bytes if channels are last.
+    """
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None:
         return None

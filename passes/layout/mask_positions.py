@@ -20,10 +20,10 @@ _DEEPEST = 12
 
 
 def read_mask_positions(graph: TileGraph, region: Region) -> tuple[int, ...] | None:
-    """Return, for each axis of the mask in order, its axis in the result.
+    """Match a GatherND that reads the leading positions of a mask along some of its axes.
 
-    The result holds all leading positions of the mask, and has size 1 along its other axes.  None
-    if the region is no such look-up.
+    Returns, for each axis of the mask, the axis of the result that counts its positions; the other
+    axes of the result have size 1.  None for any other region.
     """
     if region.fused or region.op != "GatherND" or attribute(region, "batch_dims", 0):
         return None

@@ -88,9 +88,10 @@ class _Slices:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def part(self, value: str, reader: Region, cut: AxisSelection, name: str) -> str | None:
-        """Return the slice ``cut`` of a value, called ``name`` if it is new.
+        """Return the name of a slice of ``value``, joined from operands of a concatenation.
 
-        None if the slice does not end at boundaries of the concatenation.
+        ``cut`` is the range; a new value is called ``name``.  ``reader`` is the region that reads
+        ``value``.  None if the range does not begin and end between operands.
         """
         if name in self.specs:
             return name

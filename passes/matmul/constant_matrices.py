@@ -43,8 +43,10 @@ def gemm_pattern(op: Any, x: Any, w: Any) -> Any:
 
 
 def stored_matrix(graph: TileGraph, value: str, transposed: bool) -> tuple[str, PlainMatrix]:
-    """Return the name and layout of a product's matrix ``[K, N]`` (``[N, K]`` if
-    ``transposed``)."""
+    """Return the name of the constant that a product's matrix is stored in, and its layout.
+
+    The matrix is ``value`` as ``[K, N]``, or ``[N, K]`` if ``transposed``.
+    """
     root, turned = _root(graph, value)
     return root, NK if turned ^ transposed else KN
 
@@ -105,10 +107,10 @@ def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
 
 
 def smaller_source(graph: TileGraph, value: str) -> str | None:
-    """Return the smaller constant that a matrix is computed from, or None if there is none.
+    """Return the constant that a matrix is computed from, if it is smaller; else None.
 
-    Packing the matrix instead would grow the file.  A matrix that is stored in fp16 or bf16 may
-    take as many bytes as in float32.
+    If such a matrix were packed and stored instead, the file would grow.  Constants in fp16 and
+    bf16 do not count as smaller than the float32 matrix.
     """
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
@@ -120,7 +122,10 @@ def smaller_source(graph: TileGraph, value: str) -> str | None:
 
 
 def nodes_making(graph: TileGraph, value: str) -> tuple[Node, ...]:
-    """Return the nodes that compute a constant from a smaller one; empty if it may be stored."""
+    """Return the nodes that compute a matrix from a smaller constant, in execution order.
+
+    Empty if there is no smaller constant.
+    """
     nodes: list[Node] = []
     if smaller_source(graph, value) is not None:
         while (region := graph.producer(value)) is not None and region.operands:

@@ -51,10 +51,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Gemm:
-    """Convert a product with a constant matrix, which the new product reads where it is stored.
+    """Convert a product with a constant matrix to a FusedGemm that reads the stored matrix.
 
-    A scale or leading axes of size 1 need a new matrix.  The rule then does not apply if the
-    original has other readers or if ``plain`` forbids new matrices.
+    A new matrix is stored only if the product has a scale, or if the matrix has leading axes of
+    size 1.  In these cases the rule is not applied if other operators read the matrix, or if
+    ``plain`` forbids new ones.
     """
 
     plain: bool = False
@@ -111,10 +112,10 @@ class Gemm:
 
 
 def constant_matrix(graph: TileGraph, region: Region) -> tuple[int, int] | None:
-    """Return the shape of a product's constant right operand if all rows share one matrix.
+    """Return the shape of a product's constant right operand, if it is one matrix for all rows.
 
-    Leading axes of size 1 are allowed if the left operand also has them.  Returns None for
-    anything else, and if the left operand is transposed.
+    The constant may have leading axes of size 1 if the left operand has at least as many axes.
+    None for other operators, and if the left operand is transposed.
     """
     if region.op not in ("MatMul", "Gemm") or region.fused:
         return None
@@ -141,7 +142,7 @@ def _scaled(weight: Weight, transposed: bool, scale: float) -> Callable[[], Arra
 
 
 def gemm_bias(graph: TileGraph, region: Region, n: int) -> str:
-    """Return Gemm's C if it is a vector over the columns with factor 1, else ""."""
+    """Return a Gemm's C if it is a bias: one number per column, with β = 1; else ""."""
     c = region.operands[2] if len(region.operands) > 2 else ""
     plain = c and attribute(region, "beta", 1.0) == 1.0
     return c if plain and graph.spec(c).shape == (n,) else ""
@@ -150,10 +151,10 @@ def gemm_bias(graph: TileGraph, region: Region, n: int) -> str:
 def gemm_epilogue(
     graph: TileGraph, region: Region, bias: str = "", alpha: float | None = None
 ) -> tuple[Chain | None, tuple[str, ...]]:
-    """Return the chain a Gemm applies to its accumulator, α·acc + β·C, and the chain's operands.
+    """Return the chain α·acc + β·C of a Gemm, where acc is the accumulator, and its operands.
 
-    C is the chain's operand unless it is ``bias``, which the product itself adds.  ``alpha`` is
-    the part of α that is still to be applied; None means all of α.
+    C is left out if it is the ``bias``, which the product adds itself.  ``alpha`` is the factor to
+    use as α; None means the Gemm's α.
     """
     if region.op != "Gemm":
         return None, ()

@@ -101,9 +101,9 @@ class _UnflattenedRows:
     made: dict[str, str] = field(default_factory=dict)
 
     def value(self, value: str, depth: int = 0) -> str:
-        """Return the value as ``[B,S,N]``, or unchanged if all rows share it.
+        """Return the name of the unflattened value, ``[B,S,N]``, or of one that all rows share.
 
-        Raises NoMatch if it is neither.
+        Raises NoMatch if the value cannot be unflattened.
         """
         if value not in self.made:
             self.made[value] = self._found(value, depth)

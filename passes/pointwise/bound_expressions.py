@@ -17,7 +17,10 @@ IDENTITY = Chain((FULL,), (), (0,))
 
 
 def matrix_broadcast_kind(spec: TensorSpec, result: TensorSpec) -> str:
-    """Return how an operand broadcasts over the innermost rows and columns of a result."""
+    """Return the kind of an operand that broadcasts over ``[rows, columns]`` of a result.
+
+    The innermost axis has the columns; all other axes together are the rows.
+    """
     shape, full = spec.shape or (), result.shape or ()
     if shape == full:
         return FULL

@@ -48,8 +48,10 @@ class ElementwiseOperation:
 
 
 def read_operation(graph: TileGraph, region: Region, value: str) -> ElementwiseOperation | None:
-    """Return the op that computes ``value`` from stored values: a chain, data movement, or
-    both."""
+    """Return the elementwise op that computes ``value``; None if it is not elementwise.
+
+    The op may be a chain, data movement, or both.
+    """
     if isinstance(region.params, ElementwiseParams):
         return (
             ElementwiseOperation(region.params, region.operands)
@@ -80,15 +82,20 @@ class _Builder:
     steps: list[tuple[str, tuple[Ref | str, ...]]] = field(default_factory=list)
 
     def operand(self, value: int, index_map: IndexMap, dtype: DType) -> str:
-        """Return the name of an operand, ``x3``; steps are called ``s3`` until the chain is
-        built."""
+        """Add an operand and return its name, such as ``x3``.
+
+        Steps are called ``s0``, ``s1``, … until the chain is built.
+        """
         entry = (value, index_map, dtype)
         if entry not in self.operands:
             self.operands.append(entry)
         return f"x{self.operands.index(entry)}"
 
     def run(self, chain: Chain, operands: Sequence[str]) -> list[str]:
-        """Append the steps of a chain over these values; return the names of all its values."""
+        """Append the steps of a chain, applied to ``operands``.
+
+        Returns the names of the operands and of all steps.
+        """
         values = list(operands)
         for step in chain.steps:
             args = tuple(a if isinstance(a, float) else values[a] for a in step.args)
@@ -100,9 +107,10 @@ class _Builder:
     def operation(
         self, results: Sequence[str], types: Sequence[DType], target: tuple[int, ...]
     ) -> tuple[ElementwiseParams, tuple[int, ...]] | None:
-        """Return the op and the numbers of the values it reads; None if there are too many.
+        """Return the built op, and the numbers of the values that it reads.
 
-        ``types`` are those of the results."""
+        ``types`` are those of the results.  None if the op would have too many operands.
+        """
         count = len(self.operands)
         if count > MAX_OPERANDS:
             return None
@@ -198,7 +206,10 @@ def _operands(
 def slice_operation(
     graph: TileGraph, op: ElementwiseOperation, axis: int, start: int, end: int
 ) -> ElementwiseOperation | None:
-    """Return the op over a range of one axis of its loop shape."""
+    """Return an op that computes only the range ``start`` to ``end`` of one axis of its loops.
+
+    None if a view cannot be restricted to the range.
+    """
     around = op.common(graph)
     cut = IndexMap((ViewMove("slice", (axis, start, end, 1)),))
     maps: list[IndexMap] = []
@@ -219,9 +230,10 @@ def results_fit(
     names: Sequence[str],
     wanted: Sequence[TensorSpec],
 ) -> bool:
-    """Return whether the shapes of an op's operands alone prove the shapes of its results.
+    """Return whether an op's results have the types and shapes ``wanted``.
 
-    A kernel knows the sizes of its operands and nothing else about the graph.
+    This must follow from its operands' shapes alone, since a kernel knows nothing else about the
+    graph.
     """
     found = _given(params, tuple(map(graph.spec, names)))
     return found is not None and found == tuple((s.dtype, s.shape) for s in wanted)

@@ -22,8 +22,10 @@ _MOST_READERS = 8
 
 
 class HorizontalFusion:
-    """Fuse an elementwise region with one that feeds it or reads the same value in the same
-    way."""
+    """Fuse two elementwise regions into one that writes both results.
+
+    The first region computes an operand of the second, or both read one value in the same order.
+    """
 
     name = "horizontal-fusion"
 

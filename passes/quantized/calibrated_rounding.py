@@ -16,16 +16,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class CalibratedRounding:
-    """Choices for the product of x ``[..., K]`` with one matrix ``[K, N]``, or for one value.
+    """How to round the operands of products with one matrix ``[K, N]``, or one value.
 
-    For a product, ``factors`` ``[K]`` multiply x and divide the rows of the matrix before both are
-    rounded.  ``scale`` and ``zero`` are fixed for x in uint8; without a scale, every row of x has
-    its own.  ``correction`` ``[N]`` is added to the result.  ``codes`` ``[K, N]`` is the matrix in
-    4 bits; every ``block`` steps of k share a row of ``scales`` and ``zeros`` ``[blocks, N]``.
-    ``error`` is the error of the product on calibration data, relative to its norm.
+    For products of x ``[..., K]`` with a matrix:
 
-    For a value, convolutions read it rounded with ``scale`` and ``zero``; ``correction`` and
-    ``error`` belong to the convolution that writes it.
+    * ``factors`` ``[K]``: multiply x, and divide the rows of the matrix, before both are rounded.
+    * ``scale``, ``zero``: fixed scale and zero point of x in uint8; if ``scale`` is 0, every row
+      of x gets a scale of its own.
+    * ``correction`` ``[N]``: added to the result.
+    * ``codes`` ``[K, N]``: the matrix in 4 bits, with ``scales`` and ``zeros`` ``[blocks, N]``;
+      each of their rows is for ``block`` rows of the matrix.
+    * ``error``: error of the product on calibration data, relative to its norm.
+
+    For a value, ``scale`` and ``zero`` round it for the convolutions that read it; ``correction``
+    and ``error`` belong to the convolution that writes it.
     """
 
     error: float

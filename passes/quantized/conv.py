@@ -58,7 +58,7 @@ __all__ = ["CONV_INTEGER", "QUANTIZED_PAD", "QuantizedConv"]
 
 @dataclass
 class IntegerConv:
-    """Parameters of a convolution of integers, its operands after x, and the weights it adds."""
+    """A convolution of integers: its parameters, its operands after x, and the weights to add."""
 
     params: ConvIntegerParams
     operands: tuple[str, ...]
@@ -174,7 +174,8 @@ def integer_conv(
 ) -> IntegerConv | str:
     """Return the convolution of ``x − zero`` with filters ``W − zeros``, or why there is none.
 
-    ``region`` has the attributes.  An empty ``zero`` or ``zeros`` stands for 0.
+    Strides, padding and groups are attributes of ``region``.  An empty ``zero`` or ``zeros``
+    stands for 0.
     """
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
@@ -243,9 +244,9 @@ def between_transposes(
     rule: str, graph: TileGraph, x: str, made: IntegerConv, root: Region,
     covered: Sequence[Region], image: str = "",
 ) -> Proposal:  # fmt: skip
-    """Propose a convolution with channels last between two transposes.
+    """Propose a convolution with channels last, a Transpose before it and one after it.
 
-    ``image`` names x with channels last; the default is a name that all readers of x share.
+    ``image`` is the name for the transposed x; by default, it is one that all readers of x share.
     """
     result = root.results[0]
     rank = made.params.window.rank

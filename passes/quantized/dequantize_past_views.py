@@ -129,7 +129,10 @@ class GatherFirst:
 
 
 class PoolFirst:
-    """Pool integers, then dequantize their maxima: a positive scale keeps the order."""
+    """Apply a maximum pool to integers, then dequantize its result.
+
+    The maximum does not change, because the scale is positive.
+    """
 
     name = "pool-first"
 
@@ -172,9 +175,10 @@ class PoolFirst:
 
 
 class SelectFirst:
-    """Select integers, then dequantize the selected ones, if all readers quantize them again.
+    """Select from integers and then dequantize, instead of the other way round.
 
-    The readers must use the scale and zero point that the integers had.
+    This requires that all readers of the selection quantize it with the scale and zero point that
+    the integers had.
     """
 
     name = "select-first"
@@ -324,7 +328,10 @@ _BYTES_SINCE = 12
 
 
 class CancelQuantize:
-    """Let readers of integers that were dequantized and quantized again read the originals."""
+    """Remove a dequantization that is followed by an equal quantization.
+
+    The readers of its result read the original integers.
+    """
 
     name = "cancel-quantize"
 

@@ -42,7 +42,10 @@ class _Rescaling:
 
 
 class FoldScales:
-    """Divide constant scales and biases by the constant scale of the quantized result."""
+    """Divide constant scales and biases by the scale with which the result is quantized.
+
+    The scale of the result must be constant too.
+    """
 
     name = "fold-scales"
 

@@ -86,9 +86,9 @@ def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:
 
 
 def column_zeros(graph: TileGraph, weight: Weight, zeros: str, n: int) -> Array | str | None:
-    """Return the columns' zero points as int8, None if there are none, or why they do not fit.
+    """Return the zero points of a matrix's columns as int8, or why they do not fit.
 
-    Like the matrix, zero points of type uint8 are shifted by −128.
+    None if there are none.  Zero points of type uint8 are shifted by −128, like the matrix.
     """
     given = graph.weight(zeros) if zeros else None
     if zeros and given is None:

@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RescaleFactor:
-    """A factor or summand: the name of a value, and its kind as a chain operand."""
+    """A value that multiplies or is added to integer sums, and its kind as a chain operand."""
 
     name: str
     kind: str
@@ -51,9 +51,9 @@ def covered_with(graph: TileGraph, region: Region, sides: Iterable[Region]) -> t
 
 
 def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) -> str | None:
-    """Return why a dequantized matrix has neither one scale nor one per column, or None.
+    """Return why a matrix does not have one scale, or one for each column; None if it has.
 
-    Its ``n`` columns lie along ``axis``.
+    ``w`` is the region that dequantizes the matrix; its ``n`` columns lie along ``axis``.
     """
     weight = graph.weight(scales)
     if weight is None:
@@ -73,8 +73,11 @@ def one_scale_each(graph: TileGraph, w: Region, scales: str, n: int, axis: int) 
 def rescaling(
     graph: TileGraph, scale: str, scales: str, weights: dict[str, Weight]
 ) -> tuple[RescaleFactor, ...] | str:
-    """Return the factors that rescale the sums, or why there are none; add new ones to
-    ``weights``."""
+    """Return the factors by which to multiply the integer sums, or why there are none.
+
+    ``scale`` is that of x, ``scales`` are those of the matrix.  Products of constant scales are
+    added to ``weights``.
+    """
     left, right = graph.weight(scale), graph.weights[scales]
     if left is None:
         spec = graph.spec(scale)
@@ -106,9 +109,9 @@ def _product(left: Weight, right: Weight, shape: tuple[int, ...]) -> Callable[[]
 def dequantized_row(
     graph: TileGraph, name: str, weights: dict[str, Weight]
 ) -> RescaleFactor | str | None:
-    """Return a dequantized constant vector as a new weight, or why it cannot be one.
+    """Return a constant vector that is dequantized as a float32 weight, or why that is impossible.
 
-    The weight is added to ``weights``.  None if the value is no dequantized constant vector.
+    The new weight is added to ``weights``.  None if the value is no dequantized constant vector.
     """
     source = operand_producer(graph, name, "DequantizeLinear")
     stored = graph.weight(source.operands[0]) if source else None

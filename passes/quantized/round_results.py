@@ -31,7 +31,7 @@ _MOST_STEPS = 48
 
 
 def values_between(graph: TileGraph) -> Iterator[str]:
-    """Yield the values that may be rounded, in graph order."""
+    """Yield, in graph order, the values that lie between operators to compute in integers."""
     for region in graph.regions():
         if region.fused or region.op not in (*_COMPUTED, *_CLAMPS) or len(region.results) != 1:
             continue
@@ -72,7 +72,7 @@ def _reaches(graph: TileGraph, region: Region) -> bool:
 
 @dataclass(frozen=True)
 class RoundResults:
-    """Round a calibrated value for all its readers, if its operator reads dequantized values."""
+    """Round a calibrated value for all its readers if its producer reads dequantized values."""
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     name: str = "round-results"

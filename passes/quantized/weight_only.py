@@ -52,7 +52,11 @@ _UNSIGNED = {DType.U2: 2, DType.U4: 4, DType.U8: 8}
 
 @dataclass
 class BlockMatrix:
-    """A block-quantized matrix: its layout, sizes, and the weights that hold it."""
+    """A matrix that is quantized in blocks.
+
+    ``codes`` and ``scales`` are the names of the operands that hold it, ``weights`` the new ones
+    of them.
+    """
 
     layout: BlockQuantized
     k: int
@@ -63,7 +67,7 @@ class BlockMatrix:
 
 
 class MatmulNbits:
-    """Convert MatMulNBits; round x to int8 in the cases in which ONNX Runtime does so."""
+    """Convert a MatMulNBits operator; x is rounded to int8 where ONNX Runtime does that."""
 
     name = "matmul-nbits"
 
@@ -190,7 +194,10 @@ def matrix_of_byte_codes(
     codes: Weight, scales: Weight, zeros: Weight | None, sizes: tuple[int, int], bits: int,
     block: int,
 ) -> BlockMatrix | str:  # fmt: skip
-    """Return the matrix ``[K, N]`` with codes stored in bytes by column, or why there is none."""
+    """Return a block-quantized matrix whose codes are stored in bytes, or why it is unsupported.
+
+    ``sizes`` are K and N.  The codes of one column are contiguous.
+    """
     k, n = sizes
     blocks = -(-k // block)
     if codes.dtype is not DType.U8 or codes.count != n * blocks * block * bits // 8:

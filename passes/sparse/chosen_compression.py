@@ -27,9 +27,9 @@ PRUNED = ("prune-blocks", "prune-channels", "prune-heads")
 
 @dataclass(frozen=True)
 class CompressedMatrix:
-    """Replacement of a matrix ``[K, N]``, and the predicted error of the model's outputs.
+    """A replacement of a matrix ``[K, N]``, and the predicted error of the model's outputs.
 
-    The replacement is two factors ``[K, R]`` and ``[R, N]``, or a pruned copy.
+    ``matrices`` are two factors ``[K, R]`` and ``[R, N]``, or one pruned matrix.
     """
 
     matrices: tuple[Floats, ...]
@@ -39,8 +39,10 @@ class CompressedMatrix:
 def pruned_for(
     chosen: Mapping[str, CompressedMatrix], graph: TileGraph, region: Region
 ) -> CompressedMatrix | None:
-    """Return the pruned matrix chosen for a product; None if there is none or it may not be
-    used."""
+    """Return the pruned matrix that was chosen for a product.
+
+    None if there is none, or if the product's matrix must not be replaced.
+    """
     found = chosen_for(chosen, region, 1)
     return found if found is None or replaceable_matrix(graph, region) is not None else None
 

@@ -147,10 +147,11 @@ def remove_channels(
     matrix: Floats | None = None,
     error: float = 0.0,
 ) -> Proposal:
-    """Propose the products with only the ``kept`` channels.
+    """Propose products that compute and read only the ``kept`` channels.
 
-    ``values`` holds the constant values of the removed channels.  ``matrix`` ``[k, n]``, if given,
-    replaces the matrix of the last product.
+    ``makers`` compute the channels, ``last`` reads them.  ``values`` are the constants that the
+    removed channels hold; their contribution moves to the bias of ``last``.  ``matrix`` ``[k,
+    n]``, if given, replaces the matrix of ``last``.
     """
     n, new, stored, specs = int(kept.sum()), list[Region](), dict[str, Weight](), {}
     x = makers[0].operands[0]
@@ -271,7 +272,10 @@ def _check_one(graph: TileGraph, maker: Region, reader: Region) -> str | None:
 
 
 def whole_vectors(alive: Mask) -> Mask:
-    """Return the live channels, padded with dead ones to whole vectors, at least one vector."""
+    """Return the channels to keep: the live ones, and dead ones that fill up whole vectors.
+
+    There is at least one vector.
+    """
     kept = alive.copy()
     missing = -int(alive.sum()) % ALIGNED if alive.any() else ALIGNED
     kept[np.flatnonzero(~alive)[:missing]] = True

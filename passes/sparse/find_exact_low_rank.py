@@ -84,10 +84,10 @@ def _may_be_low(matrix: Floats, limit: int, chance: np.random.Generator) -> bool
 
 @dataclass
 class RankScan:
-    """Factors of constant matrices, each searched for once.
+    """Finds the exact low-rank factors of constant matrices, once for each content.
 
-    A candidate matrix is identified by its hash, not by its name.  A matrix that a submatrix rules
-    out is never read as a whole, and therefore not hashed.
+    Equal matrices are recognized by their hash.  A matrix is hashed only if samples of it do not
+    rule out a low rank; others are not read as a whole.
     """
 
     _full: WeakSet[Weight] = field(default_factory=WeakSet)

@@ -94,9 +94,10 @@ def two_products(
     rows: tuple[Any, ...],
     error: float,
 ) -> Rewrite:
-    """Return products by ``[K, R]`` and ``[R, N]``, the second with the region's epilogue.
+    """Return products with ``a`` ``[K, R]`` and ``b`` ``[R, N]`` that replace a product.
 
-    Zeros pad the rank to a multiple of the vector width.
+    The second has the epilogue of the replaced ``region``.  R is padded with zeros to a multiple
+    of the vector width.
     """
     rank = round_up_aligned(a.shape[1])
     middle = f"{region.results[0]}_rank{a.shape[1]}"

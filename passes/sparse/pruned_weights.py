@@ -44,8 +44,10 @@ def in_channels(params: Products) -> int:
 
 
 def with_channels(params: Any, side: str, n: int) -> Any:
-    """Return parameters with ``n`` channels on ``side`` ("operand" or "result"); a depthwise
-    convolution gets ``n`` on both."""
+    """Return parameters with ``n`` channels of the operand or of the result.
+
+    ``side`` is "operand" or "result"; a depthwise convolution gets ``n`` channels on both sides.
+    """
     if is_depthwise(params):
         return dataclasses.replace(params, filters=n, channels=n, groups=n)
     if isinstance(params, ConvParams):
@@ -89,7 +91,7 @@ def pruned_bias(name: str, weight: Weight, new: Products, kept: Mask) -> Weight:
 
 
 def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
-    """Return the kept elements of an operand with one element per channel; a scalar as it is."""
+    """Return an operand with only the kept channels; a scalar is returned unchanged."""
     if weight.count == 1:
         return Weight(name, weight.dtype, weight.shape, weight.load)
     axis = weight.shape.index(len(kept))

@@ -48,7 +48,10 @@ def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
 
 
 def zero_map(matrix: npt.NDArray[Any]) -> Mask:
-    """Return the zero map ``[⌈N/16⌉, K]`` of a matrix ``[K, N]``."""
+    """Return the zero map ``[⌈N/16⌉, K]`` of a matrix ``[K, N]``.
+
+    It is true where 16 neighbouring columns are zero in a row.
+    """
     k, n = matrix.shape
     wide = np.zeros((k, round_up_aligned(n)), np.bool_)
     np.not_equal(matrix, 0, out=wide[:, :n])
@@ -57,10 +60,9 @@ def zero_map(matrix: npt.NDArray[Any]) -> Mask:
 
 
 def nonzero_tiles(zeros: Mask, block: int) -> TileSet:
-    """Return the tiles of a matrix that are not all zero: sixteen columns by ``block`` steps of k.
+    """Return the tiles of a matrix that are not all zero, by column and then by row.
 
-    ``zeros`` ``[⌈N/16⌉, K]`` is true where sixteen columns are zero at one k.  Tiles are in order
-    of columns, then k.
+    A tile has 16 columns and ``block`` rows; ``zeros`` is the zero map of the matrix.
     """
     groups, k = zeros.shape
     depth = -(-k // block)
@@ -82,11 +84,11 @@ class ZeroMaps:
     _maps: dict[tuple[str, WeightLayout], Mask] = field(default_factory=dict)
 
     def zeros(self, sources: Sequence[Weight], stored: Weight, params: GemmParams) -> Mask:
-        """Return the zero map of a product's matrix ``[K, N]``; empty if it is dense.
+        """Return the zero map of a product's matrix ``[K, N]``; empty if the matrix is dense.
 
-        The matrix is ``stored`` in the layout of ``params`` and made from ``sources`` of the
-        model, possibly with fewer channels.  It is read only if a sample of a source has enough
-        zeros.
+        ``stored`` is the matrix in the layout of ``params``.  It was made from ``sources``,
+        constants of the model, and may have fewer channels.  It is read as a whole only if a
+        sample of one of them has enough zeros.
         """
         if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return np.zeros((0, 0), np.bool_)

@@ -31,8 +31,8 @@ def sample_rows(
 ) -> dict[str, Floats]:
     """Return rows ``[rows, K]`` of each value, evenly spaced in every set of inputs.
 
-    Raises UsageError for sets that do not fit, inputs the model rejects, values that are not
-    finite, and data without any set.
+    Raises UsageError for sets that do not fit the model, for inputs that it rejects, for values
+    that are not finite, and for data without any set.
     """
     kept: dict[str, list[Floats]] = {seen.key: [] for seen in values}
     with Worker(limit=600.0) as worker:

@@ -104,11 +104,10 @@ def sample_convolutions(
     progress: Callable[[str], None] = lambda step: None,
     threads: int = 1,
 ) -> ConvSamples:
-    """Return samples of the inputs of convolutions, and of other values, from a pass over
-    calibration data.
+    """Run the model on calibration data; return samples of the inputs of convolutions.
 
-    Raises UsageError for sets that do not fit, inputs the model rejects, values that are not
-    finite, and data without any set.
+    ``others`` are further values to sample.  Raises UsageError for sets that do not fit the model,
+    for inputs that it rejects, for values that are not finite, and for data without any set.
     """
     found, random = ConvSamples(), np.random.default_rng(0)
     values = {*(layer.x for layer in layers), *others}

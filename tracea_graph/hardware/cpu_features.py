@@ -45,9 +45,9 @@ _MOST_WINDOWS = 128
 
 
 def system_features() -> frozenset[str]:
-    """Return the features that ``/proc/cpuinfo`` does not list; empty if the system names none.
+    """Return processor features that ``/proc/cpuinfo`` does not list, as the system names them.
 
-    Windows numbers its features: number 43 becomes ``pf43``.
+    Empty if the system names none.  Windows numbers its features: number 43 becomes ``pf43``.
     """
     if sys.platform == "darwin":
         listed = " ".join(map(_sysctl, _X86_LISTS)).lower().split()

@@ -66,14 +66,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Devices, and sentences about those not found."""
+    """The GPUs of this machine, and sentences that say why others could not be found."""
 
     devices: tuple[Gpu, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def find_gpus(root: Path = Path("/")) -> Gpus:
-    """Return every device whose vendor's tool is installed."""
+    """Return every GPU that the tools of its vendor report."""
     found, notes = find_nvidia_gpus(root)
     return Gpus((*found, *_amd(), *_apple()), notes)
 
@@ -120,8 +120,9 @@ def tensor_core_dtypes(major: int, minor: int) -> tuple[str, ...]:
 
 
 def query_nvidia_devices(driver: Any, nvml: Any | None) -> list[Gpu]:
-    """Query all devices through ``cuda.bindings.driver`` and, if given, ``cuda.bindings.nvml``.
+    """Return all NVIDIA devices.
 
+    ``driver`` is the module ``cuda.bindings.driver``; ``nvml``, ``cuda.bindings.nvml`` or None.
     Raises RuntimeError with CUDA's name of the error.
     """
     _checked(driver, driver.cuInit(0))

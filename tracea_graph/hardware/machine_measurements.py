@@ -24,7 +24,10 @@ class Peak:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """GB/s read from each memory level; ``dram_all`` is that of all cores.  0 if unknown."""
+    """Read bandwidth of each memory level in GB/s, 0 if unknown.
+
+    All are for one core, except ``dram_all``, which is for all cores together.
+    """
 
     l1: float = 0.0
     l2: float = 0.0
@@ -44,11 +47,12 @@ class NamedFigure:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of one machine; ``measured`` is False if they are derived from its ISA levels.
+    """Measurements of one machine.
 
-    ``device`` says what peaks and bandwidths belong to.  ``wake_sleeping`` and ``wake_spinning``
-    are the µs that an empty parallel region on all threads takes if the threads sleep or spin; 0
-    with one thread.  ``notes`` say what is missing.
+    ``measured`` is False if the figures were not measured but derived from the ISA levels.
+    ``device`` says which unit the peaks and bandwidths are for.  ``wake_sleeping`` and
+    ``wake_spinning`` are the times in µs of a parallel region without work on all threads, if the
+    threads slept or spun before; 0 with one thread.  ``notes`` say which measurements are missing.
     """
 
     peaks: tuple[Peak, ...]

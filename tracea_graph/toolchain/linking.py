@@ -55,7 +55,7 @@ def link_flags(platform: Platform) -> tuple[str, ...]:
 
 
 def entry_flags(entry: str) -> tuple[str, ...]:
-    """Return the compiler flags that give a runtime's entry point another name."""
+    """Return the compiler flags that make ``entry`` the name of a runtime's entry point."""
     return () if entry == ENTRY else (f"-DTRACEA_ENTRY={entry}",)
 
 
@@ -67,11 +67,11 @@ def link_parts(
     seconds: float = COMPILE_SECONDS,
     platform: Platform = HERE,
 ) -> Library:
-    """Link one part, or a fallback and the part that uses it, and move the library to ``out``.
+    """Link a library from one part, or from a fallback part and the part that uses it.
 
-    ``folder`` is for temporary files, ``seconds`` is the time limit.  The library's build time is
-    left at 0 for the caller to fill in.  Raises BuildError and
-    leaves no file at ``out`` on failure.
+    The library is moved to ``out`` when it is complete.  ``folder`` is for temporary files,
+    ``seconds`` is the time limit.  The returned build time is 0; the caller sets it.  On failure,
+    BuildError is raised and no file is left at ``out``.
     """
     objects = [str(path) for part in parts for path in part.objects]
     last = parts[-1]

@@ -24,7 +24,11 @@ class NotExportedError(Exception):
 
 @dataclass(frozen=True)
 class FrozenTensor:
-    """A parameter or buffer that became a constant: its argument index, tensor and version."""
+    """A parameter or buffer that became a constant of the model.
+
+    ``argument`` is its index among the graph's arguments; ``version`` is PyTorch's version counter
+    at the time of export.
+    """
 
     argument: int
     tensor: weakref.ref[torch.Tensor]
@@ -40,10 +44,11 @@ class FrozenTensor:
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """A model file, the names of its inputs and outputs, and its weights.
+    """An exported model file.
 
-    ``inputs`` are the indices of the graph's arguments that the model reads, in the order of
-    ``names``.
+    * ``inputs``: for each input of the model, the index of the graph argument to feed.
+    * ``names``, ``outputs``: names of the model's inputs and outputs.
+    * ``weights``: parameters and buffers that are constants of the model.
     """
 
     model: Path

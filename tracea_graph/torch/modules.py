@@ -61,10 +61,11 @@ _REPLACED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def patch_conv2d(module: nn.Module) -> int:
-    """Make every ``Conv2d`` in a module, itself included, a :class:`TraceaConv2d`, in place.
+    """Turn every ``Conv2d`` in a module, or the module itself, into a :class:`TraceaConv2d`.
 
-    Returns the number of replaced modules.  Parameters, hooks and names stay.  Subclasses of
-    ``Conv2d`` are not replaced, since they may compute something else; each is logged.
+    They are changed in place and keep their parameters, hooks and names.  Returns how many there
+    are.  Subclasses of ``Conv2d`` are not changed, since they may compute something else; each is
+    logged.
     """
     return _patch(module, (nn.Conv2d,))
 

@@ -22,13 +22,13 @@ _NAMED = ("tracea", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One subject under one binding and thread count; times are ms.
+    """Times of one model or runtime, at one binding and thread count.
 
-    ``ratio`` is the median over rounds of the baseline's time divided by this one's (above 1:
-    faster), ``low`` and ``high`` its 99 % bounds.  ``error`` is the largest difference from the
-    baseline's outputs relative to ``max|y|``, infinite if they are not comparable: different
-    integers, dims or NaN positions.  ``kernels`` of ``nodes`` nodes run as generated kernels; both
-    are 0 in other runtimes.
+    ``median`` and ``least`` are ms.  ``ratio`` is the baseline's time divided by this one's (above
+    1: faster), as the median over all rounds; ``low`` and ``high`` are its 99 % bounds.  ``error``
+    is the largest difference from the baseline's outputs relative to ``max|y|``, and infinite if
+    integers, dims or positions of NaN differ.  Of the ``nodes`` nodes, ``kernels`` run as
+    generated kernels; both are 0 in other runtimes.
     """
 
     subject: str

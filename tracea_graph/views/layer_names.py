@@ -29,7 +29,10 @@ def shorten(text: str, most: int = 48) -> str:
 
 
 class LayerNames:
-    """Names layers of one model, whose nodes are called ``names``."""
+    """Finds short names for layers of a model.
+
+    ``names`` are the names of all its nodes.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         paths = [path for path in map(_module, names) if path]
@@ -38,7 +41,7 @@ class LayerNames:
         self._skipped = shared if any(len(path) > len(shared) for path in paths) else shared[:-1]
 
     def of(self, nodes: Sequence[str]) -> str:
-        """Return the name of a layer that consists of these nodes; empty for none."""
+        """Return a name for the layer that consists of some nodes; empty if there are no nodes."""
         distinct = list(dict.fromkeys(nodes))
         if len(distinct) < 2:
             return "/".join(self._own(_path(distinct[0]))) if distinct else ""

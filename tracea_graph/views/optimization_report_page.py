@@ -35,9 +35,10 @@ _MOST_NAMES = 400
 
 @dataclass(frozen=True)
 class ReportProfiles:
-    """Profiles of the original and of the result; None for one that could not be taken.
+    """Profiles of the original model and of the result.
 
-    ``missing`` says why.  ``kernels`` has the facts of the result's kernels, by name.
+    A profile is None if it could not be taken; ``missing`` then says why.  ``kernels`` has facts
+    about the result's kernels, by name.
     """
 
     before: Profile | None = None

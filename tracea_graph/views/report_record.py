@@ -73,7 +73,7 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class RuleRow:
-    """A rule, how often it was applied, and if it was not, the reason."""
+    """A rule: how often it was applied, or why it was not applied."""
 
     rule: str
     count: int
@@ -198,10 +198,10 @@ class CompressionRow:
 
 @dataclass(frozen=True)
 class TimingRow:
-    """Original against result under one binding and thread count.
+    """Times in ms of the original and the result, at one binding and thread count.
 
-    ``ratio`` is the median over pairs of original time / result time, ``low`` and ``high`` its 99
-    % bounds; times are ms.
+    ``ratio`` is original time / result time, as the median over pairs; ``low`` and ``high`` are
+    its 99 % bounds.
     """
 
     threads: int
