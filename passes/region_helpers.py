@@ -99,9 +99,9 @@ def operand_producer(graph: TileGraph, value: str, op: str) -> Region | None:
 
 
 def product_producer(graph: TileGraph, value: str) -> Region | None:
-    """Return the product (or convolution of integers) whose first result is ``value``.
+    """Return the matrix product or integer convolution that computes ``value``.
 
-    None if there is none or it cannot fuse a further consumer.
+    None if ``value`` is not its first result, or if nothing more can be fused into it.
     """
     found = operand_producer(graph, value, "FusedConvInteger")
     if found is not None:
@@ -110,7 +110,7 @@ def product_producer(graph: TileGraph, value: str) -> Region | None:
 
 
 def gemm_producer(graph: TileGraph, value: str) -> Region | None:
-    """Return the product whose first result is ``value`` if it can fuse a further consumer."""
+    """Return the matrix product that computes ``value``; None if nothing can be fused into it."""
     region = graph.producer(value)
     if region is None or region.op not in ("FusedGemm", "FusedMatMul"):
         return None
@@ -127,7 +127,7 @@ def only_read_by(graph: TileGraph, value: str, region: Region) -> bool:
 def first_value_read_outside(
     graph: TileGraph, values: Iterable[str], covered: Sequence[Region]
 ) -> str:
-    """Return the first value that a region outside ``covered`` reads; empty if there is none."""
+    """Return the first of ``values`` that is a graph output or read outside ``covered``, or ""."""
     inside = {r.id for r in covered}
     for value in values:
         if graph.is_output(value) or any(u.region.id not in inside for u in graph.uses(value)):
@@ -138,10 +138,10 @@ def first_value_read_outside(
 def with_private_producers(
     graph: TileGraph, covered: Sequence[Region], operands: Sequence[str]
 ) -> list[Region]:
-    """Return ``covered`` plus the producers that only ``covered`` reads.
+    """Return ``covered``, and all regions that compute something for them alone.
 
-    Stops at ``operands``.  For example, the shape arithmetic of Reshape(x, Concat(Shape(x), …))
-    is returned with the Reshape.
+    Regions that write one of ``operands`` are left out, and with them what they read.  For
+    example, the shape arithmetic of Reshape(x, Concat(Shape(x), …)) is returned with the Reshape.
     """
     inside = {r.id: r for r in covered}
     kept, waiting = set(operands), list(covered)

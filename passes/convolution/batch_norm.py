@@ -57,8 +57,10 @@ def batch_norm_affine(graph: TileGraph, region: Region) -> ChannelAffine | str:
 
 
 class ConvBatchNorm:
-    """Fold a batch normalisation into the convolution before it, or into the one after it if
-    that one has no padding."""
+    """Fold a batch normalisation into the convolution before or after it.
+
+    The convolution after it qualifies only if it has no padding.
+    """
 
     name = "conv-batch-norm"
 

@@ -70,7 +70,7 @@ CHANNEL_SHUFFLE = Rule("channel-shuffle", (_transposed_groups,), _shuffle, _shuf
 
 
 class DeinterleaveChannels:
-    """Match p strided slices of the channels: a shuffle, then a contiguous slice for each part."""
+    """Replace p strided slices of the channels by one shuffle and p contiguous slices."""
 
     name = "deinterleave-channels"
 

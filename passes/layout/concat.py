@@ -129,7 +129,7 @@ def _expanded(graph: TileGraph, value: str, axis: int) -> Region | None:
 
 
 class FuseIntoConcat:
-    """Fuse the producer of a part into the concatenation, which it then writes directly."""
+    """Fuse the producer of a concatenated part: the fused op writes the part in its position."""
 
     name = "fuse-into-concat"
 
@@ -200,7 +200,10 @@ class FuseIntoConcat:
 
 
 class SinkConcat:
-    """Compute an elementwise op per part, so that its input is never concatenated."""
+    """Apply an elementwise op to each part of a concatenation, and concatenate the results.
+
+    The op's operand is then never stored.
+    """
 
     name = "sink-concat"
 

@@ -41,7 +41,10 @@ def why_not_fused(
     inner: ElementwiseOperation,
     alone: bool,
 ) -> str | None:
-    """Return why ``inner`` should not be recomputed where ``outer`` reads its result, or None."""
+    """Return why ``outer`` should not compute its operand ``value`` by ``inner`` itself, or None.
+
+    ``alone`` says that ``outer`` is the only reader of the value.
+    """
     flops = inner.params.flops
     if not alone and (flops > CHEAP or _joins(graph, inner)):
         return other_readers_reason(value)
@@ -97,7 +100,7 @@ _PRODUCT_READS_IT = "ONNX Runtime's MatMul reads a transposed matrix in place"
 
 
 class FuseView:
-    """Let an elementwise op read through a view or recompute a cheap operand."""
+    """Let an elementwise op read the operand of a view, or compute a cheap operand itself."""
 
     name = "fuse-view"
 

@@ -25,7 +25,7 @@ _UPRIGHT = (("half_pixel", "round_prefer_floor"), ("asymmetric", "floor"))
 
 
 def read_rearrangement(graph: TileGraph, region: Region) -> Rearrangement | None:
-    """Return how an operator rearranges its first operand, or None if no constant map does so."""
+    """Return the constant index map by which an operator rearranges its first operand, or None."""
     reader = None if region.fused else _READERS.get(region.op)
     if reader is None or len(region.results) != 1:
         return None

@@ -25,7 +25,10 @@ __all__ = ["MergeGemms", "MergeQkv"]
 
 
 class MergeQkv:
-    """Merge Q, K and V of one input into one product whose columns attention reads in place."""
+    """Merge the products that compute Q, K and V from one input into one product.
+
+    Attention reads Q, K and V as columns of its result, without copies.
+    """
 
     name = "merge-qkv"
 
@@ -85,7 +88,7 @@ class MergeQkv:
 
 
 class MergeGemms:
-    """Merge products of one input that have no epilogue into one product with several results."""
+    """Merge products that read one input and have no epilogue into one with several results."""
 
     name = "merge-gemms"
 

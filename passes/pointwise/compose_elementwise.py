@@ -131,7 +131,7 @@ class _Builder:
 def fuse_producer(
     graph: TileGraph, outer: ElementwiseOperation, value: str, inner: ElementwiseOperation
 ) -> ElementwiseOperation | None:
-    """Return ``outer`` with operand ``value`` computed by ``inner`` in the same loop.
+    """Return ``outer``, changed such that it computes its operand ``value`` by ``inner`` itself.
 
     None if the result would have too many operands, or if a view cannot be applied to a broadcast
     operand.  Raises ValueError if the loop shape of ``inner`` depends on how symbolic sizes

@@ -34,7 +34,10 @@ class ElementwiseOp:
 
 
 class NormPrologue:
-    """Fuse the elementwise op before a normalisation into it, which then computes it per row."""
+    """Fuse an elementwise op into the normalisation that reads its result.
+
+    The normalisation then computes the op row by row.
+    """
 
     name = "norm-prologue"
 

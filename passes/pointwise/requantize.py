@@ -99,9 +99,10 @@ def _holds(chain: Chain, index: int) -> bool:
 
 
 def readers_of(chain: Chain, index: int) -> Iterator[int | None]:
-    """Yield the steps that read the value of step ``index``; None for a result of the chain.
+    """Yield the indices of the steps that read the value of step ``index``.
 
-    A negative ``index`` stands for an operand of the chain.
+    If the value is a result of the chain, None is yielded too.  A negative ``index`` stands for an
+    operand of the chain.
     """
     value = len(chain.operands) + index
     for i, step in enumerate(chain.steps):
@@ -112,7 +113,7 @@ def readers_of(chain: Chain, index: int) -> Iterator[int | None]:
 
 
 def without_step(chain: Chain, index: int, value: int) -> Chain:
-    """Return the chain whose readers of a step read ``value`` instead, without the step."""
+    """Return the chain without a step; the step's readers read ``value`` instead."""
     return _without_unread(_reading(chain, index, value))
 
 

@@ -54,7 +54,7 @@ _FEWEST, _MOST = 1e-16, 1e16
 
 
 def why_no_integers(graph: TileGraph, region: Region) -> str | None:
-    """Return why a convolution stays in float32, or None."""
+    """Return why a float32 convolution cannot be computed in integers; None if it can."""
     x, w = unpadded(graph, region)[0], region.operands[1]
     bias = region.operands[2] if len(region.operands) > 2 else ""
     weight, spec = graph.weight(w), graph.spec(x)
@@ -81,8 +81,11 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
 
 
 def unpadded(graph: TileGraph, region: Region) -> tuple[str, Mapping[str, Attr]]:
-    """Return a convolution's input before an explicit zero padding, and the attributes of a
-    convolution that pads this input itself."""
+    """Return the input and attributes of a convolution that includes the Pad before it, if any.
+
+    Only a Pad with zeros is included; otherwise, the convolution's own input and attributes are
+    returned.
+    """
     x, attrs = region.operands[0], region.node.attrs
     pad = operand_producer(graph, x, "Pad")
     zeros = zero_padding(graph, pad) if pad is not None else ""
@@ -160,7 +163,7 @@ def _rounded(graph: TileGraph, value: str) -> str:
 
 @dataclass
 class RoundedValue:
-    """Operators that round a value to 8-bit integers, shared by all its readers."""
+    """The operators that round a value to 8-bit integers; all readers of the value share them."""
 
     value: str
     spec: TensorSpec

@@ -29,7 +29,7 @@ BYTES = (DType.U8, DType.I8)
 
 @dataclass
 class IntegerGemm:
-    """Parameters of a product of integers, its operands, and the weights it adds."""
+    """A product of integers: its parameters, its operands, and the weights to add."""
 
     params: GemmParams
     operands: tuple[str, ...]
@@ -74,8 +74,10 @@ def integer_gemm(
 
 
 def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:
-    """Return x's zero point; None if it is computed at run time; a reason if it is not a single
-    number of x's type."""
+    """Return the zero point of x; None if it is computed at run time.
+
+    Returns a reason if it is not one number of x's type.  An empty ``zero`` stands for 0.
+    """
     spec = graph.spec(zero) if zero else None
     if spec is None:
         return 0

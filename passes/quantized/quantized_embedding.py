@@ -29,7 +29,10 @@ GATHER_BLOCK_QUANTIZED = "com.microsoft::GatherBlockQuantized"
 
 
 class QuantizedEmbedding:
-    """Convert look-ups of rows in a table of codes in bytes, with blocks along the rows."""
+    """Convert look-ups of rows in a block-quantized table with codes in bytes.
+
+    The blocks lie along the rows.
+    """
 
     name = "quantized-embedding"
 

@@ -42,7 +42,10 @@ _INT8_LEVEL = 4
 
 @dataclass(frozen=True)
 class WriteIntegers:
-    """Write products with constant matrices in integers, with the choices in ``calibrated``."""
+    """Replace products with constant matrices by products of integers.
+
+    ``calibrated`` has the roundings, by the name of the matrix.
+    """
 
     precision: str
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)

@@ -37,13 +37,15 @@ __all__ = ["LowRankConv", "LowRankEmbedding", "LowRankGemm", "conv_of", "conv_ou
 
 
 def conv_of(region: Region) -> Node | None:
-    """Return the model's convolution that a region computes."""
+    """Return the original Conv node that a fused region computes."""
     return next((n for n in region.nodes if n.op == "Conv"), None)
 
 
 def conv_output(region: Region) -> str:
-    """Return the model's value that holds a convolution plus bias, after a folded batch
-    normalisation."""
+    """Return the original value that holds the result of a region's convolution.
+
+    If a batch normalisation was folded into the convolution, it is the result of that.
+    """
     node = conv_of(region)
     assert node is not None
     norms = (n for n in region.nodes if n.op == "BatchNormalization")
@@ -52,9 +54,9 @@ def conv_output(region: Region) -> str:
 
 
 def table_key(table: str) -> str:
-    """Return the key of a replacement for lookups in a table.
+    """Return the key under which a table's replacement for lookups is found.
 
-    The plain name is the key for products with the table.
+    Replacements for products with the table have its name as their key.
     """
     return f"{table} looked up"
 

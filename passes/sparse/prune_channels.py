@@ -30,7 +30,10 @@ __all__ = ["PruneChannels"]
 
 @dataclass(frozen=True)
 class PruneChannels:
-    """Match a product whose chosen matrix has rows of zeros, and the producers of its channels."""
+    """Remove the channels that are multiplied by rows of zeros of a product's chosen matrix.
+
+    The producers of the channels then compute only the others.
+    """
 
     chosen: Mapping[str, CompressedMatrix]
     name: str = "prune-channels"

@@ -38,8 +38,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 def prunable_heads(graph: TileGraph, region: Region) -> tuple[Region, Region] | None:
-    """Return the projection and the attention whose heads a product reads; None if no head may
-    be removed."""
+    """Return the projection and the attention that compute what a product reads.
+
+    None if heads of the attention must not be removed.
+    """
     attention = graph.producer(region.operands[0])
     if attention is None or not isinstance(attention.params, AttentionParams):
         return None

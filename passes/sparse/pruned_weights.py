@@ -74,8 +74,11 @@ def with_matrix(params: GemmParams, matrix: Floats) -> tuple[GemmParams, Weight]
 def pruned_weight(
     name: str, weight: Weight, old: Products, new: Products, kept: Mask, axis: int
 ) -> Weight:
-    """Return the matrix or filters with only the kept channels, of the result (axis 0) or of the
-    operand (axis 1)."""
+    """Return a matrix or filters with only the ``kept`` channels.
+
+    With ``axis`` 0, these are channels of the result, with 1, of the operand.  ``old`` and ``new``
+    are the parameters with all and with the kept channels.
+    """
 
     def part() -> Floats:
         return np.compress(kept, plain_weights(old, weight), axis)
@@ -102,7 +105,10 @@ def pruned_row(name: str, weight: Weight, kept: Mask) -> Weight:
 def shifted_bias(
     name: str, weight: Weight, bias: Weight | None, params: Products, values: Floats
 ) -> Weight:
-    """Return the bias plus the contribution of channels with constant ``values``."""
+    """Return a bias to which the contribution of operand channels is added.
+
+    ``values`` are the constants that these channels hold, 0 for other channels.
+    """
     count = out_channels(params)
 
     def load() -> Array:

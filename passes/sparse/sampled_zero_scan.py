@@ -37,7 +37,7 @@ LEAST_ZEROS = 0.1
 
 
 def sampled_zeros(array: npt.NDArray[Any], count: int = _SAMPLE) -> float:
-    """Return the share of zeros among ``count`` sampled elements, or all of a small array.
+    """Return the share of zeros among ``count`` sampled elements; of a small array, among all.
 
     The sample depends only on the size of the array.
     """
@@ -99,7 +99,10 @@ class ZeroMaps:
         return self._maps[key]
 
     def stored(self, sources: Sequence[Weight], stored: Weight) -> int:
-        """Return the number of non-zero elements of a matrix made from ``sources``; 0 if dense."""
+        """Return the number of non-zero elements of ``stored``; 0 if it is dense.
+
+        The weight was made from ``sources``, whose samples tell whether it is worth reading.
+        """
         if all(sampled_zeros(w.array()) < LEAST_ZEROS for w in sources):
             return 0
         if stored.digest not in self._counts:

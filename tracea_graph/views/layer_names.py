@@ -60,7 +60,7 @@ class LayerNames:
         return "/".join((*shared, f"{first}{_RANGE}{last}", *below))
 
     def block(self, nodes: Sequence[str]) -> str:
-        """Return the name of the numbered part of a model that contains nodes, such as a layer."""
+        """Return the name of the repeated block that has the nodes: ``encoder/layer.0``."""
         for path in (self._own(path) for path in map(_module, nodes) if path):
             for i, part in enumerate(path, 1):
                 if _DIGITS.search(part):
