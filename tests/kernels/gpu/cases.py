@@ -818,6 +818,10 @@ def _few_pixels() -> Iterator[Case]:
 
 
 RARE = (
+    "nbits bf16 8 16 integer 13", "nbits bf16 8 16 integer 7", "nbits bf16 8 16 integer 67",
+    "nbits tf32x3 8 16 integer 7", "nbits tf32x3 8 16 integer 13", "nbits tf32x3 8 16 integer 67",
+    "nbits f16 8 64 middle 7", "nbits f16 8 64 middle 13", "nbits f16 8 64 middle 67",
+    "nbits f16 2 32 integer 13", "nbits f16 4 128 integer 13", "nbits bf16 4 32 middle 13",
     "reduce absolutes", "reduce squares", "reduce min", "reduce product", "reduce mean",
     "deep (2, 1, 4, 1, 3, 8)", "transposed (2, 1, 4, 1, 3, 8)", "softmax True (3, 2048)",
     "softmax True (4, 7)", "bf16 kn 70 136 200", "bf16 kn 1 1 1", "bf16 kn 13 40 33",

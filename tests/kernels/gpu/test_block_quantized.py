@@ -43,8 +43,8 @@ def compare(params: OpParams, arrays: list[Array], narrow: DType = DType.F32) ->
     [
         (BlockQuantized(4, 32, "integer"), 128, 3),
         (BlockQuantized(4, 16), 40, 3),  # half a window is filled
-        (BlockQuantized(8, 64, "integer"), 192, 30),
-        (BlockQuantized(2, 32, "integer"), 64, 3),
+        pytest.param(BlockQuantized(8, 64, "integer"), 192, 30, marks=pytest.mark.slow),
+        pytest.param(BlockQuantized(2, 32, "integer"), 64, 3, marks=pytest.mark.slow),
         (BlockQuantized(4, 32, "middle", int8_rows=True), 72, 3),
     ],
 )

@@ -28,11 +28,15 @@ WINDOWS = {
 
 GROUPS = (1, 2, 8)
 """Dense, grouped and depthwise filters of eight channels."""
+USUAL = {
+    *((name, 1, DType.F32) for name in WINDOWS), ("same", 2, DType.F32),
+    ("strided", 8, DType.F32), ("depth alone", 8, DType.F32), ("same", 1, DType.F16),
+}  # fmt: skip
 CASES = [
-    *((name, groups, DType.F32) for name in WINDOWS for groups in GROUPS),
-    *((name, groups, DType.F16) for name in ("same", "depth alone") for groups in (1, 8)),
-]
-"""fp16 has the calls of fp32, and each of its kernels takes a compilation."""
+    pytest.param(n, g, t, marks=[] if (n, g, t) in USUAL else [pytest.mark.slow])
+    for n in WINDOWS for g in GROUPS for t in (DType.F32, DType.F16)
+]  # fmt: skip
+"""Others have the calls of these, and each of their kernels takes a compilation."""
 
 
 @pytest.mark.parametrize(("name", "groups", "narrow"), CASES)

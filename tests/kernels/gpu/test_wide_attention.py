@@ -50,7 +50,12 @@ def ops(params: AttentionParams, narrow: DType) -> list[str]:
     return [c.op for c in program_of(params, specs, narrow, {"s": 4096, "t": 4096}).calls]
 
 
-@pytest.mark.parametrize("name", CASES)
+USUAL = ("causal", "boolean mask")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in USUAL else [pytest.mark.slow]) for n in CASES]
+)
 def test_matmuls_and_a_softmax(name: str) -> None:
     compare(CASES[name], DType.F16)
 
