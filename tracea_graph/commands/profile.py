@@ -88,9 +88,10 @@ def profile(
 
 
 def roofline_limits(doctor: Doctor, threads: int) -> Roofs:
-    """Return the machine's peaks and bandwidths for a number of threads.
+    """Return the limits of the machine when ``threads`` threads are used.
 
-    Per-core caches scale with the threads; DRAM bandwidth is capped at the all-core figure.
+    Peaks and the bandwidths of per-core caches are proportional to the cores in use.  DRAM
+    bandwidth is limited to that of all cores together.
     """
     cpu, figures = doctor.cpu, doctor.figures
     cores, widths = min(threads, cpu.cores), figures.bandwidth

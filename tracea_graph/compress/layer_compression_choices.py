@@ -105,8 +105,10 @@ class LayerOptions:
         return whole - layer.matrix()
 
     def error_on(self, layer: Layer, option: LayerOption, gram: Floats) -> float:
-        """Return the error of the layer's output on other data, given the Gram matrix of its
-        observed values there."""
+        """Return the relative error of a layer's output under an option, on other data.
+
+        ``gram`` is the Gram matrix of the layer's observed values on that data.
+        """
         if layer.written:
             return self._ranks[layer.name].error_of(int(option.size), gram)
         delta, matrix = self.perturbation(layer, option), layer.matrix()

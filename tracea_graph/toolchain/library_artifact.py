@@ -16,7 +16,7 @@ Counted = Callable[[int, int], None]
 
 
 def ignore_progress(done: int, total: int) -> None:
-    """Ignore how far a step is."""
+    """Do nothing; the default for callbacks that are called with the progress of a build."""
 
 
 class Manifest(TypedDict, total=False):

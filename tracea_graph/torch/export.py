@@ -139,7 +139,7 @@ def _close(graph: GraphModule, examples: Sequence[Any]) -> tuple[list[FrozenTens
 
 
 def is_weight(example: torch.Tensor) -> bool:
-    """Whether TorchDynamo took a tensor from a module's parameters or buffers."""
+    """Whether a tensor is a parameter or buffer of a module, as TorchDynamo tells."""
     static = getattr(example, "_dynamo_static_input_type", None) is not None
     return static or isinstance(example, torch.nn.Parameter)
 

@@ -75,9 +75,10 @@ class Hint:
 
 
 def parse_hints(entries: Any, words: Sequence[str]) -> tuple[Hint, ...]:
-    """Parse a file's ``patterns``; ``words`` are the settings a tile may have.
+    """Parse the ``patterns`` of a config file.
 
-    Raises UsageError for invalid entries.
+    ``words`` are the names of the settings that a tile may have.  Raises UsageError for invalid
+    entries.
     """
     if not isinstance(entries, list | tuple):
         raise UsageError(f"patterns must be a list of hints, not {_brief(entries)}")

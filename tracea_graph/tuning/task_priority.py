@@ -147,7 +147,7 @@ class GainEstimates:
         )
 
     def record_gain(self, task: TuningTask, gain: float) -> None:
-        """Record a measured speed-up, which changes the expectations of the run's other tasks."""
+        """Record a measured speed-up; it changes the estimates for other tasks of the same run."""
         found = 1 - 1 / gain, self.schedule_space.usual_gain(task.case)
         self._gains.setdefault(task.run, []).append(found)
 

@@ -227,7 +227,7 @@ def group_equal_nodes(rows: Sequence[ProfileRow]) -> tuple[NodeGroup, ...]:
 
 
 def notable_groups(profile: Profile) -> tuple[list[NodeGroup], list[ProfileRow]]:
-    """Return the groups worth a line, and the nodes of all others."""
+    """Return the groups that deserve a line of their own, and the nodes of all other groups."""
     every = group_equal_nodes(profile.rows)
     named = [f for f in every[:MOST] if f.us >= PETTY * profile.us]
     return named, [row for f in every if f not in named for row in f.rows]
