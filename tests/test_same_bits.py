@@ -99,7 +99,8 @@ SLOW = [pytest.param(p, marks=pytest.mark.slow) for p in PRECISIONS[1:] if p != 
 def test_threads_change_no_bit_of_convolutions(precision: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(inverted_residuals().model, path)
-    report = api.optimize(path, Options(keep="all", precision=precision, verify=False))
+    with highest_level(float32=True):
+        report = api.optimize(path, Options(keep="all", precision=precision, verify=False))
     for images in (1, 3):
         feeds = {"x": normal(images, 3, 56, 56, seed=images)}
         (one,), *others = (
