@@ -267,7 +267,7 @@ class Target:
 def read_environment(cache: Path | None = None) -> Environment:
     """Return the environment, with another cache folder if one is given.
 
-    Raises UsageError for a level that no backend has.
+    Raises UsageError if ``TRACEA_ISA`` is a level that no backend has.
     """
     found = Environment(cache=cache) if cache else Environment()
     known = [level for backend in BACKENDS for level in backend.caps]

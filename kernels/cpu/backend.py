@@ -121,7 +121,7 @@ class CpuBackend:
         needed = _NEEDED.get(precision)
         if needed is None or needed & set(levels):
             return precision, ""
-        why = f"{levels[-1]}, the highest level here, has no instructions for it"
+        why = f"{levels[-1]}, the highest level here, has no instructions for this type"
         return "fp32", f"nothing is computed in {precision}: {why}"
 
     def machine(self, levels: Sequence[str], environment: Environment | None = None) -> Machine:

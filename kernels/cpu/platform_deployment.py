@@ -78,8 +78,8 @@ def unmeasured(deployments: Sequence[Deployment]) -> str:
     if not elsewhere:
         return ""
     return (
-        f"this machine is {HERE.name}: the function bodies of the result were verified, but the "
-        f"kernels for {', '.join(elsewhere)} are unmeasured"
+        f"this machine is {HERE.name}: only the plain operators that the result falls back on "
+        f"were verified; the kernels for {', '.join(elsewhere)} were neither run nor timed"
     )
 
 

@@ -96,7 +96,7 @@ class GpuBackend:
         new = precision in ("bf16", "tf32")
         old = [n for n in levels if new and not ARCHITECTURES[n].has("bf16")]
         if old:
-            why = f"{old[0]} has no instructions for it"
+            why = f"{old[0]} has no instructions for this type"
             return "fp32", f"nothing is computed in {precision}: {why}"
         return precision, ""
 

@@ -38,8 +38,11 @@ def dequantized_sides(graph: TileGraph, region: Region) -> tuple[Region, Region]
 
 
 def why_not_dequantized(graph: TileGraph, region: Region, unsuited: str) -> str:
-    """Return why :func:`dequantized_sides` finds nothing: ``unsuited``, unless only a matrix or
-    filters that are not constant are in the way."""
+    """Return why :func:`dequantized_sides` finds nothing.
+
+    If the matrix or the filters are dequantized, but not from a constant, the reason says that;
+    else it is ``unsuited``.
+    """
     x, w = (operand_producer(graph, v, "DequantizeLinear") for v in region.operands[:2])
     return unsuited if x is None or w is None else not_constant_reason(w.operands[0])
 

@@ -80,10 +80,10 @@ class OutputError:
 class Verification:
     """The verdict: ``status`` (``passed``, ``failed``, ``inconclusive``) and why (``sentence``).
 
-    ``outputs`` has one entry per output and feed.  ``rejected`` maps feeds with which ONNX Runtime
-    rejected the original to its messages.  ``loads`` is False if the library could not be loaded,
-    in which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with the inputs
-    tried; ``inner`` is the number of inner values that were compared because of these outputs.
+    ``outputs`` has one entry per output and feed.  ``rejected`` has ONNX Runtime's message
+    for each feed with which it rejected the original.  ``loads`` is False if the library could not
+    be loaded, in which case no rewrite is the culprit.  ``insensitive`` outputs hardly change with
+    the inputs tried; ``inner`` is the number of inner values compared because of these outputs.
     ``by_metric`` is the error by the user's own metric, as a share of the error allowed.
     """
 

@@ -101,7 +101,7 @@ def add_bench(commands: Any) -> None:
     group.add_argument("--png", type=Path, metavar="FILE", help="draw the roofline (matplotlib)")
     group.add_argument(
         "--timeline", type=Path, metavar="FILE.svg",
-        help="draw the tasks of each thread during one run of the largest program",
+        help="draw the tasks of each thread in one run of the fused kernel that takes longest",
     )  # fmt: skip
     groups["retune"].add_argument(
         "--retune", action="store_true",
@@ -136,7 +136,7 @@ def add_verify(commands: Any) -> None:
         "on, and compare every output. The first is the reference; neither has to be a result of "
         "this tool.",
         epilog="exit codes: 0 equal within tolerance, 2 usage or invalid model, 3 not equal, or "
-        "no input was found that tells them apart",
+        "the outputs do not change with the inputs, so that errors may not show",
         examples=("tracea verify model.onnx model.tracea.onnx --data inputs.npz",),
     )
     add = parser.add_argument

@@ -82,8 +82,9 @@ class ConvLayer:
 class ConvSamples:
     """Samples for calibrating convolutions.
 
-    ``elements`` of a value include its minimum and maximum.  ``patches`` are inputs of filters, by
-    the name of the convolution's result.
+    ``elements`` are sampled elements of each value, its minimum and maximum among them.
+    ``patches`` are sampled windows to which filters are applied, by the name of the
+    convolution's result.
     """
 
     elements: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))

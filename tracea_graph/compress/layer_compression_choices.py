@@ -87,7 +87,7 @@ class LayerOptions:
         return found
 
     def replacement(self, layer: Layer, option: LayerOption) -> tuple[Floats, ...]:
-        """Return the matrices that replace a layer's: one, or two factors."""
+        """Return what replaces a layer's matrix: one matrix, or two factors."""
         if option.technique == "channels":
             return (self._channels[layer.name].pruned(int(option.size)),)
         if option.technique == "zeros":

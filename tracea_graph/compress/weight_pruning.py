@@ -65,7 +65,10 @@ class PruneOptions:
         return self._made[share]
 
     def error(self, share: float) -> float:
-        """Return ‖X·(W − W')‖ / ‖X·W‖, exact for the inputs of the Gram matrix."""
+        """Return ‖X·(W − W')‖ / ‖X·W‖, where W' has ``share`` of the weights set to zero.
+
+        It is exact for the inputs X of the Gram matrix.
+        """
         return self._error_of(self.pruned(share))
 
     def _error_of(self, other: Floats) -> float:

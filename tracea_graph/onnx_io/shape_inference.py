@@ -86,7 +86,7 @@ def infer_shapes(
 class ShapeInference:
     """Infers facts about the results of one node after another.
 
-    ``known`` are types for values about which neither this project's rules nor onnx find one.
+    ``known`` holds types of values that neither this project's rules nor onnx can infer.
     """
 
     opsets: Mapping[str, int]

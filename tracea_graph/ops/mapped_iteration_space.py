@@ -62,7 +62,7 @@ class MappedParams(Protocol):
     def reads(
         self, graph: TileGraph, names: Sequence[str], here: Sequence[AffineIndex]
     ) -> Iterator[tuple[str, IndexMap, Sequence[AffineIndex]]]:
-        """Yield each operand, its map, and the index at which element ``here`` reads the view."""
+        """Yield, per operand, its name, its map, and the index in its view that ``here`` reads."""
         ...
 
 

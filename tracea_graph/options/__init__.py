@@ -238,7 +238,7 @@ class Options:
         (), name="unused-output", metavar="NAME", many=True, group=_REWRITING, locked=True,
         help="drop this output and all that only it needs; may be repeated",
         more="drop this output, and the nodes and inputs that only it needs; may be repeated. The "
-        "remaining model is written beside the result, which is compared with it",
+        "original without it is written beside the result, which is compared with that",
     )  # fmt: skip
     feeds: tuple[str, ...] = option(
         (), name="feed", metavar="NAME", many=True, group=_REWRITING, locked=True,

@@ -347,9 +347,9 @@ class CandidateBuilder:
     ) -> BuiltModel:
         """Build the candidate without the groups ``dropped``, as it will be published at ``out``.
 
-        ``earlier`` is an existing data file to reuse; ``levels`` are the levels of the library, by
-        default all of the target.  Without ``out`` the candidate is written to the scratch folder,
-        where all candidates share one file of weights.
+        ``earlier`` is an existing data file to reuse; ``levels`` are the library's instruction
+        sets, by default all of the target.  Without ``out`` the candidate is written to the
+        scratch folder, where all candidates share one file of weights.
         """
         if out is not None:
             return self.write(out, *self.plan(dropped), earlier=earlier)

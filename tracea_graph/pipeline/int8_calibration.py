@@ -31,7 +31,10 @@ __all__ = ["RoundingChoices", "calibrate_rounding"]
 
 @dataclass(frozen=True)
 class RoundingChoices:
-    """How to round inputs to integers, by stored matrix or value, and notes for the report."""
+    """How to round inputs to integers, and notes for the report.
+
+    The keys of ``choices`` are names of stored matrices, or of values that are rounded.
+    """
 
     choices: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     notes: tuple[str, ...] = ()

@@ -108,7 +108,7 @@ class KernelCatalog:
         return "row-major", ""
 
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
-        """Return a call's default schedules, none if the library decides, and the reason."""
+        """Return a call's default schedules and the reason; none if the library decides."""
         return (), ""
 
 

@@ -131,7 +131,7 @@ class BoundModel:
         return total
 
     def tile_flops(self, tiles: Tiles) -> Floats:
-        """Return the operations of flat tiles ``[tiles]``; the sum over all tiles is the region's.
+        """Return each tile's number of operations ``[tiles]``; all tiles add up to the region's.
 
         Work outside the reductions (an epilogue) counts for the tile that ends the reductions.
         """

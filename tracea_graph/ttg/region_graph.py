@@ -416,10 +416,10 @@ class TileGraph:
     def set_tiles(self, region: Region | str, tiles: TileSet) -> None:
         """Compute only these tiles of a region, which may be given by a name for :meth:`find`.
 
-        The tiles mask the constant matrix of a product (one row of tiles: ``region_n`` counts
-        columns and k rows of the matrix; elsewhere it becomes zero), or the scores of attention
-        (``region_m`` counts queries and ``region_n`` keys; other scores become −∞).  Tiles that
-        are set later for the region replace these.  ``tracea_graph.optimize`` accepts the graph.
+        For a product with a constant matrix they are one row of tiles: ``region_n`` counts the
+        columns of the matrix and k its rows; outside them it becomes zero.  For attention,
+        ``region_m`` counts queries and ``region_n`` keys; other scores become −∞.  Tiles that are
+        set later for the region replace these.  ``tracea_graph.optimize`` accepts the graph.
         Raises GraphError for an unknown region, one that takes no tiles, and tiles that overlap or
         do not fit.
         """

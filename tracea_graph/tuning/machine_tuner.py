@@ -74,9 +74,9 @@ def machine_tuner(
     pin: Pin = lambda case: None,
     building: Building = nullcontext,
 ) -> Iterator[Tuner]:
-    """Yield a tuner on this machine's cache and fixture, for a backend with a schedule space.
+    """Yield a tuner with this machine's tuning cache, for a backend with a schedule space.
 
-    A fixture's library is compiled inside ``building()``.
+    The library that runs candidate schedules is compiled inside ``building()``, if need be.
     """
     environment, schedule_space = environment or Environment(), backend.schedule_space
     assert schedule_space is not None

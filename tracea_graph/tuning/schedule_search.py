@@ -69,7 +69,7 @@ class Trial:
     fault: str = ""
 
     def score(self, threads: Sequence[int], pairs: int) -> float:
-        """Return the speed-up over the default in the first pairs; 0 without measurements."""
+        """Return the speedup over the default in the first ``pairs`` runs; 0 if untimed."""
         if self.fault or any(t not in self.timings for t in threads):
             return 0.0
         timings = [self.timings[t] for t in threads]

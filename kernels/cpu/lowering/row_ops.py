@@ -52,7 +52,7 @@ def sum_destination(w: RegionWriter, results: Sequence[Slot]) -> View:
 def with_bf16_stores(
     chain: Chain | None, results: Sequence[Slot]
 ) -> tuple[Chain | None, list[Slot]]:
-    """Let a chain store a result in bf16, or in both types, if its slot asks for that.
+    """Let a chain store a result in bf16, or in fp32 and bf16, if its slot asks for that.
 
     Returns the chain and the slots that it stores to.
     """

@@ -108,7 +108,7 @@ def granularity_of(call: Call) -> int:
 
 
 def call_inside_loop(call: Call) -> Call:
-    """The call inside a loop, without ``zeros``: rows around a tile are not known to be zero."""
+    """Return the call without ``zeros``: inside a loop, rows around a tile may be nonzero."""
     return call.having(zeros=(0, 0, 0, 0)) if "zeros" in call.attributes else call
 
 

@@ -175,7 +175,10 @@ def _skipping(
 
 
 def dense_matrix(graph: TileGraph, region: Region, twice: bool) -> Weight | None:
-    """Return the matrix of a product, None unless it is made of initializers and replaceable."""
+    """Return a product's matrix if it consists of initializers and may be replaced, else None.
+
+    With ``twice``, it may be replaced even if other regions read it.
+    """
     if region.rule in (LOW_RANK_EXACT, *LOW_RANK) or not sources_of(graph, region):
         return None
     return replaceable_matrix(graph, region, twice)

@@ -111,7 +111,7 @@ class Exchange:
 
     @property
     def pair(self) -> str:
-        """C expression of the offset from a lane's first pair to its pair in block j, half h."""
+        """C expression of an offset: of a lane's two values in block j, half h, from its first."""
         block = 8 * self.size
         place = self.layout.expression("h * 8", f"j * {block} / 16")
         return f"({place} + j * {block} % 16)"
