@@ -35,7 +35,7 @@ m (float[4] x) => (float[4] y) { t = Tanh (x) e = Exp (t) y = nowhere.Foo (e) }
         ("shape: " + "[" * 100_000 + "]" * 100_000, "nests lists too deeply"),
         (ALIASES, "invalid value for 'a1': it holds lists or mappings"),
         (f"{ALIASES}shape: {{a: *a8}}", "invalid value for 'a1'"),
-        ("patterns:\n- match: x\n  tile: {rows: &a [*a]}", "has rows of at least"),
+        ("patterns:\n- match: x\n  tile: {rows: &a [*a]}", "rows of a hint must be at least 1"),
         ("patterns: &a [*a]", "a hint needs a match"),
         ("shape: &a [*a]", "invalid value for 'shape'"),
         ("budget: " + "9" * 100_000, "is not valid YAML: Exceeds the limit"),

@@ -61,7 +61,7 @@ def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
         ("config: other.yaml", "'config' is not allowed in a file"),
         ("patterns: gemm", "patterns must be a list of hints"),
         ("patterns: [{tile: {rows: 4}}]", "a hint needs a match"),
-        ("patterns: [{match: g, tile: {rows: 0}}]", "a hint has rows of at least 1, not 0"),
+        ("patterns: [{match: g, tile: {rows: 0}}]", "rows of a hint must be at least 1, not 0"),
         ("patterns: [{match: g, stages: 3}]", "stages must be 1 or 2, not 3"),
         ("patterns: [{match: g, epilogue: 1}]", "epilogue is one of fused, plain, any, not 1"),
         ("patterns: [{match: g, colour: 1}]", "not colour"),

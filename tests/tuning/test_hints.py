@@ -107,7 +107,7 @@ def test_an_entry_point_proposes_before_the_policy(monkeypatch: pytest.MonkeyPat
     [
         (ImportError("no module"), "'mine' cannot be loaded: no module"),
         (lambda case: 1 / 0, "'mine' failed on gemm 768x768"),
-        (lambda case: [{"rows": -1}], "rows of at least 1, not -1"),
+        (lambda case: [{"rows": -1}], "rows of the entry point 'mine' must be at least 1, not -1"),
         (lambda case: [{"colour": 1}], "not {'colour': 1}"),
     ],
 )
