@@ -105,7 +105,7 @@ UNMEASURED: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan may do.
+    """Options of a plan, and what was measured and calibrated for it.
 
     * ``precision``: one of ``config.PRECISIONS``.
     * ``prepack``: False keeps all matrices in the layout of the model.

@@ -60,7 +60,7 @@ class Backend(Tunable, Protocol):
 
     @property
     def rules(self) -> RuleNames:
-        """Names of the rules in the backend's phases, by purpose."""
+        """Names of the backend's rewrite rules, grouped by what they are for."""
         ...
 
     @property

@@ -204,7 +204,7 @@ def families_with_level(name: str) -> tuple[IsaFamily, ...]:
 
 
 def vector_level_of(name: str) -> str:
-    """The level whose vectors the level ``name`` uses.  Raises KeyError if unknown."""
+    """Return the level that defines the vectors of level ``name``.  Raises KeyError if unknown."""
     base = isa_of(name).base
     return vector_level_of(base) if base else name
 

@@ -366,7 +366,7 @@ class Int8Panels(WeightLayout):
 
 @dataclass(frozen=True)
 class Bf16x2Panels(WeightLayout):
-    """Panels and x split into two bf16 terms."""
+    """Panels whose numbers, and those of x, are sums of two bf16 terms."""
 
     name: ClassVar[str] = "bf16x2"
 

@@ -80,7 +80,7 @@ def recover_filters(planes: npt.NDArray[Any], m: int) -> npt.NDArray[Any]:
 
 
 def recover_filters_to_onnx(b: BodyBuilder, planes: str, m: int, inputs: int) -> str:
-    """Emit :func:`recover_filters` as nodes; ``inputs`` is Ib."""
+    """Emit :func:`recover_filters` as nodes; ``inputs`` counts blocks of input channels."""
     transposed = b("Transpose", planes, perm=(1, 4, 2, 3, 0))
     wide = b("Reshape", transposed, b.ints(-1, _BLOCK * inputs, m + 2, m + 2))
     back = b("Constant", value=_BACK[m])

@@ -248,9 +248,9 @@ def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> fl
 def choose_wide_rows(
     rows: int, columns: int, depth: int, tiles: Sequence[FewTile]
 ) -> FewTile | None:
-    """Choose a few-row tile for a matmul of more rows, if its blocks are short and one per SM.
+    """Choose a few-row tile for a matmul that has more rows than the tile.
 
-    Returns None if kernels of many rows are better.
+    Returns None unless each SM gets at most one block, and blocks have little work.
     """
     found = {
         tile: _microseconds(rows, columns, depth, *tile)

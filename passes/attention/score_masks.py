@@ -265,7 +265,7 @@ class Masks:
                 "a condition that includes causality replaces scores that have another mask"
             )
         if drop.selects and not drop.fill <= ABSORBING:
-            raise NoMatch("one mask is added to scores that another mask replaces")
+            raise NoMatch("one mask is added to scores, and another one overwrites scores")
         keep = self._joined("And", drop.kept, DType.BOOL)
         operands = (keep, self.constant(0.0), self.constant(drop.fill))
         return self._make("Where", operands, f"{self.name}_{len(self.specs)}", DType.F32)

@@ -113,7 +113,7 @@ class DeinterleaveChannels:
         chosen = [_pile(graph, r, count) for r in readers]
         if readers[-1].id != region.id or None in chosen:
             why = unsuited_reason(
-                "not every reader selects one group, or another of them was rewritten first"
+                "not every reader selects one group, or another reader was rewritten first"
             )
             yield Miss(self.name, region.id, why)
             return

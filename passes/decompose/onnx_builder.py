@@ -169,8 +169,10 @@ class OnnxBuilder:
         return self(op, x, self.constant(axes, np.int64), spec=spec, keepdims=1)
 
     def regions(self) -> tuple[Region, ...]:
-        """Return the nodes as regions; the last one writes those results of the operator that
-        have readers."""
+        """Return the nodes as regions.
+
+        The last one writes the operator's results, except those that nothing reads.
+        """
         last = self.nodes[-1]
         result = self.region.results[0]
         spec = self.specs.pop(last.outputs[0])

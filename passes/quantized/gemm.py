@@ -44,7 +44,7 @@ class QuantizedGemm:
             return
         if (sides := dequantized_sides(graph, region)) is None:
             why = unsuited_reason(
-                "its left operand is not dequantized, or its right one not from a constant"
+                "its left operand is not dequantized, or its right one is not from a constant"
             )
             yield Miss(self.name, region.id, why_not_dequantized(graph, region, why))
             return

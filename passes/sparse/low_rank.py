@@ -102,7 +102,7 @@ class LowRankConv(PatternPass):
         if m.root.rule == self.name:
             return Reason("it is already a factor of a low-rank product", Code.OTHER_FORM)
         other = params.groups > 1 or params.window.rank > 2
-        said = "it has groups or more than two axes"
+        said = "the convolution is grouped, or has more than two spatial axes"
         return Reason(said, Code.NOT_APPLICABLE) if other else None
 
     def rewrite(self, m: Match) -> Rewrite | str:

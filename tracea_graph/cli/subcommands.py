@@ -117,7 +117,7 @@ def _add_timing(group: Any) -> None:
     )  # fmt: skip
     group.add_argument(
         "--seconds", type=float, default=20.0, metavar="S",
-        help="time limit of one comparison (default: 20)",
+        help="time limit of one comparison in seconds (default: 20)",
     )  # fmt: skip
     group.add_argument(
         "--baselines", type=value_parsers.parse_words, metavar="NAME[,NAME]",
@@ -316,7 +316,11 @@ def add_cache(commands: Any) -> None:
     for name, what, operand in (
         ("ls", "list tuning results", ""),
         ("export", "write tuning results as JSON lines", " FILE.jsonl"),
-        ("import", "add exported tuning results; finished ones are not replaced", " FILE.jsonl"),
+        (
+            "import",
+            "add exported tuning results; finished results in the cache are kept",
+            " FILE.jsonl",
+        ),
         ("prune", "remove tuning results that this machine can no longer use", ""),
     ):
         action: Parser = actions.add_parser(

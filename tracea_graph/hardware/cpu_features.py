@@ -59,7 +59,7 @@ def system_features() -> frozenset[str]:
 
 
 def system_model() -> str:
-    """The processor's name where ``/proc/cpuinfo`` has none; empty if unknown."""
+    """The processor's name on systems without ``/proc/cpuinfo``; empty if unknown."""
     if sys.platform == "darwin":
         return _sysctl("machdep.cpu.brand_string")
     return platform.processor() if sys.platform == "win32" else ""

@@ -108,7 +108,7 @@ class GraphEditor:
         return {v for call in self.calls() for v in call.captures}
 
     def bind_symbols(self) -> None:
-        """Rename the symbols of the inputs so that axes of one symbol have equal sizes."""
+        """Rename symbols of the inputs so that only axes of equal size share a symbol."""
         nodes = [call.proto for call in self.calls()]
         found = bind_symbols(
             nodes, self.inputs, self.outputs, self.weights, self.opsets, self.known

@@ -140,7 +140,7 @@ class AttentionParams:
         if self.in_bf16 and (self.head % 2 or "transposed" in self.layouts):
             raise ValueError("attention in bf16 needs an even head size and k not transposed")
         if self.whole and not self.in_bf16:
-            raise ValueError("only attention in bf16 may have operands stored in float32 (whole)")
+            raise ValueError("only attention in bf16 may keep operands in float32 (whole)")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
             raise ValueError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if self.causal not in CAUSAL or not self.softcap >= 0:

@@ -110,7 +110,7 @@ class GemmParams:
         return items[0], items[1], bias, items[first:last], affine
 
     def stored(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Return the operands that hold W."""
+        """Return those of ``items``, one per operand, whose operands hold the matrix W."""
         if self.layout.adjacent:
             return items[1:3]
         return items[1:2] if self.layout.operands == 1 else (items[1], items[-1])

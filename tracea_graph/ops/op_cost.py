@@ -17,7 +17,7 @@ class FittedCoefficients(Protocol):
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Fractions of peak throughput that products reach."""
+        """Fraction of peak throughput that matrix products reach, by kind of kernel."""
         ...
 
     @property

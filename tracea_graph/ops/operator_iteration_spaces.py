@@ -110,7 +110,7 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
 
 
 def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
-    """Model one result per row of the kept axes."""
+    """Model a reduction: one result per index of the axes that are kept."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     axes = constant_ints(region, graph, "axes", 1)
     if x is None or y is None or axes is None:

@@ -94,7 +94,7 @@ class Decisions:
 
 
 def write_float32_reference(model: Model, backend: Backend, folder: Path) -> Model:
-    """Write a half-precision model converted to float32, as a reference; return the model with it.
+    """Write a half-precision model as float32, and return the model with this file as reference.
 
     A model without half-precision arithmetic is returned as it is.
     """

@@ -126,7 +126,7 @@ def _note(found: Mapping[str, CalibratedRounding]) -> str:
     moved = sum(c.factors is not None for c in found.values())
     return (
         f"{first} {errors}; {fixed} quantize x with one scale, the others with one per row; "
-        f"in {moved}, the matrix takes over a part of x's range"
+        f"in {moved}, factors move from x into the matrix first"
     )
 
 

@@ -23,12 +23,12 @@ from tracea_graph.torch.kernel_library import kernel_library, packed_weights, te
 __all__ = ["CONDITIONS", "conv2d", "linear", "scaled_dot_product_attention"]
 
 CONDITIONS = (
-    "tensors are dense, on the CPU and float32; a mask may be boolean",
-    "autocast is off",
-    "convolutions pad with zeros",
-    "attention has no dropout and a nonzero scale; its operands have 3 or 4 axes and equal batch "
-    "sizes; the number of query heads is a multiple of the number of key heads",
-    "this machine has a C++ compiler, or use_library was given a library",
+    "tensors must be dense, on the CPU and float32; only a mask may be boolean",
+    "autocast must be off",
+    "convolutions must pad with zeros",
+    "attention must have a nonzero scale and no dropout, operands of 3 or 4 axes and equal batch "
+    "sizes, and a number of query heads that is a multiple of that of key heads",
+    "this machine must have a C++ compiler, or use_library must be given a library",
 )
 """All must hold for a kernel to run; otherwise PyTorch's operator runs.
 

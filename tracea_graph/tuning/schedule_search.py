@@ -122,9 +122,9 @@ class Study:
     * ``known``: trials of an earlier, interrupted study.
     * ``trials``: maximum number of candidates to measure.
     * ``seed``: seed of the sampler.
-    * ``search``: measures candidates for the first time, as long as ``may_search()`` is true.  If
-      it ends early, the best candidate is still compared with the default, but the outcome is not
-      final.
+    * ``search``: makes the first measurement of each candidate, while ``may_search()`` is true.
+      If the search ends early, the best candidate is still compared with the default, but the
+      outcome is not final.
     """
 
     default: Schedule

@@ -28,7 +28,9 @@ def _check(m: Match) -> str | None:
     return (
         None
         if unpacked
-        else unsuited_reason("its matrix does not hold codes in the order of the model")
+        else unsuited_reason(
+            "its matrix does not hold the codes in the order in which the model stores them"
+        )
     )
 
 

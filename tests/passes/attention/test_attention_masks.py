@@ -303,7 +303,7 @@ def added_to_a_number(net: Net, scores: str) -> str:
 
 INTERFERING = {
     mixed: "a condition that includes causality replaces scores that have another mask",
-    added_to_a_number: "one mask is added to scores that another mask replaces",
+    added_to_a_number: "one mask is added to scores, and another one overwrites scores",
 }
 
 
