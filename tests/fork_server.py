@@ -55,12 +55,12 @@ def begin(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     os.setsid()
     for number, fd in enumerate(fds[:3]):
         os.dup2(fd, number)
-    os.write(fds[3], word(os.getpid()))
-    for fd in fds:
-        os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    os.write(fds[3], word(os.getpid()))
+    for fd in fds:
+        os.close(fd)
     return request
 
 

@@ -15,13 +15,13 @@ struct tracea_isa_table {
   void (*gemm)(const tracea_gemm_tile*);
   void (*gemm_dot)(const tracea_gemm_dot_tile*);
   void (*gemm_pack)(const tracea_gemm_pack_tile*);
-  void (*gemm_bf16)(const tracea_gemm_tile*);  // lanes of a tile are pairs of bf16, k counts pairs
+  void (*gemm_bf16)(const tracea_gemm_tile*);  // each lane holds a pair of bf16; k is a number of pairs
   void (*gemm_bf16_end)(void);
   void (*gemm_weight_only_bf16)(const tracea_gemm_tile*);  // with float32 on the left
   void (*round_bf16)(const tracea_round_tile*);
-  void (*gemm_int16)(const tracea_gemm_tile*);  // lanes are pairs of integers, k counts pairs
+  void (*gemm_int16)(const tracea_gemm_tile*);  // each lane holds a pair of integers; k is a number of pairs
   void (*round_int16)(const tracea_round_int16_tile*);
-  void (*gemm_int8)(const tracea_gemm_tile*);  // lanes are four bytes, k counts fours
+  void (*gemm_int8)(const tracea_gemm_tile*);  // each lane holds four bytes; k is a number of fours
   void (*sum_rows_int8)(const tracea_sum_rows_tile*);
   void (*depthwise_nhwc_int8)(const tracea_depthwise_bytes_tile*);
   void (*round_int8)(const tracea_round_int8_tile*);
@@ -46,23 +46,23 @@ struct tracea_isa_table {
   void (*conv)(const tracea_conv_tile*);
   void (*conv_narrow)(const tracea_conv_tile*);
   void (*depthwise)(const tracea_depthwise_tile*);
-  void (*conv_bf16)(const tracea_conv_tile*);  // inputs are pairs of bf16, depth and strides count pairs
+  void (*conv_bf16)(const tracea_conv_tile*);  // inputs are pairs of bf16; depth and strides are in pairs
   void (*conv_bf16_end)(void);
   void (*conv_first_layer_bf16)(const tracea_conv_tile*);  // inputs are float32, results may be bf16
   int32_t (*first_layer_split)(const tracea_first_layer_line*);
-  void (*conv_bf16x2)(const tracea_conv_tile*);  // lanes are pairs: of x upper halves first, of w lower ones
+  void (*conv_bf16x2)(const tracea_conv_tile*);  // each lane holds a pair: of x the upper half first, of w the lower
   void (*conv_bf16x2_end)(void);
   void (*split_pixels)(const tracea_split_tile*);
-  void (*depthwise_bf16)(const tracea_depthwise_tile*);  // strides of x count pairs
-  void (*winograd_bf16_in)(const tracea_winograd_in_tile*);  // x and v are bf16, their strides count pairs
+  void (*depthwise_bf16)(const tracea_depthwise_tile*);  // strides of x are in pairs of elements
+  void (*winograd_bf16_in)(const tracea_winograd_in_tile*);  // x and v are bf16; their strides are in pairs
   void (*winograd_bf16_out)(const tracea_winograd_out_tile*);  // v is float32
-  void (*conv_int16)(const tracea_conv_tile*);  // lanes are pairs of integers, depth and strides count pairs
+  void (*conv_int16)(const tracea_conv_tile*);  // each lane holds a pair of integers; depth and strides are in pairs
   void (*image_range)(tracea_image_tile*);
   void (*image_round)(tracea_image_tile*);
-  void (*winograd_int16_in)(const tracea_winograd_in_tile*);  // x is float32; v integers, its plane counts pairs
+  void (*winograd_int16_in)(const tracea_winograd_in_tile*);  // x is float32; v is integers, and its plane is in pairs
   void (*winograd_int16_out)(const tracea_winograd_out_tile*);
   void (*pool)(const tracea_pool_tile*);
-  void (*pool_bf16)(const tracea_pool_tile*);  // strides of x count pairs; maxima alone
+  void (*pool_bf16)(const tracea_pool_tile*);  // strides of x are in pairs of elements; computes maxima only
   void (*resize)(const tracea_resize_tile*);
   void (*channel_shuffle)(const tracea_channel_shuffle_tile*);
   void (*reorder_to_nchw16c)(const tracea_reorder_tile*);
@@ -82,7 +82,7 @@ struct tracea_isa_table {
   void (*gru_before)(const tracea_recurrent_tile*);
   void (*gemm_block_sparse)(const tracea_block_sparse_tile*);
   int32_t (*all_finite)(const float*, int64_t);
-  void (*gemm_block_sparse_bf16)(const tracea_block_sparse_tile*);  // lanes are pairs of bf16, steps of k count pairs
+  void (*gemm_block_sparse_bf16)(const tracea_block_sparse_tile*);  // each lane holds a pair of bf16; steps of k are in pairs
   int32_t (*all_finite_bf16)(const float*, int64_t);
   const void* (*gemm_bitmap)(const tracea_bitmap_tile*);
   const void* (*gemm_bitmap_bf16)(const tracea_bitmap_tile*);  // stored numbers are bf16, A is float32
