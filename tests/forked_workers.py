@@ -9,6 +9,7 @@ that comes again gets a server too.  Linux alone has this; elsewhere workers are
 from __future__ import annotations
 
 import array
+import atexit
 import json
 import os
 import select
@@ -69,6 +70,7 @@ def _server(env: Mapping[str, str]) -> socket.socket | None:
 def _start(env: dict[str, str]) -> socket.socket:
     """The socket of a new fork server, which ends when this process does."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    atexit.register(ours.close)
     with its:
         command = [sys.executable, "-P", str(_SERVER), str(its.fileno()), str(Worker.script)]
         # a fork lacks the thread, and would share the database, of ONNX Runtime's telemetry
