@@ -85,6 +85,13 @@ class Value:
             at += count
         return replace(self, view=replace(self.view, dims=tuple(dims), strides=tuple(steps)))
 
+    def split(self, axis: int, size: int) -> Value:
+        """Split an axis into two, the second of ``size`` elements, which divides its extent."""
+        dims, steps = list(self.shape), list(self.view.strides)
+        dims[axis : axis + 1] = [combine("floordiv", dims[axis], size), size]
+        steps.insert(axis, combine("mul", steps[axis], size))
+        return replace(self, view=replace(self.view, dims=tuple(dims), strides=tuple(steps)))
+
 
 def _follows(view: View, a: int, b: int) -> bool:
     """Whether axis ``a`` has the stride that makes it contiguous with axis ``b``."""

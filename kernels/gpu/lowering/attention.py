@@ -15,7 +15,6 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
-from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -135,8 +134,8 @@ def _attend_by_matmuls(
     (batch, _, queries, _), keys = q.shape, k.shape[2]
     shared = p.heads // p.shared_heads
     full = (batch, p.shared_heads, shared, queries, keys)
-    q, y, *masks = (_by_group(one, shared) for one in (q, y, *([mask] if mask else [])))
-    k, v = (_by_group(one, 1).stretched((batch, p.shared_heads, shared, *one.shape[2:]))
+    q, y, *masks = (one.split(1, shared) for one in (q, y, *([mask] if mask else [])))
+    k, v = (one.split(1, 1).stretched((batch, p.shared_heads, shared, *one.shape[2:]))
             for one in (k, v))  # fmt: skip
     scores = w.temp(DType.F32, full)
     chain, inputs = _scored(w, p, masks, (queries, keys))
@@ -145,14 +144,6 @@ def _attend_by_matmuls(
     weights = w.number(full)
     rows_call(w, "softmax", [scores.flat(4, 1)], None, weights.flat(4, 1), log=False)
     product_call(w, weights, v, "kn", None, (), [y])
-
-
-def _by_group(value: Value, shared: int) -> Value:
-    """Split the heads into those that share keys, ``[B, heads of k, shared, rows, columns]``."""
-    (batch, heads, *rest), (item, step, *steps) = value.shape, value.view.strides
-    dims = batch, combine("floordiv", heads, shared), shared, *rest
-    strides = item, combine("mul", step, shared), step, *steps
-    return replace(value, view=View(value.view.buffer, dims, strides, value.view.offset))
 
 
 def _scored(

@@ -164,10 +164,7 @@ def _rounded(w: GpuProgramWriter, x: Value, block: int) -> Value:
             continue
         cut = ViewMove("reshape", (0, size // steps, steps))
         given, target = (v.part(1, start, size).moved(cut) for v in (x, made))
-        try:
-            lines = given.flat(2, 1)
-        except ValueError:  # the last, shorter block lies apart
-            lines = w.dense(given).flat(2, 1)
+        lines = w.flat(given, 2, 1)  # a copy for the last, shorter block, which lies apart
         largest = _largest(w, [lines], _MAGNITUDE)
         column = Value(View.dense(largest.view.buffer, (rows, size // steps, 1)), DType.F32)
         w.chain(_ROUNDED, [given, column.stretched(target.shape)], [target])

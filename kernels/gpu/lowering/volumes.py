@@ -12,7 +12,7 @@ from dataclasses import replace
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
 from tracea_graph.kernels.program import View
-from tracea_graph.kernels.program_writer import Shape, Value
+from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -104,8 +104,7 @@ def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> 
     dims = taps, count, depth, groups, each, high, wide
     order = (0, 1, 2, 5, 6, 3, 4) if outermost else (1, 2, 5, 6, 3, 0, 4)
     made = w.temp(w.narrow, dims, order)
-    split, steps = _grouped(x.transposed(_DEPTH_FIRST).view, each)
-    source = replace(x, view=View(x.view.buffer, split, steps, x.view.offset))
+    source = x.transposed(_DEPTH_FIRST).split(2, each)
     for tap in range(taps):
         _copy_images(w, _axis(p.window, 0), tap, source, made.moved(ViewMove("select", (0, tap))))
     images = combine("mul", count, depth)
@@ -114,13 +113,6 @@ def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> 
     shape = images, channels, high, wide
     steps = dense_strides((images, high, wide, channels))
     return Value(View(made.view.buffer, shape, (steps[0], 1, *steps[1:3])), made.dtype)
-
-
-def _grouped(images: View, each: int) -> tuple[Shape, Shape]:
-    """Return sizes and strides of images whose channels are split into groups of ``each``."""
-    (n, d, channels, *sides), (sn, sd, step, *rest) = images.dims, images.strides
-    groups = combine("floordiv", channels, each)
-    return (n, d, groups, each, *sides), (sn, sd, combine("mul", step, each), step, *rest)
 
 
 def _copy_images(
