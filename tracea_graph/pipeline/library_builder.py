@@ -167,10 +167,10 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
             self._place(each.path, place.path)
         return replace(placed[0], others=tuple(placed[1:]))
 
-    def published(self, library: Library, place: Path) -> None:
+    def published(self, library: Library, path: Path) -> None:
         """Record where a library was published; later copies of it become links to that file."""
         if self._shared is not None and library.sha256 == self._shared.sha256:
-            self._published = place
+            self._published = path
 
     def _build(
         self,

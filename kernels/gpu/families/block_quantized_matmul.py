@@ -61,8 +61,8 @@ class WarpSums:
         places = (tuple(self._offset(_ATOM.d.at(lane, e)) for lane in lanes) for e in elements)
         return [Access("sums of a warp", 4, at) for at in places]
 
-    def _offset(self, place: tuple[int, int]) -> int:
-        column, row = place
+    def _offset(self, element: tuple[int, int]) -> int:
+        column, row = element
         return (row * self.pitch + column) * 4
 
     def loads(self, run: int) -> list[Access]:

@@ -49,13 +49,13 @@ def run_program(
     """Return the results of the op's kernels."""
     specs = [TensorSpec(_TYPES[a.dtype], a.shape) for a in arrays]
     program, memory = program_of(params, specs, narrow), Memory()
-    places = dict[Buffer, Buffer]()
+    buffers = dict[Buffer, Buffer]()
 
     def add(buffer: Buffer, size: int) -> Array:
         kept = np.full(size + _ALIGNED, POISON, np.uint8)
         start = -kept.ctypes.data % _ALIGNED
         memory.buffers.append(kept[start : start + size])
-        places[buffer] = Buffer("temp", len(memory.buffers) - 1)
+        buffers[buffer] = Buffer("temp", len(memory.buffers) - 1)
         return memory.buffers[-1]
 
     for i, array in enumerate(arrays):
@@ -66,7 +66,7 @@ def run_program(
     ]
     for i, temp in enumerate(program.temps):
         add(Buffer("temp", i), int(evaluate(temp.count, {}) * temp.dtype.size))
-    calls = [_placed(call, places) for call in program.calls]
+    calls = [_with_buffers(call, buffers) for call in program.calls]
     chosen = [(for_variant(c, v), v) for c in calls for v in [_best(c)]]
     sources = [emit_kernel(call, variant, HERE) for call, variant in chosen]
     compiled(sources)
@@ -76,8 +76,8 @@ def run_program(
     return [one.view(NUMPY[s.dtype]).reshape(s.shape) for one, s in pairs]  # type: ignore[arg-type, index]
 
 
-def _placed(call: Call, places: dict[Buffer, Buffer]) -> Call:
-    views: list[Any] = [v and replace(v, buffer=places[v.buffer]) for v in call.views]
+def _with_buffers(call: Call, buffers: dict[Buffer, Buffer]) -> Call:
+    views: list[Any] = [v and replace(v, buffer=buffers[v.buffer]) for v in call.views]
     return replace(call, views=tuple(views))
 
 
