@@ -20,6 +20,7 @@ from tracea_graph.kernels.cpu.isa_levels import (
     X86,
     fingerprint,
     host_levels,
+    host_library_levels,
     isa_of,
 )
 from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
@@ -103,9 +104,7 @@ class CpuBackend:
         since its results could not be verified.
         """
         if not level:
-            wanted = "bf16" if precision == "int8" else precision  # for what is no product
-            found = {*host_levels(wanted), *host_levels("int8")}
-            return tuple(isa.name for isa in LEVELS if isa.name in found)
+            return host_library_levels(precision)
         if level not in (have := host_levels()):
             raise UsageError(
                 f"this machine cannot run cpu:{level}, so it cannot check it; it has {have[-1]}"

@@ -24,6 +24,7 @@ __all__ = [
     "features_of",
     "fingerprint",
     "host_levels",
+    "host_library_levels",
     "isa_of",
     "levels_of",
     "vector_level_of",
@@ -55,7 +56,10 @@ class Isa:
     """One instruction-set level: its name, float32 lanes per vector, CPU features and flags.
 
     ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` has the
-    vectors of the base, and also uses the base's kernels unless it has its own.
+    vectors of the base, and also uses the base's kernels unless it has its own.  ``products`` is
+    empty for levels of every precision.  Levels with ``int8`` add kernels that multiply 8-bit
+    integers, levels with ``bf16`` add kernels that multiply bf16 or int16.  No processor that has
+    the level ``replaced_by`` needs this one.
     """
 
     name: str
@@ -63,94 +67,96 @@ class Isa:
     features: tuple[str, ...]
     flags: tuple[str, ...]
     base: str = ""
+    products: str = ""
+    replaced_by: str = ""
 
 
 @dataclass(frozen=True)
 class IsaFamily:
-    """The levels of one processor architecture, each list with its lowest level first.
+    """The levels of one processor architecture, lowest first.
 
-    ``name`` is spelled as by ``uname -m``.  ``plain`` levels are used at every precision.  Above
-    them are the ``int8`` levels, for kernels that multiply 8-bit integers, or the ``bf16`` levels,
-    for kernels that multiply bf16 or int16.
+    ``name`` is spelled as by ``uname -m``.
     """
 
     name: str
-    plain: tuple[Isa, ...]
-    int8: tuple[Isa, ...]
-    bf16: tuple[Isa, ...]
+    levels: tuple[Isa, ...]
 
     @property
-    def levels(self) -> tuple[Isa, ...]:
-        """All levels."""
-        return (*self.plain, *self.int8, *self.bf16)
+    def plain(self) -> tuple[Isa, ...]:
+        """The levels of every precision."""
+        return self._with("")
+
+    @property
+    def int8(self) -> tuple[Isa, ...]:
+        """The levels for kernels that multiply 8-bit integers."""
+        return self._with("int8")
+
+    @property
+    def bf16(self) -> tuple[Isa, ...]:
+        """The levels for kernels that multiply bf16 or int16."""
+        return self._with("bf16")
 
     def of(self, precision: str) -> tuple[Isa, ...]:
         """The levels at which kernels of a precision exist."""
         whole = precision.removesuffix("-weights")
         if whole == "int8":
-            return (*self.plain, *self.int8)
-        return (*self.plain, *(self.bf16 if whole in ("int16", "bf16", "bf16x2") else ()))
+            return self._with("", "int8")
+        return self._with("", "bf16") if whole in ("int16", "bf16", "bf16x2") else self.plain
+
+    def _with(self, *products: str) -> tuple[Isa, ...]:
+        return tuple(isa for isa in self.levels if isa.products in products)
 
 
 _SCALAR = Isa("scalar", 1, (), ())
+_BF16_FEATURES = (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni")
 X86 = IsaFamily(
     "x86_64",
     (
         _SCALAR,
         Isa("avx2", 8, ("avx2", "fma"), _AVX2),
+        Isa(
+            "avxvnni", 8, ("avx2", "fma", "avx_vnni"), (*_AVX2, "-mavxvnni"),
+            base="avx2", products="int8", replaced_by="avx512vnni",
+        ),
         Isa("avx512", 16, _AVX512_FEATURES, _AVX512),
-    ),
-    (
         Isa(
-            "avx512vnni",
-            16,
-            (*_AVX512_FEATURES, "avx512_vnni"),
-            (*_AVX512, "-mavx512vnni"),
-            "avx512",
-        ),
-    ),
-    (
-        Isa(
-            "avx512bf16",
-            16,
-            (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni"),
-            (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
-            "avx512vnni",
+            "avx512vnni", 16, (*_AVX512_FEATURES, "avx512_vnni"), (*_AVX512, "-mavx512vnni"),
+            base="avx512", products="int8",
         ),
         Isa(
-            "amxbf16",
-            16,
-            (*_AVX512_FEATURES, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"),
+            "avx512bf16", 16, _BF16_FEATURES, (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+            base="avx512vnni", products="bf16",
+        ),
+        Isa(
+            "amxbf16", 16, (*_BF16_FEATURES, "amx_tile", "amx_bf16"),
             (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
-            "avx512bf16",
+            base="avx512bf16", products="bf16",
         ),
     ),
-)
-"""Intel's and AMD's processors."""
+)  # fmt: skip
+"""Intel's and AMD's processors.
+
+Processors have ``avxvnni`` with or without AVX-512, so no other level contains it."""
 
 ARM = IsaFamily(
     "aarch64",
-    (_SCALAR, Isa("neon", 4, ("asimd",), ())),
     (
-        Isa("neondot", 4, ("asimd", "asimddp"), ("-mcpu=generic+dotprod",), "neon"),
+        _SCALAR,
+        Isa("neon", 4, ("asimd",), ()),
         Isa(
-            "neoni8mm",
-            4,
-            ("asimd", "asimddp", "i8mm"),
-            ("-mcpu=generic+dotprod+i8mm",),
-            "neondot",
+            "neondot", 4, ("asimd", "asimddp"), ("-mcpu=generic+dotprod",),
+            base="neon", products="int8",
+        ),
+        Isa(
+            "neoni8mm", 4, ("asimd", "asimddp", "i8mm"), ("-mcpu=generic+dotprod+i8mm",),
+            base="neondot", products="int8",
+        ),
+        Isa(
+            "neonbf16", 4, ("asimd", "asimddp", "i8mm", "bf16"),
+            ("-mcpu=generic+dotprod+i8mm+bf16",), base="neoni8mm", products="bf16",
         ),
     ),
-    (
-        Isa(
-            "neonbf16",
-            4,
-            ("asimd", "asimddp", "i8mm", "bf16"),
-            ("-mcpu=generic+dotprod+i8mm+bf16",),
-            "neoni8mm",
-        ),
-    ),
-)
+)  # fmt: skip
 """64-bit processors of Arm's architecture, from Armv8.0 on."""
 
 FAMILIES = (X86, ARM)
@@ -227,18 +233,24 @@ def levels_of(cpu: CpuProfile, precision: str = "fp32") -> tuple[str, ...]:
 
     The precisions int8, int16 and bf16 add higher levels.
     """
-    found: tuple[str, ...] = ()
     flags = _flags(cpu)
-    for isa in family_of(cpu).of(precision):
-        if not flags.issuperset(isa.features):
-            break
-        found += (isa.name,)
-    return found
+    levels = family_of(cpu).of(precision)
+    return tuple(isa.name for isa in levels if flags.issuperset(isa.features))
 
 
 def host_levels(precision: str = "fp32") -> tuple[str, ...]:
     """The levels of this machine's processor for a precision, lowest first."""
     return levels_of(profile_cpu(), precision)
+
+
+def host_library_levels(precision: str) -> tuple[str, ...]:
+    """The levels that a library for this machine has code for, lowest first.
+
+    Besides those of the precision, these are the levels that multiply 8-bit integers.
+    """
+    wanted = "bf16" if precision == "int8" else precision  # for what is no product
+    found = {*host_levels(wanted), *host_levels("int8")}
+    return tuple(i.name for i in LEVELS if i.name in found and i.replaced_by not in found)
 
 
 def features_of(cpu: CpuProfile) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, did_you_mean
-from tracea_graph.kernels.cpu.isa_levels import FAMILIES, IsaFamily, host_levels
+from tracea_graph.kernels.cpu.isa_levels import FAMILIES, host_library_levels
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
@@ -45,9 +45,8 @@ def deployments_of(names: Sequence[str], precision: str) -> tuple[Deployment, ..
 
 def _deployment(name: str, precision: str) -> Deployment:
     place, _, level = name.partition(":")
-    precision = "bf16" if precision == "int8" else precision  # for what is no product
     if name == _HOST:
-        return Deployment(HERE, _both(host_levels(precision), host_levels("int8")))
+        return Deployment(HERE, host_library_levels(precision))
     if place not in PLATFORMS:
         which = did_you_mean(place, (_HOST, *PLATFORMS)) or f"; use {', '.join(PLATFORMS)}"
         raise UsageError(f"there is no platform {place!r}{which}")
@@ -55,21 +54,13 @@ def _deployment(name: str, precision: str) -> Deployment:
     family = next(f for f in FAMILIES if f.name == platform.machine)
     names = [isa.name for isa in family.levels]
     if not level:
-        return Deployment(platform, _both(_names(family, precision), _names(family, "int8")))
+        precision = "bf16" if precision == "int8" else precision  # for what is no product
+        wanted = {*family.of(precision), *family.of("int8")}
+        return Deployment(platform, tuple(isa.name for isa in family.levels if isa in wanted))
     if level not in names:
         which = did_you_mean(level, names) or f"; use {', '.join(names)}"
         raise UsageError(f"{place} has no level {level!r}{which}")
     return Deployment(platform, tuple(names[: names.index(level) + 1]))
-
-
-def _names(family: IsaFamily, precision: str) -> tuple[str, ...]:
-    return tuple(isa.name for isa in family.of(precision))
-
-
-def _both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
-    """The levels of either, lowest first."""
-    order = [isa.name for family in FAMILIES for isa in family.levels]
-    return tuple(sorted({*a, *b}, key=order.index))
 
 
 def unmeasured(deployments: Sequence[Deployment]) -> str:

@@ -51,6 +51,20 @@ def test_levels_follow_the_flags(flags: str, isas: tuple[str, ...], tmp_path: Pa
     assert levels_of(machine(tmp_path, flags)) == isas
 
 
+@pytest.mark.parametrize(
+    ("flags", "isas"),
+    [
+        (f"{AVX2} avx_vnni", ("scalar", "avx2", "avxvnni")),
+        (f"{AVX512} avx_vnni", ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni")),
+        (AVX512, ("scalar", "avx2", "avx512", "avx512vnni")),
+    ],
+)
+def test_levels_of_bytes_follow_the_flags(
+    flags: str, isas: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert levels_of(machine(tmp_path, flags), "int8") == isas
+
+
 def test_cores_and_caches(tmp_path: Path) -> None:
     profile = machine(tmp_path, AVX512)
     assert (profile.model, profile.cores, features_of(profile)) == (

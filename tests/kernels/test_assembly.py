@@ -249,7 +249,8 @@ HOT: list[Hot] = [
       for hot in (*heights("gemm_int16", level, "tile_int16<{}, {}>", product, gemm_tile(level)),
                   *outputs("conv_int16", level, "Whole", product))
       if not any(name in hot[2] for name in SPILLED[level])),
-    *(hot for level, product, times in (("avx512", "vpmaddwd", 2), ("avx512vnni", "vpdpbusd", 1))
+    *(hot for level, product, times in (("avxvnni", r"\{vex\} vpdpbusd", 1),
+                                        ("avx512", "vpmaddwd", 2), ("avx512vnni", "vpdpbusd", 1))
       for hot in heights("gemm_int8", level, "tile_int8<{}, {}>", product, gemm_int8_tile(level),
                          times)),
     *outputs("conv", "avx2", "Plain", "vfmadd"),

@@ -198,7 +198,7 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
 
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="scalar, avx2, avx512"):
+    with pytest.raises(BuildError, match="scalar, avx2, avxvnni, avx512"):
         build_library([A], KERNELS, [], ("neon",), tmp_path / "l.so")
 
 

@@ -241,6 +241,12 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n = W) {
 //% if "int8" in needs
 
 // A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
+//% if isa == "avxvnni"
+// products.  `flip` inverts bits of the left operand.
+typedef __m256i left_bytes;
+typedef __m256i right_bytes;
+INLINE left_bytes left_of(vi x, vi flip) { return _mm256_xor_si256((__m256i)x, (__m256i)flip); }
+//% else
 // products.  `flip` inverts bits of the left operand.  Products of bytes are added in 16 bits by
 // vpmaddubsw, which saturates; so even and odd bytes are widened to 16 bits, whose products are
 // added in 32.
@@ -250,6 +256,7 @@ INLINE left_bytes left_of(vi bytes, vi flip) {
   const __m256i x = _mm256_xor_si256((__m256i)bytes, (__m256i)flip);
   return {_mm256_srli_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srli_epi16(x, 8)};
 }
+//% endif
 INLINE left_bytes broadcast_bytes(const float* p, vi flip) {
   return left_of((vi)_mm256_castps_si256(_mm256_set1_ps(*p)), flip);
 }
@@ -268,6 +275,12 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
 INLINE vi one_tap(const uint8_t* p, int64_t n) {
   return (vi)_mm256_cvtepu8_epi32(some_bytes(p, n));
 }
+//% if isa == "avxvnni"
+INLINE right_bytes load_bytes(const float* p) { return _mm256_loadu_si256((const __m256i*)p); }
+INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
+  return (vi)_mm256_dpbusd_avx_epi32((__m256i)c, a, b);
+}
+//% else
 INLINE right_bytes load_bytes(const float* p) {
   const __m256i x = _mm256_loadu_si256((const __m256i*)p);
   return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
@@ -276,6 +289,7 @@ INLINE vi dot_bytes(left_bytes a, right_bytes b, vi c) {
   c = (vi)_mm256_add_epi32((__m256i)c, _mm256_madd_epi16(a.even, b.even));
   return (vi)_mm256_add_epi32((__m256i)c, _mm256_madd_epi16(a.odd, b.odd));
 }
+//% endif
 INLINE vi set1_int(int32_t x) { return (vi)_mm256_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
 //% endif
@@ -285,6 +299,9 @@ INLINE vi load_ints(const float* p) { return (vi)_mm256_loadu_si256((const __m25
 template <int BITS>
 INLINE vi dot_codes(vi codes, vi x, vi c) {
   const __m256i a = (__m256i)codes, b = (__m256i)x, sum = (__m256i)c;
+  //% if isa == "avxvnni"
+  return (vi)_mm256_dpbusd_avx_epi32(sum, a, b);
+  //% else
   if (BITS < 8) {  // pairs of products fit 16 bits
     const __m256i pairs = _mm256_maddubs_epi16(a, b);
     return (vi)_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -293,6 +310,7 @@ INLINE vi dot_codes(vi codes, vi x, vi c) {
   const __m256i low = _mm256_and_si256(a, _mm256_set1_epi32(0x00ff00ff));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
   return (vi)_mm256_add_epi32(_mm256_add_epi32(sum, odd), _mm256_madd_epi16(low, even));
+  //% endif
 }
 INLINE vi load_codes(const uint8_t* p) { return (vi)_mm256_loadu_si256((const __m256i*)p); }
 INLINE vi widen_bytes(const uint8_t* p) {

@@ -29,10 +29,12 @@ constexpr const char* kLevels[] = {"scalar", "neon", "neondot", "neoni8mm", "neo
 constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16";
 constexpr int kLevelCount = 5, kMatrixTiles = 5;  // no matrix tiles
 #else
-constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16",
-                                   "amxbf16"};
-constexpr const char* kLevelNames = "scalar, avx2, avx512, avx512vnni, avx512bf16, amxbf16";
-constexpr int kLevelCount = 6, kMatrixTiles = 5;
+constexpr const char* kLevels[] = {"scalar",     "avx2",       "avxvnni", "avx512",
+                                   "avx512vnni", "avx512bf16", "amxbf16"};
+constexpr const char* kLevelNames =
+    "scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amxbf16";
+constexpr int kLevelCount = 7, kMatrixTiles = 6;
+enum Level : int { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmxBf16 };
 #endif
 
 inline int level_of(const char* name) {
@@ -44,25 +46,31 @@ inline int level_of(const char* name) {
 #if defined(__x86_64__)
 inline bool all_set(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-// The highest level this processor and operating system run; features as in variants.py.
-inline int host_level() {
+// The levels this processor and operating system run, one bit each; features as in isa_levels.py.
+inline uint32_t host_levels() {
   uint32_t a, b, c, d, features, c7, d7;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &features, &c7, &d7))
-    return 0;
-  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2 = 1u << 5;
-  constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
-  constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6;
-  if (!all_set(c, kFma | kOsXsave | kAvx) || !all_set(features, kAvx2)) return 0;
-  uint32_t state, high;
+    return 1;
+  constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2Bit = 1u << 5;
+  constexpr uint32_t kAvx512Bits = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
+  constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
+  constexpr uint32_t kAmxBf16Bits = 1u << 22 | 1u << 24;  // amx_bf16, amx_tile
+  uint32_t levels = 1;
+  if (!all_set(c, kFma | kOsXsave | kAvx) || !all_set(features, kAvx2Bit)) return levels;
+  uint32_t state, high, more = 0;
   __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
-  if (!all_set(state, kYmmState)) return 0;
-  if (!all_set(features, kAvx512) || !all_set(state, kZmmState)) return 1;
-  uint32_t more = 0;
+  if (!all_set(state, kYmmState)) return levels;
   if (a >= 1) __get_cpuid_count(7, 1, &more, &b, &c, &d);
-  if (!all_set(c7, 1u << 11)) return 2;   // avx512_vnni
-  if (!all_set(more, 1u << 5)) return 3;  // avx512_bf16
-  constexpr uint32_t kMatrix = 1u << 22 | 1u << 24, kTileState = 0x60000;  // amx_bf16, amx_tile
-  return all_set(d7, kMatrix) && all_set(state, kTileState) ? kMatrixTiles : 4;
+  levels |= 1u << kAvx2;
+  if (all_set(more, 1u << 4)) levels |= 1u << kAvxVnni;
+  if (!all_set(features, kAvx512Bits) || !all_set(state, kZmmState)) return levels;
+  levels |= 1u << kAvx512;
+  if (!all_set(c7, 1u << 11)) return levels;  // avx512_vnni
+  levels |= 1u << kAvx512Vnni;
+  if (!all_set(more, 1u << 5)) return levels;  // avx512_bf16
+  levels |= 1u << kAvx512Bf16;
+  if (all_set(d7, kAmxBf16Bits) && all_set(state, kTileState)) levels |= 1u << kAmxBf16;
+  return levels;
 }
 #elif defined(__aarch64__)
 // Whether the processor has the dot product, matrix products of bytes, and bf16.
@@ -117,16 +125,16 @@ inline bool runs_in_order() {
   return answer == YES;
 }
 
-// The highest level this processor runs: every one has the vectors of neon.
-inline int host_level() {
+// The levels this processor runs, one bit each: every one has the vectors of neon.
+inline uint32_t host_levels() {
   bool has[3] = {};
   arm_features(has);
   int level = 1;
   while (level < kLevelCount - 1 && has[level - 1]) ++level;
-  return level;
+  return (2u << level) - 1;
 }
 #else
-inline int host_level() { return 0; }
+inline uint32_t host_levels() { return 1; }
 #endif
 
 // Rows of the tile of a product in float32: cores that run in order take four, for which vectors are
@@ -159,7 +167,8 @@ inline bool permitted(int level) {
 
 // The level to run, or null with the reason.
 inline const tracea_isa_table* choose_isa(const tracea_library& library, Error& error) {
-  int cap = host_level();
+  const uint32_t runs = host_levels();
+  int cap = 31 - __builtin_clz(runs);
   const char* wish = getenv("TRACEA_ISA");
   if (wish && *wish) {
     const int level = level_of(wish);
@@ -170,7 +179,7 @@ inline const tracea_isa_table* choose_isa(const tracea_library& library, Error& 
   }
   for (int32_t i = library.isas; i-- > 0;) {
     const int level = level_of(library.isa[i].isa);
-    if (level <= cap && permitted(level)) return &library.isa[i];
+    if (level >= 0 && level <= cap && runs >> level & 1 && permitted(level)) return &library.isa[i];
   }
   error.fail(
       "This library holds kernels for %s and above, but here only %s may run; rebuild it for this "
