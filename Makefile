@@ -1,7 +1,8 @@
 # make demo [MODEL=path]   optimize a model, race the result against the original;
 #                          DEMO_ARGS= shows what tracea-optimize reports
 # make test                the default tests; make test-slow adds the long ones
-# make test-gpu            kernels on this machine's NVIDIA GPU: right, and how fast
+# make test-gpu            kernels on this machine's NVIDIA GPU: right, under compute-sanitizer if it
+#                          is installed, and how fast
 # make test-torch          tests of tracea_graph.torch; installs PyTorch, on Linux several GB unless a
 #                          CPU build is found: TORCH= names another requirement
 # make sanitize            all kernels under the address, undefined-behaviour and thread sanitizers
@@ -51,6 +52,7 @@ test-slow: $(VENV)/dev.stamp
 
 test-gpu: $(VENV)/dev.stamp
 	$(bin)/python -m pytest -q -m gpu $(PYTEST_ARGS) tests/gpu tests/c_api
+	$(bin)/python -m tests.gpu.sanitize
 	$(bin)/python -m tests.gpu.timing
 	$(bin)/python -m tests.gpu.models
 
