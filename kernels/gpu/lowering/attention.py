@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.families import attention, attention_rows
+from tracea_graph.kernels.gpu.lowering.attention_tiles import without_tiles
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
@@ -35,6 +36,8 @@ def lower_attention(
     (spec,) = p.infer(specs)
     batch, queries = p.extents(0, specs[0])
     keys = p.extents(1, specs[1])[1]
+    if p.tiles is not None:
+        p, operands = without_tiles(w, p, operands, (queries, keys))
     y = targets[0] or w.number(spec.shape or ())
     sizes = (p.head, p.head, p.head_v)
     q, k, v = (
@@ -42,8 +45,6 @@ def lower_attention(
     )
     out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
     mask, kind = None, p.mask
-    if p.tiles is not None:
-        raise LackingError("GPU attention kernels do not support tiles set by hand")
     if kind != "none":
         full: Shape = (batch, p.heads, queries, keys)
         held = operands[3]
