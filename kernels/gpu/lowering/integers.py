@@ -12,12 +12,14 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.volumes import unfold_integers
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
-from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import QUANTIZE, DynamicQuantizeParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.weight_layouts import KN, NK
@@ -71,9 +73,13 @@ def _append(
 
 
 def _plane(value: Value) -> Value:
-    """View a channels-last 1-D image as a 2-D image of height 1, whose pixels have one stride."""
+    """View channels-last images as 2-D images, whose pixels have one stride.
+
+    A 1-D image has a height of 1; volumes are the images of all depths.  Raises ValueError if
+    volumes are not contiguous.
+    """
     if len(value.shape) > 3:
-        return value
+        return value.flat(len(value.shape) - 3, 1, 1, 1)
     (n, length, c), (image, pixel, step) = value.shape, value.view.strides
     steps = image, combine("mul", pixel, length), pixel, step
     return replace(value, view=replace(value.view, dims=(n, 1, length, c), strides=steps))
@@ -94,27 +100,28 @@ def lower_conv_integer(
     w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     """Write one call, or one for each group if the convolution is grouped but not depthwise."""
-    if p.window.rank > 2 or p.layout not in (KN, NK):
-        raise LackingError("GPU kernels convolve integers over one or two spatial axes only")
+    if p.layout not in (KN, NK):
+        raise LackingError(f"there is no GPU kernel for filters stored as {p.layout.name!r}")
     specs = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
     shape: Shape = specs[0].shape or ()
     made = [
         t or w.temp(w.narrow if s.dtype is DType.F32 else s.dtype or DType.F32, shape)
         for t, s in zip(targets, specs, strict=True)
     ]
-    x, weight = _plane(operands[0]), operands[1]
     seen = [_pixels(w, v, shape) for v in operands[p.first :]]
     ys = [_plane(v) for v in made]
     chain = _typed(w, p.epilogue, ys[0], seen, ys)
-    zeros, window = operands[2 : p.first], _window(p.window)
-    each, filters = p.channels // p.groups, p.filters // p.groups
-    if p.groups > 1 and each == filters == 1:
-        order = (0, 1) if p.layout == KN else (1, 0)  # tap by tap
-        taps = w.again(weight, DType.I8, order)
-        taps = taps.transposed((1, 0)) if p.layout == KN else taps
-        _append(w, "integer_depthwise", x, taps, chain, seen, ys, p.integers, zeros, window)
+    zeros = operands[2 : p.first]
+    if p.groups == p.channels == p.filters:
+        _depthwise(w, p, operands[:2], zeros, chain, seen, ys)
         return made
+    weight = operands[1]
     rows = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
+    x = operands[0]
+    if p.window.rank == 3:
+        p, x, rows = unfold_integers(w, p, x, rows, _zero_point(p.integers, zeros))
+    x, window = _plane(x), _window(p.window)
+    each, filters = p.channels // p.groups, p.filters // p.groups
     for group in range(p.groups):
         first, last = group * each, group * filters
         own = [v.part(0, last, filters) if v is p.integers.split(zeros)[1] else v for v in zeros]
@@ -126,13 +133,38 @@ def lower_conv_integer(
     return made
 
 
+def _depthwise(
+    w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], zeros: Sequence[Value],
+    chain: Chain, seen: Sequence[Value], ys: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write a depthwise convolution, whose filters are stored tap by tap."""
+    if p.window.rank > 2:
+        raise LackingError(
+            "GPU kernels convolve each channel of integers over one or two spatial axes only"
+        )
+    x, weight = operands
+    taps = w.again(weight, DType.I8, (0, 1) if p.layout == KN else (1, 0))
+    taps = taps.transposed((1, 0)) if p.layout == KN else taps
+    _append(w, "integer_depthwise", _plane(x), taps, chain, seen, ys, p.integers, zeros,
+            _window(p.window))  # fmt: skip
+
+
+def _zero_point(integers: IntegerOperand, zeros: Sequence[Value]) -> Chain | Value:
+    """Return the zero point of x: an operand, as a scalar, or a chain that computes it."""
+    given: Value | None = integers.split(zeros)[0]
+    if given is not None:
+        return given.flat(len(given.shape)).moved(ViewMove("select", (0, 0)))
+    return Chain((), (Step("add", (float(integers.zero or 0), 0.0)),), (0,))
+
+
 def _pixels(w: GpuProgramWriter, value: Value, shape: Shape) -> Value:
     """View an epilogue operand as pixels of one constant stride, copying it if needed."""
-    stretched = _plane(value.stretched(shape))
+    whole = value.stretched(shape)
     try:
+        stretched = _plane(whole)
         as_pixel_rows(stretched.view)
-    except GraphError:
-        return w.again(stretched, value.dtype, (0, 1, 2, 3))
+    except (GraphError, ValueError):
+        return _plane(w.again(whole, value.dtype, tuple(range(len(shape)))))
     return stretched
 
 

@@ -2,12 +2,14 @@
 
 A filter of one row and column convolves images of D × HW pixels.  Other filters convolve N · D
 images, whose channels are those of all taps along the depth: they are copied once per tap.
+Volumes of integers, channels last, become such images too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
@@ -15,10 +17,11 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.index_map import ViewMove, dense_strides
 
-__all__ = ["Convolve", "convolve_volumes"]
+__all__ = ["Convolve", "convolve_volumes", "unfold_integers"]
 
 Convolve = Callable[[ConvParams, Sequence[Value]], Value]
 """Writes a convolution of images."""
@@ -59,6 +62,30 @@ def convolve_volumes(
     steps = y.view.strides
     steps = combine("mul", steps[0], depth), steps[1], steps[0], *steps[2:]
     return replace(y, view=replace(y.view, dims=full, strides=steps))
+
+
+def unfold_integers(
+    w: GpuProgramWriter, p: ConvIntegerParams, x: Value, weight: Value, outside: Chain | Value
+) -> tuple[ConvIntegerParams, Value, Value]:
+    """Return a convolution of images that equals one of volumes, its x and its matrix.
+
+    x is ``[N, D, H, W, C]``, the matrix ``[filters, taps · channels of a group]``; the images are
+    ``[N · depths, H, W, channels of all taps along the depth]``.  Images beyond the volume have
+    the zero point ``outside``: a scalar, or a chain that computes it.
+    """
+    count, _, high, wide, _ = x.shape
+    taps, each = p.window.kernel[0], p.channels // p.groups
+    window = _joined(_axis(p.window, 1), _axis(p.window, 2))
+    (depth,) = _axis(p.window, 0).sizes(x.shape[1:2])
+    made = w.temp(x.dtype, (count, depth, high, wide, p.groups, taps, each))
+    source = x.split(4, each)
+    for tap in range(taps):
+        target = made.moved(ViewMove("select", (5, tap)))
+        _copy_images(w, _axis(p.window, 0), tap, source, target, outside)
+    filters = weight.split(1, each).split(1, prod(window.kernel)).transposed((0, 2, 1, 3))
+    rows = w.again(filters, filters.dtype, (0, 1, 2, 3)).flat(1, 3)
+    own = replace(p, window=window, channels=p.channels * taps)
+    return own, made.flat(2, 1, 1, 3), rows
 
 
 def _axis(window: ConvWindow, axis: int) -> ConvWindow:
@@ -116,9 +143,10 @@ def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> 
 
 
 def _copy_images(
-    w: GpuProgramWriter, window: ConvWindow, tap: int, source: Value, target: Value
-) -> None:
-    """Copy the images that a tap reads, of each item; those outside of the volume are zero."""
+    w: GpuProgramWriter, window: ConvWindow, tap: int, source: Value, target: Value,
+    outside: Chain | Value = ZERO,
+) -> None:  # fmt: skip
+    """Copy the images that a tap reads, of each item; those beyond the volume are ``outside``."""
     (stride,), (before, _) = window.strides, window.pads
     at = tap * window.dilations[0] - before  # the image that the tap reads at depth 0
     count, depths = source.shape[1], target.shape[1]
@@ -127,7 +155,11 @@ def _copy_images(
     end = combine("max", combine("min", last, depths), start)
     for begin, size in ((0, start), (end, combine("sub", depths, end))):
         if size != 0:
-            w.chain(ZERO, [], [target.part(1, begin, size)])
+            part = target.part(1, begin, size)
+            if isinstance(outside, Value):
+                w.copy(outside.stretched(part.shape), part)
+            else:
+                w.chain(outside, [], [part])
     size = combine("sub", end, start)
     if size == 0:
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.programs import run_program
-from tracea_graph.ir import DType
+from tests.kernels.gpu.programs import program_of, run_program
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.program_writer import LackingError
+from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import IntegerOperand
-from tracea_graph.ops.weight_layouts import NK
+from tracea_graph.ops.weight_layouts import KN, NK, WeightLayout
 
 pytestmark = pytest.mark.compiler
 
@@ -24,3 +26,33 @@ def test_signals_are_images_of_one_row() -> None:
     w = rng.integers(-128, 128, (24, 48)).astype(np.int8)
     (got,), (want,) = run_program(params, [x, w]), params.reference([x, w])
     assert got.shape == (2, 11, 24) and np.array_equal(got, want)
+
+
+ADDED = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+
+
+@pytest.mark.parametrize(("groups", "layout", "zero"), [(1, NK, -7), (2, KN, None)])
+def test_volumes_are_images_of_more_channels(
+    groups: int, layout: WeightLayout, zero: int | None
+) -> None:
+    """Frames beyond the volume have the zero point of x, known or an operand."""
+    rng = np.random.default_rng(0)
+    window = ConvWindow((3, 2, 3), (2, 1, 1), (1, 1, 1), (2, 0, 1, 1, 1, 1))
+    params = ConvIntegerParams(
+        8, 16, window, IntegerOperand(DType.I8, zero), groups, layout, epilogue=ADDED
+    )
+    x = rng.integers(-128, 128, (2, 5, 4, 6, 8)).astype(np.int8)
+    w = rng.integers(-128, 128, (16, params.k)).astype(np.int8)
+    zeros = [np.array([-3], np.int8)] if zero is None else []
+    added = rng.integers(-9, 9, (2, 1, 1, 1, 16)).astype(np.float32)
+    arrays = [x, w.T.copy() if layout == KN else w, *zeros, added]
+    (got,), (want,) = run_program(params, arrays), params.reference(arrays)
+    assert got.shape == (2, 3, 4, 6, 16) and np.array_equal(got, want)
+
+
+def test_volumes_of_separate_channels_are_refused() -> None:
+    window = ConvWindow((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
+    params = ConvIntegerParams(8, 8, window, IntegerOperand(DType.I8), 8)
+    specs = [TensorSpec(DType.I8, (1, 5, 5, 5, 8)), TensorSpec(DType.I8, (8, 27))]
+    with pytest.raises(LackingError, match="each channel of integers"):
+        program_of(params, specs, DType.F32)
