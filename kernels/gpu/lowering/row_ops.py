@@ -85,10 +85,10 @@ def lower_norm(
 def lower_embedding(
     w: GpuProgramWriter, p: EmbeddingParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
+    """Write a call for the tables and indices of each pair of types, and the sum of their rows."""
     tables, numbers = operands[: 2 * p.tables : 2], operands[1 : 2 * p.tables : 2]
-    kinds = {v.dtype for v in numbers}
-    if len(kinds) > 1 or not kinds <= {DType.I32, DType.I64}:
-        raise LackingError("GPU embedding kernels need indices of one type, int32 or int64")
+    if not {v.dtype for v in numbers} <= {DType.I32, DType.I64}:
+        raise LackingError("GPU embedding kernels need indices in int32 or int64")
     rank = max(len(v.shape) for v in numbers)
     rows: Shape = tuple(_wide(numbers, rank, axis) for axis in range(rank))
     full = (*rows, tables[0].shape[-1])
@@ -97,12 +97,19 @@ def lower_embedding(
     total = total or w.temp(dtype, full)
     own = numbers if rank > 1 else [v.moved(ViewMove("unsqueeze", (0,))) for v in numbers]
     rank, rows = max(rank, 2), rows if rank > 1 else (1, *rows)
-    ids = [w.flat(v.stretched(rows), rank - 1, 1) for v in own]
-    w.call(
-        "embedding", total.dtype.short, tables=[t.view for t in tables],
-        ids=[v.view for v in ids], y=w.matrix(total).view, count=p.tables,
-        table_type=_same(tables).short, index_type=next(iter(kinds)).short,
-    )  # fmt: skip
+    alike: dict[tuple[DType, DType], list[tuple[Value, Value]]] = {}
+    for table, ids in zip(tables, own, strict=True):
+        pair = table, w.flat(ids.stretched(rows), rank - 1, 1)
+        alike.setdefault((table.dtype, ids.dtype), []).append(pair)
+    parts = [total] if len(alike) == 1 else [w.temp(DType.F32, full) for _ in alike]
+    for (kind, index), pairs, part in zip(alike, alike.values(), parts, strict=True):
+        w.call(
+            "embedding", part.dtype.short, tables=[table.view for table, _ in pairs],
+            ids=[ids.view for _, ids in pairs], y=w.matrix(part).view, count=len(pairs),
+            table_type=kind.short, index_type=index.short,
+        )  # fmt: skip
+    if len(parts) > 1:
+        w.chain(_sum_of(len(parts)), parts, [total])
     if p.norm is None:
         return [total]
     made = targets[0] or w.temp(dtype, full)
@@ -110,16 +117,16 @@ def lower_embedding(
     return [made, total] if p.keep_sum else [made]
 
 
+def _sum_of(count: int) -> Chain:
+    """Return the sum of ``count`` operands, in order."""
+    steps = [Step("add", (0, 1))]
+    steps += [Step("add", (count + i, i + 2)) for i in range(count - 2)]
+    return Chain((FULL,) * count, tuple(steps), (count + len(steps) - 1,))
+
+
 def _wide(numbers: Sequence[Value], rank: int, axis: int):  # type: ignore[no-untyped-def]
     sizes = [v.shape[axis - rank + len(v.shape)] for v in numbers if len(v.shape) >= rank - axis]
     return next((s for s in sizes if s != 1), 1)
-
-
-def _same(tables: Sequence[Value]) -> DType:
-    kinds = {t.dtype for t in tables}
-    if len(kinds) > 1:
-        raise LackingError("GPU embedding kernels need tables of one type")
-    return kinds.pop()
 
 
 def lower_take(
