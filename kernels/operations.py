@@ -145,6 +145,7 @@ _ALL = (
     over_images("global_pool"),
     over_images("pool_nhwc"),
     over_images("pack"),
+    over_images("squeeze_excite"),
     over_images("resize"),
     over_images("channel_shuffle"),
     over_images("round_images"),

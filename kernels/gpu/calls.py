@@ -31,7 +31,7 @@ from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 from tracea_graph.ops.resize import WAYS
 
-__all__ = ["CALLS", "CELLS", "REDUCTIONS"]
+__all__ = ["CALLS", "CELLS", "REDUCTIONS", "SQUEEZED"]
 
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
@@ -42,6 +42,8 @@ MOST = 2**31 - 1
 CELLS = ("lstm", "gru", "gru_before")
 """Recurrent cells; ``gru_before`` resets the state before the last gate's product."""
 _LARGEST_CELL = 4096
+SQUEEZED = ("relu", "silu")
+"""Activations between both products of a squeeze-and-excitation."""
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
 
@@ -433,6 +435,24 @@ def _pack(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _squeeze_excite(dtype: str) -> CallSchema:
+    """Schema of ``y = x · gate(w2 · squeezed(w1 · mean(x) + bias1) + bias2)`` of images.
+
+    The mean is that of an image's pixels, for each channel; ``chain`` computes a gate from a sum.
+    Channels are a multiple of 8, weights are contiguous.
+    """
+    return CallSchema(
+        "squeeze_excite",
+        (
+            _op("x", "N H W C", dtype), _op("w1", "S C", dtype), _op("bias1", "S"),
+            _op("w2", "C S", dtype), _op("bias2", "C"), _out("y", "N H W C", dtype),
+        ),
+        (choice("squeezed", SQUEEZED),),
+        dtype,
+        chain="required",
+    )  # fmt: skip
+
+
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
@@ -488,6 +508,7 @@ CALLS = Calls(
         *map(_value_range, DTYPES),
         *map(_pool, DTYPES),
         *map(_pack, DTYPES[1:]),
+        *map(_squeeze_excite, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_top_k, DTYPES),
         *map(_kv_append, DTYPES),

@@ -132,6 +132,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
+    found += [(_of_cluster(call), 1)] if call.op == "squeeze_excite" else []
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 
@@ -169,6 +170,12 @@ def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
     found = next(v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile))
     rows = product(named["y"][0].dims[:-1])
     return [(found, combine("sub", rows, MANY_ROWS - 1))]
+
+
+def _of_cluster(call: Call) -> Variant:
+    """Return the kernel of a call whose blocks form clusters."""
+    return next(v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+                and v.params["cluster"] > 1)  # fmt: skip
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
@@ -466,13 +473,13 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 
 
 _IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
-           "integer_pool")  # fmt: skip
+           "integer_pool", "squeeze_excite")  # fmt: skip
 _NUMBERS = {
     "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
     "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "arg": ("kind", "last"), "iota": ("y_type",),
-    "pack": ("x_type", "lines", "held"),
+    "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
     "gemm_nbits": ("zero_kind", "bits", "group", "divided"),

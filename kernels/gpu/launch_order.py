@@ -18,6 +18,7 @@ _NEEDS = MappingProxyType({
     "conv": "a filter reads pixels of several tiles",
     "depthwise": "a filter reads pixels of several tiles",
     "pool": "a window reads pixels of several tiles",
+    "squeeze_excite": "a gate needs the mean of all pixels",
     "resize": "an interpolation reads pixels of several tiles",
     "attention": "a query reads all keys",
     "attention_rows": "a query reads all keys",

@@ -139,6 +139,8 @@ def choose_tile(
         if permuted:
             return "32x32", "input and output contiguous along different axes: a transpose"
         return "256x16", "input and output contiguous along the same axis"
+    if op == "squeeze_excite":
+        return "512x1", "one block per image"
     return ("256x16", "16 bytes per thread") if op == "elementwise" else ("", "")
 
 

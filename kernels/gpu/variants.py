@@ -298,6 +298,19 @@ VARIANTS = (
     ),
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
     *(Variant("pack", d, "pack.cu.in", "256", 256) for d in ("f16", "bf16")),
+    *(
+        Variant(
+            "squeeze_excite",
+            d,
+            "squeeze_excite.cu.in",
+            f"512x{cluster}",
+            512,
+            {"cluster": cluster},
+            ("wgmma",) * (cluster > 1),
+        )
+        for d in ("f16", "bf16")
+        for cluster in (1, 8)
+    ),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),

@@ -44,6 +44,7 @@ from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_take,
     lower_top_k,
 )
+from tracea_graph.kernels.gpu.lowering.squeeze_excite import fold_squeeze_excite
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.kernels.region_signature import (
@@ -130,6 +131,7 @@ def _written(
         if value.view != target.view:
             w.copy(value, target)
     drop_unread_norms(w)
+    fold_squeeze_excite(w)
     return w
 
 

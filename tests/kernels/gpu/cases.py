@@ -742,6 +742,38 @@ def pack(
     return make
 
 
+GATE = Chain(("full",), (Step("sigmoid", (0,)),), (1,), (DType.F32,), (DType.F32,))
+
+
+def squeeze_excite(
+    dtype: DType, image: tuple[int, int, int, int], hidden: int, squeezed: str
+) -> Maker:
+    """Gates of channels from the means of an image's pixels, and their products with it."""
+    channels = image[-1]
+    own = Chain(("full",), (Step(squeezed, (0,)),), (1,))
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = (some(rng, image, dtype) + rng.standard_normal(channels)).astype(NUMPY[dtype])
+        first, second = (some(rng, s, dtype) for s in ((hidden, channels), (channels, hidden)))
+        biases = [some(rng, (n,), DType.F32) for n in (hidden, channels)]
+        y = memory.empty(image, NUMPY[dtype])
+        call = CALLS.make(
+            "squeeze_excite", dtype.short, x=memory.put(x), w1=memory.put(first),
+            bias1=memory.put(biases[0]), w2=memory.put(second), bias2=memory.put(biases[1]), y=y,
+            squeezed=squeezed, chain=GATE,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            means = wide(x).mean((1, 2)) @ wide(first).T + biases[0]
+            between = own.reference([means])[0]
+            gates = GATE.reference([between @ wide(second).T + biases[1]])[0]
+            return [Expected(y, wide(x) * gates[:, None, None], TOLERANCE[dtype])]
+
+        return call, expected
+
+    return make
+
+
 RESNET = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
                (DType.F32, DType.F16), (DType.F16,))  # fmt: skip
 
@@ -781,6 +813,7 @@ def _convolutions() -> Iterator[Case]:
     few = conv(DType.F16, (3, 9, 7, 40), (24, 3, 3), pads=(1, 1), chain=RESNET)
     yield Case("conv groups few", few, ("128x32x64x9x1",), ("wgmma",))
     yield from _few_pixels()
+    yield from _gated()
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
     yield Case("depthwise 3x3", made, ("256", "1x4", "1x1"))
@@ -800,6 +833,17 @@ def _convolutions() -> Iterator[Case]:
         made = whole_pool(DType.F16, (3, 7, 21, 136), kind)
         yield Case(f"pool whole {kind}", made, ("512", "512x4"))
     yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
+
+
+def _gated() -> Iterator[Case]:
+    for name, dtype, image, hidden, squeezed in (
+        ("by channels", DType.F16, (2, 5, 7, 152), 10, "silu"),
+        ("by pixels", DType.BF16, (3, 13, 9, 32), 8, "relu"),
+        ("of one run", DType.F16, (1, 3, 3, 8), 3, "relu"),
+    ):
+        made = squeeze_excite(dtype, image, hidden, squeezed)
+        yield Case(f"excited {name}", made, ("512x1",))
+        yield Case(f"excited {name} in clusters", made, ("512x8",), ("wgmma",))
 
 
 def _few_pixels() -> Iterator[Case]:

@@ -87,3 +87,33 @@ def test_an_image_of_few_channels_is_packed_by_one_call(step: int, lines: int) -
     packed = [c for c in calls_in(net, y) if c.op == "pack"]
     assert [c.attributes["lines"] for c in packed] == [lines] * 2
     assert [c.views[0].dims[0] for c in packed if c.views[0]] == [2, 40]
+
+
+def excited(more: str = "", gate: str = "Sigmoid", channels: int = 96) -> list[str]:
+    """Return the ops of a squeeze-and-excitation, perhaps with another reader of its means."""
+    net = Net()
+    x = net.input("x", 2, channels, 56, 56)
+    y = net("Relu", net("Conv", x, net.const(normal(channels, channels, 1, 1))))
+    means = net("GlobalAveragePool", y)
+    first = [net.const(normal(4, channels, 1, 1)), net.const(normal(4))]
+    second = [net.const(normal(channels, 4, 1, 1)), net.const(normal(channels))]
+    hidden = net("Conv", means, *first)
+    hidden = net("Mul", hidden, net("Sigmoid", hidden))
+    made = net("Mul", y, net(gate, net("Conv", hidden, *second)))
+    if more:
+        made = net("Add", made, net(more, means))
+    return [c.op for c in calls_in(net, net("Conv", made, net.const(normal(8, channels, 1, 1))))]
+
+
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_squeeze_and_excitation_is_one_call(gate: str) -> None:
+    ops = excited(gate=gate)
+    assert ops.count("squeeze_excite") == 1 and "pool" not in ops
+
+
+@pytest.mark.parametrize(("more", "channels"), [("Abs", 96), ("", 100)])
+def test_means_that_are_read_elsewhere_or_have_odd_channels_are_calls(
+    more: str, channels: int
+) -> None:
+    ops = excited(more, channels=channels)
+    assert "squeeze_excite" not in ops and "pool" in ops
