@@ -388,7 +388,8 @@ def _integers(op: str, dtype: str, image: str, size: Problem) -> CallSchema:
 
     ``w`` is signed.  Its depth is taps × channels; that of a depthwise filter is taps only.  If x
     is ``shifted``, its zero point is the attribute ``zero``, or the number in the operand
-    ``x_zero``.  Images are channels-last and padded with their zero point.
+    ``x_zero``.  Images are channels-last and padded with their zero point.  ``column_sums`` are
+    the sums of w's columns, by which kernels for many rows correct for a zero point of x.
     """
     shape = ("N H W C", "N P Q O") if image else ("M K", "M N")
     window = (*_steps("kernel"), *_WINDOW) if image else ()
@@ -397,6 +398,7 @@ def _integers(op: str, dtype: str, image: str, size: Problem) -> CallSchema:
         (
             _op("x", shape[0], dtype), _op("w", "O K", "i8"),
             _op("x_zero", "one", dtype, optional=True), _op("w_zeros", "O", "i8", optional=True),
+            *((_op("column_sums", "O", optional=True),) * (op != "integer_depthwise")),
             _op("inputs", shape[1], "chain", many="inputs"),
             _out("y", shape[1], "chain", many="results"),
         ),

@@ -46,6 +46,7 @@ from tracea_graph.kernels.gpu.families import (
     top_k,
     warpgroup_attention,
     warpgroup_convolution,
+    warpgroup_integers,
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
@@ -86,6 +87,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemm_nbits.cu.in": block_quantized_matmul,
         "gemm_nbits_few.cu.in": block_quantized_matmul,
         "gemm_wgmma.cu.in": warpgroup_matmul,
+        "gemm_bytes_wgmma.cu.in": warpgroup_integers,
         "gemm_few.cu.in": few_row_matmul,
         "attention.cu.in": attention,
         "attention_few.cu.in": few_key_attention,
@@ -94,6 +96,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "attention_rows.cu.in": attention_rows,
         "conv.cu.in": convolution,
         "conv_bytes.cu.in": integer_matmul,
+        "conv_bytes_wgmma.cu.in": warpgroup_integers,
         "conv_fma.cu.in": float32_convolution,
         "conv_wgmma.cu.in": warpgroup_convolution,
         "conv_few.cu.in": few_pixel_convolution,

@@ -44,6 +44,9 @@ __all__ = ["GpuCatalog", "modelled_us", "shared_bytes", "tile_for", "variant_id"
 _PAD = 4
 _BLOCK = 32
 """Steps of the depth in a block of a typical block-quantized matrix."""
+_TWO_GROUPS = ("gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_bytes_wgmma.cu.in",
+               "conv_bytes_wgmma.cu.in")  # fmt: skip
+"""Templates whose blocks have two multiplying warpgroups."""
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 """Bytes of an element, 4 by default."""
 
@@ -70,7 +73,7 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         return tensor_core_matmul.Tile(
             p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
         ).shared
-    if variant.template in ("gemm_wgmma.cu.in", "conv_wgmma.cu.in"):
+    if variant.template in _TWO_GROUPS:
         return warpgroup_matmul.Tile(
             p["m"], p["n"], p["stages"], bool(p["pingpong"]), True
         ).vectors_at
@@ -181,6 +184,8 @@ _WHY = MappingProxyType(
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
         "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
         "gemm_nbits_few.cu.in": "few rows: codes are multiplied in registers as they are",
+        "gemm_bytes_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
+        "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",

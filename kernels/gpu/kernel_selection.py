@@ -27,6 +27,7 @@ from tracea_graph.kernels.gpu.families import (
     few_row_matmul,
     tensor_core_matmul,
     warpgroup_convolution,
+    warpgroup_integers,
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
@@ -58,6 +59,7 @@ from tracea_graph.ops.index_map import dense_strides
 __all__ = [
     "FEW_PIXELS",
     "FEW_ROWS",
+    "INTEGERS",
     "WARPGROUPS",
     "WINDOWS",
     "Choice",
@@ -78,6 +80,8 @@ __all__ = [
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
+INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
+"""Warpgroup kernels of 8-bit integers."""
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _LEAST_BLOCKS = 132
@@ -130,6 +134,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
+    found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op == "squeeze_excite" else []
@@ -197,6 +202,7 @@ def refusal_of(call: Call, variant: Variant) -> str:
     own = {
         FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
         WINDOWS: warpgroup_convolution.refusal, FEW_PIXELS: few_pixel_convolution.refusal,
+        **dict.fromkeys(INTEGERS, warpgroup_integers.refusal),
     }  # fmt: skip
     refuse = own.get(variant.template)
     if call.op == "attention":
@@ -313,6 +319,21 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
                                    _steps(call), _reads(call))  # fmt: skip
     many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
     return [*_few_pixel_choices(call, rows), *many]
+
+
+def _integer_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernels for a matmul or convolution of 8-bit integers."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *pixels, columns = named["y"][0].dims
+    rows, steps = product(tuple(pixels)), warpgroup_integers.steps_of(call)
+    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, columns, steps))
+    image = evaluate(rows, dict.fromkeys(symbols_of(rows), 1)) or 1
+    able = {_tile_of(v): v for v in VARIANTS if v.template in INTEGERS
+            and (v.op, v.dtype) == (call.op, call.dtype)
+            and not warpgroup_integers.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(1, height, width, 64 * deep, tuple(able), _LEAST_FILTERS, image,
+                                   _steps(call), _reads(call))  # fmt: skip
+    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
 
 
 def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]:
@@ -463,6 +484,8 @@ def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without operands that a variant does not take."""
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
+    if call.op in ("integer_gemm", "integer_conv") and variant.template not in INTEGERS:
+        call = tensor_core_matmul.without_operands(call, "column_sums")
     own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)
     return tensor_core_matmul.without_parts(call) if own else call
 

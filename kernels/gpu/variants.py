@@ -91,10 +91,10 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
     return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params)
 
 
-def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int) -> Variant:
-    """Warpgroup matmul: one tile of m × n × 64 at a time; with ``pingpong``, two alternate."""
+def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, depth: int = 64) -> Variant:
+    """Warpgroup matmul: one tile of m × n × depth at a time; with ``pingpong``, two alternate."""
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong}
-    tile = f"{m}x{n}x64x{stages}x{1 + pingpong}"
+    tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}"
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
@@ -222,6 +222,16 @@ VARIANTS = (
             (64, 64, 128, 3, 32, 32, 2),
             (32, 64, 128, 4, 16, 32, 2),
         )
+    ),
+    *(
+        replace(
+            _wgmma(d, *tile, depth=128),
+            op=f"integer_{op}",
+            template=f"{op}_bytes_wgmma.cu.in",
+        )
+        for op in ("gemm", "conv")
+        for d in ("u8", "i8")
+        for tile in CONVOLUTION_TILES
     ),
     *(
         Variant(op, d, "window_bytes.cu.in", "256", 256)

@@ -245,9 +245,10 @@ API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, con
     uint16_t box[5];
     uint8_t rank, size, unused[36];
   } made = {};
-  if ((uint64_t)map % 64 || (type != 6 && type != 9) || rank < 2 || rank > 5) return INVALID;
-  if ((uint64_t)at % 16 || interleave || swizzle != 3 || fill || box[0] != 64) return INVALID;
-  made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = 2;
+  if ((uint64_t)map % 64 || (type && type != 6 && type != 9) || rank < 2 || rank > 5) return INVALID;
+  const uint8_t size = type ? 2 : 1;  // UINT8 is 0
+  if ((uint64_t)at % 16 || interleave || swizzle != 3 || fill || box[0] * size != 128) return INVALID;
+  made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = size;
   for (uint32_t i = 0; i < rank; ++i) {
     if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID;
     if (i && (strides[i - 1] % 16 || !strides[i - 1])) return INVALID;

@@ -30,7 +30,9 @@ def checked(answer: Any) -> Any:
 def encoded(m: TensorMap) -> bytes:
     """Return a tensor map as the driver encodes it."""
     kind = driver.CUtensorMapDataType
-    types = {DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    types = {DType.U8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             DType.I8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
              DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}  # fmt: skip
     rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]
     plain = (driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -38,7 +38,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_ROWS
+from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_ROWS, LEAST_MANY
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 
@@ -213,17 +213,18 @@ def _whole_numbers(m: int, n: int, k: int) -> Work:
 
 def _bytes(m: int, n: int, k: int) -> Row:
     """A product of bytes with a zero point, which torch leaves out."""
-    tiles = ("32x64x128x4", "64x64x128x3")
+    tiles = ("32x64x128x4", "64x64x128x3", *_BYTE_GROUPS * (m >= LEAST_MANY))
     return Row(f"bytes {m}x{n}x{k}", integer_cases.gemm(DType.I8, m, n, k, 3), tiles,
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
 
 def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
-    made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps), 7,
-                              pad=taps // 2)  # fmt: skip
+    """A convolution of bytes; one whose windows leave the image has no zero point."""
+    made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
+                              0 if taps > 1 else 7, pad=taps // 2)  # fmt: skip
     flops = 2.0 * 32 * side * side * filters * c * taps * taps
     return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made,
-               ("32x64x128x4", "64x64x128x3"), _convolve(32, side, c, filters, taps, 1, 1),
+               ("64x64x128x3", *_BYTE_GROUPS), _convolve(32, side, c, filters, taps, 1, 1),
                flops, 0)  # fmt: skip
 
 
@@ -247,6 +248,8 @@ _FEW = ("32x64x64x4",)
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
            "128x128x64x6x1", "128x96x64x7x1")  # fmt: skip
+_BYTE_GROUPS = ("128x256x128x4x1", "128x192x128x5x1", "128x128x128x6x2", "128x128x128x6x1",
+                "128x64x128x8x1")  # fmt: skip
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),
@@ -287,8 +290,8 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
-    *(_bytes(*s) for s in ((4096, 3072, 768), (4096, 768, 3072), (128, 3072, 768),
-                           (128, 768, 768))),
+    *(_bytes(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072),
+                           (128, 3072, 768), (128, 768, 768))),
     *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),

@@ -139,7 +139,8 @@ def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
     tile, made = _tile(call, variant), list[Vector]()
     at = tile.vectors_at
     for one, dtype in found:
-        made.append(Vector(one, chain_parameters.ELEMENTS[dtype], int(dtype.size), at))
+        element = chain_parameters.ELEMENTS[dtype]
+        made.append(Vector(one, element, element, int(dtype.size), at))
         at += -(-tile.columns * int(dtype.size) // 16) * 16
     return tuple(made)
 

@@ -1,7 +1,8 @@
 """Implicit-GEMM convolution by warpgroups for sm_90a; tensor maps copy the pixels of each tap.
 
 The matmul is that of :mod:`convolution`.  Its depth is taps × channels, in steps of 64 channels of
-a tap.  If the image has fewer channels than a step, the copy fills the others with zeros.
+a tap, or 128 of bytes.  If the image has fewer channels than a step, the copy fills the others
+with zeros.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import Extent, combine, product
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul, warpgroup_matmul
 from tracea_graph.kernels.gpu.families.convolution import product_of
@@ -25,20 +26,24 @@ from tracea_graph.kernels.gpu.launch import (
     pixel_map,
     tensor_map,
 )
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["CHANNELS", "launch", "name", "operands", "parameters", "refusal", "refusal_of_image",
-           "shared"]  # fmt: skip
+__all__ = ["CHANNELS", "launch", "name", "operands", "parameters", "product_of_windows",
+           "refusal", "refusal_of_image", "shared"]  # fmt: skip
 
 CHANNELS = 64
-_FEW_TAPS, _LEAST_CHANNELS = 16, (16, 32)
-"""Minimum channels for which padding to 64 channels pays, for few taps and for many taps."""
+"""Channels of a step, of 16 bits each."""
+_FEW_TAPS, _LEAST_SHARE = 16, (4, 2)
+"""Minimum channels for which padding to a whole step pays: that part of a step, for few taps and
+for many taps.
+"""
 _MOST_STEP, _MOST_TAP = 8, 255
 """Maximum stride of a window, and maximum distance of a tap from the first."""
 
 
-def _product(call: Call) -> Call:
+def product_of_windows(call: Call) -> Call:
     """Return the matmul, with a contiguous left operand in place of the window."""
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
@@ -47,18 +52,21 @@ def _product(call: Call) -> Call:
 
 
 def name(call: Call) -> str:
-    return warpgroup_matmul.name(_product(call)).replace("wgmma_nk", "wgconv", 1)
+    return warpgroup_matmul.name(product_of_windows(call)).replace("wgmma_nk", "wgconv", 1)
 
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if why := refusal_of_image(call):
         return why
-    return warpgroup_matmul.refusal(_product(call), variant)
+    return warpgroup_matmul.refusal(product_of_windows(call), variant)
 
 
-def refusal_of_image(call: Call) -> str:
-    """Return why tensor maps cannot copy the pixels of a call's windows, or "" if they can."""
+def refusal_of_image(call: Call, span: int = CHANNELS) -> str:
+    """Return why tensor maps cannot copy the pixels of a call's windows, or "" if they can.
+
+    A step has ``span`` channels.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a = named["x"], named["w"], call.attributes
     try:
@@ -69,9 +77,9 @@ def refusal_of_image(call: Call) -> str:
         return "tensor maps need images with channels last"
     taps, channels = product(tuple(w.dims[1:3])), w.dims[-1]
     few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:3]
-    if not isinstance(channels, int) or channels < _LEAST_CHANNELS[not few]:
-        return f"too few channels, or an unknown number: a step has {CHANNELS}"
-    step = MAP_ALIGN // int(TYPES[call.dtype].size)
+    if not isinstance(channels, int) or channels < span // _LEAST_SHARE[not few]:
+        return f"too few channels, or an unknown number: a step has {span}"
+    step = MAP_ALIGN * span // LINE
     known = [s for s in (*x.strides[:-1], x.offset, w.offset, channels) if isinstance(s, int)]
     if any(s % step for s in known):
         return f"tensor maps need pixel strides that are multiples of {MAP_ALIGN} bytes"
@@ -82,26 +90,31 @@ def refusal_of_image(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    return {**warpgroup_matmul.parameters(_product(call), variant), "conv": True}
+    return {**warpgroup_matmul.parameters(product_of_windows(call), variant), "conv": True}
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return warpgroup_matmul.shared(_product(call), variant)
+    return warpgroup_matmul.shared(product_of_windows(call), variant)
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     maps, more, steps = operands(call, variant.params["m"], variant.params["n"])
-    depth = combine("mul", steps, CHANNELS)
-    return warpgroup_matmul.launch_over(_product(call), variant, symbol, maps, depth, more)
+    depth, made = combine("mul", steps, CHANNELS), product_of_windows(call)
+    return warpgroup_matmul.launch_over(made, variant, symbol, maps, depth, more)
 
 
-def operands(call: Call, m: int, n: int) -> tuple[list[Argument], list[Argument], Extent]:
+def operands(
+    call: Call, m: int, n: int, types: tuple[DType, DType] | None = None
+) -> tuple[list[Argument], list[Argument], Extent]:
     """Return the tensor maps of x and w, further arguments, and the number of depth steps.
 
     A copy transfers m pixels of x, or n filters of w.  The further arguments describe the window.
+    ``types`` are the element types of x and w, if not those of the call.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
-    x, w, a, own = named["x"], named["w"], call.attributes, TYPES[call.dtype]
+    x, w, a = named["x"], named["w"], call.attributes
+    left, right = types or (TYPES[call.dtype],) * 2
+    span = LINE // int(left.size)
     _, height, width, channels = x.dims
     _, p, q, _ = named["y"][0].dims
     filters, *taps, _ = w.dims
@@ -114,10 +127,9 @@ def operands(call: Call, m: int, n: int) -> tuple[list[Argument], list[Argument]
     ]  # fmt: skip
     window = Window(tuple(a["pads"][::-1]), (ends[0], ends[1]), tuple(a["strides"][::-1]))
     count = product(tuple(taps))
-    by_tap = View(w.buffer, (filters, count, channels),
-                  (combine("mul", count, channels), channels, 1), w.offset)  # fmt: skip
-    maps = [pixel_map(x, own, (m, CHANNELS), window), tensor_map(by_tap, own, (n, 1, CHANNELS))]
-    blocks = -(-channels // CHANNELS)
+    by_tap = View(w.buffer, (filters, count, channels), (w.strides[0], channels, 1), w.offset)
+    maps = [pixel_map(x, left, (m, span), window), tensor_map(by_tap, right, (n, 1, span))]
+    blocks = -(-channels // span)
     more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
             *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
     return maps, more, combine("mul", count, blocks)

@@ -1,4 +1,4 @@
-"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16 and bf16.
+"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16, bf16 and bytes.
 
 One warpgroup copies tiles of both operands by tensor maps; two others multiply.  Blocks loop over
 tiles.
@@ -34,7 +34,7 @@ from tracea_graph.kernels.gpu.launch import (
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
-from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, Layout, SwizzleMode
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
     Instruction,
     MatrixOperand,
@@ -46,7 +46,8 @@ from tracea_graph.ops.chain import Chain
 
 __all__ = ["MOST_PARTS", "launch", "name", "parameters", "refusal", "shared"]
 
-_DEPTH = 64
+_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
+"""Element type of x by the variant's dtype; that of w is the same, or int8 if x has bytes."""
 _ROWS = 64
 """Number of rows that one instruction multiplies."""
 _WARPS = 8
@@ -62,6 +63,8 @@ _MOST_SUMS = 128
 """Maximum sums of a thread that leave registers for the addresses of an epilogue."""
 _ADDRESSES = {False: 72, True: 93}
 """Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
+_FOR_ZERO = 24
+"""Registers of a thread for the correction of a zero point."""
 _MOST_AXES = 5
 """Maximum number of axes of a tensor map."""
 _BARRIER, _WORD = 8, 4
@@ -71,10 +74,14 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True)
 class Vector:
-    """An epilogue operand that varies along the columns only, staged in shared memory."""
+    """An epilogue operand that varies along the columns only, staged in shared memory.
+
+    ``element`` is its type in global memory, ``held`` that in shared memory.
+    """
 
     name: str
     element: str
+    held: str
     size: int
     at: int
 
@@ -145,14 +152,20 @@ class Tile:
     stages: int
     pingpong: bool
     by_depth: bool
+    size: int = 2
+
+    @property
+    def depth(self) -> int:
+        """Number of elements along the depth that a stage holds: those of 128 bytes."""
+        return LINE // self.size
 
     @property
     def a(self) -> MatrixOperand:
-        return MatrixOperand(self.m, _DEPTH, True)
+        return MatrixOperand(self.m, self.depth, True, self.size)
 
     @property
     def b(self) -> MatrixOperand:
-        return MatrixOperand(self.n, _DEPTH, self.by_depth)
+        return MatrixOperand(self.n, self.depth, self.by_depth, self.size)
 
     @property
     def ring(self) -> Ring:
@@ -199,9 +212,8 @@ def _proved(tile: Tile, exchanged: tuple[Exchange, ...]) -> Tile:
 def shared_layout(call: Call, variant: Variant) -> Tile:
     """Return the shared-memory layout of a call's operands."""
     p = variant.params
-    return Tile(
-        p["m"], p["n"], p["stages"], bool(p["pingpong"]), call.attributes["layout"] == "nk"
-    )
+    size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
+    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size)
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -209,15 +221,23 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
     found = list[tuple[str, DType]]()
     if tensor_core_matmul.views_by_operand(call)["bias"] is not None:
         found.append(("bias", DType.F32))
-    if tensor_core_matmul.norm_of(call) == "layer":
+    if tensor_core_matmul.norm_of(call) == "layer" or has_zero_point(call):
         found.append(("column_sums", DType.F32))
     listed = chain_parameters.operands(chain_of(call))[1:]
     found += [(f"x{x.index}", x.dtype) for x in listed if x.kind == "row"]
     at, made = shared_layout(call, variant).vectors_at, list[Vector]()
     for name, dtype in found:
-        made.append(Vector(name, chain_parameters.ELEMENTS[dtype], int(dtype.size), at))
+        element = chain_parameters.ELEMENTS[dtype]
+        exact = name == "column_sums" and has_zero_point(call)
+        made.append(Vector(name, element, "i32" if exact else element, int(dtype.size), at))
         at += -(-variant.params["n"] * int(dtype.size) // 16) * 16
     return tuple(made)
+
+
+def has_zero_point(call: Call) -> bool:
+    """Whether column sums correct the sums for a zero point of x, and not for a norm."""
+    sums = tensor_core_matmul.views_by_operand(call)["column_sums"]
+    return sums is not None and tensor_core_matmul.norm_of(call) == "none"
 
 
 def _moments_at(call: Call, variant: Variant) -> int:
@@ -268,7 +288,7 @@ def _axes(view: View, batch: int) -> list[int]:
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     named, batch = tensor_core_matmul.views_by_operand(call), len(batch_of(call))
-    x, w = named["x"], named["w"]
+    x, w, tile = named["x"], named["w"], shared_layout(call, variant)
     if why := _refusal_of_sums(call, variant):
         return why
     if x.strides[-1] != 1 or w.strides[-1] != 1:
@@ -277,7 +297,7 @@ def refusal(call: Call, variant: Variant) -> str:
              if kind in ("full", "row")]  # fmt: skip
     if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
         return "the epilogue needs tensors that are contiguous along their last axis"
-    step = MAP_ALIGN // int(TYPES[call.dtype].size)
+    step = MAP_ALIGN // tile.size
     for view in (x, w):
         fixed_ones = [s for s in (*view.strides[:-1], view.offset) if isinstance(s, int)]
         if any(s % step for s in fixed_ones):
@@ -288,13 +308,12 @@ def refusal(call: Call, variant: Variant) -> str:
         int(t.size) > _WORD for t in (*chain_of(call).operand_types, *chain_of(call).result_types)
     ):
         return "the epilogue has elements of more than 4 bytes"
-    tile = shared_layout(call, variant)
     if tile.crowded and "full" in chain_of(call).operands[1:]:
         return "accumulators leave no registers for a matrix that the epilogue reads"
     if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
                                                          strict=True)):  # fmt: skip
         return "accumulators leave no registers to store unaligned rows in runs"
-    if call.attributes["layout"] == "kn" and variant.params["n"] % _DEPTH:
+    if call.attributes["layout"] == "kn" and variant.params["n"] % tile.depth:
         return "w is stored as [K, N], and the tile's columns are no multiple of 64"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
         return "the epilogue's vectors leave no shared memory for the tile"
@@ -332,6 +351,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     wide = 32 if tile.n % 64 or tile.crowded or large else 64
     # what a thread's sums and addresses leave of its registers, in runs of four
     held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
+    held += _FOR_ZERO * has_zero_point(call)
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
     strips = tile.tall * tile.n // wide
     read = list[Exchange]()
@@ -382,7 +402,10 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "b": tile.b,
         "ring": tile.ring,
         "tall": tile.tall,
-        "kind": call.dtype,
+        "kind": variant.dtype,
+        "integers": tile.size == 1,
+        "zero_point": has_zero_point(call),
+        "span": tile.depth,
         "instructions": [Instruction(tile.n, False, tile.by_depth)],
         "stage_bytes": tile.a.nbytes + tile.b.nbytes,
         "strips_at": tile.strips_at,
@@ -420,12 +443,14 @@ def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument
     return tensor_map(whole, dtype, ((1,) * len(axes)) + box)
 
 
-def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, own = tensor_core_matmul.views_by_operand(call), TYPES[call.dtype]
+def launch(call: Call, variant: Variant, symbol: str, zero: Sequence[Argument] = ()) -> Launch:
+    """Return the launch; ``zero`` are the arguments of a zero point of x."""
+    named, own = tensor_core_matmul.views_by_operand(call), _TYPES[variant.dtype]
     batch, tile = len(batch_of(call)), shared_layout(call, variant)
     x, w = named["x"], named["w"]
-    maps = [_map(x, batch, own, tile.a.box), _map(w, batch, own, tile.b.box)]
-    return launch_over(call, variant, symbol, maps, x.dims[-1], [])
+    right = DType.I8 if tile.size == 1 else own
+    maps = [_map(x, batch, own, tile.a.box), _map(w, batch, right, tile.b.box)]
+    return launch_over(call, variant, symbol, maps, x.dims[-1], [], zero)
 
 
 def launch_over(
@@ -435,11 +460,13 @@ def launch_over(
     maps: Sequence[Argument],
     depth: Extent,
     more: Sequence[Argument],
+    zero: Sequence[Argument] = (),
 ) -> Launch:
     """Return the launch of a matmul whose operands have the tensor maps ``maps``.
 
     ``depth`` is the kernel's argument for the depth, in elements for matmuls and in steps for
-    convolutions.  ``more`` are arguments that only some kernels take.
+    convolutions.  ``more`` are arguments that only some kernels take, ``zero`` those of a zero
+    point of x.
     """
     named, chain, batch = tensor_core_matmul.views_by_operand(call), chain_of(call), batch_of(call)
     tile, made = shared_layout(call, variant), list(maps)
@@ -448,7 +475,7 @@ def launch_over(
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
-    made += tensor_core_matmul.norm_arguments(call)
+    made += [*tensor_core_matmul.norm_arguments(call), *zero]
     made += [one for sums in row_sum_views(call) if sums is not None
              for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
     made += [divisor(dim) for dim in batch[1:]]

@@ -10,10 +10,12 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
+from tracea_graph.kernels.gpu.kernel_selection import INTEGERS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.volumes import unfold_integers
-from tracea_graph.kernels.program_writer import LackingError, Shape, Value
+from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -61,15 +63,27 @@ def _append(
     made: Sequence[Value], integers: IntegerOperand, zeros: Sequence[Value], more: dict[str, Any],
 ) -> None:  # fmt: skip
     given, own = integers.split(zeros)
-    w.calls.append(
-        CALLS.make(
-            op, integers.dtype.short, x=x.view, w=weight.view,
-            x_zero=given.flat(len(given.shape)).view if given else None,
-            w_zeros=own.view if own else None,
-            inputs=[v.view for v in seen], y=[v.view for v in made], chain=chain,
-            shifted=given is not None or bool(integers.zero), zero=integers.zero or 0, **more,
-        )
-    )  # fmt: skip
+    shifted = given is not None or bool(integers.zero)
+    named: dict[str, Any] = {
+        "x": x.view, "w": weight.view, "w_zeros": own.view if own else None,
+        "x_zero": given.flat(len(given.shape)).view if given else None,
+        "inputs": [v.view for v in seen], "y": [v.view for v in made], "chain": chain,
+        "shifted": shifted, "zero": integers.zero or 0, **more,
+    }  # fmt: skip
+    if shifted and op != "integer_depthwise":
+        some = View.dense(weight.view.buffer, weight.shape[:1])
+        asked = CALLS.make(op, integers.dtype.short, **named, column_sums=some)
+        if any(v.template in INTEGERS for v, _ in variants_of(asked)):
+            named["column_sums"] = _sums_of_columns(w, weight).view
+    w.calls.append(CALLS.make(op, integers.dtype.short, **named))
+
+
+def _sums_of_columns(w: GpuProgramWriter, weight: Value) -> Value:
+    """Return the sums of the rows of ``[N, K]`` integers, which are exact in float32."""
+    y = w.temp(DType.F32, weight.shape[:1])
+    chain = w.typed(IDENTITY, [weight], [y])
+    w.call("reduce", "f32", x=[weight.view], y=y.view, kind="sum", mean=False, chain=chain)
+    return y
 
 
 def _plane(value: Value) -> Value:

@@ -11,7 +11,8 @@ constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMax
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
 constexpr int64_t kMostCounted = INT32_MAX;  // most elements or threads that a kernel can index
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
-constexpr int32_t kHalf = 10, kBrainHalf = 16;  // ONNX element types FLOAT16 and BFLOAT16
+// ONNX element types UINT8, INT8, FLOAT16 and BFLOAT16
+constexpr int32_t kByte = 2, kSignedByte = 3, kHalf = 10, kBrainHalf = 16;
 constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
 struct Size {  // a number, a symbol, or an operation on two earlier sizes
@@ -211,8 +212,9 @@ class Reader : PlanWords {
       map->before[i] = size_number(), map->after[i] = size_number();
       map->steps[i] = static_cast<uint32_t>(small(1, kMaxStep, "step of a tensor map"));
     }
-    if (!error_.set && map->type != kHalf && map->type != kBrainHalf)
-      error_.fail("A tensor map of the plan has elements that are not numbers of 16 bits.");
+    const bool bytes = map->type == kByte || map->type == kSignedByte;
+    if (!error_.set && !bytes && map->type != kHalf && map->type != kBrainHalf)
+      error_.fail("A tensor map of the plan has elements that are no numbers of 8 or 16 bits.");
   }
 
   Program& p_;

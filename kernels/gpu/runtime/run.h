@@ -126,7 +126,9 @@ inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu
   const uint32_t steps[kMaxAxes] = {1, pixels ? map.steps[0] : 1, pixels ? map.steps[1] : 1, 1, 1};
   Shape shape;
   if (!shape_of(a, sizes, at, &shape)) return false;
-  const int type = map.type == kHalf ? cu::kMapF16 : cu::kMapBF16;
+  const int type = map.type == kHalf        ? cu::kMapF16
+                   : map.type == kBrainHalf ? cu::kMapBF16
+                                            : cu::kMapU8;
   const uint32_t rank = static_cast<uint32_t>(map.rank);
   void* place = reinterpret_cast<void*>(at);
   const cu::Result result =

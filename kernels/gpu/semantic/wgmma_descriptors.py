@@ -14,7 +14,7 @@ from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, RUN, L
 __all__ = ["DEPTH", "Instruction", "MatrixOperand", "prove_read"]
 
 DEPTH = 16
-"""Depth of one ``wgmma`` on 16-bit elements."""
+"""Depth of one ``wgmma`` on 16-bit elements; it is twice as deep on bytes."""
 _GROUP = 8
 """Rows that the hardware addresses as one group."""
 _SWIZZLED = 1 << 62
@@ -35,21 +35,28 @@ class Instruction:
 
 @dataclass(frozen=True)
 class MatrixOperand:
-    """A tile of ``extent`` rows (of a) or columns (of b) by ``depth`` 16-bit elements.
+    """A tile of ``extent`` rows (of a) or columns (of b) by ``depth`` elements of ``size`` bytes.
 
-    ``by_depth`` tells whether the depth is contiguous in memory.  If not, the tile is a sequence
-    of panels of 64 rows or columns.  Raises ValueError for a tile that has no such layout.
+    ``by_depth`` tells whether the depth is contiguous in memory, as it must be for bytes.  If not,
+    the tile is a sequence of panels of 64 rows or columns.  Raises ValueError for a tile that has
+    no such layout.
     """
 
     extent: int
     depth: int
     by_depth: bool
+    size: int = 2
 
     def __post_init__(self) -> None:
-        wide = LINE // 2
-        fits = self.depth == wide if self.by_depth else self.depth % DEPTH == 0
+        wide = LINE // self.size
+        fits = self.depth == wide if self.by_depth else self.depth % DEPTH == 0 and self.size == 2
         if not fits or self.extent % (_GROUP if self.by_depth else wide):
             raise ValueError(f"no tile of {self.extent} by {self.depth} has rows of {LINE} bytes")
+
+    @property
+    def instruction_depth(self) -> int:
+        """Number of elements along the depth that one instruction multiplies."""
+        return 2 * DEPTH // self.size
 
     @property
     def layout(self) -> Layout:
@@ -57,7 +64,7 @@ class MatrixOperand:
 
     @property
     def box(self) -> tuple[int, int]:
-        """Number of rows that one tensor-map copy stores, and of 16-bit elements in each row."""
+        """Number of rows that one tensor-map copy stores, and of elements in each row."""
         return (self.extent, self.depth) if self.by_depth else (self.depth, LINE // 2)
 
     @property
@@ -94,14 +101,14 @@ class MatrixOperand:
         stride = (self.bits >> 32 & 0x3FFF) << 4
         group, within = divmod(at if self.by_depth else k, _GROUP)
         along = k if self.by_depth else at % (LINE // 2)
-        linear = start + group * stride + within * LINE + 2 * along
+        linear = start + group * stride + within * LINE + self.size * along
         linear += 0 if self.by_depth else at // (LINE // 2) * leading
         return linear ^ (linear // LINE % _GROUP) * RUN
 
     def written(self, at: int, k: int) -> int:
         """Return the offset to which tensor-map copies write row or column ``at``, depth ``k``."""
         if self.by_depth:
-            return self.layout.offset(at, 2 * k)
+            return self.layout.offset(at, self.size * k)
         panel, column = divmod(at, LINE // 2)
         return panel * self.panel + self.layout.offset(k, 2 * column)
 
@@ -111,15 +118,16 @@ def prove_read(operand: MatrixOperand, rows: int) -> None:
 
     Raises GraphError with the first element that is read from a wrong offset.
     """
+    deep = operand.instruction_depth
     for first in range(0, operand.extent, rows):
-        for step in range(operand.depth // DEPTH):
+        for step in range(operand.depth // deep):
             start = step * operand.step + (first * LINE if operand.by_depth else 0)
             if not operand.by_depth:
                 start += first // (LINE // 2) * operand.panel
             for at in range(rows):
-                for k in range(DEPTH):
+                for k in range(deep):
                     found = operand.read(start, at, k)
-                    if found != operand.written(first + at, step * DEPTH + k):
+                    if found != operand.written(first + at, step * deep + k):
                         raise GraphError(
-                            f"Element {first + at}, {step * DEPTH + k} is read at offset {found}."
+                            f"Element {first + at}, {step * deep + k} is read at offset {found}."
                         )

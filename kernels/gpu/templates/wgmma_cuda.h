@@ -126,25 +126,31 @@ template <int PENDING>
 DEV void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+//% set integers = kind in ("u8", "i8")
 //% for one in instructions
 //% set sums = one.n // 2
 //% set first = sums + (4 if one.registers else 1)
 // d = a b, or d + a b, with 64 rows of a${" in registers" if one.registers} and ${one.n} columns of b.
-DEV void multiply_group(float (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
+DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
+      //% if integers
+      "wgmma.mma_async.sync.aligned.m64n${one.n}k32.s32.${"s8" if kind == "i8" else "u8"}.s8 "
+      //% else
       "wgmma.mma_async.sync.aligned.m64n${one.n}k16.f32.${kind}.${kind} "
+      //% endif
       //% for i in range(0, sums, 8)
       "${"{" if i == 0}%${range(i, [i + 8, sums]|min)|join(", %")}${"}" if i + 8 >= sums}, "
       //% endfor
       //% if one.registers
       "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1, ${0 if one.by_depth else 1};\n}"
       //% else
-      "%${sums}, %${first}, p, 1, 1, 0, ${0 if one.by_depth else 1};\n}"
+      "%${sums}, %${first}, p${"" if integers else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
       //% endif
-      : "+f"(d[0])
+      //% set letter = '"+r"' if integers else '"+f"'
+      : ${letter}(d[0])
       //% for i in range(1, sums)
-      , "+f"(d[${i}])
+      , ${letter}(d[${i}])
       //% endfor
       : ${'"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])' if one.registers else '"l"(a)'}, "l"(b), "r"(more));
 }

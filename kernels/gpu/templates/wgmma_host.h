@@ -31,7 +31,7 @@ struct named_barrier {
   i32 came = 0;
 };
 struct group_product {
-  float* d;
+  ${"i32" if kind in ("u8", "i8") else "float"}* d;
   u64 a, b;
   u32 held[4];  // fragment of a, if in registers
   i32 more, n;
@@ -144,12 +144,12 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
     const i64 column = place[0] + w, line = place[1] + h, image = place[2];
     const bool inside = column >= 0 && column < (i64)m.dims[1] && line >= 0 && line < (i64)m.dims[2] &&
                         image >= 0 && image < (i64)m.dims[3];
-    for (i32 c = 0; c < 64; c++)
+    for (i32 c = 0; c < 128 / m.size; c++)
       if (inside && at[0] + c < (i64)m.dims[0]) {
-        const u64 from = m.address + (at[0] + c) * 2 + column * m.strides[0] + line * m.strides[1] +
-                         image * m.strides[2];
-        const i32 run = c / 8 ^ pixel % 8;
-        memcpy(one.value.data() + pixel * 128 + run * 16 + c % 8 * 2, (const void*)from, 2);
+        const u64 from = m.address + (at[0] + c) * m.size + column * m.strides[0] +
+                         line * m.strides[1] + image * m.strides[2];
+        const i32 byte = c * m.size, run = byte / 16 ^ pixel % 8;
+        memcpy(one.value.data() + pixel * 128 + run * 16 + byte % 16, (const void*)from, m.size);
       }
     for (i32 side = 0; side < 2; side++) {
       if ((place[side] += m.steps[side]) <= (i64)m.dims[1 + side] - 1 + m.upper[side]) break;
@@ -191,6 +191,15 @@ DEV void give_registers() {}
 DEV u64 descriptor(const void* p, u64 bits) {
   return bits | (u64)((const u8*)p - machine.shared) >> 4;
 }
+//% set integers = kind in ("u8", "i8")
+//% if integers
+// Reads a byte from swizzled shared memory: rows of 128 bytes in groups of eight.
+DEV u8 operand_byte(u64 bits, i32 at, i32 k) {
+  const i32 start = (i32)(bits & 0x3fff) << 4, stride = (i32)(bits >> 32 & 0x3fff) << 4;
+  const i32 linear = start + at / 8 * stride + at % 8 * 128 + k;
+  return machine.shared[linear ^ (linear / 128 % 8) * 16];
+}
+//% else
 // Reads an element from swizzled shared memory: rows of 128 bytes in groups of eight.
 DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
   const i32 start = (i32)(bits & 0x3fff) << 4, leading = (i32)(bits >> 16 & 0x3fff) << 4;
@@ -199,6 +208,7 @@ DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
                      (by_depth ? 0 : at / 64 * leading);
   return ${kind}_number(*(const u16*)(machine.shared + (linear ^ (linear / 128 % 8) * 16)));
 }
+//% endif
 DEV void open_products() {}
 DEV void add_product(const group_product& one) {
   auto& own = groups.products[machine.current];
@@ -206,7 +216,7 @@ DEV void add_product(const group_product& one) {
   own.back().push_back(one);
 }
 //% for one in instructions
-DEV void multiply_group(float (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
+DEV void multiply_group(${"i32" if integers else "float"} (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   //% if one.registers
   add_product({d, 0, b, {a[0], a[1], a[2], a[3]}, more, ${one.n}, true, ${"true" if one.by_depth else "false"}});
   //% else
@@ -215,16 +225,27 @@ DEV void multiply_group(float (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.
 }
 //% endfor
 DEV void commit_products() { groups.products[machine.current].emplace_back(); }
+//% if not integers
 // Element (row, k) of a from registers, distributed over four lanes as in an mma fragment.
 DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
   const i32 lane = thread / 4 * 4 + k % 8 / 2;
   const u32 word = groups.products[lane][group][place].held[half + k / 8 * 2];
   return ${kind}_number((u16)(k % 2 ? word >> 16 : word));
 }
+//% endif
 DEV void compute(i32 thread, size_t group, size_t place) {
   const group_product& one = groups.products[thread][group][place];
   const i32 own = thread % machine.threads;
   const i32 row = own % 32 / 4 + own / 32 % 4 * 16, col = own % 4 * 2;
+  //% if integers
+  for (i32 e = 0; e < one.n / 2; e++) {
+    i32 sum = one.more ? one.d[e] : 0;
+    for (i32 k = 0; k < 32; k++)
+      sum += (i32)(${kind})operand_byte(one.a, row + e / 2 % 2 * 8, k) *
+             (i32)(i8)operand_byte(one.b, col + e / 4 * 8 + e % 2, k);
+    one.d[e] = sum;
+  }
+  //% else
   float a[2][16];
   for (i32 k = 0; k < 16; k++)
     for (i32 h = 0; h < 2; h++)
@@ -236,6 +257,7 @@ DEV void compute(i32 thread, size_t group, size_t place) {
       sum += a[e / 2 % 2][k] * operand_number(one.b, one.by_depth, col + e / 4 * 8 + e % 2, k);
     one.d[e] = sum;
   }
+  //% endif
 }
 template <int PENDING>
 DEV void wait_products() {

@@ -40,10 +40,13 @@ def some(rng: np.random.Generator, shape: Sequence[int], dtype: DType) -> Array:
 
 
 def _zeros(
-    memory: Memory, rng: np.random.Generator, dtype: DType, zero: int | None, own: bool, n: int
+    memory: Memory, rng: np.random.Generator, dtype: DType, zero: int | None, own: bool, w: Array
 ) -> tuple[dict[str, Any], int, Array]:
     """Arguments of the zero points: ``zero`` is None if it lies in memory."""
+    n = len(w)
     named: dict[str, Any] = {"shifted": zero != 0, "zero": zero or 0}
+    if zero != 0 and not own:
+        named["column_sums"] = memory.put(w.sum(1, dtype=np.float32))
     if zero is None:
         zero = int(rng.integers(*_BYTES[dtype]))
         named["x_zero"] = memory.put(np.array([zero], NUMPY[dtype]))
@@ -76,7 +79,7 @@ def gemm(
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x, w = some(rng, (m, k), dtype), some(rng, (n, k), DType.I8)
-        zeros, at, owns = _zeros(memory, rng, dtype, zero, own, n)
+        zeros, at, owns = _zeros(memory, rng, dtype, zero, own, w)
         pad = late or -k % 16
         more, views, y = _beside(memory, rng, chain, (m, n))
         call = CALLS.make(
@@ -107,7 +110,9 @@ def conv(
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x, w = some(rng, image, dtype), some(rng, (count, taps[0] * taps[1] * c), DType.I8)
         w = w[:, : taps[0] * taps[1]].copy() if depthwise else w
-        zeros, at, owns = _zeros(memory, rng, dtype, zero, own, count)
+        zeros, at, owns = _zeros(memory, rng, dtype, zero, own, w)
+        if depthwise:
+            zeros.pop("column_sums", None)
         out = window.sizes(tuple(sides))
         more, views, y = _beside(memory, rng, chain, (n, *map(int, out), count))  # type: ignore[arg-type]
         place = memory.put(w, 0, 0, (1, 0)) if depthwise else memory.put(w, 0, -w.shape[1] % 16)
@@ -189,6 +194,25 @@ def value_range(dtype: DType, count: int, blocks: int, way: str = "") -> Maker:
     return make
 
 
+def _warpgroups(dtype: DType) -> Iterator[Case]:
+    """Depths that end within a step, few columns, pixels of a window that lie around the image."""
+    kind, needs = dtype.short, ("wgmma",)
+    wide, turns = "128x256x128x4x1", "128x128x128x6x2"
+    yield Case(f"{kind} wgmma 300 264 400", gemm(dtype, 300, 264, 400), (wide, turns), needs)
+    yield Case(f"{kind} wgmma shifted", gemm(dtype, 140, 72, 144, 100),
+               ("128x64x128x8x1", turns), needs)  # fmt: skip
+    yield Case(f"{kind} wgmma rounded", gemm(dtype, 270, 200, 640, None, chain=ROUNDED),
+               ("128x192x128x5x1", "128x96x128x7x1"), needs)  # fmt: skip
+    yield Case(f"{kind} wgmma few", gemm(dtype, 130, 24, 16), ("128x32x128x9x1",), needs)
+    image = (2, 9, 7, 160)
+    yield Case(f"{kind} wgconv 3x3", conv(dtype, image, (40, 3, 3)),
+               ("128x64x128x8x1", turns), needs)  # fmt: skip
+    yield Case(f"{kind} wgconv rounded", conv(dtype, (3, 9, 7, 64), (72, 3, 2), strides=(2, 1),
+               chain=ROUNDED), ("128x96x128x7x1",), needs)  # fmt: skip
+    yield Case(f"{kind} wgconv inside", conv(dtype, image, (40, 2, 3), None, pad=0,
+               chain=ROUNDED), ("128x32x128x9x1",), needs)  # fmt: skip
+
+
 def _cases() -> Iterator[Case]:
     for dtype in (DType.U8, DType.I8):
         kind = dtype.short
@@ -205,6 +229,7 @@ def _cases() -> Iterator[Case]:
                    strides=(2, 2), pad=2), TILES[:1])  # fmt: skip
         yield Case(f"{kind} depthwise", conv(dtype, (2, 9, 7, 21), (21, 3, 3), None, True,
                    depthwise=True, chain=ROUNDED), ("256",))  # fmt: skip
+        yield from _warpgroups(dtype)
         yield Case(f"{kind} embedding", looked_up(dtype), ("256",))
         yield Case(f"{kind} pool", pool(dtype, (2, 9, 7, 24)), ("256",))
     yield Case("i8 most", gemm(DType.I8, 3, 5, 32768, -128, True), TILES[:1])

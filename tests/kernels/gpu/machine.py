@@ -54,7 +54,8 @@ FLAGS = ("-std=c++17", "-Og", "-fPIC", "-shared", "-ffp-contract=off", "-fno-str
 class Memory:
     """Buffers by number, as bytes, each with the type of its elements.
 
-    Views start at a multiple of ``step`` elements, unless they are asked to start later.
+    Views start at a multiple of ``step`` elements and of 16 bytes, unless they are asked to start
+    later.
     """
 
     step: int = 8
@@ -77,7 +78,9 @@ class Memory:
         for axis in reversed(order or range(len(shape))):
             strides[axis] = step
             step = step * shape[axis] + (pad if step == 1 else 0)
-        size, first = np.dtype(dtype).itemsize, -(-ROOM // self.step) * self.step
+        size = np.dtype(dtype).itemsize
+        step_of = max(self.step, 16 // size)
+        first = -(-ROOM // step_of) * step_of
         count = max(step, 1) + lead + 2 * max(first, ROOM)
         kept = np.full(count * size + 16, POISON, np.uint8)
         start = -kept.ctypes.data % 16  # as a GPU's allocator has it

@@ -1,0 +1,147 @@
+"""Matmuls and convolutions of 8-bit integers by warpgroups (``wgmma``), for sm_90a.
+
+The kernels are those of :mod:`warpgroup_matmul` and :mod:`warpgroup_convolution`, with steps of
+128 bytes of the depth and exact sums in int32.  A zero point of x is corrected by the sums of w's
+columns, which are operands of the call; zero points of w are left to :mod:`integer_matmul`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracea_graph.errors import GraphError
+from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import (
+    tensor_core_matmul,
+    warpgroup_convolution,
+    warpgroup_matmul,
+)
+from tracea_graph.kernels.gpu.launch import Argument, Launch, i32, pointer
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call, View
+
+__all__ = ["launch", "name", "parameters", "refusal", "shared", "steps_of"]
+
+_TYPES = {"u8": DType.U8, "i8": DType.I8}
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return CALLS.of(call).named(call)
+
+
+def _convolves(call: Call) -> bool:
+    return call.op == "integer_conv"
+
+
+def _shifted(call: Call) -> bool:
+    return bool(call.attributes["shifted"])
+
+
+def _window_call(call: Call) -> Call:
+    """Return the float convolution of the same sizes, whose types are placeholders."""
+    named, a = _named(call), call.attributes
+    x, w = named["x"], named["w"]
+    taps, channels = tuple(a["kernel"]), x.dims[-1]
+    steps = combine("mul", channels, taps[1]), channels, 1
+    filters = View(w.buffer, (w.dims[0], *taps, channels), (w.strides[0], *steps), w.offset)
+    return CALLS.make(
+        "conv", "f16", x=x, w=filters, inputs=named["inputs"], y=named["y"], chain=call.chain,
+        **{one: a[one] for one in ("strides", "dilations", "pads")},
+    )  # fmt: skip
+
+
+def _product(call: Call) -> Call:
+    """Return the float matmul of the same sizes, whose types are placeholders."""
+    named = _named(call)
+    x, w, inputs, ys = named["x"], named["w"], named["inputs"], named["y"]
+    if _convolves(call):
+        own = tensor_core_matmul.views_by_operand(
+            warpgroup_convolution.product_of_windows(_window_call(call))
+        )
+        x, inputs, ys = own["x"], own["inputs"], own["y"]
+    return CALLS.make(
+        "gemm", "f16", layout="nk", x=x, w=w, inputs=inputs, y=ys, chain=call.chain,
+        column_sums=named["column_sums"] if _shifted(call) else None,
+    )  # fmt: skip
+
+
+def name(call: Call) -> str:
+    made = warpgroup_matmul.name(_product(call))
+    made = made.replace("wgmma_nk", "wgconv" if _convolves(call) else "wgmma", 1)
+    return made + "_shifted" * _shifted(call)
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named = _named(call)
+    if named["w_zeros"] is not None:
+        return "sums of x's rows, which zero points of w need, are not available"
+    if _shifted(call) and named["column_sums"] is None:
+        return "a zero point of x needs the sums of w's columns"
+    if named["w"].strides[-1] != 1:
+        return "tensor maps need operands that are contiguous along their last axis"
+    if not _convolves(call):
+        return warpgroup_matmul.refusal(_product(call), variant)
+    if _shifted(call) and not _inside(call):
+        return "tensor maps fill pixels around an image with 0, not with the zero point"
+    try:
+        window = _window_call(call)
+    except GraphError as error:
+        return str(error)
+    if why := warpgroup_convolution.refusal_of_image(window, LINE):
+        return why
+    return warpgroup_matmul.refusal(_product(call), variant)
+
+
+def _inside(call: Call) -> bool:
+    """Whether all pixels that a convolution reads are known to lie in the image."""
+    named, a = _named(call), call.attributes
+    for axis in (0, 1):
+        size, out = named["x"].dims[1 + axis], named["y"][0].dims[1 + axis]
+        reach = (a["kernel"][axis] - 1) * a["dilations"][axis]
+        if a["pads"][axis]:
+            return False
+        if reach == 0 and a["strides"][axis] == 1 and out == size:
+            continue
+        if not (isinstance(size, int) and isinstance(out, int)):
+            return False
+        if (out - 1) * a["strides"][axis] + reach >= size:
+            return False
+    return True
+
+
+def steps_of(call: Call) -> Extent:
+    """Return the number of steps over the depth."""
+    named = _named(call)
+    if not _convolves(call):
+        return combine("ceildiv", named["x"].dims[-1], LINE)
+    blocks = combine("ceildiv", named["x"].dims[-1], LINE)
+    return combine("mul", product(tuple(call.attributes["kernel"])), blocks)
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    made = warpgroup_matmul.parameters(_product(call), variant)
+    return {**made, "conv": _convolves(call)}
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return warpgroup_matmul.shared(_product(call), variant)
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named, zero, own = _named(call), list[Argument](), _TYPES[call.dtype]
+    if _shifted(call):
+        zero = [pointer(named["column_sums"], DType.F32), pointer(named["x_zero"], own),
+                i32(int(call.attributes["zero"]))]  # fmt: skip
+    if not _convolves(call):
+        return warpgroup_matmul.launch(_product(call), variant, symbol, zero)
+    p = variant.params
+    maps, more, steps = warpgroup_convolution.operands(
+        _window_call(call), p["m"], p["n"], (own, DType.I8)
+    )
+    depth = combine("mul", steps, LINE)
+    return warpgroup_matmul.launch_over(
+        _product(call), variant, symbol, maps, depth, more, zero
+    )  # fmt: skip
