@@ -269,7 +269,8 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
     able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_matmul.refusal(call, v)}  # fmt: skip
-    narrow = call.attributes["layout"] == "nk" and not 0 < height < _MANY_PIXELS
+    few = 0 < height < LEAST_MANY or 0 < height * batch < _MANY_PIXELS
+    narrow = call.attributes["layout"] == "nk" and not few
     side = _LEAST_FILTERS if narrow else LEAST_SIDE
     whole = product((*outer, rows))
     image = evaluate(whole, dict.fromkeys(symbols_of(whole), 1)) or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
@@ -14,12 +13,13 @@ from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, varia
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
+from tracea_graph.kernels.gpu.lowering.pixel_matmuls import multiply_pixels, repeated
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.lowering.volumes import convolve_volumes
-from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS
-from tracea_graph.kernels.program import Call, View
+from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS, MANY_SHARED
+from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
@@ -160,6 +160,8 @@ def _conv(
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
     if (packed := _packed(w, p, x, weight)) is not None:
         px, pw, window = packed
+        if not epilogue_inputs and (pair := _paired(w, px, pw, bias, y)) is not None:
+            px, pw, bias, y = pair
         _conv_call(w, "conv", px, pw, bias, chain, epilogue_inputs, y, window)
         return
     x = w.typed_as(x, dtype) if x.dtype is dtype else w.again(x, dtype, LAST)
@@ -228,6 +230,42 @@ def _packed(
     return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
+def _paired(
+    w: GpuProgramWriter, image: View, filters: View, bias: Value | None, y: Value
+) -> tuple[View, View, Value | None, Value] | None:
+    """Let two neighbouring windows of a packed image share a row of the implicit matrix.
+
+    The windows overlap, so that both take less than twice the numbers of one, which would leave
+    most of a tensor map's copy empty.  Filters are stored twice, the second time further right by
+    the distance of two windows.  Returns the image, the filters, the bias and the result; None if
+    single windows are wide enough, or few.
+    """
+    (n, height, windows, span), (*outer, apart, _) = image.dims, image.strides
+    count, taps, *_ = filters.dims
+    known = all(isinstance(size, int) for size in (windows, span, apart, count, taps))
+    if not known or (w.about(product(y.shape)) or 0) < MANY_SHARED * (w.about(count) or 1):
+        return None
+    assert isinstance(windows, int) and isinstance(span, int) and isinstance(apart, int)
+    assert isinstance(count, int) and isinstance(taps, int)
+    both = span + apart
+    if windows % 2 or both > _WHOLE or 2 * count > _WHOLE:
+        return None
+    kernel = w.temp(w.narrow, (2, count, taps, both))
+    w.chain(ZERO, [], [kernel.flat(4)])
+    steps = (product((count, taps, both)) + apart, taps * both, both, 1)  # type: ignore[operator]
+    blocks = View(kernel.view.buffer, (2, count, taps, span), steps)
+    source = View(filters.buffer, blocks.dims, (0, *filters.strides[:2], 1), filters.offset)
+    w.copy(Value(source, w.narrow), Value(blocks, w.narrow))
+    px = View(image.buffer, (n, height, windows // 2, both), (*outer, 2 * apart, 1), image.offset)
+    pw = View.dense(kernel.view.buffer, (2 * count, taps, 1, both))
+    if bias is not None:
+        bias = repeated(w, replace(bias, view=bias.view.stretched((1, count))), 2).flat(2)
+    (_, _, high, _), (s_n, s_c, s_h, s_w) = y.shape, y.view.strides
+    assert s_c == 1 and s_w == count
+    view = View(y.view.buffer, (n, 2 * count, high, windows // 2), (s_n, 1, s_h, 2 * count))
+    return px, pw, bias, replace(y, view=view)
+
+
 def _pack(
     w: GpuProgramWriter, value: Value, packed: Value, lines: int, top: int, left: int
 ) -> None:
@@ -259,42 +297,11 @@ def _conv_call(
         w.calls.append(call)
         return
     likely = next(v.template for v, when in variants_of(call) if (w.about(when) or 0) > 0)
-    if likely == WINDOWS and (each := _pixel_by_pixel(call)) is not None:
-        inputs = [Value(v, i.dtype) for v, i in zip(each[2:-1], epilogue_inputs, strict=True)]
-        first, second = (Value(v, dtype) for v in each[:2])
-        second = _deepened(w, second)
-        product_call(w, first, second, "nk", own, inputs, [Value(each[-1], dtype)], bias)
+    if likely == WINDOWS and multiply_pixels(w, call, own, epilogue_inputs, bias):
         return
     w.calls.append(
         call if variants_of(call)[0][0].template == FEW_PIXELS else add_split_k(w, call)
     )
-
-
-def _deepened(w: GpuProgramWriter, weight: Value) -> Value:
-    """Return a matrix with short rows padded with zeros: tensor maps copy full rows faster."""
-    filters, channels = weight.shape
-    if not isinstance(channels, int) or channels >= _WHOLE:
-        return weight
-    whole = w.temp(weight.dtype, (filters, _WHOLE))
-    all_numbers = View.dense(whole.view.buffer, (combine("mul", filters, _WHOLE),))
-    w.chain(ZERO, [], [Value(all_numbers, whole.dtype)])
-    w.copy(weight, whole.part(1, 0, channels))
-    return whole
-
-
-def _pixel_by_pixel(call: Call) -> list[View] | None:
-    """Return x, w, inputs and y of a 1 × 1 convolution as matrices, which kernels copy faster.
-
-    Returns None for other convolutions.
-    """
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    x, weight, (y,) = named["x"], named["w"], named["y"]
-    if weight.dims[1:3] != (1, 1) or x.dims[:3] != y.dims[:3]:
-        return None
-    try:
-        return [as_pixel_rows(v) for v in (x, weight, *named["inputs"], y)]
-    except GraphError:
-        return None
 
 
 def lower_pool(

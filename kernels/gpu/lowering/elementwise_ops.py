@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 from tracea_graph.ir import DType, Extent, combine
-from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    SCALED,
+    GpuProgramWriter,
+    ScaledImage,
+)
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.concat import ConcatParams
@@ -79,7 +84,22 @@ def lower_elementwise(
             made.append(destination(w, stored(w, dtype, operands), full, like, target))
             results.append(made[-1].moved(*reshape) if reshape else made[-1])
     w.chain(p.chain, [v.stretched(full) for v in seen], made)
+    if (p.chain.steps, p.chain.results) == (SCALED.steps, SCALED.results) and targets == [None]:
+        _note_scaled_image(w, seen, made[0])
     return results
+
+
+def _note_scaled_image(w: GpuProgramWriter, factors: Sequence[Value], made: Value) -> None:
+    """Note an image in scratch that is another one times a factor for each image and channel."""
+    for x, scale in permutations(factors):
+        if len(made.shape) != 4 or x.shape != made.shape or not channels_last(x):
+            continue
+        types = {x.dtype, scale.dtype, made.dtype}
+        if scale.shape != (*made.shape[:2], 1, 1) or types != {w.narrow}:
+            continue
+        y, own = (v.transposed((0, 2, 3, 1)).view for v in (made, x))
+        flat = View(scale.view.buffer, scale.shape[:2], scale.view.strides[:2], scale.view.offset)
+        w.scaled[y.buffer] = ScaledImage(y, own, flat)
 
 
 def lower_concat(

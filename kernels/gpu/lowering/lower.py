@@ -30,7 +30,6 @@ from tracea_graph.kernels.gpu.lowering.integers import (
 )
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
-from tracea_graph.kernels.gpu.lowering.norm_folding import drop_unread_norms
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.row_ops import (
@@ -130,7 +129,7 @@ def _written(
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
-    drop_unread_norms(w)
+    w.drop_unread()
     fold_squeeze_excite(w)
     return w
 

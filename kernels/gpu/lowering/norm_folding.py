@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracea_graph.ir import DType, product
-from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, SCALED, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
 from tracea_graph.kernels.gpu.tile_choice import most_few
 from tracea_graph.kernels.program import View
@@ -27,7 +26,6 @@ from tracea_graph.ops.weight_layouts import KN
 __all__ = [
     "FoldedMatmul",
     "by_columns",
-    "drop_unread_norms",
     "few_rows",
     "fold_norm",
     "normalised_later",
@@ -35,7 +33,6 @@ __all__ = [
 
 _BLOCK = 64
 """The depth of a matmul of few rows must be a multiple of this."""
-_SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 
 
@@ -84,14 +81,14 @@ def fold_norm(
         scaled = by_columns(w, p, weight)
     else:
         scaled = w.temp(w.narrow, whole)
-        w.chain(_SCALED, [columns, held.gamma.stretched(whole)], [scaled])
+        w.chain(SCALED, [columns, held.gamma.stretched(whole)], [scaled])
     more: dict[str, Any] = {"norm": held.norm.kind, "epsilon": held.norm.epsilon}
     if sums is not None:
         more["x_sums"] = sums
     if held.norm.kind == "layer":
         more["column_sums"] = _sums(w, [scaled], IDENTITY).view
     if held.beta is not None:
-        own = _sums(w, [columns, held.beta.stretched(whole)], _SCALED)
+        own = _sums(w, [columns, held.beta.stretched(whole)], SCALED)
         if bias is not None:
             both = w.temp(DType.F32, (p.n,))
             w.chain(_SUM, [own, bias], [both])
@@ -166,21 +163,3 @@ def _before(chain: Chain, place: int, ops: Sequence[str]) -> Chain:
         results=tuple(int(moved(r)) for r in chain.results),
         dtypes=(*chain.operand_types, *(DType.F32,) * more),
     )  # fmt: skip
-
-
-def drop_unread_norms(w: GpuProgramWriter) -> None:
-    """Drop norms that have no readers, because every reader computes the norm itself."""
-    for y, held in w.normed.items():
-        read = any(
-            view is not None and view.buffer == y and not operand.written
-            for call in w.calls for operand, view in CALLS.of(call).each(call)
-        )  # fmt: skip
-        norms = (i for i, call in enumerate(w.calls) if call.op == "norm" and held.y in call.views)
-        places = list(norms)
-        if read or len(places) != 1:
-            continue
-        del w.calls[places[0]]
-        if w.counted is not None and w.counted[0] > places[0]:
-            w.counted = w.counted[0] - 1, w.counted[1]
-        w.temps[y.index] = w.temps[y.index][0], 0
-    w.normed.clear()

@@ -9,12 +9,13 @@ from tracea_graph.ir import DType, Extent, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
-from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
-__all__ = ["ZERO", "GpuProgramWriter", "NormedRows"]
+__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage"]
 
+SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
 HALVES = (DType.F16, DType.BF16)
 
@@ -37,13 +38,26 @@ class NormedRows:
     sums: View | None = None
 
 
+@dataclass(frozen=True)
+class ScaledImage:
+    """A channels-last image ``y`` of scratch: ``x`` times one factor for each image and channel.
+
+    The views are [N, H, W, C], ``factors`` is [N, C].
+    """
+
+    y: View
+    x: View
+    factors: View
+
+
 @dataclass
 class GpuProgramWriter(ProgramWriter):
     """Builder of a program's calls.
 
     ``narrow`` is the type in which numbers are stored between calls.  ``rounds`` says whether
     float32 operands of matmuls may be rounded to tf32.  ``sizes`` are likely values of symbols.
-    ``normed`` maps the buffer of a norm's result to the norm, which matmuls can compute again.
+    ``normed`` maps the buffer of a norm's result to the norm, which matmuls can compute again;
+    ``scaled`` maps that of an image to what it was scaled from.
     """
 
     narrow: DType = DType.F32
@@ -52,6 +66,7 @@ class GpuProgramWriter(ProgramWriter):
     counts: int = 0
     counted: tuple[int, Buffer] | None = None
     normed: dict[Buffer, NormedRows] = field(default_factory=dict)
+    scaled: dict[Buffer, ScaledImage] = field(default_factory=dict)
 
     def about(self, extent: Extent) -> int | None:
         """Return the likely value of a size, or None if it is unknown."""
@@ -90,6 +105,23 @@ class GpuProgramWriter(ProgramWriter):
         whole = View(buffer, (self.counts,), (1,))
         self.calls.insert(first, CALLS.listed("elementwise", [whole], chain=chain))
         self.counted = None
+
+    def drop_unread(self) -> None:
+        """Drop norms and scaled images that nothing reads: their readers compute them."""
+        for y in (*self.normed, *self.scaled):
+            found = [
+                (i, operand.written) for i, call in enumerate(self.calls)
+                for operand, view in CALLS.of(call).each(call) if view and view.buffer == y
+            ]  # fmt: skip
+            if len(found) != 1 or not found[0][1]:
+                continue
+            at, _ = found[0]
+            del self.calls[at]
+            if self.counted is not None and self.counted[0] > at:
+                self.counted = self.counted[0] - 1, self.counted[1]
+            self.temps[y.index] = self.temps[y.index][0], 0
+        self.normed.clear()
+        self.scaled.clear()
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
         """Append a call, with operands and attributes by name."""

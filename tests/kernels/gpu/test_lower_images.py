@@ -31,14 +31,36 @@ def convolved(side: int, channels: int, filters: int) -> list[Call]:
     return lowered(net, net("Conv", net("Relu", x), net.const(normal(filters, channels, 1, 1))))
 
 
-@pytest.mark.parametrize(("channels", "deep"), [(24, 64), (96, 96)])
+@pytest.mark.parametrize(
+    ("side", "channels", "filters", "rows", "deep"),
+    [(56, 24, 144, 2, 64), (56, 96, 144, 1, 96), (56, 144, 24, 2, 288), (112, 32, 16, 4, 128),
+     (28, 24, 144, 1, 64)],
+)  # fmt: skip
 def test_a_convolution_of_single_pixels_is_a_matmul_whose_rows_are_copied_whole(
-    channels: int, deep: int
+    side: int, channels: int, filters: int, rows: int, deep: int
 ) -> None:
-    (call,) = convolved(56, channels, 144)
+    """Pixels of few channels share a row if there are many."""
+    (call,) = convolved(side, channels, filters)
     assert call.op == "gemm" and [v.dims for v in call.views if v][:2] == [
-        (32 * 56 * 56, channels), (144, deep)
+        (32 * side * side // rows, rows * channels), (rows * filters, deep)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("side", "filters", "scaled"), [(56, 48, True), (28, 240, False)])
+def test_factors_of_channels_are_in_the_weights_of_many_pixels(
+    side: int, filters: int, scaled: bool
+) -> None:
+    net = Net()
+    x = net.input("x", 32, 144, side, side)
+    first = net("Conv", net("Relu", x), net.const(normal(144, 144, 1, 1)))
+    factors = net("Sigmoid", net("GlobalAveragePool", first))
+    last = net("Conv", net("Mul", first, factors), net.const(normal(filters, 144, 1, 1)))
+    calls = calls_in(net, last)
+    *_, weight = [c.views[1] for c in calls if c.op == "gemm"]
+    (product,) = [c.views[0] for c in calls if c.op == "elementwise" and len(c.views) == 3]
+    assert weight is not None and product is not None
+    assert weight.dims == ((32, filters, 144) if scaled else (filters, 144))
+    assert product.dims[:2] == (32, filters if scaled else side * side)
 
 
 def test_a_convolution_of_one_pixel_is_a_matmul_too() -> None:
@@ -117,3 +139,14 @@ def test_means_that_are_read_elsewhere_or_have_odd_channels_are_calls(
 ) -> None:
     ops = excited(more, channels=channels)
     assert "squeeze_excite" not in ops and "pool" in ops
+
+
+@pytest.mark.parametrize(("batch", "windows"), [(1, 1), (32, 2)])
+def test_windows_of_few_channels_share_a_row_if_there_are_many(batch: int, windows: int) -> None:
+    net = Net()
+    x = net.input("x", batch, 3, 224, 224)
+    more = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
+    (call,) = lowered(net, net("Conv", net("Relu", x), net.const(normal(32, 3, 3, 3)), **more))
+    assert [v.dims for v in call.views if v][:2] == [
+        (batch, 113, 112 // windows, 16 + 16 * windows), (32 * windows, 2, 1, 16 + 16 * windows)
+    ]  # fmt: skip
