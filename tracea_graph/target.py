@@ -26,7 +26,7 @@ from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.target_names import BOTH, HOST
-from tracea_graph.toolchain import LibraryPart
+from tracea_graph.toolchain import LibraryPart, Manifest
 from tracea_graph.toolchain.platforms import PLATFORMS
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
@@ -70,6 +70,13 @@ class Backend(Tunable, Protocol):
 
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """Return the precision that kernels compute in, and a note if it was not requested."""
+        ...
+
+    def requirement(self, manifest: Manifest) -> str:
+        """Return what a machine must have to run a library of this backend, as a sentence.
+
+        "" if it needs only what ONNX Runtime needs.
+        """
         ...
 
     def unmeasured(self, levels: Sequence[str]) -> str:

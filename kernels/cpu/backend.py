@@ -50,7 +50,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryPart, ignore_progress
+from tracea_graph.toolchain import Counted, Library, LibraryPart, Manifest, ignore_progress
 from tracea_graph.toolchain.platforms import HERE
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -132,6 +132,10 @@ class CpuBackend:
             return Machine(tiles=TILES in levels, bf16=not _BF16.isdisjoint(levels))
         measured = measured_machine(environment, levels[-1])
         return replace(measured, bf16=not _BF16.isdisjoint(levels))
+
+    def requirement(self, manifest: Manifest) -> str:
+        """Return "": a machine that ONNX Runtime runs on needs nothing else."""
+        return ""
 
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why kernels for these levels are not timed on this machine; empty if they are.

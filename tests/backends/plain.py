@@ -40,7 +40,7 @@ from tracea_graph.passes import LAYOUT, PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.temporary_files import ScratchFolder
-from tracea_graph.toolchain import Counted, Library, find_compiler, ignore_progress
+from tracea_graph.toolchain import Counted, Library, Manifest, find_compiler, ignore_progress
 from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.ttg import Region, TileGraph
 
@@ -223,6 +223,9 @@ class PlainBackend:
         chains: Sequence[Chain] = (),
     ) -> None:
         return
+
+    def requirement(self, manifest: Manifest) -> str:
+        return ""
 
     def unmeasured(self, levels: Sequence[str]) -> str:
         return ""

@@ -144,6 +144,11 @@ def test_a_damaged_kernel_is_refused_with_a_reason(made: Report, tmp_path: Path)
     assert "The library is damaged: it does not hold the kernel tracea_" in told["error"]
 
 
+def test_the_report_says_which_driver_runs_the_kernels(made: Report) -> None:
+    (note,) = [note for note in made.notes if "driver" in note]
+    assert note == "the GPU kernels need an NVIDIA driver for CUDA 12.0 or newer"
+
+
 WITHOUT = {
     "no driver": ({}, "libcuda.so.1 is missing"),
     "told to use the CPU": ({"TRACEA_DEVICE": "cpu"}, "TRACEA_DEVICE"),

@@ -217,6 +217,7 @@ class Reporter:
                 *self.compression.notes,
                 *evaluator.notes,
                 *_skipped(kept),
+                *_required(kept),
                 *(kept.assembly.notes if kept else ()),
                 *(f"the result needs {p} too" for p in self.options.custom_ops_libraries),
                 *guard_notes(kept is not None, self.model),
@@ -376,6 +377,13 @@ def _unvisited(placed: Sequence[AssembledNode], model: Model) -> Iterator[str]:
 def _skipped(kept: BuiltModel | None) -> tuple[str, ...]:
     """Explain how skipping weights affects NaN and infinities that the kernels do not check."""
     return (_SKIPPED,) if kept and kept.trace.applied().get(DEAD_CHANNELS) else ()
+
+
+def _required(kept: BuiltModel | None) -> tuple[str, ...]:
+    """Say what a machine must have to run the library."""
+    if kept is None or kept.built is None:
+        return ()
+    return tuple(filter(None, [kept.assembly.backend.requirement(kept.built.manifest)]))
 
 
 _LEAST = 1 << 14
