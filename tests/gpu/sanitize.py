@@ -179,19 +179,18 @@ def _watched(job: _Job, seconds: float) -> _Verdict:
 
 def _judged(job: _Job, lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     """Return how many cases a tool's output has judged, and what it reports, by running case."""
-    current, done, found = "start", 0, dict[str, list[str]]()
+    current, done, found = "start", set[str](), dict[str, list[str]]()
     for line in lines:
         if line.startswith(_CASE):
             current = line[len(_CASE) :]
         elif line.startswith(_DONE):
-            done += 1
+            done.add(line[len(_DONE) :])
         elif line.startswith(_MARK) and not _quiet(line):
             found.setdefault(current, []).append(line[len(_MARK) :].strip())
-    judged = done - len(found.keys() & set(job.names))
     findings = [f"{name}: {' | '.join(said[:6])[:600]}" for name, said in found.items()]
-    if not findings and done < len(job.names):
+    if not findings and done < set(job.names):
         findings = [f"{current}: no verdict: {' | '.join(lines[-3:])[-600:]}"]
-    return judged, tuple(findings)
+    return len(done - found.keys()), tuple(findings)
 
 
 def _quiet(line: str) -> bool:
