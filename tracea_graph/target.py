@@ -64,6 +64,11 @@ class Backend(Tunable, Protocol):
         ...
 
     @property
+    def providers(self) -> tuple[str, ...]:
+        """Execution providers of ONNX Runtime for the same device, which results compete with."""
+        ...
+
+    @property
     def most_guarded(self) -> int:
         """Maximum number of tensors that one guard program compares."""
         ...

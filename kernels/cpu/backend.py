@@ -86,6 +86,7 @@ class CpuBackend:
     rules = RuleNames(
         LOWERING, FALLBACK, FURTHER, PRECISION_FALLBACKS, TILE_SIZES, (PACK_MATRICES,)
     )
+    providers: tuple[str, ...] = ()
     most_guarded = MOST_GUARDED
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG

@@ -64,6 +64,7 @@ class GpuBackend:
 
     targets: tuple[str, ...] = TARGETS
     rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
+    providers: tuple[str, ...] = ("CUDAExecutionProvider",)
     most_guarded = MOST_GUARDED
     caps = ()
     diagnostics: MachineDiagnostics | None = GpuDiagnostics()

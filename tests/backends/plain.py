@@ -195,6 +195,7 @@ class PlainBackend:
     name = "plain"
     targets, caps = ("plain:c",), ()
     rules = RuleNames()
+    providers: tuple[str, ...] = ()
     most_guarded = 8
     schedule_space = diagnostics = tracing = None
     catalog = KernelCatalog("plain")

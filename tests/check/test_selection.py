@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.check.tiny_models import save
 from tracea_graph.check.paired_benchmark import PairedBenchmark, differing_nodes_ratio
 from tracea_graph.check.rewrite_selection import ModelWithLibrary, RewriteGroup, select_faster
 from tracea_graph.check.timing_statistics import PairedTimes
-from tracea_graph.check.worker_process import NodeTime
+from tracea_graph.check.worker_process import NodeTime, SessionInfo
 from tracea_graph.errors import BuildError, OutOfTime, WorkerError
 from tracea_graph.reason_codes import Code
 
@@ -37,10 +37,11 @@ class FakeMachine:
         deadly: tuple[str, ...] = (),
         pause: float = 0.0,
         opening: float = 0.0,
+        installed: tuple[str, ...] = (),
     ) -> None:
         self.gains, self.noise, self.deadly, self.pause = gains, noise, deadly, pause
         self.rng = np.random.default_rng(0)
-        self.opening = opening
+        self.opening, self.installed = opening, installed
         self.compared: list[tuple[str, str, int]] = []
         self.profiled = self.started = self.stopped = 0
         self.now = 0.0
@@ -58,12 +59,15 @@ class FakeMachine:
         return ModelWithLibrary(Path(",".join(sorted(dropped)) or "full"), Path("lib.so"))
 
     def open(
-        self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
-    ) -> Any:
+        self, name: str, model: Path, library: Path | None = None, *, threads: int = 1,
+        providers: Sequence[str] = (),
+    ) -> Any:  # fmt: skip
         if model.name in self.deadly:
             raise WorkerError(f"the worker died when asked to open {model.name}")
         self.open_sessions[name] = model.name, threads
         self.now += self.opening
+        wanted = [p for p in providers if p in self.installed]
+        return SessionInfo(0.0, 0, (), (), (*wanted, "CPUExecutionProvider"))
 
     def gain(self, group: str, threads: int) -> float:
         found = self.gains[group]
@@ -309,6 +313,14 @@ def test_real_models_through_a_real_worker(tmp_path):
     ratios = {v.group.key: v.ratios[1, "N=64"].median for v in found.verdicts}
     assert ratios["a"] > 1.5 and ratios["b"] < 0.8
     assert found.total[1, "N=64"].median > 1.5
+
+
+@pytest.mark.parametrize("installed", [(), ("SomeProvider",)])
+def test_the_original_runs_in_a_provider_that_is_installed(installed: tuple[str, ...]) -> None:
+    machine = FakeMachine({"a": 0.2}, installed=installed)
+    found = run(machine, providers=("OtherProvider", "SomeProvider"))
+    said = [note for note in found.notes if "timed in" in note]
+    assert said == [f"the original was timed in ONNX Runtime's {one}" for one in installed]
 
 
 def test_a_gain_proven_at_one_thread_count_need_only_be_likely_at_the_other():

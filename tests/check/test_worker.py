@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from tests.check.tiny_models import save
@@ -44,6 +45,16 @@ def test_open_run_and_close(tmp_path):
         worker.close("m")
         with pytest.raises(RejectedByRuntime):
             worker.run("m", {"x": X})
+
+
+def test_sessions_prefer_providers_that_are_installed(tmp_path):
+    path = save(tmp_path, "m.onnx", RELU)
+    with Worker() as worker:
+        found = worker.open("m", path, providers=("NoSuchExecutionProvider",)).providers
+        assert found == ("CPUExecutionProvider",)
+        for one in ort.get_available_providers()[:-1]:  # the last one is the CPU's
+            assert worker.open("m", path, providers=(one,)).providers[0] == one
+        assert worker.run("m", {"x": X})["y"].tolist() == [[0, 4, 0, 8]]
 
 
 def test_private_bytes_see_a_large_weight(tmp_path):

@@ -62,10 +62,11 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True)
 class ModelWithLibrary:
-    """A model file and the library it needs, if any."""
+    """A model file, the library it needs, if any, and execution providers that it prefers."""
 
     model: Path
     library: Path | None
+    providers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,13 @@ class BenchmarkWorker(Protocol):
     """The part of a worker that a benchmark uses."""
 
     def open(
-        self, name: str, model: Path, library: Path | None = None, *, threads: int = 1
+        self,
+        name: str,
+        model: Path,
+        library: Path | None = None,
+        *,
+        threads: int = 1,
+        providers: Sequence[str] = (),
     ) -> SessionInfo: ...
 
     def compare(
@@ -115,7 +122,8 @@ class BenchmarkWorker(Protocol):
 class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
     """Compares models; holds a worker, inputs and thread counts to time with, and a budget.
 
-    ``now()`` returns the budget's clock in seconds.
+    ``now()`` returns the budget's clock in seconds.  ``provider`` is the execution provider in
+    which a model ran that preferred one to the CPU's, or "".
     """
 
     def __init__(
@@ -126,7 +134,7 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         budget: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget, self.feeds, self.now = budget, feeds, clock
+        self.budget, self.feeds, self.now, self.provider = budget, feeds, clock, ""
         self.keys = tuple((count, label) for count in threads for label in feeds)
         self._factory, self._threads = factory, threads
         self._end, self._reserve = clock() + budget, 0.0
@@ -237,7 +245,12 @@ class PairedBenchmark(AbstractContextManager["PairedBenchmark"]):
         for name, candidate in (("a", a), ("b", b)):
             if self._open.get(name) != (candidate, count):
                 self._open.pop(name, None)
-                worker.open(name, candidate.model, candidate.library, threads=count)
+                found = worker.open(
+                    name, candidate.model, candidate.library, threads=count,
+                    providers=candidate.providers,
+                )  # fmt: skip
+                chosen = [p for p in found.providers[:1] if p in candidate.providers]
+                self.provider = next(iter(chosen), self.provider)
                 self._open[name] = candidate, count
         return worker
 

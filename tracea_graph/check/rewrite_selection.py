@@ -145,6 +145,7 @@ def select_faster(
     clock: Callable[[], float] = time.monotonic,
     counted: Callable[[int, int], None] = lambda done, total: None,
     known: Mapping[Key, Ratio] = _UNKNOWN,
+    providers: tuple[str, ...] = (),
 ) -> GroupSelection:
     """Measure groups and keep those that pay, within ``budget`` seconds of measuring.
 
@@ -154,7 +155,8 @@ def select_faster(
     * ``separately``: if false, all groups are timed in one comparison, and all or none are kept;
     * ``clock``: returns the seconds of the budget's clock;
     * ``counted``: called with the numbers of finished and of all comparisons of groups;
-    * ``known``: ratios of the full model over the original that need not be measured again.
+    * ``known``: ratios of the full model over the original that need not be measured again;
+    * ``providers``: execution providers that the original runs in where they are installed.
 
     Raises BuildError if the full model cannot be built.
     """
@@ -163,9 +165,11 @@ def select_faster(
         return GroupSelection(frozenset(), (), {}, None, notes)
     full = build(frozenset())
     with PairedBenchmark(worker, feeds, tuple(dict.fromkeys(threads)), budget, clock) as bench:
-        return _Selector(
-            ModelWithLibrary(original, None), full, build, bench, notes, separately, counted, known
-        ).select_faster(groups)
+        first = ModelWithLibrary(original, None, providers)
+        selector = _Selector(first, full, build, bench, notes, separately, counted, known)
+        found = selector.select_faster(groups)
+        where = (f"the original was timed in ONNX Runtime's {bench.provider}",)
+        return replace(found, notes=found.notes + where * bool(bench.provider))
 
 
 @dataclass

@@ -123,7 +123,9 @@ def session_options(request: Request, profile_prefix: str = "") -> ort.SessionOp
 
 
 def create_session(request: Request, profile_prefix: str = "") -> ort.InferenceSession:
-    """Create a CPU session; ``extra`` values become outputs, ``cut`` values become inputs.
+    """Create a session; ``extra`` values become outputs, ``cut`` values become inputs.
+
+    It runs in the first of ``providers`` that is installed and loads, else on the CPU.
 
     ``jitter`` is the relative size of the noise that is added to values before they are rounded to
     integers.
@@ -138,7 +140,8 @@ def create_session(request: Request, profile_prefix: str = "") -> ort.InferenceS
             source = instrument_model(source, request["extra"], request["cut"], request["jitter"])
         else:
             source = with_extra_outputs(source, request["extra"])
-    return ort.InferenceSession(source, made, providers=["CPUExecutionProvider"])
+    wanted = [p for p in request["providers"] if p in ort.get_available_providers()]
+    return ort.InferenceSession(source, made, providers=[*wanted, "CPUExecutionProvider"])
 
 
 def wrap_session(session: ort.InferenceSession, request: Request) -> OpenSession:
@@ -232,6 +235,7 @@ class WorkerServer:
             "private_bytes": max(0, weigh() - before),
             "inputs": session_ports(session.get_inputs()),
             "outputs": session_ports(session.get_outputs()),
+            "providers": session.get_providers(),
         }
 
     def load(self, request: Request) -> None:

@@ -96,12 +96,14 @@ class SessionInfo:
     """Creation time of a session in seconds, and its inputs and outputs.
 
     ``private_bytes`` is the growth of the process's private memory if that was requested, else 0.
+    ``providers`` are the execution providers it runs in, the preferred one first.
     """
 
     seconds: float
     private_bytes: int
     inputs: tuple[SessionPort, ...]
     outputs: tuple[SessionPort, ...]
+    providers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class Worker(AbstractContextManager["Worker"]):
         cut: RandomOutputs = _NOTHING,
         jitter: float = 0.0,
         weigh: bool = False,
+        providers: Sequence[str] = (),
         limit: float | None = None,
     ) -> SessionInfo:
         """Create a session called ``name``, replacing an earlier one of that name.
@@ -216,13 +219,15 @@ class Worker(AbstractContextManager["Worker"]):
           Multinomial or Bernoulli that writes one becomes an output ``NAME.drawn_from``;
         * ``jitter``: relative size of the noise that is added to values before they are rounded to
           integers;
-        * ``weigh``: whether to measure the memory that the session adds to the process.
+        * ``weigh``: whether to measure the memory that the session adds to the process;
+        * ``providers``: execution providers to prefer to the CPU's, if they are installed.
         """
         request: dict[str, Any] = {
             "name": name, "model": str(model.resolve()), "threads": threads, "level": level,
             "library": str(library.resolve()) if library else "", "extra": list(extra),
             "cut": {name: list(spec) for name, spec in cut.items()}, "weigh": weigh,
             "jitter": jitter, "others": [str(path) for path in libraries_to_register()],
+            "providers": list(providers),
         }  # fmt: skip
         try:
             found = self._ask("open", f"open {name!r} ({model.name})", limit, **request)
@@ -236,7 +241,8 @@ class Worker(AbstractContextManager["Worker"]):
             tuple(SessionPort(n, t, tuple(d)) for n, t, d in found[k])
             for k in ("inputs", "outputs")
         )
-        return SessionInfo(found["seconds"], found["private_bytes"], inputs, outputs)
+        ran_in = tuple(found["providers"])
+        return SessionInfo(found["seconds"], found["private_bytes"], inputs, outputs, ran_in)
 
     def load(self, library: Path) -> None:
         """Load a library without a model.

@@ -76,7 +76,7 @@ class Evaluator:
     """Told how many of the groups' comparisons are made."""
     first: FirstResult | None = None
     interrupted: bool = False
-    """Whether the result is the first one, because the user did not wait for the final one."""
+    """Whether the result is the first one, for the user did not wait for the final one."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -170,6 +170,7 @@ class Evaluator:
             budget=budget,
             worker=Worker,
             separately=False,
+            providers=built.assembly.backend.providers,
         )
 
     def back_to_first(self) -> BuiltModel | None:
@@ -527,9 +528,8 @@ class Evaluator:
         """Return the part of a candidate that is measured faster; slower groups stay dropped."""
         before = self.decision.verdicts if self.decision else ()
         if separately and (choices := self._tile_sizes(candidate)):
-            with PairedBenchmark(
-                Worker, self._timed(), self.options.thread_counts, self._budget
-            ) as bench:
+            threads, budget = self.options.thread_counts, self._budget
+            with PairedBenchmark(Worker, self._timed(), threads, budget) as bench:
                 self.slower_tiles = fastest_tile_sizes(choices, self._candidate, bench)
             self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
         found = select_faster(
@@ -543,6 +543,7 @@ class Evaluator:
             separately=separately,
             counted=self.counted,
             known=known_ratios(self.first, self.dropped, self.builder.schedules),
+            providers=candidate.assembly.backend.providers,
         )
         self.warnings += found.notes
         lost = tuple(v for v in before if not v.kept)
@@ -562,8 +563,7 @@ class Evaluator:
         """Return the keys of row tiles that could be smaller, per program that has any."""
         if not self._timed():
             return []
-        found = map(self.builder.tile_sizes, candidate.assembly.groups)
-        return [keys for keys in found if keys]
+        return [k for k in map(self.builder.tile_sizes, candidate.assembly.groups) if k]
 
     def _timed(self) -> dict[str, Feed]:
         """Feeds to time that the original accepts; if it rejects all, the largest other feed."""
