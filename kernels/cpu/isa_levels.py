@@ -128,8 +128,13 @@ X86 = IsaFamily(
             base="avx512vnni", products="bf16",
         ),
         Isa(
-            "amxbf16", 16, (*_BF16_FEATURES, "amx_tile", "amx_bf16"),
-            (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+            "amxint8", 16, (*_AVX512_FEATURES, "avx512_vnni", "amx_tile", "amx_int8"),
+            (*_AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"),
+            base="avx512vnni", products="int8", replaced_by="amxbf16",
+        ),
+        Isa(
+            "amxbf16", 16, (*_BF16_FEATURES, "amx_tile", "amx_int8", "amx_bf16"),
+            (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
             base="avx512bf16", products="bf16",
         ),
     ),
@@ -181,7 +186,7 @@ _WINDOWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Features by Windows' numbers, which do not tell the parts of AVX-512 apart."""
 
 TILES = "amxbf16"
-"""The level with matrix tiles."""
+"""The level that multiplies bf16 on matrix tiles."""
 
 _NOTED = (
     "avx_vnni",

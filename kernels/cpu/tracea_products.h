@@ -29,7 +29,9 @@ typedef struct {
   const char* prefetch;        // the first cache line wanted next
   const char* look_up;         // the first page of 4096 bytes wanted after those lines
   int32_t prefetch_lines, look_up_pages;  // how many of both to ask for, spread over the k loop
-  int32_t* state;              // what the kernel set up for this task; 0 before its first tile
+  // What the kernel set up for this task; 0 before its first tile.  Where the kernel has no function
+  // for the end, a tile of no rows releases it.
+  int32_t* state;
   const float* row_scale;      // of gemm_int16: mr values, and
   const float* column_scale;   // 16 * nv values, of what is added to init
   int32_t streams;             // 1: c, in whole aligned lines, may go past the caches

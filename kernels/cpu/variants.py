@@ -105,10 +105,17 @@ def _gemm_int16(isa: str, mr: int, nv: int) -> KernelVariant:
 
 def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
     """A GEMM on 8-bit integers, four steps of k to a lane."""
-    params, tile = {"mr": mr, "nv": nv}, f"{mr}x{nv * PANEL}"
+    params, tile = {"mr": mr, "nv": nv, "amx": False}, f"{mr}x{nv * PANEL}"
     return KernelVariant(
         "gemm", isa, "gemm_int8.cpp.in", tile, params, frozenset({"int8"}), "int8"
     )
+
+
+def _gemm_int8_amx(isa: str, mr: int, nv: int) -> KernelVariant:
+    """A GEMM on 8-bit integers on 2 x 2 AMX tiles of 16 x 16; up to ``mr`` rows take vectors."""
+    same = _gemm_int8(isa, mr, nv)
+    params = {**same.params, "amx": True}
+    return replace(same, tile=f"32x{nv * PANEL}", params=params)
 
 
 def _gemm_nbits(isa: str, mr: int, nv: int, ahead: int = 0) -> KernelVariant:
@@ -384,6 +391,8 @@ VARIANTS = (
     _gemm_int8("avxvnni", 6, 1),
     _gemm_int8("avx512", 6, 2),
     _gemm_int8("avx512vnni", 8, 3),
+    _gemm_int8_amx("amxint8", 4, 4),
+    _gemm_int8_amx("amxbf16", 4, 4),
     _gemm_nbits("scalar", 3, 1),
     _gemm_nbits("avx2", 3, 1, 2048),
     _gemm_nbits("avxvnni", 3, 1, 2048),

@@ -57,6 +57,10 @@ def test_levels_follow_the_flags(flags: str, isas: tuple[str, ...], tmp_path: Pa
         (f"{AVX2} avx_vnni", ("scalar", "avx2", "avxvnni")),
         (f"{AVX512} avx_vnni", ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni")),
         (AVX512, ("scalar", "avx2", "avx512", "avx512vnni")),
+        (
+            f"{AVX512} amx_tile amx_int8",
+            ("scalar", "avx2", "avx512", "avx512vnni", "amxint8"),
+        ),
     ],
 )
 def test_levels_of_bytes_follow_the_flags(

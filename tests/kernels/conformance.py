@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
-from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
+from tracea_graph.kernels.cpu.isa_levels import host_levels, isa_of
 from tracea_graph.kernels.cpu.precompiled_header import takes_intrinsics
 from tracea_graph.ops.attention import LOWEST, ZERO_ROWS
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, find_compiler
@@ -42,7 +42,7 @@ def levels(precision: str) -> tuple[str, ...]:
     Linux grants a process matrix tiles once it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data).
     """
     found = host_levels(precision)
-    if found[-1] == TILES:
+    if any("amx_tile" in isa_of(name).features for name in found):
         assert ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
     return found
 

@@ -316,7 +316,7 @@ INLINE void store_int16(int16_t* p, vf v, int64_t n) {
 
 // A lane holds four bytes, unsigned on the left and signed on the right; c + the sum of their
 // products.  `flip` inverts bits of the left operand.
-//% if isa in ("avx512vnni", "avx512bf16", "amxbf16")
+//% if isa in ("avx512vnni", "avx512bf16", "amxint8", "amxbf16")
 typedef __m512i left_bytes;
 typedef __m512i right_bytes;
 INLINE left_bytes left_of(vi x, vi flip) { return _mm512_xor_si512((__m512i)x, (__m512i)flip); }
@@ -371,7 +371,7 @@ INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }
 template <int BITS>
 INLINE vi dot_codes(vi codes, vi x, vi c) {
   const __m512i a = (__m512i)codes, b = (__m512i)x, sum = (__m512i)c;
-  //% if isa in ("avx512vnni", "avx512bf16", "amxbf16")
+  //% if isa in ("avx512vnni", "avx512bf16", "amxint8", "amxbf16")
   return (vi)_mm512_dpbusd_epi32(sum, a, b);
   //% else
   if (BITS < 8) {  // pairs of products fit 16 bits

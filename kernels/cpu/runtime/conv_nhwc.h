@@ -142,6 +142,7 @@ inline void conv_nhwc_task(void* usr, size_t index) {
   int32_t state = 0;
   const Part part = {item, first, end, 0, gemm.columns, nullptr, nullptr, &state};
   for (int64_t i = 0; i < gemm.columns; ++i) gemm_column(gemm, part, i, 0);
+  end_tiles(gemm, state);
   release_slot(job.gemm.slots, slot);
 }
 
@@ -249,9 +250,8 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   job.x = x.data;
   job.end = x.data + (x.dims[0] - 1) * x.strides[0] + (x.dims[1] - 1) * x.strides[1] +
             (x.dims[2] - 1) * x.strides[2] + x.dims[3];
-  gemm.kernel = gemm.isa->gemm_int8;
+  multiply_bytes(gemm);
   gemm.rounds = rounds_sums(gemm);
-  gemm.mr = gemm.isa->int8_mr, gemm.nv = gemm.isa->int8_nv;
   gemm.x_row = gemm.k, gemm.x_step = 1;
   gemm.w_panel = views[1].strides[0] / 4, gemm.w_row = TRACEA_PANEL, gemm.w_column = 1;
   gemm.next_weights = run.next_weights;

@@ -88,6 +88,16 @@ inline Item item_of(const GemmJob& job, int64_t at) {
   return item;
 }
 
+// Matrix tiles take two panels of bytes; so few rows are multiplied in vectors, wider ones.
+constexpr int32_t kRowsInVectors = 4, kPanelsInTiles = 2, kRowsOfTiles = 32;
+
+// The kernel of products of bytes and its largest tile.
+inline void multiply_bytes(GemmJob& job) {
+  job.kernel = job.isa->gemm_int8;
+  job.mr = job.isa->int8_mr, job.nv = job.isa->int8_nv;
+  if (job.mr == kRowsOfTiles && job.m > kRowsInVectors) job.nv = kPanelsInTiles;
+}
+
 // Register-tile column `i` starts at this panel; tiles are of nearly equal width.
 inline int64_t first_panel(const GemmJob& job, int64_t i) {
   return ceil_div(job.n, TRACEA_PANEL) * i / job.columns;
@@ -344,6 +354,14 @@ inline void pack_block(const GemmJob& job, const Part& part, int64_t block) {
   job.isa->gemm_pack(&tile);
 }
 
+// Follows the last tile of a task: releases what the kernel has set up.
+inline void end_tiles(const GemmJob& job, int32_t state) {
+  if (job.end) return job.end();
+  if (!state) return;
+  tracea_gemm_tile none = {};
+  job.kernel(&none);
+}
+
 inline void gemm_task(void* usr, size_t index) {
   GemmJob& job = *static_cast<GemmJob*>(usr);
   int64_t task = static_cast<int64_t>(index);
@@ -369,7 +387,7 @@ inline void gemm_task(void* usr, size_t index) {
       for (int64_t i = part.first; i < part.last; ++i) gemm_column(job, part, i, block);
     }
   }
-  if (job.end) job.end();
+  end_tiles(job, state);
   if (job.streams) end_streams();
   if (scratch) release_slot(job.slots, slot);
 }

@@ -30,11 +30,13 @@ constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16";
 constexpr int kLevelCount = 5, kMatrixTiles = 5;  // no matrix tiles
 #else
 constexpr const char* kLevels[] = {"scalar",     "avx2",       "avxvnni", "avx512",
-                                   "avx512vnni", "avx512bf16", "amxbf16"};
+                                   "avx512vnni", "avx512bf16", "amxint8", "amxbf16"};
 constexpr const char* kLevelNames =
-    "scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amxbf16";
-constexpr int kLevelCount = 7, kMatrixTiles = 6;
-enum Level : int { kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmxBf16 };
+    "scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amxint8, amxbf16";
+constexpr int kLevelCount = 8, kMatrixTiles = 6;
+enum Level : int {
+  kScalar, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmxInt8, kAmxBf16
+};
 #endif
 
 inline int level_of(const char* name) {
@@ -54,7 +56,7 @@ inline uint32_t host_levels() {
   constexpr uint32_t kFma = 1u << 12, kOsXsave = 1u << 27, kAvx = 1u << 28, kAvx2Bit = 1u << 5;
   constexpr uint32_t kAvx512Bits = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // f, dq, bw, vl
   constexpr uint32_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
-  constexpr uint32_t kAmxBf16Bits = 1u << 22 | 1u << 24;  // amx_bf16, amx_tile
+  constexpr uint32_t kAmxInt8Bits = 1u << 24 | 1u << 25, kAmxBf16Bit = 1u << 22;
   uint32_t levels = 1;
   if (!all_set(c, kFma | kOsXsave | kAvx) || !all_set(features, kAvx2Bit)) return levels;
   uint32_t state, high, more = 0;
@@ -67,9 +69,11 @@ inline uint32_t host_levels() {
   levels |= 1u << kAvx512;
   if (!all_set(c7, 1u << 11)) return levels;  // avx512_vnni
   levels |= 1u << kAvx512Vnni;
-  if (!all_set(more, 1u << 5)) return levels;  // avx512_bf16
-  levels |= 1u << kAvx512Bf16;
-  if (all_set(d7, kAmxBf16Bits) && all_set(state, kTileState)) levels |= 1u << kAmxBf16;
+  const bool bf16 = all_set(more, 1u << 5);  // avx512_bf16
+  if (bf16) levels |= 1u << kAvx512Bf16;
+  if (!all_set(d7, kAmxInt8Bits) || !all_set(state, kTileState)) return levels;
+  levels |= 1u << kAmxInt8;
+  if (bf16 && all_set(d7, kAmxBf16Bit)) levels |= 1u << kAmxBf16;
   return levels;
 }
 #elif defined(__aarch64__)
