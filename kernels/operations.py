@@ -116,7 +116,10 @@ _ALL = (
         "depthwise", (*_IMAGE, "kernel"), (1, 96, 56, 56, 3), _channelwise,
         ("depthwise", "integer_depthwise"), "channels",
     ),
-    KernelOperation("attention", _HEADS, _BERT, _attention, ("attention", "attention_rows")),
+    KernelOperation(
+        "attention", _HEADS, _BERT, _attention,
+        ("attention", "attention_rows", "attention_cached"),
+    ),
     KernelOperation(
         "windowed_attention", (*_HEADS, "window"), (1, 12, 1024, 1024, 64, 128), _attention,
         ("attention_rows", "attention"), "window",

@@ -1,11 +1,14 @@
-"""Decoders with 4-bit weights, as onnxruntime-genai writes them: build one, and time it.
+"""Decoders as onnxruntime-genai writes them: build one, and time it.
 
-    python -m models.decoder llama-3.2-1b OUT.onnx [--block 32|128] [--level 0|4] [--bits 4|8]
+    python -m models.decoder llama-3.2-1b OUT.onnx [--block 32|128] [--level 0|4] [--bits 4|8|16]
+        [--half]
     python -m models.decoder --time MODEL.onnx RESULT.onnx [--past 512] [--prompt 128]
 
 The shapes are those of the named models, the weights random numbers of realistic size: codes with
 a scale for each block, ``MatMulNBits`` for every product, ``GroupQueryAttention`` with caches,
 norms and sums fused.  The embedding table is the output head's codes (``GatherBlockQuantized``).
+With 16 bits, weights are matrices of fp16 and products ``MatMul``.  ``--half`` makes all
+numbers fp16, as in models for GPUs.
 Timing runs both models alternately and prints processor time, which other load hardly changes.
 """
 
@@ -28,6 +31,8 @@ __all__ = ["DECODERS", "Shape", "build"]
 _MICROSOFT = "com.microsoft"
 _EPSILON = 1e-5
 _ROTARY_BASE = 500000.0
+_PLAIN = 16
+"""Bits of weights that are not quantized."""
 _SPREAD = 4.61
 """Standard deviation of uniformly drawn 4-bit codes."""
 
@@ -59,8 +64,12 @@ DECODERS = {
 class _Builder:
     """Collects the nodes and weights of one decoder."""
 
-    def __init__(self, shape: Shape, block: int, level: int, bits: int) -> None:
+    def __init__(
+        self, shape: Shape, block: int, level: int, bits: int, half: bool, hollow: bool
+    ) -> None:
         self.shape, self.block, self.level, self.bits = shape, block, level, bits
+        self.hollow = hollow
+        self.type: type[np.floating[Any]] = np.float16 if half else np.float32
         self.rng = np.random.default_rng(20261126)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -79,23 +88,43 @@ class _Builder:
 
     def gain(self, name: str, size: int) -> str:
         drawn = 1 + self.rng.standard_normal(size) / 10
-        return self.weight(name, drawn.astype(np.float32))
+        return self.weight(name, drawn.astype(self.type))
+
+    def numbers(self, name: str, shape: tuple[int, int], size: float) -> str:
+        """A matrix stored in fp16, converted where other numbers are float32."""
+        drawn = np.zeros(shape, np.float16)
+        if not self.hollow:
+            drawn[:] = self.rng.standard_normal(shape, np.float32) * np.float32(size)
+        stored = self.weight(name, drawn)
+        if self.type is np.float16:
+            return stored
+        return self.node("Cast", [stored], f"{name}.wide", to=TensorProto.FLOAT)
 
     def codes(self, name: str, k: int, n: int) -> list[str]:
-        """Codes and scales of a matrix ``[K, N]`` whose products keep the size of their rows."""
+        """Codes and scales of a matrix ``[K, N]`` whose products keep the size of their rows.
+
+        With 16 bits, numbers: ``[K, N]``.
+        """
+        if self.bits == _PLAIN:
+            return [self.numbers(f"{name}.weight", (k, n), k**-0.5)]
         blocks, spread = -(-k // self.block), _SPREAD * 2.0 ** (self.bits - 4) * k**0.5
         stored = n, blocks, self.block * self.bits // 8
-        codes = self.rng.integers(0, 256, stored, np.uint8)
+        if self.hollow:
+            codes = np.zeros(stored, np.uint8)
+        else:
+            codes = self.rng.integers(0, 256, stored, np.uint8)
         scales = self.rng.uniform(0.7, 1.3, (n, blocks)).astype(np.float32)
         return [
             self.weight(f"{name}.weight_Q{self.bits}", codes),
-            self.weight(f"{name}.weight_scales", scales / np.float32(spread)),
+            self.weight(f"{name}.weight_scales", (scales / np.float32(spread)).astype(self.type)),
         ]
 
     def product(self, x: str, name: str, k: int, n: int, stored: list[str] | None = None) -> str:
         attrs = {"K": k, "N": n, "bits": self.bits, "block_size": self.block}
         attrs |= {"accuracy_level": self.level} if self.level else {}
         stored = stored or self.codes(name, k, n)
+        if self.bits == _PLAIN:
+            return self.node("MatMul", [x, *stored], f"{name}.out")
         return self.node("MatMulNBits", [x, *stored], f"{name}.out", domain=_MICROSOFT, **attrs)
 
     def lengths(self) -> None:
@@ -103,8 +132,8 @@ class _Builder:
         size = self.shape.head
         places = np.arange(self.shape.longest)[:, None]
         angles = places * _ROTARY_BASE ** (-np.arange(size // 2) * 2 / size)
-        self.weight("cos_cache", np.cos(angles).astype(np.float32))
-        self.weight("sin_cache", np.sin(angles).astype(np.float32))
+        self.weight("cos_cache", np.cos(angles).astype(self.type))
+        self.weight("sin_cache", np.sin(angles).astype(self.type))
         self.weight("one", np.array([1]))
         self.weight("second", np.array(1))
         self.node("ReduceSum", ["attention_mask", "one"], "counted", keepdims=0)
@@ -157,19 +186,27 @@ class _Builder:
         inner = self.node("Mul", [act, up], f"{at}.inner")
         return self.product(inner, f"{at}.down_proj", s.inner, s.width)
 
-    def model(self) -> onnx.ModelProto:
+    def embedded(self, head: list[str]) -> str:
+        """Rows of the output head's matrix, scaled; of 16 bits, of a table of their own."""
         s = self.shape
-        self.lengths()
-        head = self.codes("lm_head", s.width, s.words)
-        table = self.weight("lm_head.bytes_of_row", np.array([s.words, -1]))
-        flat = self.node("Reshape", [head[0], table], "embed_tokens.codes")
+        if self.bits == _PLAIN:
+            table = self.numbers("embed_tokens.weight", (s.words, s.width), 1)
+            return self.node("Gather", [table, "input_ids"], "embed_tokens.out", axis=0)
+        sizes = self.weight("lm_head.bytes_of_row", np.array([s.words, -1]))
+        flat = self.node("Reshape", [head[0], sizes], "embed_tokens.codes")
         x = self.node(
             "GatherBlockQuantized", [flat, "input_ids", head[1]], "embed_tokens.rows",
             domain=_MICROSOFT, bits=self.bits, block_size=self.block, gather_axis=0,
             quantize_axis=1,
         )  # fmt: skip
-        scale = self.weight("embed_tokens.scale", np.asarray(s.width**0.5, np.float32))
-        x = self.node("Mul", [x, scale], "embed_tokens.out")
+        scale = self.weight("embed_tokens.scale", np.asarray(s.width**0.5, self.type))
+        return self.node("Mul", [x, scale], "embed_tokens.out")
+
+    def model(self) -> onnx.ModelProto:
+        s = self.shape
+        self.lengths()
+        head = self.codes("lm_head", s.width, s.words)
+        x = self.embedded(head)
         y = self.node("SimplifiedLayerNormalization", [x, self.gain("first.gain", s.width)],
                       "first", axis=-1, epsilon=_EPSILON, stash_type=1)  # fmt: skip
         for i in range(s.layers):
@@ -182,7 +219,9 @@ class _Builder:
     def _finished(self) -> onnx.ModelProto:
         s = self.shape
 
-        def info(name: str, *dims: Any, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(self.type))
+
+        def info(name: str, *dims: Any, kind: int = number) -> onnx.ValueInfoProto:
             return helper.make_tensor_value_info(name, kind, dims)
 
         caches = [f"{i}.{c}" for i in range(s.layers) for c in ("key", "value")]
@@ -201,9 +240,16 @@ class _Builder:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def build(name: str, block: int = 32, level: int = 4, bits: int = 4) -> onnx.ModelProto:
-    """Return the decoder of one of :data:`DECODERS`; raises KeyError for any other name."""
-    return _Builder(DECODERS[name], block, level, bits).model()
+def build(
+    name: str, block: int = 32, level: int = 4, bits: int = 4, half: bool = False,
+    hollow: bool = False,
+) -> onnx.ModelProto:  # fmt: skip
+    """Return the decoder of one of :data:`DECODERS`; raises KeyError for any other name.
+
+    The matrices of a ``hollow`` decoder are zero.
+    """
+    shape = DECODERS[name]
+    return _Builder(shape, block, level, bits, half, hollow).model()
 
 
 # ---- timing ----------------------------------------------------------------------------------
@@ -227,7 +273,8 @@ def _feeds(session: onnxruntime.InferenceSession, rows: int, past: int) -> dict[
     }
     for value in session.get_inputs()[2:]:
         _, heads, _, size = value.shape
-        feeds[value.name] = rng.standard_normal((1, heads, past, size)).astype(np.float32)
+        kind = np.float16 if value.type == "tensor(float16)" else np.float32
+        feeds[value.name] = rng.standard_normal((1, heads, past, size)).astype(kind)
     return feeds
 
 
@@ -274,7 +321,8 @@ def main() -> None:
     parser.add_argument("second", help="the file to write; with --time the result")
     parser.add_argument("--block", type=int, default=32, help="codes with one scale")
     parser.add_argument("--level", type=int, default=4, help="accuracy level")
-    parser.add_argument("--bits", type=int, default=4, help="bits of a code")
+    parser.add_argument("--bits", type=int, default=4, help="bits of a code; 16: plain numbers")
+    parser.add_argument("--half", action="store_true", help="all numbers in fp16")
     parser.add_argument("--time", action="store_true", help="time two files")
     parser.add_argument("--past", type=int, default=512, help="rows held by the caches")
     parser.add_argument("--prompt", type=int, default=128, help="rows of a prompt; 0: none")
@@ -282,7 +330,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
     if not args.time:
-        model = build(args.first, args.block, args.level, args.bits)
+        model = build(args.first, args.block, args.level, args.bits, args.half)
         target = Path(args.second)
         target.with_suffix(".data").unlink(missing_ok=True)  # onnx writes no file twice
         onnx.save(model, target, save_as_external_data=True, location=f"{target.stem}.data")

@@ -79,6 +79,7 @@ _FEATURES: Mapping[str, frozenset[int]] = MappingProxyType(
         "bf16": frozenset({80, 86, 89, 90, 100, 120}),  # and tf32 in matrix instructions
         "dependents": frozenset({90, 100, 120}),  # griddepcontrol
         "tensor_maps": frozenset({90, 100, 120}),  # cp.async.bulk.tensor
+        "clusters": frozenset({90, 100, 120}),  # and st.async
         "wgmma": frozenset({90}),
     }
 )

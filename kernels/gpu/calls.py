@@ -243,6 +243,31 @@ def _attention_rows(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _attention_cached(dtype: str) -> CallSchema:
+    """Schema of causal attention over caches that get ``new`` rows, at each item's position.
+
+    ``cos`` and ``sin`` rotate the halves of q and of new keys.  Rows behind an item's last one are
+    set to 0, unless the caches are written in place.  ``queries`` is the number of queries of a
+    block.
+    """
+    halves = [_op(name, "B S Dr", dtype, optional=True) for name in ("cos", "sin")]
+    return CallSchema(
+        "attention_cached",
+        (
+            _op("q", "B H S D", dtype),
+            *(_op(name, "B Hkv S D", dtype) for name in ("new_k", "new_v")),
+            *(_op(name, "B Hkv T D", *DTYPES) for name in ("past_k", "past_v")),
+            *halves, _op("positions", "B", "i64"),
+            *(_out(name, "B Hkv P D", *DTYPES) for name in "kv"), _out("y", "B H S D", dtype),
+        ),
+        (
+            choice("cache_type", DTYPES), choice("zero_rows", ("none", "lowest")),
+            number("queries", 1, 4), *map(real, ("scale", "softcap")),
+        ),
+        dtype,
+    )  # fmt: skip
+
+
 def _embedding(dtype: str) -> CallSchema:
     """Schema of a sum of embedding rows: one row of each table, selected by 2-D indices."""
     return CallSchema(
@@ -498,6 +523,7 @@ CALLS = Calls(
         *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
+        *map(_attention_cached, DTYPES),
         *map(_embedding, (*DTYPES, *BYTES)),
         *map(_take, DTYPES),
         *map(_arg, DTYPES),

@@ -60,6 +60,7 @@ HIP = Dialect(
             "conv_few",
             "conv_wgmma",
             "attention",
+            "attention_cached",
             "attention_few",
             "attention_split",
             "attention_wgmma",

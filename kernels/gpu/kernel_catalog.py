@@ -114,7 +114,7 @@ class GpuCatalog(KernelCatalog):
 
     def problem(self, schema: CallSchema, sizes: Sizes) -> tuple[int, ...]:
         """Return batch, m, n and k; for attention, k is twice the larger head size."""
-        if schema.op in ("attention", "attention_rows"):
+        if schema.op in ("attention", "attention_rows", "attention_cached"):
             batch, heads, queries, depth = sizes.of("q")
             return batch * heads, queries, sizes.of("k")[2], 2 * max(depth, sizes.of("v")[3])
         return super().problem(schema, sizes)

@@ -90,6 +90,8 @@ one for each SM.
 """
 _STEEP = 5
 """Number of cheap steps that take as long as a GELU."""
+_CLUSTERS = ("attention_cached", "squeeze_excite")
+"""Ops with a kernel whose blocks form clusters, and one without."""
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
 _LARGE_SIDE = 128
@@ -137,7 +139,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
-    found += [(_of_cluster(call), 1)] if call.op == "squeeze_excite" else []
+    found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 

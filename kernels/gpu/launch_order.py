@@ -22,6 +22,7 @@ _NEEDS = MappingProxyType({
     "resize": "an interpolation reads pixels of several tiles",
     "attention": "a query reads all keys",
     "attention_rows": "a query reads all keys",
+    "attention_cached": "a query reads all keys",
     "norm": "a norm reads whole rows",
     "softmax": "a softmax reads whole rows",
     "reduce": "a sum reads whole rows",

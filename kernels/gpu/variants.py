@@ -292,6 +292,19 @@ VARIANTS = (
     *(_attend(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
     *(
+        Variant(
+            "attention_cached",
+            d,
+            "attention_cached.cu.in",
+            f"256x{cluster}",
+            256,
+            {"cluster": cluster},
+            ("clusters",) * (cluster > 1),
+        )
+        for d in ("f32", "f16", "bf16")
+        for cluster in (1, 8)
+    ),
+    *(
         Variant(op, d, f"{op}.cu.in", str(threads), threads)
         for op, threads in (
             ("attention_rows", 128),

@@ -49,6 +49,7 @@ from tracea_graph.policy import CostModel
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "SKIPPED",
     "Placed",
     "Run",
     "buffer_bytes",
@@ -62,7 +63,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_SKIPPED = (DEAD_CHANNELS, LOW_RANK_EXACT, "column-block-gemm")
+SKIPPED = (DEAD_CHANNELS, LOW_RANK_EXACT, "column-block-gemm")
 """Rules that read the zeros of hollow weights."""
 _REFUSALS = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
              WINDOWS: warpgroup_convolution.refusal,
@@ -119,10 +120,14 @@ class Placed:
 
 
 def programs(
-    model: Model, precision: str, batch: int = 1, skip: tuple[str, ...] = ()
-) -> tuple[list[Placed], TileGraph, Options]:
-    """Plan a model at the sizes it is timed at, without the rules to ``skip``."""
-    shapes = ({"batch": batch},) if batch > 1 else ()
+    model: Model, precision: str, batch: int = 1, skip: tuple[str, ...] = (),
+    shape: dict[str, int] | None = None,
+) -> tuple[list[Placed], TileGraph, Options]:  # fmt: skip
+    """Plan a model at the sizes it is timed at, without the rules to ``skip``.
+
+    ``shape`` gives the values of symbols instead of ``batch``.
+    """
+    shapes = (shape or {"batch": batch},) if shape or batch > 1 else ()
     sizes = choose_bindings(model.graph, shapes, model.inputs)[0][0].symbols
     options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0,
                       shapes=shapes, skip=skip)  # fmt: skip
@@ -145,7 +150,7 @@ def launches(
     path = make(name, folder, hollow=True)
     model = load(path)
     # Masks are read from the file; its weights are nearly all zero, and are not judged by that.
-    placed, graph, _ = programs(model, precision, batch, skip=_SKIPPED)
+    placed, graph, _ = programs(model, precision, batch, skip=SKIPPED)
     path.unlink()
     found = [run for one in placed for run in runs(one) if not run.once and run.blocks]
     left = [n.op for r in graph.regions() if not r.fused for n in r.nodes]

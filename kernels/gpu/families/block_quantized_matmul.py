@@ -35,10 +35,12 @@ __all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared"]
 FEW = "gemm_nbits_few.cu.in"
 _COLUMNS, _LANES = 16, 4
 _ATOM = ATOMS["m16n8k16.f16"]
-_HELD, _MOST_AHEAD, _CROWDED = MappingProxyType({8: 24, 16: 8}), 4, 20
-"""Registers for what a lane asks for ahead, by rows of a block; most windows ahead; and registers
-for one window with which a second block does not fit an SM.  Float32 rows take more registers.
+_CHUNK, _STAGES, _RING = 128, 2, 60 << 10
+"""Bytes of a column's codes that a warp copies at a time, chunks that it asks for ahead, and most
+bytes of these of all warps: four blocks fit an SM.
 """
+_BLOCKS = MappingProxyType({8: 3, 16: 2})
+"""Blocks of which an SM's registers hold the threads, by rows; one less with float32 rows."""
 _BASE = MappingProxyType({"f16": "1024.0f"})
 """Number whose last bits are a code, by type; float32 has 2^23."""
 
@@ -138,16 +140,28 @@ def _codes(call: Call, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _held(call: Call, variant: Variant, codes: dict[str, Any]) -> dict[str, int]:
-    """Return for how many windows a warp asks before it multiplies the first one, and how many
-    blocks an SM runs at a time.
-    """
-    each = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])) + codes["divided"])
-    rows, wide = variant.params["rows"], TYPES[call.dtype] is DType.F32
-    held = _HELD[rows] * (2 if wide else 3) // 3
-    crowded = each > _CROWDED or (wide and rows > min(_HELD))
-    ahead = min(max(held // each, 1), _MOST_AHEAD)
-    return {"ahead": int(ahead), "blocks": 1 if crowded else 2}
+def _ring(call: Call, variant: Variant) -> dict[str, int]:
+    """Return the ring of chunks of a warp: windows of a chunk, pitches, and bytes of a stage."""
+    codes = _codes(call, WINDOW)
+    chunk = _CHUNK // (codes["bits"] * WINDOW // 8)
+    pitch_codes, pitch_scales = _CHUNK + 8 * codes["bits"], (chunk + 1) * codes["sums"]
+    numbers = 1 + bool(codes["zeros"])
+    stage = _COLUMNS * (pitch_codes + 4 * pitch_scales * numbers)
+    of_block = stage * variant.threads // WARP
+    return {
+        "chunk": chunk, "pitch_codes": pitch_codes, "pitch_scales": pitch_scales,
+        "stage_bytes": stage, "stages": max(1, min(_STAGES, _RING // of_block)),
+        "blocks": _BLOCKS[variant.params["rows"]] - (TYPES[call.dtype] is DType.F32),
+    }  # fmt: skip
+
+
+@cache
+def _proved_reads(bits: int, sums: int, pitch_codes: int, pitch_scales: int) -> None:
+    """Prove reads of codes and scales free of bank conflicts; raises BankConflict otherwise."""
+    size, lanes = 2 * bits, [(lane // _LANES, lane % _LANES) for lane in range(WARP)]
+    codes = tuple(own * pitch_codes + of * size for own, of in lanes)
+    scales = tuple(4 * own * pitch_scales for own, _ in lanes)
+    prove_free([Access("codes", size, codes), Access("scales", 4 * sums, scales)])
 
 
 def name(call: Call) -> str:
@@ -161,10 +175,12 @@ def name(call: Call) -> str:
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     if variant.template == FEW:
         sums, codes = _sums(call, variant), _codes(call, WINDOW)
+        ring = _ring(call, variant)
+        _proved_reads(codes["bits"], codes["sums"], ring["pitch_codes"], ring["pitch_scales"])
         return {
             **tensor_core_matmul.epilogue(_product(call)),
             **codes,
-            **_held(call, variant, codes),
+            **ring,
             "size": int(TYPES[call.dtype].size),
             "kind": "tf32" if TYPES[call.dtype] is DType.F32 else call.dtype,
             "split": call.dtype == "tf32x3",
@@ -183,7 +199,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 def shared(call: Call, variant: Variant) -> int:
     if variant.template == FEW:
-        return _sums(call, variant).bytes
+        ring = _ring(call, variant)
+        held = ring["stages"] * ring["stage_bytes"] * variant.threads // WARP
+        return max(_sums(call, variant).bytes, held)
     return tensor_core_matmul.shared(_product(call), variant)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,10 @@ from tracea_graph.kernels.gpu.lowering.attention import lower_attention
 from tracea_graph.kernels.gpu.lowering.block_quantized import (
     lower_quantize_rows,
     lower_quantized_embedding,
+)
+from tracea_graph.kernels.gpu.lowering.cached_attention import (
+    cached_attentions,
+    lower_cached_attention,
 )
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
@@ -142,6 +147,11 @@ def _narrow(step: RegionStep, operands: Sequence[Value]) -> DType:
     )
     if moves and operands[0].dtype in HALVES:
         return operands[0].dtype
+    return _type_of(step)
+
+
+def _type_of(step: RegionStep) -> DType:
+    """Return the type to which the results of a step may be rounded."""
     return next((t for t in DType if t.short == step.narrow), DType.F32)
 
 
@@ -162,22 +172,38 @@ def _lower_region(
 ) -> list[Value]:
     """Write the steps in order; results of the program are written to their outputs directly."""
     wanted = dict(zip(p.results, targets, strict=True))
-    values = list(operands)
+    values = dict(enumerate(operands))
+    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
+    joined = cached_attentions(p)
+    later = {number for one in joined.values() for number in one.earlier}
     for number, step in enumerate(p.steps):
-        first = len(w.calls)
-        reads = [values[i] for i in step.operands]
-        asked = [wanted.get(len(values) + i) for i in range(step.results)]
-        count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
-        asked += [None] * (count - step.results)
-        w.narrow, w.rounds = _narrow(step, reads), step.narrow == TF32
-        made = lower_op(w, step.params, reads, asked)
-        for value, target in zip(made[: step.results], asked, strict=False):
-            if target is not None and value.view != target.view:
-                w.copy(value, target)
-                value = target if target.dtype is value.dtype else value
-            values.append(value)
+        if number in later:
+            continue
+        first, group = len(w.calls), joined.get(number)
+        w.narrow = _type_of(step)
+        if not (group and lower_cached_attention(w, group, values, wanted)):
+            for each in (*(group.earlier if group else ()), number):
+                _lower_step(w, p.steps[each], starts[each], values, wanted)
         w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
     return [wanted[i] or values[i] for i in p.results]
+
+
+def _lower_step(
+    w: GpuProgramWriter, step: RegionStep, at: int, values: dict[int, Value],
+    wanted: Mapping[int, Value | None],
+) -> None:  # fmt: skip
+    """Write a step and add its results to ``values``, under numbers from ``at`` on."""
+    reads = [values[i] for i in step.operands]
+    asked = [wanted.get(at + i) for i in range(step.results)]
+    count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
+    asked += [None] * (count - step.results)
+    w.narrow, w.rounds = _narrow(step, reads), step.narrow == TF32
+    made = lower_op(w, step.params, reads, asked)
+    for i, (value, target) in enumerate(zip(made[: step.results], asked, strict=False)):
+        if target is not None and value.view != target.view:
+            w.copy(value, target)
+            value = target if target.dtype is value.dtype else value
+        values[at + i] = value
 
 
 def lower_guard(specs: Sequence[TensorSpec]) -> Program:

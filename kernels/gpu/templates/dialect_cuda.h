@@ -164,6 +164,13 @@ DEV void copy_async(void* to, const void* from, i32 bytes) {
   *(words4*)to = v;
 #endif
 }
+DEV void copy_word_async(void* to, const void* from) {  // 4 bytes
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+  *(u32*)to = *(const u32*)from;
+#endif
+}
 DEV void commit_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

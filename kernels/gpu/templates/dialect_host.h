@@ -63,6 +63,7 @@ enum { WARP_LANES = 32, STACK = 1 << 16, GUARD = 4096, MOST_BLOCKS = 8 };
 
 struct async_copy {
   u8 *to, value[16];
+  i32 size;
 };
 
 struct fiber {
@@ -348,12 +349,18 @@ DEV float tanh_fast(float v) { return tanhf(v); }
 // ---- copies to shared memory
 
 DEV void copy_async(void* to, const void* from, i32 bytes) {
-  async_copy one = {(u8*)to, {}};
+  async_copy one = {(u8*)to, {}, 16};
   if ((uintptr_t)to % 16 || (bytes && (uintptr_t)from % 16))
     machine.fail("copies 16 bytes from or to an address that is no multiple of it",
                  machine.current);
   memcpy(one.value, from, bytes);
   memset(to, 0xff, 16);
+  machine.self().open.push_back(one);
+}
+DEV void copy_word_async(void* to, const void* from) {
+  async_copy one = {(u8*)to, {}, 4};
+  memcpy(one.value, from, 4);
+  memset(to, 0xff, 4);
   machine.self().open.push_back(one);
 }
 DEV void commit_copies() {
@@ -364,7 +371,7 @@ template <int PENDING>
 DEV void wait_copies() {
   auto& groups = machine.self().groups;
   while ((i32)groups.size() > PENDING) {
-    for (const async_copy& one : groups.front()) memcpy(one.to, one.value, 16);
+    for (const async_copy& one : groups.front()) memcpy(one.to, one.value, one.size);
     groups.erase(groups.begin());
   }
 }

@@ -1,0 +1,216 @@
+"""Lower attention to a cache together with the rows that it appends and their rotation.
+
+    rotate q, rotate new keys, append keys, append values, attend   ->   one call
+
+The steps of a program that ``passes/attention/group_query.py`` makes of GroupQueryAttention are
+found by their parameters.  Steps whose results others read, too, stay calls of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.families.cached_attention import HEADS, TOGETHER
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.program_writer import Value
+from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.concat import ConcatParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.index_map import IndexMap, ViewMove
+from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
+
+__all__ = ["CachedAttention", "cached_attentions", "lower_cached_attention"]
+
+_FLOATS = (DType.F32, DType.F16, DType.BF16)
+_HEADS_FIRST = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A value ``[B, S, columns]`` and the map from it to heads, ``[B, S, H, D]``."""
+
+    value: int
+    heads: IndexMap
+
+
+@dataclass(frozen=True)
+class CachedAttention:
+    """An attention over caches, and the ``earlier`` steps that are computed together with it.
+
+    ``q``, ``keys`` and ``values`` are rows before their rotation by ``tables``, the numbers of two
+    values, if there are any.  ``pasts`` and ``caches`` are numbers of values, too.
+    """
+
+    earlier: tuple[int, ...]
+    params: AttentionParams
+    q: _Rows
+    keys: _Rows
+    values: _Rows
+    tables: tuple[int, int] | None
+    pasts: tuple[int, int]
+    positions: int
+    caches: tuple[int, int]
+    slots: int
+    result: int
+
+
+def cached_attentions(p: RegionParams) -> dict[int, CachedAttention]:
+    """Return the attentions over caches of a program, by the numbers of their steps."""
+    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
+    made = {start: number for number, start in enumerate(starts[:-1])}
+    readers = Counter(i for step in p.steps for i in step.operands)
+    found = dict[int, CachedAttention]()
+    for number, step in enumerate(p.steps):
+        if isinstance(step.params, AttentionParams) and _suits(step.params):
+            group = _group(p, step, starts[number], made, readers)
+            if group is not None:
+                found[number] = group
+    return found
+
+
+def _suits(p: AttentionParams) -> bool:
+    """Whether the kernel supports an attention."""
+    plain = p.mask == "none" and not p.window and not p.global_keys and p.tiles is None
+    plain = plain and p.causal == "placed" and p.zero_rows in ("none", "lowest")
+    heads = p.head == p.head_v and p.head in HEADS and not any(p.offsets[1:])
+    return plain and heads and p.layouts == ("rows", "heads", "heads", "rows")
+
+
+def _group(
+    p: RegionParams, step: RegionStep, result: int, made: Mapping[int, int],
+    readers: Counter[int],
+) -> CachedAttention | None:  # fmt: skip
+    params, (q, k, v, positions) = step.params, step.operands
+    assert isinstance(params, AttentionParams)
+    appends = [made.get(i) for i in (k, v)]
+    if None in appends or readers[k] != 1 or readers[v] != 1:
+        return None
+    steps = [p.steps[i] for i in appends if i is not None]
+    for one in steps:
+        own = one.params
+        if (
+            not isinstance(own, KvCacheAppendParams)
+            or not own.past
+            or one.operands[2] != positions
+        ):
+            return None
+    of_keys, of_values = (one.params for one in steps)
+    assert isinstance(of_keys, KvCacheAppendParams) and isinstance(of_values, KvCacheAppendParams)
+    rows = [
+        _Rows(q, _split(params.offsets[0], params.heads, params.head)),
+        *(_Rows(one.operands[0], _split(a.offset, a.heads, a.size))
+          for one, a in zip(steps, (of_keys, of_values), strict=True)),
+    ]  # fmt: skip
+    earlier = [i for i in appends if i is not None]
+    turned = [_rotation(p, made.get(one.value), readers[one.value]) for one in rows[:2]]
+    tables = None
+    if turned[0] and turned[1] and turned[0][1] == turned[1][1]:
+        whole = not any((params.offsets[0], of_keys.offset))
+        if whole and not {one.value for one in rows[:2]} & set(p.results):
+            tables = turned[0][1]
+            earlier += [made[one.value] for one in rows[:2]]
+            rows[:2] = [turned[0][0], turned[1][0]]
+    return CachedAttention(
+        tuple(sorted(earlier)), params, rows[0], rows[1], rows[2], tables,
+        (steps[0].operands[1], steps[1].operands[1]), positions, (k, v), steps[0].operands[3],
+        result,
+    )  # fmt: skip
+
+
+def _split(offset: int, heads: int, size: int) -> IndexMap:
+    """Return the map from rows to the heads that start at a column."""
+    cut = ViewMove("slice", (2, offset, offset + heads * size, 1))
+    return IndexMap((cut, ViewMove("reshape", (0, 0, heads, size))))
+
+
+def _rotation(
+    p: RegionParams, number: int | None, readers: int
+) -> tuple[_Rows, tuple[int, int]] | None:
+    """Return what a step rotates, and its tables; None unless it rotates halves of whole heads."""
+    if number is None or readers != 1:
+        return None
+    step = p.steps[number]
+    params = step.params
+    if not isinstance(params, ConcatParams) or params.axis != 3 or len(params.parts) != 2:
+        return None
+    maps = list[tuple[IndexMap, ...]]()
+    for part, form in zip(params.parts, _FORMS, strict=True):
+        own = part.params
+        if not isinstance(own, ElementwiseParams) or part.operands != (0, 0, 1, 2):
+            return None
+        if _form(own.chain) != form:
+            return None
+        maps.append(own.views)
+    first, second, *tables = maps[0]
+    if maps[0] != maps[1] or tables != [IndexMap((ViewMove("unsqueeze", (2,)),))] * 2:
+        return None
+    split, last = first.moves[:-1], (first.moves[-1], second.moves[-1])
+    if second.moves[:-1] != split or not split or split[-1].op != "reshape":
+        return None
+    size = split[-1].ints[-1]
+    half = size // 2
+    halves = ViewMove("slice", (3, 0, half, 1)), ViewMove("slice", (3, half, size, 1))
+    if last != halves or len(split[-1].ints) != 4 or size not in HEADS:
+        return None
+    x, cos, sin = step.operands
+    return _Rows(x, IndexMap(split)), (cos, sin)
+
+
+_FORMS = (
+    ((("mul", (0, 2)), ("mul", (1, 3)), ("sub", (4, 5))), (6,)),
+    ((("mul", (1, 2)), ("mul", (0, 3)), ("add", (4, 5))), (6,)),
+)
+"""Steps and results of the chains of both halves; operands are the halves, cos and sin."""
+
+
+def _form(chain: Chain) -> tuple[tuple[tuple[str, tuple[int | float, ...]], ...], tuple[int, ...]]:
+    return tuple((step.op, step.args) for step in chain.steps), chain.results
+
+
+def lower_cached_attention(
+    w: GpuProgramWriter, group: CachedAttention, values: dict[int, Value],
+    wanted: Mapping[int, Value | None],
+) -> bool:  # fmt: skip
+    """Write the call and add its results to ``values``; return whether its types are supported."""
+    pasts, p = [values[i] for i in group.pasts], group.params
+    targets = [wanted.get(i) for i in group.caches]
+    types = {v.dtype for v in (*pasts, *targets) if v is not None}
+    if len(types) != 1 or not types <= set(_FLOATS):
+        return False
+    cache_type, own = types.pop(), w.narrow
+    slots = values[group.slots].shape[0]
+    caches = [
+        target or w.temp(cache_type, (*past.shape[:2], slots, past.shape[3]))
+        for target, past in zip(targets, pasts, strict=True)
+    ]
+    q, keys, new_values = (
+        w.through(w.typed_as(values[rows.value], own), rows.heads).transposed(_HEADS_FIRST)
+        for rows in (group.q, group.keys, group.values)
+    )
+    cos, sin = (
+        (w.typed_as(values[i], own).view for i in group.tables) if group.tables else (None, None)
+    )
+    batch, _, rows, _ = q.shape
+    y = wanted.get(group.result)
+    if y is None or y.dtype is not own:
+        y = w.temp(own, (batch, rows, p.heads * p.head))
+    heads = IndexMap((ViewMove("reshape", (0, 0, p.heads, p.head)),))
+    count = p.heads // p.shared_heads * (w.about(rows) or 1)
+    w.call(
+        "attention_cached", own.short, q=q.view, new_k=keys.view, new_v=new_values.view,
+        past_k=pasts[0].view, past_v=pasts[1].view, cos=cos, sin=sin,
+        positions=values[group.positions].view, k=caches[0].view, v=caches[1].view,
+        y=y.through(heads).transposed(_HEADS_FIRST).view, cache_type=cache_type.short,
+        zero_rows=p.zero_rows, queries=max(n for n in TOGETHER if n <= max(count, 1)),
+        scale=p.scale, softcap=p.softcap,
+    )  # fmt: skip
+    if (target := wanted.get(group.result)) is not None and target.view != y.view:
+        w.copy(y, target)
+    values.update({group.result: y, group.caches[0]: caches[0], group.caches[1]: caches[1]})
+    return True

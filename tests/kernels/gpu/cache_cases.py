@@ -1,0 +1,108 @@
+"""Attention to caches of keys and values that get new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
+from tests.kernels.gpu.machine import NUMPY, Array, Memory
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
+
+__all__ = ["CASES", "cached"]
+
+
+def _rotated(x: Array, cos: Array, sin: Array) -> Array:
+    """Heads whose halves are rotated; x is ``[B, H, S, D]``."""
+    a, b = np.split(x, 2, -1)
+    c, s = cos[:, None], sin[:, None]
+    return np.concatenate([a * c - b * s, a * s + b * c], -1)
+
+
+def cached(
+    dtype: DType, cache: DType, heads: tuple[int, int], rows: int, past: int, head: int = 64,
+    slots: int = 0, batch: int = 2, rotates: bool = True, softcap: float = 0.0, late: int = 0,
+    in_place: bool = False, behind: int = 0,
+) -> Maker:  # fmt: skip
+    """``slots`` more rows of a cache; ``behind``: by how much positions lie below ``past``."""
+    count, kept = heads
+    group = count // kept
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        room = past + rows + slots
+        q = some(rng, (batch, rows, count, head), dtype)
+        new = [some(rng, (batch, rows, kept, head), dtype) for _ in "kv"]
+        length = room if in_place else past
+        held = [some(rng, (batch, kept, length, head), cache) for _ in "kv"]
+        positions = np.maximum(past - behind - np.arange(batch) * behind, 0)
+        angles = rng.uniform(-3, 3, (batch, rows, head // 2))
+        tables = [f(angles).astype(NUMPY[dtype]) for f in (np.cos, np.sin)]
+        views: dict[str, Any] = {"q": memory.put(q.swapaxes(1, 2), late, order=(0, 2, 1, 3))}
+        for side, fresh, old in zip("kv", new, held, strict=True):
+            views[f"new_{side}"] = memory.put(fresh.swapaxes(1, 2), late, order=(0, 2, 1, 3))
+            views[f"past_{side}"] = memory.put(old)
+            views[side] = views[f"past_{side}"] if in_place else memory.empty(
+                (batch, kept, room, head), NUMPY[cache])  # fmt: skip
+        if rotates:
+            views |= dict(zip(("cos", "sin"), map(memory.put, tables), strict=True))
+        else:
+            views |= {"cos": None, "sin": None}
+        y = memory.empty((batch, count, rows, head), NUMPY[dtype], order=(0, 2, 1, 3))
+        queries = max(n for n in (1, 2, 4) if n <= group * rows)
+        call = CALLS.make(
+            "attention_cached", dtype.short, **views, positions=memory.put(positions), y=y,
+            cache_type=cache.short, zero_rows="none" if softcap else "lowest", queries=queries,
+            scale=head**-0.5, softcap=softcap,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            asked = [wide(one).swapaxes(1, 2) for one in (q, *new)]
+            if rotates:
+                asked[:2] = [_rotated(one, *map(wide, tables)) for one in asked[:2]]
+            caches = []
+            for fresh, old in zip(asked[1:], held, strict=True):
+                whole = np.zeros((batch, kept, room, head))
+                for b, place in enumerate(positions):
+                    whole[b, :, :place] = wide(old)[b, :, :place]
+                    whole[b, :, place : place + rows] = fresh[b]
+                    if in_place:
+                        whole[b, :, place + rows :] = wide(old)[b, :, place + rows :]
+                caches.append(whole)
+            keys, values = (np.repeat(one, group, 1) for one in caches)
+            scores = asked[0] @ keys.swapaxes(2, 3) * head**-0.5
+            scores = softcap * np.tanh(scores / softcap) if softcap else scores
+            last = positions[:, None] + np.arange(rows)
+            seen = np.arange(room) <= last[:, None, :, None]
+            weights = np.exp(scores - scores.max(-1, keepdims=True, where=seen, initial=-1e30))
+            weights = np.where(seen, weights, 0)
+            made = weights / weights.sum(-1, keepdims=True) @ values
+            share = TOLERANCE[cache] or 1e-6
+            return [
+                Expected(y, made, max(TOLERANCE[dtype], 1e-5)),
+                Expected(views["k"], caches[0], max(share, TOLERANCE[dtype])),
+                Expected(views["v"], caches[1], max(share, TOLERANCE[dtype])),
+            ]
+
+        return call, expected
+
+    return make
+
+
+_TILES = ("256x1", "256x8")
+
+
+def _cases() -> Iterator[Case]:
+    f16, f32, bf16 = DType.F16, DType.F32, DType.BF16
+    yield Case("cached one row", cached(f16, f16, (8, 2), 1, 75), _TILES)
+    yield Case("cached wide rows", cached(f16, f32, (4, 2), 3, 70, 128, slots=5, behind=7), _TILES)
+    yield Case("cached in place", cached(f16, f16, (3, 1), 1, 40, in_place=True, slots=9), _TILES)
+    yield Case("cached plain", cached(f16, f16, (2, 2), 2, 20, 32, rotates=False), _TILES)
+    yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
+    yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])
+    yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
+
+
+CASES = tuple(_cases())
