@@ -179,6 +179,7 @@ API int cuModuleGetFunction(Function** f, void* m, const char* name) {
   return 0;
 }
 API int cuFuncSetAttribute(Function* f, int kind, int value) {
+  if (kind == 9) return value < -1 || value > 100 ? INVALID : 0;  // a share of memory, in percent
   if (kind != 8 || value > 227 << 10) return INVALID;
   return f->shared = value, 0;
 }

@@ -61,6 +61,9 @@ class Loaded:
         self.built = built
         module = checked(driver.cuModuleLoadData(built.data))
         self.function = checked(driver.cuModuleGetFunction(module, built.source.symbol.encode()))
+        if built.source.shared:  # as the library does
+            kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            checked(driver.cuFuncSetAttribute(self.function, kind, 100))
         if built.source.shared > 48 << 10:
             kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             checked(driver.cuFuncSetAttribute(self.function, kind, built.source.shared))

@@ -202,10 +202,16 @@ inline bool load_kernel(Error& error, Device& device, int32_t index, int32_t sha
   }
   *out = held;
   int32_t& most = device.shared[index];
-  if (shared <= max(most, 48 << 10)) return true;
-  most = shared;
-  return good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
-              "give a kernel its shared memory");
+  // An SM that changes how it divides its memory between L1 and blocks has to be idle for that, so
+  // that a kernel could not start beside the one before it: all of these ask for the same.
+  if (shared > 0 && !most &&
+      !good(error, gpu.driver.set_function(held, cu::kPreferredCarveout, 100),
+            "choose how an SM divides its memory"))
+    return false;
+  const bool large = shared > max(most, 48 << 10);
+  if (shared > most) most = shared;
+  return !large || good(error, gpu.driver.set_function(held, cu::kMaxDynamicShared, shared),
+                        "give a kernel its shared memory");
 }
 
 inline bool allocate(Error& error, int64_t bytes, cu::Address* out) {

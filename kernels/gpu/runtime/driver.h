@@ -26,7 +26,7 @@ inline bool is_final(Result result) {
          (result >= 714 && result <= 719) || result == 999;
 }
 enum { kMultiprocessors = 16, kMajor = 75, kMinor = 76 };  // CUdevice_attribute
-enum { kMaxDynamicShared = 8 };                            // CUfunction_attribute
+enum { kMaxDynamicShared = 8, kPreferredCarveout = 9 };    // CUfunction_attribute
 enum { kHost = 1, kDevice = 2 };                           // CUmemorytype
 enum { kNonBlocking = 1, kPortable = 1 };                  // flags of a stream; of host memory
 
