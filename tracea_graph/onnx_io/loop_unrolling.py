@@ -10,12 +10,11 @@ without the cost of starting an iteration.  If that was not measured faster, the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tracea_graph.onnx_io.graph_editor import EditorNode, GraphEditor
@@ -26,9 +25,10 @@ from tracea_graph.onnx_io.node_conversion import (
     rename_value_info,
     rename_values,
 )
+from tracea_graph.onnx_io.skeleton_additions import SkeletonAdditions
 from tracea_graph.onnx_io.value_facts import SMALL, attribute
 
-__all__ = ["Trips", "known_trip_counts", "unroll_loops"]
+__all__ = ["Trips", "evaluate_node", "known_trip_counts", "unroll_loops"]
 
 Array = npt.NDArray[Any]
 Trips = Mapping[str, int]
@@ -115,21 +115,32 @@ def _is_small(dims: Sequence[int]) -> bool:
     return int(np.prod(dims, dtype=object)) <= SMALL
 
 
+def evaluate_node(
+    node: NodeProto, given: Mapping[str, Array], opsets: Mapping[str, int]
+) -> list[Array | None]:
+    """Return the results of a node of ONNX's own operators, None for those that are no tensors.
+
+    Returns nothing for what the reference evaluator does not support.
+    """
+    try:
+        results = ReferenceEvaluator(node, opsets={"": opsets[""]}).run(None, dict(given))
+    # the evaluator raises many types for what it does not support; the values stay unknown
+    except Exception:
+        return []
+    arrays = (np.ndarray, np.generic)
+    return [np.asarray(r) if isinstance(r, arrays) else None for r in results]
+
+
 def _simulate(body: GraphProto, values: dict[str, Array], opsets: Mapping[str, int]) -> None:
     """Compute the small values of one iteration that depend on known ones alone."""
     for node in body.node:
         known = all(v in values for v in node.input if v)
         if not known or has_subgraph(node) or node.domain not in ("", "ai.onnx"):
             continue
-        feeds = {v: values[v] for v in node.input if v}
-        try:
-            results = ReferenceEvaluator(node, opsets={"": opsets[""]}).run(None, feeds)
-        # the evaluator raises many types for what it does not support; the value stays unknown
-        except Exception:
-            continue
+        results = evaluate_node(node, {v: values[v] for v in node.input if v}, opsets)
         for name, result in zip(node.output, results, strict=False):
-            if name and isinstance(result, (np.ndarray, np.generic)) and result.size <= SMALL:
-                values[name] = np.asarray(result)
+            if name and result is not None and result.size <= SMALL:
+                values[name] = result
 
 
 # ---- unrolling -------------------------------------------------------------------------
@@ -142,91 +153,50 @@ def unroll_loops(model: ModelProto, trips: Trips) -> bool:
     """
     graph, count = model.graph, 0
     opset = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
-    unroller = _Unroller(graph, opset)
+    additions = SkeletonAdditions(graph, opset)
     for index in range(len(graph.node)):
         node = graph.node[index]
         name = next(filter(None, node.output), "")
         if node.op_type in ("Loop", "Scan") and name in trips:
-            unroller.unroll(node, trips[name])
+            _unroll(node, trips[name], additions)
             count += 1
     return count > 0
 
 
-@dataclass
-class _Unroller:
-    """State of unrolling: names in use."""
+def _unroll(node: NodeProto, trips: int, to: SkeletonAdditions) -> None:
+    body = GraphProto()
+    body.CopyFrom(attribute(node, "body"))
+    stem, loop = next(filter(None, node.output)), node.op_type == "Loop"
+    scanned = 0 if loop else attribute(node, "num_scan_inputs")
+    outer: dict[str, str] = {}
+    for tensor in body.initializer:
+        made = to.graph.initializer.add()
+        made.CopyFrom(tensor)
+        made.name = outer[tensor.name] = to.fresh(f"{tensor.name}:once")
+    start = 2 if loop else 0
+    states = [*node.input[start : len(node.input) - scanned]]
+    sequences = [*node.input[len(node.input) - scanned :]]
+    results: list[list[str]] = []
+    flag = to.constant(f"{stem}:go", np.array(True)) if loop else ""
+    for trip in range(trips):
+        at = to.constant(f"{stem}:{trip}", np.array(trip, np.int64))
+        heads = [at, flag] if loop else []
+        slices = [to.add("Gather", [v, at], f"{v}:{trip}", axis=0) for v in sequences]
+        given = [*heads, *states, *slices]
+        names = outer | {i.name: v for i, v in zip(body.input, given, strict=True)}
+        own = [v for n in body.node for v in n.output if v]
+        names |= {v: to.fresh(f"{v}:{trip}") for v in own}
+        to.graph.node.extend(rename_values(n, names) for n in body.node)
+        to.graph.value_info.extend(rename_value_info(v, names) for v in body.value_info)
+        made_here = [names.get(v.name, v.name) for v in body.output[int(loop) :]]
+        states, stacked = made_here[: len(states)], made_here[len(states) :]
+        results.append(stacked)
+    to.replace(node, [*states, *(_stack(rows, stem, to) for rows in zip(*results, strict=True))])
 
-    graph: GraphProto
-    opset: int
-    taken: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        graph = self.graph
-        self.taken = {v.name for v in (*graph.input, *graph.initializer)}
-        for node in all_nodes(graph):
-            self.taken |= {*node.input, *node.output}
-
-    def fresh(self, stem: str) -> str:
-        name = stem
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
-
-    def constant(self, stem: str, array: Array) -> str:
-        name = self.fresh(stem)
-        self.graph.initializer.append(numpy_helper.from_array(array, name))
-        return name
-
-    def unroll(self, node: NodeProto, trips: int) -> None:
-        body = GraphProto()
-        body.CopyFrom(attribute(node, "body"))
-        stem, loop = next(filter(None, node.output)), node.op_type == "Loop"
-        scanned = 0 if loop else attribute(node, "num_scan_inputs")
-        outer: dict[str, str] = {}
-        for tensor in body.initializer:
-            made = self.graph.initializer.add()
-            made.CopyFrom(tensor)
-            made.name = outer[tensor.name] = self.fresh(f"{tensor.name}:once")
-        start = 2 if loop else 0
-        states = [*node.input[start : len(node.input) - scanned]]
-        sequences = [*node.input[len(node.input) - scanned :]]
-        results: list[list[str]] = []
-        flag = self.constant(f"{stem}:go", np.array(True)) if loop else ""
-        for trip in range(trips):
-            at = self.constant(f"{stem}:{trip}", np.array(trip, np.int64))
-            heads = [at, flag] if loop else []
-            slices = [self._add("Gather", [v, at], f"{v}:{trip}", axis=0) for v in sequences]
-            given = [*heads, *states, *slices]
-            names = outer | {i.name: v for i, v in zip(body.input, given, strict=True)}
-            own = [v for n in body.node for v in n.output if v]
-            names |= {v: self.fresh(f"{v}:{trip}") for v in own}
-            self.graph.node.extend(rename_values(n, names) for n in body.node)
-            self.graph.value_info.extend(rename_value_info(v, names) for v in body.value_info)
-            made_here = [names.get(v.name, v.name) for v in body.output[int(loop) :]]
-            states, stacked = made_here[: len(states)], made_here[len(states) :]
-            results.append(stacked)
-        finals = [*states, *(self._stack(parts, stem) for parts in zip(*results, strict=True))]
-        self._replace(node, finals)
-
-    def _stack(self, parts: Sequence[str], stem: str) -> str:
-        """Join one value per iteration along a new first axis."""
-        if self.opset < 13:
-            rows = [self._add("Unsqueeze", [v], f"{v}:row", axes=[0]) for v in parts]
-        else:
-            zero = self.constant(f"{stem}:axis", np.array([0], np.int64))
-            rows = [self._add("Unsqueeze", [v, zero], f"{v}:row") for v in parts]
-        return self._add("Concat", rows, f"{stem}:rows", axis=0)
-
-    def _replace(self, node: NodeProto, finals: Sequence[str]) -> None:
-        """Let the loop's place in the graph write its first result, and new nodes the others."""
-        pairs = [(f, v) for f, v in zip(finals, node.output, strict=False) if v]
-        for source, result in pairs[1:]:
-            self.graph.node.append(helper.make_node("Identity", [source], [result]))
-        first = helper.make_node("Identity", [pairs[0][0]], [pairs[0][1]], node.name)
-        node.CopyFrom(first)
-
-    def _add(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        result = self.fresh(name)
-        self.graph.node.append(helper.make_node(op, inputs, [result], **attributes))
-        return result
+def _stack(rows: Sequence[str], stem: str, to: SkeletonAdditions) -> str:
+    """Join one value per iteration along a new first axis."""
+    return to.add(
+        "Concat", [to.with_axes("Unsqueeze", v, [0], f"{v}:row") for v in rows], f"{stem}:rows",
+        axis=0,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
@@ -24,6 +25,11 @@ from tracea_graph.onnx_io.loop_unrolling import Trips, known_trip_counts, unroll
 from tracea_graph.onnx_io.node_conversion import all_nodes
 from tracea_graph.onnx_io.other_file_formats import describe_other_format
 from tracea_graph.onnx_io.protobuf_wire import PayloadSpans, Span, WireError, parse_lazily
+from tracea_graph.onnx_io.recurrent_loops import (
+    RecurrentLoop,
+    find_recurrent_loops,
+    replace_recurrent_loops,
+)
 from tracea_graph.onnx_io.subgraph_flattening import flatten_subgraphs, has_loops, loops_of_values
 from tracea_graph.onnx_io.tensor_data import FileSegment
 from tracea_graph.ops.operator_iteration_spaces import space_of
@@ -113,11 +119,18 @@ def read_unchecked(
     return skeleton, opsets, {**stored.initializers, **stored.constants}, names
 
 
-def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) -> Model:
+def _load(
+    given: _Given,
+    flat: bool,
+    trips: Trips | None,
+    opened: bool = False,
+    cells: Mapping[str, RecurrentLoop] = MappingProxyType({}),
+) -> Model:
     """Read a model, with the branches of If in the graph if ``flat``.
 
-    Loops whose iterations turn out known are unrolled, and the bodies of others are in the graph
-    too: these loops are ``opened``, except for ``trips``, which are unrolled.  With None, none is.
+    Loops that are recurrent ``cells`` become operators, loops whose iterations turn out known are
+    unrolled, and the bodies of others are in the graph too: these loops are ``opened``, except for
+    ``trips``, which are unrolled.  With None, all loops stay.
     """
     path, guard, asked = given.path, given.guard, flat
     skeleton, spans, size = _read(path)
@@ -129,9 +142,7 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     model_validation.check_opset(opsets, skeleton.ir_version)
     external_data.embed_external_data(skeleton, path)
     count = sum(1 for _ in all_nodes(skeleton.graph))
-    flat = flat and flatten_subgraphs(skeleton, trips if opened else None)
-    if trips:
-        unroll_loops(skeleton, trips)
+    flat = _open_subgraphs(skeleton, flat, trips, opened, cells)
     widened = widen_to_float32(skeleton)
     stored = _stored(skeleton, spans, path)
     names = [*stored.initializers, *stored.sparse]
@@ -162,9 +173,10 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
     else:
         canonicalize(editor)
         if trips is not None and not opened:
-            found = known_trip_counts(editor)
+            cells = find_recurrent_loops(editor)
+            found = {n: t for n, t in known_trip_counts(editor).items() if n not in cells}
             if found or has_loops(skeleton.graph):
-                return _load(given, asked, found, True)
+                return _load(given, asked, found, True, cells)
     derive_weights(editor)
     inputs = tuple(v.name for v in skeleton.graph.input if v.name not in names)
     extra = [n for n in names if n in unknown or n in stored.sparse]
@@ -175,6 +187,21 @@ def _load(given: _Given, flat: bool, trips: Trips | None, opened: bool = False) 
         skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
         widened, count,
     )  # fmt: skip
+
+
+def _open_subgraphs(
+    skeleton: ModelProto,
+    flat: bool,
+    trips: Trips | None,
+    opened: bool,
+    cells: Mapping[str, RecurrentLoop],
+) -> bool:
+    """Replace, flatten and unroll as :func:`_load` says; return whether nodes were moved."""
+    replace_recurrent_loops(skeleton, cells)
+    moved = flat and flatten_subgraphs(skeleton, trips if opened else None)
+    if trips:
+        unroll_loops(skeleton, trips)
+    return moved
 
 
 def _read(path: Path) -> tuple[ModelProto, PayloadSpans, int]:
