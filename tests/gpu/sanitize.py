@@ -1,4 +1,4 @@
-"""Run every GPU kernel, and a few models, under NVIDIA's compute-sanitizer.
+"""Run every GPU kernel, programs of several, and two models under NVIDIA's compute-sanitizer.
 
     python -m tests.gpu.sanitize [WORD…] [--tools memcheck,racecheck,initcheck,synccheck]
                                  [--models tiny-bert,…] [--jobs N] [--seconds 300] [--all]
@@ -7,7 +7,8 @@ Kernels are compiled first, outside of the sanitizer.  Then each tool watches sh
 of ``tests/kernels/gpu``, many processes at once, each with a time limit.  A kernel is launched
 once, at the case of the most threads; ``--all`` takes every case, WORDs those whose names have
 one.  A buffer on the device ends where its view ends, and what a case does not fill is left as
-the allocator gives it.  Models run three times, so that their launches also run as a graph.
+the allocator gives it.  Programs (``test_programs``) run without WORDS.  Models run three times,
+so that their launches also run as a graph.
 
 Prints what was found, and for each tool how many cases it has judged.  Ends with 1 if there are
 findings, or cases without a verdict.  Needs a GPU, and compute-sanitizer in the search path.
@@ -34,18 +35,21 @@ from cuda.bindings import driver
 
 from models.make import make
 from tests.gpu.device import Device, Loaded, checked
+from tests.gpu.test_programs import CASES as PROGRAMS
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import Case
 from tests.kernels.gpu.machine import POISON, Memory
+from tests.kernels.gpu.programs import run_program
 from tracea_graph import Options, api
 from tracea_graph.config import usable_processors
-from tracea_graph.ir import evaluate
+from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.kernels.gpu.variants import Variant, find
+from tracea_graph.kernels.program import Call
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.model_inputs import gather_inputs
 
@@ -138,6 +142,29 @@ def _lent(memory: Memory, index: int) -> Any:
     return place
 
 
+def _run_programs() -> None:
+    """Run the programs in fp16, whose scratch keeps what kernels write; print lines as above."""
+    device = Device()
+    target = Target(CUDA, device.architecture)
+
+    def watched(chosen: Sequence[tuple[Call, Variant]], memory: Memory) -> None:
+        sources = [emit_kernel(call, variant, target) for call, variant in chosen]
+        built = compile_sources(sources, [target.architecture.name])
+        places = [
+            device.put(held) if (held != POISON).any() else checked(driver.cuMemAlloc(held.nbytes))
+            for held in memory.buffers
+        ]
+        for (call, variant), one in zip(chosen, built, strict=True):
+            device.launch(Loaded(one), launch_of(call, variant, target), places)
+        checked(driver.cuCtxSynchronize())
+        device.free(places)
+
+    for name, (params, arrays) in PROGRAMS.items():
+        _say(_CASE + name)
+        run_program(params, arrays, DType.F16, target.architecture, watched)
+        _say(_DONE + name)
+
+
 def _run_model(result: Path, original: Path) -> None:
     """Run an optimized model three times: by launches, to build a graph, by the graph."""
     session = api.session(result)
@@ -225,6 +252,8 @@ def _jobs(asked: argparse.Namespace, folder: Path) -> list[_Job]:
     parts = max(1, asked.jobs // 2)
     jobs = list[_Job]()
     for tool in tools:
+        if not asked.words:
+            jobs.append(_Job(tool, ("--programs",), tuple(PROGRAMS)))
         jobs += [_Job(tool, arguments, (name,)) for name, arguments in whole.items()]
         for i in range(min(parts, len(numbers))):
             share = ",".join(map(str, numbers[i::parts]))
@@ -242,10 +271,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--cases", help=argparse.SUPPRESS)
+    parser.add_argument("--programs", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.cases:
         _run_cases([int(n) for n in asked.cases.split(",")])
+        return 0
+    if asked.programs:
+        _run_programs()
         return 0
     if asked.model:
         _run_model(*asked.model)

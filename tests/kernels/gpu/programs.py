@@ -1,8 +1,8 @@
-"""Run the program of an op on this machine: every kernel in the host dialect."""
+"""Run the program of an op on this machine: in the host dialect, or wherever a test has it run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.kernels.gpu.machine import HERE, NUMPY, POISON, Array, Memory, compiled, run_here
 from tracea_graph.ir import DType, TensorSpec, evaluate
+from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
@@ -19,7 +20,10 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program
 from tracea_graph.ops import OpParams
 
-__all__ = ["program_of", "run_program"]
+__all__ = ["RunKernels", "program_of", "run_program"]
+
+RunKernels = Callable[[Sequence[tuple[Call, Variant]], Memory], None]
+"""Runs kernels one after another on the buffers of a memory."""
 
 _ALIGNED = 256
 """Alignment in bytes of a GPU's buffers."""
@@ -43,10 +47,22 @@ def program_of(
     return w.done({}, sizes)
 
 
+def run_kernels_here(chosen: Sequence[tuple[Call, Variant]], memory: Memory) -> None:
+    """Run kernels in the host dialect."""
+    sources = [emit_kernel(call, variant, HERE) for call, variant in chosen]
+    compiled(sources)
+    for (call, variant), source in zip(chosen, sources, strict=True):
+        run_here(source, launch_of(call, variant, HERE), memory)
+
+
 def run_program(
-    params: OpParams, arrays: Sequence[Array], narrow: DType = DType.F32
+    params: OpParams,
+    arrays: Sequence[Array],
+    narrow: DType = DType.F32,
+    architecture: Architecture = HERE.architecture,
+    run: RunKernels = run_kernels_here,
 ) -> list[Array]:
-    """Return the results of the op's kernels."""
+    """Return the results of the op's kernels, the first of each call that an architecture has."""
     specs = [TensorSpec(_TYPES[a.dtype], a.shape) for a in arrays]
     program, memory = program_of(params, specs, narrow), Memory()
     buffers = dict[Buffer, Buffer]()
@@ -67,11 +83,7 @@ def run_program(
     for i, temp in enumerate(program.temps):
         add(Buffer("temp", i), int(evaluate(temp.count, {}) * temp.dtype.size))
     calls = [_with_buffers(call, buffers) for call in program.calls]
-    chosen = [(for_variant(c, v), v) for c in calls for v in [_best(c)]]
-    sources = [emit_kernel(call, variant, HERE) for call, variant in chosen]
-    compiled(sources)
-    for (call, variant), source in zip(chosen, sources, strict=True):
-        run_here(source, launch_of(call, variant, HERE), memory)
+    run([(for_variant(c, v), v) for c in calls for v in [_best(c, architecture)]], memory)
     pairs = zip(outputs, program.outputs, strict=True)
     return [one.view(NUMPY[s.dtype]).reshape(s.shape) for one, s in pairs]  # type: ignore[arg-type, index]
 
@@ -81,6 +93,7 @@ def _with_buffers(call: Call, buffers: dict[Buffer, Buffer]) -> Call:
     return replace(call, views=tuple(views))
 
 
-def _best(call: Call) -> Variant:
-    """Return the first variant for the call's sizes."""
-    return next(v for v, when in variants_of(call) if evaluate(when, {}) > 0)
+def _best(call: Call, architecture: Architecture) -> Variant:
+    """Return the first variant for the call's sizes and an architecture."""
+    able = ((v, when) for v, when in variants_of(call) if v.refusal(architecture) is None)
+    return next(v for v, when in able if evaluate(when, {}) > 0)
