@@ -149,15 +149,14 @@ def _blocks_size(s: Sizes) -> tuple[int, ...]:
 def _gemm_blocks(dtype: str) -> CallSchema:
     """Schema of a matmul over the blocks of w that are not zero (``zero_block_storage.py``).
 
-    ``odd`` has one element for each slice of a row of x: NaN if the slice holds an infinity or a
-    NaN, else 0.
+    ``odd`` has one element for each row of x: NaN if the row holds an infinity or a NaN, else 0.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
         "gemm_blocks",
         (
             _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
-            _op("odd", "M slices"), _op("bias", "N", optional=True),
+            _op("odd", "M"), _op("bias", "N", optional=True),
             _op("inputs", "M N", "chain", many="inputs"),
             _out("y", "M N", "chain", many="results"),
         ),

@@ -48,6 +48,7 @@ HIP = Dialect(
         for name in (
             "gemm",
             "gemm_blocks",
+            "gemm_blocks_wgmma",
             "gemm_bytes",
             "gemm_bytes_wgmma",
             "gemm_few",

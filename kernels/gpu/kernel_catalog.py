@@ -45,7 +45,7 @@ _PAD = 4
 _BLOCK = 32
 """Steps of the depth in a block of a typical block-quantized matrix."""
 _TWO_GROUPS = ("gemm_wgmma.cu.in", "conv_wgmma.cu.in", "gemm_bytes_wgmma.cu.in",
-               "conv_bytes_wgmma.cu.in")  # fmt: skip
+               "conv_bytes_wgmma.cu.in", "gemm_blocks_wgmma.cu.in")  # fmt: skip
 """Templates whose blocks have two multiplying warpgroups."""
 _SIZES = MappingProxyType({"f16": 2, "bf16": 2, "b1": 1, "b2": 2, "b8": 8})
 """Bytes of an element, 4 by default."""
@@ -184,6 +184,7 @@ _WHY = MappingProxyType(
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
         "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
         "gemm_nbits_few.cu.in": "few rows: codes are multiplied in registers as they are",
+        "gemm_blocks_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_bytes_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.families import (
     few_pixel_convolution,
     few_row_matmul,
     tensor_core_matmul,
+    warpgroup_blocks,
     warpgroup_convolution,
     warpgroup_integers,
     warpgroup_matmul,
@@ -34,6 +35,7 @@ from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
+    BLOCK_TILES,
     LARGE_WINDOW,
     LEAST_MANY,
     LEAST_SIDE,
@@ -82,6 +84,7 @@ WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 """Warpgroup kernels of 8-bit integers."""
+BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _LEAST_BLOCKS = 132
@@ -137,6 +140,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
+    found += _block_choices(call) if call.op == "gemm_blocks" else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
@@ -204,7 +208,7 @@ def refusal_of(call: Call, variant: Variant) -> str:
     own = {
         FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
         WINDOWS: warpgroup_convolution.refusal, FEW_PIXELS: few_pixel_convolution.refusal,
-        **dict.fromkeys(INTEGERS, warpgroup_integers.refusal),
+        **dict.fromkeys(INTEGERS, warpgroup_integers.refusal), BLOCKS: warpgroup_blocks.refusal,
     }  # fmt: skip
     refuse = own.get(variant.template)
     if call.op == "attention":
@@ -322,6 +326,24 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
                                    _steps(call), _reads(call))  # fmt: skip
     many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
     return [*_few_pixel_choices(call, rows), *many]
+
+
+def _block_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernels for a matmul over blocks, the one of many rows first."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    rows, columns = named["y"][0].dims
+    found = list[tuple[Variant, Extent]]()
+    if not isinstance(columns, int):
+        return found
+    able = {_tile_of(v): v for v in VARIANTS if v.template == BLOCKS and v.dtype == call.dtype
+            and not warpgroup_blocks.refusal(call, v)}  # fmt: skip
+    for tile, variant in able.items():
+        m, n, *_ = tile
+        full = 2 * _LEAST_BLOCKS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
+        when = combine("sub", rows, max(full, LEAST_MANY) - 1)
+        if not isinstance(when, int) or when > 0:
+            found.append((variant, when))
+    return found[:1] if isinstance(rows, int) else found
 
 
 def _integer_choices(call: Call) -> list[tuple[Variant, Extent]]:

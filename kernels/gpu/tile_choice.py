@@ -7,6 +7,7 @@ from math import ceil
 from types import MappingProxyType
 
 __all__ = [
+    "BLOCK_TILES",
     "CONVOLUTION_TILES",
     "FEW_CODED_ROWS",
     "FEW_KEYS",
@@ -45,6 +46,9 @@ CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0), (128, 192, 5, 0), (128, 128, 6, 1), (128, 128, 6, 0), (128, 96, 7, 0),
     (128, 64, 8, 0), (128, 32, 9, 0),
 )  # fmt: skip
+
+BLOCK_TILES: tuple[WarpgroupTile, ...] = ((256, 64, 5, 0), (128, 64, 8, 0))
+"""Tiles of a matmul over blocks of 64 columns; the first moves less data, for many tiles."""
 
 FewTile = tuple[int, int]
 """Tile of a matmul of few rows: columns, and number of blocks that share the depth."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.tile_choice import (
+    BLOCK_TILES,
     CONVOLUTION_TILES,
     FEW_CODED_ROWS,
     FEW_KEYS,
@@ -202,6 +203,11 @@ VARIANTS = (
             (("tf32", "tf32x3"), (64, 64, 32, 3, 32, 32, 2)),
         )
         for d in types
+    ),
+    *(
+        replace(_wgmma(d, *tile), op="gemm_blocks", template="gemm_blocks_wgmma.cu.in")
+        for d in ("f16", "bf16")
+        for tile in BLOCK_TILES
     ),
     *(_few_coded(d, rows) for d in ("f16", "bf16", "tf32", "tf32x3") for rows in FEW_CODED_ROWS),
     *(

@@ -41,10 +41,11 @@ def active_tiles(zeros: npt.NDArray[np.bool_]) -> TileSet:
 class ColumnBlocks(WeightLayout):
     """The nonzero blocks of a matrix, ``[T, columns, steps of k]``, and a map of their positions.
 
-    The map is a vector of int32 with three parts:
+    The map is a vector of int32 with four parts:
 
     * for each tile of columns the index of its first block, and the number of all blocks
     * for each tile of columns a bit mask of the slices of k that have no block
+    * the tiles of columns by falling number of blocks
     * the L1 map: ids of the blocks
     """
 
@@ -64,7 +65,7 @@ class ColumnBlocks(WeightLayout):
     def header(k: int, n: int) -> int:
         """Return the number of words before the L1 map."""
         tiles = -(-n // SIDE)
-        return tiles + 1 + tiles * -(-k // SIDE // 32)
+        return tiles + 1 + tiles * -(-k // SIDE // 32) + tiles
 
     @staticmethod
     def map_of(tiles: TileSet) -> npt.NDArray[np.int32]:
@@ -78,7 +79,8 @@ class ColumnBlocks(WeightLayout):
         gaps[:, :slices] = 1
         gaps[rows["region_n"], rows["k_start"] // SIDE] = 0
         packed = np.packbits(gaps, axis=1, bitorder="little").view("<u4").view(np.int32)
-        return np.concatenate([starts, packed.reshape(-1), ids]).astype(np.int32)
+        order = np.argsort(-np.diff(starts), kind="stable")
+        return np.concatenate([starts, packed.reshape(-1), order, ids]).astype(np.int32)
 
     def packed(self, matrix: Floats, ids: npt.NDArray[np.int32]) -> Floats:
         """Return the blocks of ``[K, N]`` with these ids."""

@@ -218,6 +218,13 @@ def _bytes(m: int, n: int, k: int) -> Row:
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
 
+def _requantized(m: int, n: int, k: int) -> Row:
+    """A product of bytes whose results are bytes, with a bias and a zero point."""
+    made = integer_cases.gemm(DType.U8, m, n, k, 3, chain=integer_cases.REQUANTIZED)
+    return Row(f"bytes to bytes {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_GROUPS),
+               _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
+
+
 def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
     """A convolution of bytes; one whose windows leave the image has no zero point."""
     made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
@@ -232,7 +239,17 @@ def _blocks(m: int, n: int, k: int, share: float) -> Row:
     """A product over a share of the blocks of a matrix; torch multiplies all."""
     made = block_cases.blocks("f16", m, n, k, share)
     work = _product(m, n, k, "f16")
-    return Row(f"blocks {share:.0%} {m}x{n}x{k}", made, ("64x64x64x3",), work, 2.0 * m * n * k, 0)
+    groups = ("128x64x64x8x1", "256x64x64x5x1") if m >= LEAST_MANY else ()
+    return Row(f"blocks {share:.0%} {m}x{n}x{k}", made, ("64x64x64x3", *groups), work,
+               2.0 * m * n * k, 0)  # fmt: skip
+
+
+def _finite(m: int, k: int) -> Row:
+    """The launch before a product over blocks, which looks for numbers that are not finite."""
+    made = rows("reduce", DType.F16, (m, k), kind="sum", mean=False)
+    return Row(f"blocks sums {m}x{k}", made, ("1x256", "1x512"),
+               lambda torch: ((lambda x: x.sum(1)), [torch.randn(m, k, device="cuda").half()]),
+               far=0)  # fmt: skip
 
 
 def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
@@ -292,7 +309,10 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
     *(_bytes(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072),
                            (128, 3072, 768), (128, 768, 768))),
+    _requantized(4096, 4096, 4096),
     *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
+    *(_blocks(4096, 4096, 4096, share) for share in (1.0, 0.5, 0.2, 0.1)),
+    _finite(4096, 4096),
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),
     *(_blocks(128, 3072, 768, share) for share in (0.5, 0.1)),

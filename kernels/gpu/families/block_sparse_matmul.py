@@ -15,10 +15,10 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.gpu.zero_block_storage import MOST_SLICES, SIDE
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["launch", "name", "parameters", "shared"]
+__all__ = ["launch", "name", "parameters", "product_of", "shared"]
 
 
-def _product(call: Call) -> Call:
+def product_of(call: Call) -> Call:
     """Return the matmul of the same shapes in which w is the concatenation of its blocks."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     w = named["w"]
@@ -30,22 +30,22 @@ def _product(call: Call) -> Call:
 
 
 def name(call: Call) -> str:
-    return tensor_core_matmul.name(_product(call)).replace("gemm_nk", "gemm_blocks")
+    return tensor_core_matmul.name(product_of(call)).replace("gemm_nk", "gemm_blocks")
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    made = tensor_core_matmul.parameters(_product(call), variant)
+    made = tensor_core_matmul.parameters(product_of(call), variant)
     return {**made, "side": SIDE, "most_slices": MOST_SLICES, "spoilt": True}
 
 
 def shared(call: Call, variant: Variant) -> int:
     beside = 4 * (MOST_SLICES + variant.params["m"])
-    return tensor_core_matmul.shared(_product(call), variant) + beside
+    return tensor_core_matmul.shared(product_of(call), variant) + beside
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
-    blocks, made = tensor_core_matmul.arguments(_product(call), variant.params["m"], SIDE)
+    blocks, made = tensor_core_matmul.arguments(product_of(call), variant.params["m"], SIDE)
     made += [pointer(named["map"], DType.I32), pointer(named["odd"], DType.F32)]
     made += [constant_buffer_flag(named["map"]), constant_buffer_flag(named["w"])]
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

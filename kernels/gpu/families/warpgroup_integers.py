@@ -92,6 +92,9 @@ def refusal(call: Call, variant: Variant) -> str:
         return str(error)
     if why := warpgroup_convolution.refusal_of_image(window, LINE):
         return why
+    channels, taps = named["x"].dims[-1], call.attributes["kernel"]
+    if channels <= LINE // 2 and max(taps) > 1:
+        return f"with {channels} channels half of each step of {LINE} would be padding"
     return warpgroup_matmul.refusal(_product(call), variant)
 
 

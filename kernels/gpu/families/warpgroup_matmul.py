@@ -384,6 +384,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         **epilogue,
         "strided": False,
         "conv": False,
+        "blocks_of": False,
         "read": read,
         "written": written,
         "sizes": list({one.size: one for one in (*read, *written)}.values()),

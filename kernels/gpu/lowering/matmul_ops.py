@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.lowering.norm_folding import (
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
-from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS, SIDE
+from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
@@ -127,11 +127,9 @@ def _block_sparse_call(
     blocks, places = (operands[0], *p.stored(operands))[1:]
     bias = p.split(operands)[2]
     x = w.dense(w.matrix(operands[0]), w.narrow)
-    rows, slices = x.shape[0], p.k // SIDE
-    parts = Value(View.dense(x.view.buffer, (product((rows, slices)), SIDE)), x.dtype)
-    odd = w.temp(DType.F32, parts.shape[:1])
-    times = w.typed(Chain((FULL,), (Step("mul", (0, 0.0)),), (1,)), [parts], [odd])
-    w.call("reduce", "f32", x=[parts.view], y=odd.view, kind="sum", mean=False, chain=times)
+    odd = w.temp(DType.F32, x.shape[:1])
+    times = w.typed(Chain((FULL,), (Step("mul", (0, 0.0)),), (1,)), [x], [odd])
+    w.call("reduce", "f32", x=[x.view], y=odd.view, kind="sum", mean=False, chain=times)
     if chain is not None or any(v.dtype is not w.narrow for v in made):
         found = w.typed(
             chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
@@ -139,7 +137,7 @@ def _block_sparse_call(
         chain = replace(found, operands=(FULL, *found.operands[1:]))
     w.call(
         "gemm_blocks", w.multiplied, x=x.view, w=w.typed_as(blocks, w.narrow).view,
-        map=places.view, odd=View.dense(odd.view.buffer, (rows, slices)),
+        map=places.view, odd=odd.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
         y=[v.view for v in made], chain=chain,
     )  # fmt: skip

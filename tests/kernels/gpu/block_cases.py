@@ -39,7 +39,7 @@ def blocks(
         tiles = active_tiles(zero_map(w))
         held = COLUMN_BLOCKS.packed(w, tiles.l1_map).astype(NUMPY[own])
         with np.errstate(invalid="ignore"):
-            odd = (wide(x).reshape(m, -1, SIDE) * 0).sum(-1).astype(np.float32)
+            odd = (wide(x) * 0).sum(-1).astype(np.float32)
         bias = rng.standard_normal(n).astype(np.float32)
         more = [some(rng, (m, n), own)] if residual else []
         step = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,),
@@ -73,6 +73,14 @@ def _cases() -> Iterator[Case]:
         yield Case(
             f"blocks {name} residual", blocks(name, 9, 200, 128, residual=True), tiles[:1], needs
         )
+    wgmma = "128x64x64x8x1", "256x64x64x5x1"
+    yield Case("wgblocks f16", blocks("f16", 300, 136, 320), wgmma, ("wgmma",))
+    yield Case("wgblocks bf16 residual", blocks("bf16", 140, 200, 128, residual=True), wgmma[:1],
+               ("wgmma",))  # fmt: skip
+    yield Case("wgblocks spoilt", blocks("f16", 140, 200, 2304, 0.3, spoilt=True), wgmma,
+               ("wgmma",))  # fmt: skip
+    yield Case("wgblocks several rounds", blocks("f16", 390, 2560, 128, 0.2), wgmma[:1],
+               ("wgmma",))  # fmt: skip
     yield Case("blocks late", blocks("f16", 33, 70, 192, late=3), HALF[:1])
     yield Case("blocks spoilt", blocks("f16", 40, 200, 2304, 0.3, spoilt=True), HALF)
     yield Case("blocks full", blocks("f16", 5, 65, 64, 1.0), HALF[:1])

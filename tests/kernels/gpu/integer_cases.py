@@ -28,6 +28,13 @@ ROUNDED = Chain(
     (7,), (DType.F32, DType.F32, DType.U8), (DType.U8,),
 )  # fmt: skip
 """Requantized by a power of two, so that float32 rounds as float64 does."""
+REQUANTIZED = Chain(
+    ("full", "row"),
+    (Step("mul", (0, 0.0009765625)), Step("add", (2, 1)), Step("round", (3,)),
+     Step("saturate", (4, 0.0, 255.0))),
+    (5,), (DType.F32, DType.F32), (DType.U8,),
+)  # fmt: skip
+"""The same without a residual."""
 TILES = ("32x64x128x4", "64x64x128x3")
 _BYTES = {DType.U8: (0, 256), DType.I8: (-128, 128)}
 
@@ -64,7 +71,8 @@ def _beside(memory: Memory, rng: np.random.Generator, chain: Chain, shape: Seque
     full = some(rng, shape, DType.U8)
     wide = memory.put(row)
     repeated = type(wide)(wide.buffer, tuple(shape), (0,) * (len(shape) - 1) + (1,), wide.offset)
-    return [row, full], [repeated, memory.put(full)], memory.empty(shape, np.uint8)
+    both = [row, full], [repeated, memory.put(full)], memory.empty(shape, np.uint8)
+    return both if chain is ROUNDED else (both[0][:1], both[1][:1], both[2])
 
 
 def _finished(chain: Chain, sums: Array, more: Sequence[Array]) -> Array:
@@ -203,6 +211,8 @@ def _warpgroups(dtype: DType) -> Iterator[Case]:
                ("128x64x128x8x1", turns), needs)  # fmt: skip
     yield Case(f"{kind} wgmma rounded", gemm(dtype, 270, 200, 640, None, chain=ROUNDED),
                ("128x192x128x5x1", "128x96x128x7x1"), needs)  # fmt: skip
+    yield Case(f"{kind} wgmma requantized", gemm(dtype, 140, 136, 144, 3, chain=REQUANTIZED),
+               ("128x128x128x6x1",), needs)  # fmt: skip
     yield Case(f"{kind} wgmma few", gemm(dtype, 130, 24, 16), ("128x32x128x9x1",), needs)
     image = (2, 9, 7, 160)
     yield Case(f"{kind} wgconv 3x3", conv(dtype, image, (40, 3, 3)),

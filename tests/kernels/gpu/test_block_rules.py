@@ -36,7 +36,9 @@ def test_blocks_and_map_are_the_matrix(k: int, n: int) -> None:
     assert np.array_equal(COLUMN_BLOCKS.matrix(stored, k, n), w)
     header, columns = COLUMN_BLOCKS.header(k, n), -(-n // SIDE)
     assert np.array_equal(places[header:], tiles.l1_map) and places[columns] == len(stored[0])
-    bits = places[columns + 1 : header].astype(np.uint32)
+    bits = places[columns + 1 : header - columns].astype(np.uint32)
+    counts = np.diff(places[: columns + 1])[places[header - columns : header]]
+    assert (np.diff(counts) <= 0).all()
     assert sum(int(b).bit_count() for b in bits) == len(tiles) - len(tiles.l1_map)
     b = BodyBuilder(2, 17)
     body = b.done(COLUMN_BLOCKS.to_onnx(b, b.inputs, k, n))
