@@ -33,6 +33,7 @@ from tracea_graph.kernels.gpu.families import (
 )
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
+from tracea_graph.kernels.gpu.row_choice import row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
@@ -142,6 +143,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
     found += _block_choices(call) if call.op == "gemm_blocks" else []
     found += _window_choices(call) if call.op in ("depthwise", "pool") else []
+    found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))

@@ -16,6 +16,7 @@ __all__ = [
     "LARGE_WINDOW",
     "LEAST_MANY",
     "LEAST_SIDE",
+    "LONG_ROWS",
     "MANY_PIXELS",
     "MANY_ROWS",
     "MANY_SHARED",
@@ -83,7 +84,7 @@ WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""
-_LONG_ROWS, MANY_ROWS = 1024, 1024
+LONG_ROWS, MANY_ROWS = 1024, 1024
 """Maximum columns of a row that one warp reduces, and minimum rows for large tiles."""
 _SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
 """Maximum columns of a row that part of a warp reduces; columns are a multiple of ``_RUN``."""
@@ -106,7 +107,7 @@ def choose_tile(
     The input and output of a ``permuted`` copy are contiguous along different axes.
     """
     if op in ("norm", "softmax", "reduce"):
-        if not columns or columns > _LONG_ROWS:
+        if not columns or columns > LONG_ROWS:
             return "1x256", "rows may be long: a whole block reduces each row"
         if operands > _FEW_OPERANDS:
             return "1x256", f"{operands} operands need the registers of a whole block"

@@ -16,11 +16,12 @@ from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import Case
 from tests.kernels.gpu.machine import Memory
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, kernel_preamble, launch_of
+from tracea_graph.kernels.gpu.kernel_selection import variants_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -173,3 +174,13 @@ def test_one_record_serves_every_size() -> None:
     launch = launch_of(call, find(call, target.architecture, "4x32"), target)
     assert [launch.blocks({"m": m})[0] for m in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert struct.pack("<i", 7) in launch.words({"m": 7}, lambda b: 0)
+
+
+def test_rows_whose_length_varies_have_a_kernel_for_short_ones() -> None:
+    x, y = (View.dense(Buffer("temp", i), ("m", "n")) for i in range(2))
+    for op, more in (("softmax", {"log": False}), ("norm", {"kind": "rms", "epsilon": 1e-5})):
+        short, long = variants_of(CALLS.make(op, "f16", x=[x], y=y, **more))
+        assert [v.tile for v, _ in (short, long)] == ["4x32", "1x256"]
+        assert [evaluate(short[1], {"n": n}) > 0 for n in (1, 1024, 1025)] == [True, True, False]
+    fixed = View.dense(Buffer("temp", 0), ("m", 768))
+    assert len(variants_of(CALLS.make("softmax", "f16", x=[fixed], y=fixed, log=False))) == 1
