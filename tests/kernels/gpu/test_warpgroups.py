@@ -35,6 +35,8 @@ from tracea_graph.ops.chain import Chain, Step
 
 HGMMA, UTMALDG, HMMA = 0x9F0, 0x5B4, 0x23C
 """Opcodes: product of a warpgroup, copy by a tensor map, product of a warp."""
+IGMMA, IMMA = 0x9F1, 0x237
+"""Opcodes of products of bytes."""
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,), (DType.F32,), (DType.F16,))
 RESIDUAL = Chain(("full", "full"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.F16),
                  (DType.F16,))  # fmt: skip
@@ -47,6 +49,17 @@ def test_descriptors_read_what_tensor_maps_write(extent: int, by_depth: bool) ->
     prove_read(operand, 64 if by_depth else extent)
     places = {operand.written(at, k) for at in range(extent) for k in range(64)}
     assert len(places) == extent * 64 and max(places) < operand.nbytes
+
+
+@pytest.mark.parametrize("extent", [32, 128, 256])
+def test_descriptors_read_bytes(extent: int) -> None:
+    operand = MatrixOperand(extent, 128, True, 1)
+    prove_read(operand, 32)
+    assert {operand.written(at, k) for at in range(extent) for k in range(128)} == set(
+        range(operand.nbytes)
+    )
+    with pytest.raises(ValueError, match="no tile"):
+        MatrixOperand(extent, 128, False, 1)
 
 
 @dataclass(frozen=True)
@@ -175,6 +188,13 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
         found = opcodes(built.data, built.source.symbol)
         assert built.refused is None and "C75" not in built.log, built.log
         assert found[HGMMA] >= 4 and found[UTMALDG] >= 2 and not found[HMMA]
+    for name in ("u8 wgmma shifted", "i8 wgconv inside", "wgblocks f16"):
+        call, variant, _ = made(NAMED[name], "sm_90a", NAMED[name].tiles[0])
+        (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
+        found = opcodes(built.data, built.source.symbol)
+        assert built.refused is None and "C75" not in built.log, built.log
+        assert found[HGMMA if "blocks" in name else IGMMA] >= 4 and found[UTMALDG] >= 2
+        assert not found[HMMA] and not found[IMMA]
     call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
     (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
     assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
