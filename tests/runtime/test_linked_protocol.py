@@ -2,8 +2,9 @@
 
 Threads are programs of atomic steps, written as the header has them; all orders of the steps of
 a lead and some followers are tried, under sequential consistency.  In each, every task must run
-once, after all tasks that compute rows it reads, and before the lead goes on.  No sleeper may be
-forgotten, and a follower that is delayed into later calls may take nothing of them by mistake.
+once, after all tasks that compute rows it reads, be they of the call before or of older ones, and
+before the lead goes on.  No sleeper may be forgotten, and a follower that is delayed into later
+calls may take nothing of them by mistake.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ ROWS = 2
 
 
 class Linked(NamedTuple):
-    """A call of ``steps`` ranges of rows with ``width`` tasks each; it reads its rows or all."""
+    """A call of ``steps`` ranges of rows with ``width`` tasks each; it reads its rows or all.
+
+    A window is ``halo`` rows wider on both sides.  ``over``: calls that must be over before any
+    task of this one; ``older``: whether it also reads rows of the call before the last one.
+    """
 
     steps: int
     width: int = 1
     all: bool = False
+    halo: int = 0
+    over: int = 0
+    older: bool = False
 
     @property
     def tasks(self) -> int:
@@ -43,8 +51,9 @@ class Linked(NamedTuple):
         return range(ROWS * step // self.steps, ROWS * (step + 1) // self.steps)
 
     def reads(self, step: int, before: Linked) -> range:
-        """Return the steps of the call before that the rows of one of this call's lie in."""
-        mine = range(ROWS) if self.all else self.rows(step)
+        """Return the steps of a call before that the rows one of this call's reads lie in."""
+        own = self.rows(step)
+        mine = range(ROWS) if self.all else range(own.start - self.halo, own.stop + self.halo)
         found = [s for s in range(before.steps) if {*before.rows(s)} & {*mine}]
         return range(found[0], found[-1] + 1)
 
@@ -79,6 +88,7 @@ class Known(NamedTuple):
     calls: int = 0
     closed: bool = False
     taken: frozenset[int] = frozenset()
+    over: int = 0
     ready: frozenset[tuple[int, int]] = frozenset()
 
 
@@ -86,14 +96,16 @@ class Known(NamedTuple):
 class Protocol:
     """A lead that links calls, number after number, and some followers.
 
-    The flags are what protects: the second look at the number, tasks that wait for rows, the count
-    of events that is read before looking for a task, and asking for sleepers after an event.
+    The flags are what protects: the second look at the number, tasks that wait for rows, and for
+    calls to be over, the count of events that is read before looking for a task, and asking for
+    sleepers after an event.
     """
 
     numbers: tuple[tuple[Linked, ...], ...]
     followers: int = 1
     looks_twice: bool = True
     waits_for_rows: bool = True
+    waits_for_calls: bool = True
     counts_first: bool = True
     asks_for_sleepers: bool = True
 
@@ -216,17 +228,23 @@ class Protocol:
                 yield memory, self._next(known, c, i, left)
                 return
             step = span[count] // call.width
-            needs = call.reads(step, calls[c - 1]) if c and self.waits_for_rows else range(0)
+            needs = [(c - 1, s) for s in self._waits_for(calls, c, step)]
+            if self.waits_for_calls:
+                older = range(known.over, call.over)
+                needs = [(o, s) for o in older for s in range(calls[o].steps)] + needs
             if (c, step) in known.ready:
-                needs = range(0)
+                needs = []
             yield memory, ("need", known, c, i, left, was, span[count], tuple(needs))
-        elif name == "need":  # a step of the call before
+        elif name == "need":  # a step of a call before
             c, i, left, was, task, needs = rest
             if not needs:
                 known = known._replace(ready=known.ready | {(c, task // calls[c].width)})
                 yield memory, ("swap", known, c, i, left, was, task)
-            elif memory.finished[self._at(c - 1, needs[0])] == (number, calls[c - 1].width):
-                yield memory, ("need", known, c, i, left, was, task, needs[1:])
+            elif memory.finished[self._at(*needs[0])] == (number, calls[needs[0][0]].width):
+                (o, step), *rest_of = needs
+                if o == known.over and step == calls[o].steps - 1 and o < calls[c].over:
+                    known = known._replace(over=o + 1)
+                yield memory, ("need", known, c, i, left, was, task, tuple(rest_of))
             else:
                 yield memory, self._next(known, c, i, True)
         elif name == "swap":
@@ -263,6 +281,20 @@ class Protocol:
             else:
                 yield memory, ("await", known)
 
+    def _waits_for(self, calls: tuple[Linked, ...], c: int, step: int) -> range:
+        """Return the steps of the call before that one waits for: ``runtime/group_waits.h``."""
+        if not c or not self.waits_for_rows or calls[c].over == c:
+            return range(0)
+        found = calls[c].reads(step, calls[c - 1])
+        first, last = found.start, found.stop - 1
+        if calls[c].older and c > 1:
+            wanted = calls[c].reads(step, calls[c - 2])
+            while self._waits_for(calls, c - 1, first).start > wanted.start:
+                first -= 1
+            while self._waits_for(calls, c - 1, last).stop < wanted.stop:
+                last += 1
+        return range(first, last + 1)
+
     def _next(self, known: Known, c: int, i: int, left: bool) -> Local:
         """Return the step after a share without a task: the own one of each call, then all."""
         return ("scan", known, *((c + 1, OWN, False) if i == OWN else (c, i + 1, left)))
@@ -291,13 +323,14 @@ class Protocol:
         number, calls = known.number, self.numbers[known.number - 1]
         assert memory.alive == number, f"a task of number {number} runs after its end"
         assert (number, c, task) not in memory.ran, "a task runs twice"
-        if c:
-            before, step = calls[c - 1], task // calls[c].width
+        for o in range(calls[c].over):
+            for t in range(calls[o].tasks):
+                assert (number, o, t) in memory.ran, "a task runs before a call is over"
+        for o in range(max(0, c - 1 - calls[c].older), c):
+            before, step = calls[o], task // calls[c].width
             for read in calls[c].reads(step, before):
                 for t in range(read * before.width, (read + 1) * before.width):
-                    assert (number, c - 1, t) in memory.ran, (
-                        "a task runs before its rows are there"
-                    )
+                    assert (number, o, t) in memory.ran, "a task runs before its rows are there"
         return memory._replace(ran=memory.ran | {(number, c, task)})
 
     def _at(self, c: int, i: int) -> int:
@@ -316,11 +349,19 @@ def _with(words: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
 
 
 ONE, TWO, WIDE, ALL = Linked(1), Linked(2), Linked(1, 2), Linked(2, all=True)
+WINDOW, OLDER, AFTER = Linked(2, halo=1), Linked(2, halo=1, older=True), Linked(2, over=1)
 
 
 @pytest.mark.parametrize(
     "numbers",
-    [((TWO, TWO),), ((ONE, ALL),), ((ONE,), (TWO,)), ((ONE,), (ONE,), (ONE,))],
+    [
+        ((TWO, TWO),),
+        ((ONE, ALL),),
+        ((ONE,), (TWO,)),
+        ((ONE,), (ONE,), (ONE,)),
+        ((TWO, WINDOW),),
+        ((ONE, AFTER),),
+    ],
 )
 def test_every_task_runs_once_when_its_rows_are_there(
     numbers: tuple[tuple[Linked, ...], ...],
@@ -330,8 +371,12 @@ def test_every_task_runs_once_when_its_rows_are_there(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("numbers", "followers"), [(((WIDE, ALL),), 1), (((ALL, TWO), (TWO,)), 1), (((ONE,),), 2)]
-)
+    ("numbers", "followers"),
+    [
+        (((WIDE, ALL),), 1), (((ALL, TWO), (TWO,)), 1), (((ONE,),), 2), (((ONE, ONE, OLDER),), 1),
+        (((ONE, ONE, AFTER),), 1),
+    ],
+)  # fmt: skip
 def test_more_calls_and_followers(numbers: tuple[tuple[Linked, ...], ...], followers: int) -> None:
     assert Protocol(numbers, followers).explore() > 100_000
 
@@ -339,6 +384,11 @@ def test_more_calls_and_followers(numbers: tuple[tuple[Linked, ...], ...], follo
 def test_tasks_must_wait_for_their_rows() -> None:
     with pytest.raises(AssertionError, match="before its rows"):
         Protocol(((TWO, ALL),), waits_for_rows=False).explore()
+
+
+def test_tasks_must_wait_for_calls_to_be_over() -> None:
+    with pytest.raises(AssertionError, match="call is over"):
+        Protocol(((TWO, TWO, AFTER),), waits_for_calls=False).explore()
 
 
 def test_the_second_look_is_needed() -> None:

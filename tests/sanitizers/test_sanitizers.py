@@ -19,6 +19,7 @@ from tests.runtime.conv_cases import all_conv_cases
 from tests.runtime.conv_int16_cases import conv_int16_cases
 from tests.runtime.empty_cases import empty_cases
 from tests.runtime.linked_cases import linked_block
+from tests.runtime.linked_images import linked_images
 from tests.runtime.support import Case, mutate
 from tests.sanitizers.harness import Job, Sanitizer, conforms, kernels_in
 from tracea_graph.config import TOLERANCE
@@ -155,6 +156,7 @@ def test_linked_calls_touch_rows_in_order(
         pytest.skip("g++ has no thread sanitizer here")
     monkeypatch.setenv("TRACEA_PROCESSORS", "5")
     cases = [linked_block(), linked_block(m=96, heads=2, d=32)]
+    cases += [linked_images(), linked_images((33, 9), 16, 48), linked_images((7, 7), 64, 96)]
     cases = [replace(case, name=f"{case.name}_{i}") for i, case in enumerate(cases)]
     racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("linked"))
     answers = racing.run(jobs(cases), ISAS[-1], workers=5, together=1, repeats=8)

@@ -210,6 +210,17 @@ inline void leave_out(ConvJob& job, const Call& call, const float** x) {
   job.along.before -= cols.first * dilations[1], job.along.size -= cols.first * dilations[1];
 }
 
+// Of one image.
+inline RowTasks lines_of_tasks(const ConvJob& job) {
+  RowTasks all = {job.units * job.across, job.h_tasks, job.chunks};
+  all.image = true;
+  all.across = job.across, all.lines = job.lines, all.height = job.height;
+  if (!job.joined) return all;
+  all.joined = job.joined, all.narrow = job.narrow, all.wider = job.wider;
+  all.height = job.width / job.joined;
+  return all;
+}
+
 inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const bool split = call.opcode == kConvBf16x2;
   const bool nchw32c = call.opcode == kConvBf16 && is_nchw32c(views[0]);
@@ -278,6 +289,7 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   }
   job.w_image = each ? job.blocks * tap.w_panel : 0;
   if (rows == 1 && cols == 1 && stride_h == 1 && stride_w == 1 && joins_lines(x, job.post_ops)) {
+    job.joined = job.width;
     job.width *= job.height, job.height = 1;
     job.post_ops.canvas.width = job.width, job.post_ops.canvas.height = 1;
   }
@@ -285,7 +297,9 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   leave_out(job, call, &job.first);
   job.next_weights = run.next_weights;
   divide_conv(run, job, stride_h, choose_conv_schedule(call, job.images));
-  return run.parallel(job.images * job.h_tasks * job.chunks, conv_task, &job);
+  const RowTasks lines_of = lines_of_tasks(job);
+  return run.parallel(job.images * job.h_tasks * job.chunks, conv_task, &job,
+                      job.images == 1 ? &lines_of : nullptr);
 }
 
 }  // namespace tracea

@@ -182,7 +182,10 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
   if (run.threads() > 2 && images % run.threads() && !job.split.conv)
     job.rows = run.even_lines(images, y.height, ceil_div(kFirstLayerTask / 8, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
-  return run.parallel(images * job.tasks_per_image, first_layer_task, &job);
+  RowTasks lines_of = {y.height, job.tasks_per_image, 1, job.rows};
+  lines_of.image = true;
+  return run.parallel(images * job.tasks_per_image, first_layer_task, &job,
+                      images == 1 ? &lines_of : nullptr);
 }
 
 }  // namespace tracea

@@ -68,7 +68,8 @@ struct ConvJob {
   bool half_tile;                      // the last of them has 8 channels at most
   int64_t w_image;                     // floats of weights per image, or 0 where they share them
   int64_t groups, per_group, x_group;  // blocks of y, and floats of x, per group
-  int64_t height, width;               // in outputs; height 1 when lines are joined
+  int64_t height, width;               // in outputs; height 1 when lines are joined,
+  int64_t joined;                      // of so many outputs; else 0
   int64_t x_step_row;                  // floats between the inputs of two output rows
   int64_t lines, across, units;        // rows per tile; tiles per line; tile rows
   int64_t narrow, wider;               // outputs of a tile's line; the first `wider` have one more

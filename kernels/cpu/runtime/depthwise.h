@@ -117,7 +117,9 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   const int64_t lines = schedule.h_tasks ? ceil_div(y.height, min(schedule.h_tasks, y.height)) : kDepthwiseTask / line;
   job.pieces = LinePartition(run, images, blocks, y.height, y.width, lines);
   const int64_t together = schedule.oc_chunk ? schedule.oc_chunk : kDepthwiseUnits / (job.pieces.rows * line);
-  return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job);
+  const RowTasks lines_of = job.pieces.tasks();
+  return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job,
+                         images == 1 ? &lines_of : nullptr);
 }
 
 }  // namespace tracea

@@ -5,12 +5,12 @@
 // late, and the rows it reads are mostly those it wrote.
 //
 // The tasks of a call are in order of the rows they compute, and some neighbours are a *row group*.
-// Whoever finishes a task adds to its group's line; a task may begin once the groups of the call
-// before that have rows in common with its own are complete.  As every call has the same rows, all
-// earlier calls are then over for these rows, too, and once the last call's groups are complete,
-// everything is.  That is why a row may be read, or written again, by any later call, and why rows
-// that lie elsewhere may not (runtime/linker.h).  Attention reads all rows: its tasks wait for the whole
-// call before, and are taken in order, so that its first rows are soon complete.
+// Whoever finishes a task adds to its group's line; a task may begin once those groups of the call
+// before are complete that its own waits for, and once some older calls are over.  Which these are is
+// found out when the call is added (runtime/group_waits.h, runtime/linker.h): so many that every row
+// that is read, or written again, is there, whichever older call wrote it.  Once the last call's
+// groups are complete, everything is.  Attention reads all rows: its tasks wait for the whole call
+// before, and are taken in order, so that its first rows are soon complete.
 //
 //   lead                                     everybody, the lead as well once it has no call to add
 //   describe call 0, publish 1 call          read the descriptions that are new
@@ -38,27 +38,62 @@ constexpr int32_t kMaxTeam = 64;
 constexpr int32_t kMaxLinked = 16;     // calls: a member's counters of them fill two cache lines
 constexpr int32_t kMaxRowGroups = 16;  // of a call
 
-// Which rows a call's tasks compute: `per_step` neighbouring tasks those of one step, in order.
+// Lines [first, end) of a matrix or an image.
+struct Lines {
+  int64_t first, end;
+};
+
+// Which rows a call's tasks compute: `per_step` neighbouring tasks those of one step, in order.  Rows
+// are lines of the result, or parts of lines: `across` rows are `lines` lines.
 struct RowTasks {
   int64_t rows, steps, per_step;
   int64_t each = 0;  // rows of a step, or 0 where steps are of nearly equal size
   bool all = false;  // every task reads all rows, and takes long: none is some member's own
+  int64_t across = 1, lines = 1;
+  int64_t height = 0;  // lines in all, or 0: as many as rows
+  int64_t joined = 0;  // outputs of a line where lines are one; a row has
+  int64_t narrow = 0, wider = 0;  // so many, the first few one more
+  bool image = false;  // lines of an image
+  bool more = false;   // the same call has other tasks, which read what all of these write
 
   int64_t begin(int64_t step) const { return each ? min(rows, step * each) : rows * step / steps; }
+  int64_t tasks() const { return steps * per_step; }
 
-  // Steps of a row group, and groups.
-  int64_t together() const { return ceil_div(steps, kMaxRowGroups); }
-  int64_t groups() const { return ceil_div(steps, together()); }
-  int64_t group_begin(int64_t group) const { return begin(min(steps, group * together())); }
+  // Tasks of a row group, and groups.
+  int64_t per_group() const { return ceil_div(tasks(), kMaxRowGroups); }
+  int64_t groups() const { return ceil_div(tasks(), per_group()); }
+
+  int64_t last_line() const { return height ? height : rows; }
+
+  // The lines that tasks [first, end), or those of a group, compute or compute a part of.
+  Lines of_tasks(int64_t first, int64_t end) const {
+    const int64_t low = begin(first / per_step), high = begin(ceil_div(end, per_step));
+    if (joined) return {at(low) / joined, ceil_div(at(high), joined)};
+    return {low / across * lines, min(last_line(), ceil_div(high, across) * lines)};
+  }
+  Lines of_group(int64_t group) const {
+    const int64_t first = group * per_group();
+    return of_tasks(first, min(tasks(), first + per_group()));
+  }
+
+ private:
+  int64_t at(int64_t row) const { return row * narrow + min(row, wider); }
 };
 
-// A call's `tasks` tasks, of which each of the first `shares` members owns a stretch; `first` and
-// `last` are the groups of the call before that each group waits for.
+// What the tasks of a call wait for: the first `over` calls, and of the call before the groups
+// first[g] to last[g].
+struct GroupWaits {
+  uint8_t over, first[kMaxRowGroups], last[kMaxRowGroups];
+};
+
+// A call's `tasks` tasks, of which each of the first `shares` members owns a stretch.
 struct LinkedCall {
   void (*task)(void*, size_t);
   void* job;
-  uint32_t tasks, shares, groups, per_group;
-  uint8_t first[kMaxRowGroups], last[kMaxRowGroups];
+  uint32_t tasks, per_group;
+  uint16_t shares;
+  uint8_t groups;
+  GroupWaits waits;
 
   uint32_t begin(uint32_t share) const {
     return static_cast<uint32_t>(uint64_t{tasks} * share / shares);
@@ -69,22 +104,15 @@ struct LinkedCall {
   }
 };
 
-// The description of a call that follows one of rows `before`, or is the first.
-inline LinkedCall linked_call(const RowTasks& rows, const RowTasks* before, uint32_t members,
+inline LinkedCall linked_call(const RowTasks& rows, const GroupWaits& waits, uint32_t members,
                               void (*task)(void*, size_t), void* job) {
   LinkedCall call = {};
   call.task = task, call.job = job;
-  call.tasks = static_cast<uint32_t>(rows.steps * rows.per_step);
-  call.shares = rows.all ? 1 : call.tasks < members ? call.tasks : members;
-  call.groups = static_cast<uint32_t>(rows.groups());
-  call.per_group = static_cast<uint32_t>(rows.together() * rows.per_step);
-  for (int64_t g = 0, at = 0; before && g < rows.groups(); ++g) {
-    while (at + 1 < before->groups() && before->group_begin(at + 1) <= rows.group_begin(g)) ++at;
-    int64_t end = at;
-    while (before->group_begin(end + 1) < rows.group_begin(g + 1)) ++end;
-    if (rows.all) at = 0, end = before->groups() - 1;
-    call.first[g] = static_cast<uint8_t>(at), call.last[g] = static_cast<uint8_t>(end);
-  }
+  call.tasks = static_cast<uint32_t>(rows.tasks());
+  call.shares = static_cast<uint16_t>(rows.all ? 1 : call.tasks < members ? call.tasks : members);
+  call.groups = static_cast<uint8_t>(rows.groups());
+  call.per_group = static_cast<uint32_t>(rows.per_group());
+  call.waits = waits;
   return call;
 }
 
@@ -110,7 +138,7 @@ class LinkedCalls {
   // Runs tasks until none is left to take; the lead returns once all are finished.
   void work(uint32_t number, uint32_t self, bool leads) {
     Known known;
-    known.calls = known.taken = 0;
+    known.calls = known.taken = known.over = 0;
     for (uint32_t event = count(); read(number, &known); event = count()) {
       if (run_next(number, &known, self)) continue;
       if (known.closed && (leads ? finished(number, known) : known.all_taken())) break;
@@ -126,6 +154,7 @@ class LinkedCalls {
   // What a thread has read of the calls.
   struct Known {
     uint32_t calls, taken;  // how many; those without a task to take, one bit each
+    uint32_t over;          // calls of which all tasks have run
     bool closed;
     LinkedCall call[kMaxLinked];
     uint32_t ready[kMaxLinked];  // groups that may begin, one bit each
@@ -175,7 +204,7 @@ class LinkedCalls {
       const uint64_t* from = described_[number % 2][c];
       for (size_t i = 0; i < kWords; ++i) words[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
       memcpy(static_cast<void*>(&known->call[c]), words, sizeof words);
-      known->ready[c] = c ? 0 : ~0u;
+      known->ready[c] = 0;
     }
     known->calls = calls, known->closed = word & kClosed;
     return calls == old || __atomic_load_n(&published_, __ATOMIC_SEQ_CST) >> 32 == number;
@@ -193,10 +222,19 @@ class LinkedCalls {
     return true;
   }
 
+  // Whether the calls that all tasks of a call wait for are over.
+  bool may_begin(uint32_t number, Known* known, uint32_t c) const {
+    for (; known->over < known->call[c].waits.over; ++known->over)
+      for (uint32_t g = 0; g < known->call[known->over].groups; ++g)
+        if (!complete(number, known->call[known->over], known->over, g)) return false;
+    return true;
+  }
+
   bool ready(uint32_t number, Known* known, uint32_t c, uint32_t group) const {
     if (known->ready[c] >> group & 1) return true;
-    const LinkedCall& call = known->call[c];
-    for (uint32_t g = call.first[group]; g <= call.last[group]; ++g)
+    if (!may_begin(number, known, c)) return false;
+    const GroupWaits& waits = known->call[c].waits;
+    for (uint32_t g = waits.first[group]; c != waits.over && g <= waits.last[group]; ++g)
       if (!complete(number, known->call[c - 1], c - 1, g)) return false;
     return known->ready[c] |= 1u << group, true;
   }
@@ -243,7 +281,7 @@ class LinkedCalls {
       if (!(known->taken >> c & 1) &&
           run_of(number, known, c, self % known->call[c].shares) == Take::kTask)
         return true;
-    for (uint32_t c = 0; c < known->calls; ++c) {
+    for (uint32_t c = 0; c < known->calls && may_begin(number, known, c); ++c) {
       bool left = false;
       for (uint32_t i = 0; !(known->taken >> c & 1) && i < known->call[c].shares; ++i) {
         const Take found = run_of(number, known, c, (self + i) % known->call[c].shares);

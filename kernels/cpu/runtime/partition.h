@@ -38,6 +38,14 @@ struct LinePartition {
     each = ceil_div(height, rows);
   }
 
+  // What tasks compute, one range each, of one image.
+  RowTasks tasks() const {
+    RowTasks all = {blocks * each, blocks * each, 1, 1};
+    all.across = by_lines ? blocks : blocks * each, all.lines = by_lines ? rows : height;
+    all.height = height, all.image = true;
+    return all;
+  }
+
   LineRange at(int64_t index) const {
     const int64_t n = index / each / blocks, i = index % (each * blocks);
     const int64_t block = by_lines ? i % blocks : i / each;

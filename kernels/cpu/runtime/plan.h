@@ -101,6 +101,12 @@ inline bool reads_all_rows(const Call& call) {
          call.ints[attention_call::kTileKind] == attention_call::kTileKindNone;
 }
 
+// Whether a call computes lines of images from lines of images.
+inline bool is_image_op(Op op) {
+  return op == kConvOp || op == kConvFirstLayerOp || op == kDepthwiseOp || op == kWinogradOp ||
+         op == kConvDispatchOp || op == kPoolOp;
+}
+
 // Bytes of weights up to which the product behind a call may be linked to it.  More come from memory:
 // threads that are at different calls then read them at different times, once each.
 constexpr int64_t kLinkedWeights = 4 << 20;
@@ -115,13 +121,15 @@ inline int64_t constant_bytes(const View& view) {
 }
 
 // Whether a call's tasks may wait for the rows they read instead of for the end of the call before:
-// its host loop only shares out tasks over rows, and reads no values itself.  Attention's tasks wait
-// for all rows.
+// its host loop only shares out tasks over rows, or lines of an image, and reads no values itself.
+// Attention's tasks wait for all rows.
 inline bool may_be_linked(const Program& program, int32_t index) {
   const Call& call = program.calls[index];
   const Op op = kCalls[call.opcode - 1].op;
+  if (op == kConvFirstLayerOp) return false;  // it may copy an image first
   for (int32_t i = 0; i < program.loop_count; ++i)
     if (program.loops[i].first <= index && index <= program.loops[i].last) return false;
+  if (is_image_op(op)) return true;
   if (op == kAttentionOp) return reads_all_rows(call);
   if (op != kGemmOp) return op == kNormOp;
   if (constant_bytes(call.views[gemm_call::kW]) > kLinkedWeights) return false;
@@ -130,9 +138,14 @@ inline bool may_be_linked(const Program& program, int32_t index) {
          layout == gemm_call::kLayoutWeightOnlyBf16 || layout == gemm_call::kLayoutBf16x2;
 }
 
-// The last call whose tasks may run beside those of this one.
+constexpr int32_t kImagesApart = 2;  // calls
+
+// The last call whose tasks may run beside those of this one.  Images are large: only the next two calls
+// shall find other memory than the last one, and their tasks wait where they do not.
 inline int32_t last_linked(const Program& program, int32_t call) {
   int32_t last = call;
+  if (is_image_op(kCalls[program.calls[call].opcode - 1].op))
+    return min(call + kImagesApart, program.call_count - 1);
   while (last + 1 < program.call_count && last + 1 - call < kMaxLinked &&
          may_be_linked(program, last + 1) && !reads_all_rows(program.calls[last + 1]))
     ++last;

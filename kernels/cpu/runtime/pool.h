@@ -91,7 +91,9 @@ inline bool run_pool(Run& run, const Call& call, const TensorView* views) {
   const int64_t line = job.y.width * taps;
   job.pieces = LinePartition(run, y.dims[0], job.y.blocks, job.y.height, job.y.width, kPoolTask / line);
   const int64_t together = kPoolUnits / (job.pieces.rows * line);
-  return run.parallel_by(together, y.dims[0] * job.y.blocks * job.pieces.each, pool_task, &job);
+  const RowTasks lines = job.pieces.tasks();
+  return run.parallel_by(together, y.dims[0] * job.y.blocks * job.pieces.each, pool_task, &job,
+                         y.dims[0] == 1 ? &lines : nullptr);
 }
 
 // ---- over the whole image ----------------------------------------------------------------------

@@ -160,12 +160,16 @@ struct Run : Outcome {
   }
 
   // The same, where a thread takes so many neighbouring tasks at once as are worth waking it up.
-  bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job) {
-    if (tasks <= 1) return parallel(tasks, task, job);
+  // `rows`: of tasks one by one.
+  bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job,
+                   const RowTasks* rows = nullptr) {
+    if (tasks <= 1) return parallel(tasks, task, job, rows);
     together = ceil_div(tasks, even(ceil_div(tasks, worth(max(1, together))), tasks));
-    if (together <= 1) return parallel(tasks, task, job);
+    if (together <= 1) return parallel(tasks, task, job, rows);
     Neighbours all = {task, job, tasks, together};
-    return parallel(ceil_div(tasks, together), neighbours_task, &all);
+    RowTasks parts = {};
+    if (rows) parts = *rows, parts.steps = ceil_div(tasks, together), parts.each = together;
+    return parallel(ceil_div(tasks, together), neighbours_task, &all, rows ? &parts : nullptr);
   }
 };
 

@@ -80,16 +80,16 @@ class Team {
     }
   }
 
-  // Adds a call to those that are linked, or begins with it if `before` is null: the rows of the call
-  // before.  Its tasks run from now on, beside the lead's.
-  void link(const RowTasks& rows, const RowTasks* before, void (*task)(void*, size_t), void* job) {
-    if (before)
-      return links_.add(linked_call(rows, before, linked_members_, task, job));
+  // Adds a call to those that are linked, or begins with it.  Its tasks run from now on, beside the
+  // lead's.
+  void link(const RowTasks& rows, const GroupWaits& waits, bool first, void (*task)(void*, size_t),
+            void* job) {
+    if (!first) return links_.add(linked_call(rows, waits, linked_members_, task, job));
     const uint32_t number = call_ + 1;
     if (!linked_members_) links_.clear();
     linked_members_ = static_cast<uint32_t>(members());
     links_.open(number);
-    links_.add(linked_call(rows, nullptr, linked_members_, task, job));
+    links_.add(linked_call(rows, waits, linked_members_, task, job));
     announce(announced_[number % 2], {nullptr, nullptr, 0, 0});
     publish(number);
   }

@@ -201,8 +201,18 @@ inline bool run_shared_task(Run& run, WinogradJob& job, int64_t n, int64_t h_tas
     const WinogradJob& j = *static_cast<const WinogradJob*>(usr);
     winograd_after(j, task_of(j, j.image, j.h_task, 0), static_cast<int64_t>(i));
   };
-  return run.parallel(job.inputs, before, &job) && run.parallel(job.planes, multiply, &job) &&
-         run.parallel(job.outputs, after, &job);
+  const auto step = [&](int64_t tasks, bool last) {
+    RowTasks all = {1, 1, tasks};
+    all.lines = all.height = job.post_ops.canvas.height;
+    all.image = true, all.more = !last;
+    return all;
+  };
+  const bool one = job.post_ops.canvas.box->dims[0] == 1;
+  const RowTasks first = step(job.inputs, false), second = step(job.planes, false);
+  const RowTasks third = step(job.outputs, true);
+  return run.parallel(job.inputs, before, &job, one ? &first : nullptr) &&
+         run.parallel(job.planes, multiply, &job, one ? &second : nullptr) &&
+         run.parallel(job.outputs, after, &job, one ? &third : nullptr);
 }
 
 // Calls to either way are alike.
@@ -281,7 +291,9 @@ inline bool run_winograd(Run& run, const Call& call, const TensorView* views) {
   const int64_t bytes = job.planes * (job.in_plane + job.out_plane) * 4;
   Scratch scratch(run);
   if (!make_slots(run, scratch, shared ? 1 : tasks, bytes, &job.slots)) return false;
-  if (!shared) return run.parallel(tasks, winograd_task, &job);
+  RowTasks lines_of = {job.rows, job.h_tasks, 1, job.task_rows};
+  lines_of.lines = job.m, lines_of.height = y.height, lines_of.image = true;
+  if (!shared) return run.parallel(tasks, winograd_task, &job, images == 1 ? &lines_of : nullptr);
   for (int64_t n = 0; n < images; ++n)
     if (!run_shared_task(run, job, n, 0)) return false;
   return true;
