@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
-from tests.kernels.gpu.machine import NUMPY, ROOM, Array, Memory
+from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, window_axes
 from tracea_graph.kernels.gpu.calls import CALLS
@@ -16,8 +16,6 @@ from tracea_graph.ops.chain import Chain, Step
 
 __all__ = ["CASES"]
 
-_ALIGNED = 16
-"""Alignment in bytes of the codes, as buffers of a program have it."""
 _FEW, _MANY = ("8x16", "16x16"), {"f16": "64x64x64x3", "bf16": "64x64x64x3"}
 
 
@@ -58,10 +56,9 @@ def codes(
                      (DType.F32, own), (own,))  # fmt: skip
         chain = step if residual else None
         y = memory.empty((m, n), NUMPY[own], late)
-        first = -(-ROOM // memory.step) * memory.step
         call = CALLS.make(
             "gemm_nbits", dtype, x=memory.put(x, late, late),
-            w=memory.put(windows(layout, packed), -first % _ALIGNED), scales=memory.put(filled[0]),
+            w=memory.put(windows(layout, packed)), scales=memory.put(filled[0]),
             zeros=None if zeros == "middle" else memory.put(filled[1]), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, zero_kind=zeros,
             bits=bits, group=group, block=block, divided=group != block,
