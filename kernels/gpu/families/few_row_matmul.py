@@ -13,6 +13,7 @@ from functools import cache
 from math import ceil
 from typing import Any
 
+from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -74,17 +75,24 @@ class EpilogueMatrix:
 class Tile:
     """Shared memory of a block after the ring: received sums, moments, vectors and barriers.
 
-    The received sums come from the other blocks of a cluster, which share the tile's depth.
+    The received sums come from the other blocks of a cluster, which share the tile's depth.  Each
+    of ``groups`` warpgroups multiplies a share of the columns and has a part of its own.
     """
 
     n: int
     split: int
     normed: bool
+    groups: int = 1
+
+    @property
+    def share(self) -> int:
+        """Number of columns that a warpgroup multiplies."""
+        return self.n // self.groups
 
     @property
     def columns(self) -> int:
-        """Number of columns, a multiple of 8, whose epilogue one of ``split`` blocks computes."""
-        return 8 * ceil(self.n / 8 / self.split)
+        """Number of a warpgroup's columns, a multiple of 8, whose epilogue one block computes."""
+        return 8 * ceil(self.share / 8 / self.split)
 
     @property
     def a(self) -> MatrixOperand:
@@ -120,6 +128,8 @@ def _proved(tile: Tile) -> Tile:
     """Prove a tile's layouts and pipeline; raises GraphError otherwise."""
     prove_read(tile.a, _ROWS)
     prove_read(tile.b, tile.n)
+    if tile.groups > 1 and (tile.share % tile.columns or tile.share % 8):
+        raise GraphError(f"{tile.groups} warpgroups cannot share {tile.n} columns")
     prove_free(tile.reads())
     for stages in (1, 3):
         prove(Ring(stages, BarrierMode.MBARRIER))
@@ -128,7 +138,7 @@ def _proved(tile: Tile) -> Tile:
 
 def _tile(call: Call, variant: Variant) -> Tile:
     normed = tensor_core_matmul.norm_of(call) != "none"
-    return Tile(variant.params["n"], variant.params["split"], normed)
+    return Tile(variant.params["n"], variant.params["split"], normed, variant.params["groups"])
 
 
 def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -152,7 +162,8 @@ def _view_of(call: Call, vector: str) -> View:
     return named["inputs"][int(vector[1:]) - 1]  # type: ignore[no-any-return]
 
 
-def _barriers_at(call: Call, variant: Variant) -> int:
+def _part_bytes(call: Call, variant: Variant) -> int:
+    """Return the bytes of a warpgroup's part of what is after the ring, without barriers."""
     ends = [v.at + -(-_tile(call, variant).columns * v.size // 16) * 16
             for v in _vectors(call, variant)]  # fmt: skip
     return max(ends, default=_tile(call, variant).vectors_at)
@@ -160,7 +171,8 @@ def _barriers_at(call: Call, variant: Variant) -> int:
 
 def behind(call: Call, variant: Variant) -> int:
     """Return the bytes of shared memory after the ring."""
-    return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
+    groups = variant.params["groups"]
+    return groups * _part_bytes(call, variant) + 8 * (2 * _MOST_STAGES + groups + 1)
 
 
 def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
@@ -247,10 +259,11 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             words[x.kind].format(x.index) for x in chain_parameters.operands(chain)[1:]
         ],
         "kind": call.dtype,
-        "instructions": [Instruction(tile.n, False, True)],
+        "instructions": [Instruction(tile.share, False, True)],
+        "share": tile.share,
         "a": tile.a,
         "b": tile.b,
-        "finishing": tile.n // tile.columns,
+        "finishing": tile.share // tile.columns,
         "nb": tile.columns,
         "nj": tile.columns // 8,
         "deep": deep,
@@ -261,7 +274,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "sent_at": tile.received,
         "moments_at": tile.moments_at,
         "vectors": _vectors(call, variant),
-        "barriers_at": _barriers_at(call, variant),
+        "part_bytes": _part_bytes(call, variant),
     }  # fmt: skip
 
 
