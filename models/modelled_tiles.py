@@ -41,7 +41,7 @@ CORES = (
     "cortex-a76", "apple-m1",
 )  # fmt: skip
 """Processors as LLVM calls them."""
-_EXTENSIONS = "-mattr=+dotprod,+i8mm,+bf16"
+_EXTENSIONS = "-mattr=+dotprod,+i8mm,+bf16,+fullfp16"
 _IN_ORDER_ROWS = 4
 """Rows of a product's tile on cores that run in order (runtime/isa.h)."""
 _ITERATIONS = 200
@@ -105,6 +105,9 @@ TILES = (
     Tile("gemm_bf16", "neonbf16", "bfmmla", _product("Pairs"), turns=1),
     Tile("conv_bf16", "neonbf16", "bfmmla", _convolution("Pairs"), turns=1),
     Tile("gemm_bf16x2", "neonbf16", "bfmmla", "10tile_splitILi{rows}ELi1E", turns=3),
+    # eight steps of k a turn, whose sums are in fp16
+    Tile("gemm_f16", "neonfp16", "fmla", "8tile_f16ILi{rows}E"),
+    Tile("conv_f16", "neonfp16", "fmla", _convolution("Halves")),
     Tile("gemm_int8", "neondot", "sdot", "9tile_int8ILi{rows}ELi1E"),
     # two rows and two columns a vector, eight steps of k each
     Tile("gemm_int8", "neoni8mm", "usmmla", "9tile_int8ILi{rows}ELi1E", turns=1),

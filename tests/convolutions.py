@@ -15,6 +15,7 @@ from tests.graphs import normal
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.cpu.filters import LAYOUTS, DepthwiseFilters, DispatchFilters
 from tracea_graph.kernels.cpu.filters import Filters as Packed
+from tracea_graph.kernels.cpu.fp16_layouts import FP16_FILTERS
 from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import Chain, Step
@@ -124,7 +125,8 @@ def window(kernel: Any, stride: int = 1, dilation: int = 1, pads: Any = 0) -> Co
 
 
 def layout_named(name: str) -> FilterLayout:
-    return PLAIN if name == "plain" else LAYOUTS[name]
+    own: Mapping[str, FilterLayout] = {"plain": PLAIN, FP16_FILTERS.name: FP16_FILTERS}
+    return own.get(name) or LAYOUTS[name]
 
 
 def laid_out(

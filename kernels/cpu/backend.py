@@ -57,12 +57,13 @@ from tracea_graph.tuning.schedule_space import ScheduleSpace
 
 __all__ = ["CPU", "CpuBackend", "useful_levels"]
 
-_INT8 = frozenset(isa.name for family in FAMILIES for isa in family.int8)
+_OPTIONAL = frozenset(isa.name for family in FAMILIES for isa in (*family.int8, *family.fp16))
 """Levels that a library has code for only if one of its kernels has a variant for them."""
 _BF16 = frozenset(isa.name for family in FAMILIES for isa in family.bf16)
+_FP16 = frozenset(isa.name for family in FAMILIES for isa in family.fp16)
 _NEEDED = MappingProxyType(
     {
-        "fp16": frozenset(),
+        "fp16": _FP16,
         "tf32": frozenset(),
         "bf16": _BF16,
         "int16": frozenset(isa.name for isa in X86.bf16),
@@ -119,6 +120,11 @@ class CpuBackend:
         be emulated, int16 and bf16x2 would be no faster than float32.
         """
         needed = _NEEDED.get(precision)
+        if precision == "fp16":  # of which other processors have no kernels at all
+            for each in self.deployments[1:]:
+                if not _FP16 & set(each.levels):
+                    other = each.platform.name
+                    return "fp32", f"nothing is computed in fp16: it has no kernels for {other}"
         if needed is None or needed & set(levels):
             return precision, ""
         why = f"{levels[-1]}, the highest level here, has no instructions for this type"
@@ -236,7 +242,7 @@ class CpuBackend:
             levels = next(here, ())
         if levels:
             useful = useful_levels(levels, {*kernels})
-            wanted = useful if kernels else [name for name in levels if name not in _INT8]
+            wanted = useful if kernels else [name for name in levels if name not in _OPTIONAL]
             build_ahead(wanted, environment, stopped, kernels, chains)
 
     def build(
@@ -303,7 +309,7 @@ def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
     """Return ``levels``; an int8 level with no variant of any of ``kernels`` becomes its base."""
 
     def useful(name: str) -> str:
-        without = name in _INT8 and not kernels_of_level(name) & kernels
+        without = name in _OPTIONAL and not kernels_of_level(name) & kernels
         return useful(isa_of(name).base) if without else name
 
     return list(dict.fromkeys(map(useful, levels)))

@@ -497,6 +497,11 @@ CALLS = Calls(
         _POOL_NHWC,
         GATHER_NBITS,
         ROUND_INT8,
+        # of Arm alone
+        gemm("f16", {"f16": 12}, ("f16",)),
+        round_rows("f16"),
+        _convolution("conv", "f16", _X, _PAIRS, _CONV, _conv_problem, "conv"),
+        _images("f16", _out("y", "N Cb H' W' 16", "f16")),
     )
 )  # fmt: skip
 """All calls, in the order of their opcodes."""

@@ -18,7 +18,11 @@ from tracea_graph.kernels import chain_source, generated_source
 from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.division_by_constant_scale import quotients, rounded_stores
-from tracea_graph.kernels.cpu.exported_functions import KERNELS, ExportedFunction
+from tracea_graph.kernels.cpu.exported_functions import (
+    ARM_KERNELS,
+    KERNELS,
+    ExportedFunction,
+)
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, isa_of, vector_level_of
 from tracea_graph.kernels.cpu.variants import (
     NO_TILES,
@@ -43,6 +47,7 @@ __all__ = [
 ]
 
 
+_KERNELS = {**KERNELS, **ARM_KERNELS}
 CHAIN = "const tracea_chain_tile*"
 """Parameter type of every chain function."""
 
@@ -61,7 +66,7 @@ def symbols(
 
     Raises KeyError for a kernel, level or tile that does not exist.
     """
-    names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in KERNELS[kernel]]
+    names = [f"chain_{chain.key:016x}"] if chain else [f.name for f in _KERNELS[kernel]]
     return tuple(_variant(kernel, isa, chain, tiles).symbol(name) for name in names)
 
 
@@ -69,7 +74,7 @@ def kernel_functions(
     kernel: str, isa: str, tiles: Tiles = NO_TILES
 ) -> list[tuple[str, ExportedFunction]]:
     """The functions of one kernel for one level, each with its symbol."""
-    return list(zip(symbols(kernel, isa, tiles=tiles), KERNELS[kernel], strict=True))
+    return list(zip(symbols(kernel, isa, tiles=tiles), _KERNELS[kernel], strict=True))
 
 
 def kernels_of_call(call: Call) -> set[str]:
@@ -122,7 +127,7 @@ def compilation_units(
         source
         for isa in isas
         for source in (
-            *(emit_unit(kernel, isa, tiles=tiles) for kernel in KERNELS if kernel in wanted),
+            *(emit_unit(kernel, isa, tiles=tiles) for kernel in _KERNELS if kernel in wanted),
             *(emit_unit("chain", isa, chain) for _, chain in unique),
         )
     )

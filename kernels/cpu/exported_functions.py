@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from tracea_graph.kernels.cpu.isa_levels import ARM, X86
 from tracea_graph.kernels.cpu.variants import VARIANTS
 from tracea_graph.kernels.program import Call
 
-__all__ = ["KERNELS", "ExportedFunction"]
+__all__ = ["ARM_KERNELS", "KERNELS", "ExportedFunction"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class ExportedFunction:
     note: str = ""
 
 
+_X86 = frozenset(isa.name for isa in X86.levels if isa not in ARM.levels)
 _RANGES = "const tracea_attention_tile*, tracea_attention_range*"
 _GEMM, _CONV = "const tracea_gemm_tile*", "const tracea_conv_tile*"
 _RECURRENT = "const tracea_recurrent_tile*"
@@ -102,6 +104,7 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
             ExportedFunction("gemm_weight_only_bf16", _GEMM, note="with float32 on the left"),
             ExportedFunction("round{}", "const tracea_round_tile*"),
         ),
+        ("gemm", "f16"): (ExportedFunction("round{}", "const tracea_round_tile*"),),
         ("gemm", "int16"): (ExportedFunction("round{}", "const tracea_round_int16_tile*"),),
         ("gemm", "int8"): (
             ExportedFunction("sum_rows{}", "const tracea_sum_rows_tile*"),
@@ -122,6 +125,7 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
                 note="inputs are float32, results may be bf16"),
             ExportedFunction("first_layer_split", "const tracea_first_layer_line*", "int32_t"),
         ),
+        ("conv", "f16"): (ExportedFunction("round_pixels{}", "const tracea_split_tile*"),),
         ("conv", "int16"): (
             ExportedFunction("image_range", "tracea_image_tile*"),
             ExportedFunction("image_round", "tracea_image_tile*"),
@@ -137,8 +141,10 @@ _NOTES = MappingProxyType(
     {
         "gemm_bf16": "each lane holds a pair of bf16; k is a number of pairs",
         "gemm_int16": "each lane holds a pair of integers; k is a number of pairs",
+        "gemm_f16": "two rows of 16 numbers lie where the 16 pairs of gemm_bf16 do",
         "gemm_int8": "each lane holds four bytes; k is a number of fours",
         "gemm_bf16x2": "as gemm_bf16; upper and lower halves take turns along k",
+        "conv_f16": "strides of x are in pairs; two rows of 16 filters lie where pairs do",
         "conv_bf16": "inputs are pairs of bf16; depth and strides are in pairs",
         "conv_int16": "each lane holds a pair of integers; depth and strides are in pairs",
         "conv_bf16x2": "each lane holds a pair: of x the upper half first, of w the lower",
@@ -160,8 +166,16 @@ def _functions(op: str, dtype: str) -> Iterator[ExportedFunction]:
         yield replace(function, name=name, note=function.note or _NOTES.get(name, ""))
 
 
+_EVERY = {v.kernel: tuple(_functions(v.op, v.dtype)) for v in VARIANTS if v.op != "chain"}
+_ARM = frozenset(_EVERY) - {v.kernel for v in VARIANTS if v.isa in _X86}
 KERNELS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
-    {v.kernel: tuple(_functions(v.op, v.dtype)) for v in VARIANTS if v.op != "chain"}
+    {kernel: functions for kernel, functions in _EVERY.items() if kernel not in _ARM}
 )
-"""The kernels that a library may hold besides its chains, with their functions, in the order of
-``tracea_isa_table``, which is the order of the variants."""
+"""The kernels that every processor family has, with their functions, in the order of
+``tracea_isa_table``, which is the order of the variants.  A library may hold any of them, and any
+chains."""
+
+ARM_KERNELS: Mapping[str, tuple[ExportedFunction, ...]] = MappingProxyType(
+    {kernel: functions for kernel, functions in _EVERY.items() if kernel in _ARM}
+)
+"""Kernels that Arm alone has; in ``tracea_isa_table`` they stand last."""

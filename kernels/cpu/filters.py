@@ -46,12 +46,13 @@ __all__ = [
     "BF16X2", "BLOCK", "BLOCKED", "DEPTHWISE", "FIRST_LAYER", "INT16", "LAYOUTS", "NCHW32C",
     "PANELS", "VNNI2", "WINOGRAD2", "WINOGRAD2_INT16", "WINOGRAD2_VNNI2", "WINOGRAD4",
     "BlockedFilters", "DepthwiseFilters", "DispatchFilters", "Filters", "Int16Filters",
-    "LaneFilters", "Vnni2Filters", "WinogradFilters", "blocks", "transformable",
+    "LaneFilters", "Stored", "Vnni2Filters", "WinogradFilters", "blocks", "transformable",
 ]  # fmt: skip
 
 BLOCK = 16
 """Channels of a block."""
 Stored = tuple[DType, tuple[int, ...]]
+"""Element type and shape of a stored array."""
 _TRANSFORMED = 4.0
 """Growth bound of winograd2 input transforms, relative to the largest input element."""
 _TOGETHER = (0, 1, 3, 4, 2, 5, 6, 7)

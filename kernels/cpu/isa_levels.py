@@ -58,8 +58,8 @@ class Isa:
     ``features`` are spelled as in Linux's ``/proc/cpuinfo``.  A level with a ``base`` has the
     vectors of the base, and also uses the base's kernels unless it has its own.  ``products`` is
     empty for levels of every precision.  Levels with ``int8`` add kernels that multiply 8-bit
-    integers, levels with ``bf16`` add kernels that multiply bf16 or int16.  No processor that has
-    the level ``replaced_by`` needs this one.
+    integers, levels with ``bf16`` add kernels that multiply bf16 or int16, those with ``fp16``
+    kernels that multiply fp16.  No processor that has the level ``replaced_by`` needs this one.
     """
 
     name: str
@@ -96,11 +96,18 @@ class IsaFamily:
         """The levels for kernels that multiply bf16 or int16."""
         return self._with("bf16")
 
+    @property
+    def fp16(self) -> tuple[Isa, ...]:
+        """The levels for kernels that multiply fp16."""
+        return self._with("fp16")
+
     def of(self, precision: str) -> tuple[Isa, ...]:
         """The levels at which kernels of a precision exist."""
         whole = precision.removesuffix("-weights")
         if whole == "int8":
             return self._with("", "int8")
+        if whole == "fp16":
+            return self._with("", "fp16")
         return self._with("", "bf16") if whole in ("int16", "bf16", "bf16x2") else self.plain
 
     def _with(self, *products: str) -> tuple[Isa, ...]:
@@ -159,6 +166,11 @@ ARM = IsaFamily(
         Isa(
             "neonbf16", 4, ("asimd", "asimddp", "i8mm", "bf16"),
             ("-mcpu=generic+dotprod+i8mm+bf16",), base="neoni8mm", products="bf16",
+        ),
+        # beside the others, not above them: many cores have it without i8mm and bf16
+        Isa(
+            "neonfp16", 4, ("asimd", "asimddp", "asimdhp"),
+            ("-mcpu=generic+dotprod+fullfp16",), base="neondot", products="fp16",
         ),
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.division_by_constant_scale import zero_of_rounded_rows
-from tracea_graph.kernels.cpu.exported_functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import ARM_KERNELS, KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import LOOP_UNITS, units_for
 from tracea_graph.kernels.cpu.isa_levels import LEVELS
 from tracea_graph.kernels.cpu.variants import (
@@ -124,7 +124,7 @@ def _declarations(
     for level in levels:
         lines += [
             f"{function.gives} {symbol}({function.takes});"
-            for kernel in KERNELS
+            for kernel in (*KERNELS, *ARM_KERNELS)
             if kernel in held
             for symbol, function in emitter.kernel_functions(kernel, level, tiles)
         ]
@@ -183,9 +183,19 @@ def _levels(levels: Sequence[str], held: frozenset[str], chains: int, tiles: Til
             for kernel in KERNELS
             for symbol in emitter.symbols(kernel, level, tiles=tiles)
         ]
+        on_arm = [
+            symbol
+            for kernel, its in ARM_KERNELS.items()
+            for symbol in (
+                emitter.symbols(kernel, level, tiles=tiles)
+                if kernel in held
+                else ["nullptr"] * len(its)
+            )
+        ]
+        last = f", {', '.join(on_arm)}" if held & ARM_KERNELS.keys() else ""
         rows.append(
             f'    {{"{level}", {sides}, {", ".join(functions)},\n'
-            f"     {chains}, chain_keys, chains_{level}}}"
+            f"     {chains}, chain_keys, chains_{level}{last}}}"
         )
     return _array("tracea_isa_table", "levels", rows, "\n")
 

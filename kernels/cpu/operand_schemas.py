@@ -22,7 +22,7 @@ LIMITS = {
 }
 """Bounds of attributes; the runtime has the same constants."""
 
-NARROW = {"bf16": "bf16", "int8": "i8", "int16": "i16", "bf16x2": "bf16"}
+NARROW = {"bf16": "bf16", "int8": "i8", "int16": "i16", "bf16x2": "bf16", "f16": "f16"}
 """Element type that a call of a dtype multiplies, if it is not float32."""
 F32_OR_BF16, BYTES = ("f32", "bf16"), ("u8", "i8")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, did_you_mean
-from tracea_graph.kernels.cpu.isa_levels import FAMILIES, host_library_levels
+from tracea_graph.kernels.cpu.isa_levels import FAMILIES, host_library_levels, isa_of
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
@@ -60,7 +60,10 @@ def _deployment(name: str, precision: str) -> Deployment:
     if level not in names:
         which = did_you_mean(level, names) or f"; use {', '.join(names)}"
         raise UsageError(f"{place} has no level {level!r}{which}")
-    return Deployment(platform, tuple(names[: names.index(level) + 1]))
+    below, own = family.levels[: names.index(level) + 1], isa_of(level)
+    if own in family.fp16:  # which stands beside the levels before it
+        below = tuple(isa for isa in below if {*own.features}.issuperset(isa.features))
+    return Deployment(platform, tuple(isa.name for isa in below))
 
 
 def unmeasured(deployments: Sequence[Deployment]) -> str:

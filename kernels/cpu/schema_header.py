@@ -7,20 +7,23 @@ numbers of an enumeration's words, and the tables by which the runtime checks wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import fill
 from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.calls import CALLS, LIMITS
-from tracea_graph.kernels.cpu.exported_functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import ARM_KERNELS, KERNELS, ExportedFunction
 from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
-__all__ = ["kernels_header", "schema_header"]
+__all__ = ["ON_ARM", "kernels_header", "schema_header"]
+
+ON_ARM = "defined(__aarch64__)"
+"""The preprocessor's condition for what only Arm's processors have."""
 
 _SCHEDULES: Mapping[type[Schedule] | None, str] = {
     None: "kNoSchedule",
@@ -101,7 +104,7 @@ def schema_header(calls: Calls = CALLS, limits: Mapping[str, int] = LIMITS) -> s
         *(f"constexpr int64_t {name} = {value};\n" for name, value in limits.items()),
         "\n",
         _enum("Opcode", [(_constant(name), i) for i, name in enumerate(calls, 1)]),
-        f"constexpr int32_t kLastOpcode = {len(calls)};\n",
+        *_last_opcode(calls),
         _enum("Op", [(_constant(op) + "Op", i) for i, op in enumerate(ops)]),
         f"constexpr int32_t kOps = {len(ops)};\n",
         *_loop_units(list(ops)),
@@ -131,10 +134,12 @@ struct tracea_isa_table {
   int32_t conv_pixels, conv_nv;
   int32_t bf16_pixels;        // conv_pixels of conv_bf16
 """
-_KERNELS_TAIL = """\
+_KERNELS_CHAINS = """\
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;
+"""
+_KERNELS_TAIL = """\
 };
 
 namespace tracea {
@@ -146,22 +151,60 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
 
 def kernels_header(calls: Calls = CALLS) -> str:
     """The text of ``runtime/kernels.h``."""
-    fields = (
-        f"  {f.gives} (*{f.name})({f.takes});{f'  // {f.note}' if f.note else ''}\n"
-        for functions in KERNELS.values()
-        for f in functions
-    )
-    held = (f"    {_held(schema)},  // {schema.name}\n" for schema in calls.values())
+    held = _rows(calls, lambda schema: f"    {_held(schema)},  // {schema.name}\n")
     return "".join(
-        (_KERNELS_HEAD, *fields, _KERNELS_TAIL, *held, "};\n\n}  // namespace tracea\n")
-    )
+        (
+            _KERNELS_HEAD, *_fields(KERNELS), _KERNELS_CHAINS,
+            *_on_arm(_fields(ARM_KERNELS)), _KERNELS_TAIL, *held,
+            "};\n\n}  // namespace tracea\n",
+        )
+    )  # fmt: skip
+
+
+def _fields(kernels: Mapping[str, Sequence[ExportedFunction]]) -> Iterator[str]:
+    for f in (f for functions in kernels.values() for f in functions):
+        yield f"  {f.gives} (*{f.name})({f.takes});{f'  // {f.note}' if f.note else ''}\n"
+
+
+def _on_arm(lines: Iterable[str]) -> list[str]:
+    """Lines for Arm alone, so that nothing changes in libraries for other processors."""
+    found = list(lines)
+    return [f"#if {ON_ARM}\n", *found, "#endif\n"] if found else []
+
+
+def _arm_alone(schema: CallSchema) -> bool:
+    """Whether only Arm has the kernels of a call."""
+    return not ARM_KERNELS.keys().isdisjoint(schema.needs)
+
+
+def _rows(calls: Calls, row: Callable[[CallSchema], str]) -> list[str]:
+    """A row of a table per call, by opcode; calls that Arm alone has are the last."""
+    every = [schema for schema in calls.values() if not _arm_alone(schema)]
+    return [*map(row, every), *_on_arm(map(row, (s for s in calls.values() if _arm_alone(s))))]
+
+
+def _last_opcode(calls: Calls) -> Iterator[str]:
+    """The constant of how many calls a processor has.
+
+    Raises GraphError if a call that every processor has follows one that Arm alone has.
+    """
+    arm = [_arm_alone(schema) for schema in calls.values()]
+    if sorted(arm) != arm:
+        raise GraphError("Calls that Arm alone has must be the last.")
+    line = "constexpr int32_t kLastOpcode = {};\n"
+    if any(arm):
+        yield f"#if {ON_ARM}\n{line.format(len(arm))}#else\n"
+    yield line.format(arm.count(False))
+    if any(arm):
+        yield "#endif\n"
 
 
 def _held(schema: CallSchema) -> str:
     """The C++ predicate whether a level has the kernels that a call needs."""
     if not schema.needs:
         return "nullptr"
-    has = " && ".join(f"t.{KERNELS[kernel][0].name} != nullptr" for kernel in schema.needs)
+    every = {**KERNELS, **ARM_KERNELS}
+    has = " && ".join(f"t.{every[kernel][0].name} != nullptr" for kernel in schema.needs)
     return f"[](const tracea_isa_table& t) {{ return {has}; }}"
 
 
@@ -271,7 +314,7 @@ def _same(found: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _tables(calls: Calls) -> Iterator[str]:
     """The arrays and the table of all calls; equal calls share an array."""
-    arrays, rows = dict[str, str](), list[str]()
+    arrays, rows = dict[str, str](), dict[str, str]()
     for schema in calls.values():
         name = _constant(schema.name)
         integers = [_attribute(a) for a in schema.integers]
@@ -280,15 +323,15 @@ def _tables(calls: Calls) -> Iterator[str]:
         if integers:
             ints = arrays.setdefault(_array("AttributeSpec", integers), f"{name}Ints")
         views = arrays.setdefault(_array("OperandSpec", operands), f"{name}Operands")
-        rows.append(_row(schema, ints, views))
+        rows[schema.name] = _row(schema, ints, views)
     for array, name in arrays.items():
         yield array.replace("[]", f"{name}[]", 1)
     yield "constexpr CallSpec kCalls[] = {  // by opcode - 1\n"
-    yield from rows
+    yield from _rows(calls, lambda schema: rows[schema.name])
     yield "};\n"
     yield "\n// What profilers show of calls, by opcode - 1.\n"
     yield "constexpr const char* kPhases[] = {\n"
-    yield from (f'    "{schema.phase}: {schema.name}",\n' for schema in calls.values())
+    yield from _rows(calls, lambda schema: f'    "{schema.phase}: {schema.name}",\n')
     yield "};\n"
 
 

@@ -103,6 +103,11 @@ def _gemm_int16(isa: str, mr: int, nv: int) -> KernelVariant:
     return KernelVariant("gemm", isa, "gemm_int16.cpp.in", tile, params, functions, "int16")
 
 
+def _gemm_f16(isa: str, mr: int) -> KernelVariant:
+    """A GEMM on fp16 panels and rows, with the tile of the fp32 GEMM."""
+    return KernelVariant("gemm", isa, "gemm_f16.cpp.in", f"{mr}x{PANEL}", {"mr": mr}, dtype="f16")
+
+
 def _gemm_int8(isa: str, mr: int, nv: int) -> KernelVariant:
     """A GEMM on 8-bit integers, four steps of k to a lane."""
     params, tile = {"mr": mr, "nv": nv, "amx": False}, f"{mr}x{nv * PANEL}"
@@ -297,6 +302,12 @@ def _convs_int16(isa: str, pixels: int, nv: int) -> tuple[KernelVariant, KernelV
     ), KernelVariant(
         "winograd", isa, "winograd.cpp.in", "", {"dtype": "int16"}, functions, "int16"
     )
+
+
+def _conv_f16(isa: str, pixels: int) -> KernelVariant:
+    """A convolution on fp16 inputs and filters, with the tile of the fp32 one."""
+    same = _conv(isa, pixels, 1)
+    return replace(same, template="conv_f16.cpp.in", functions=frozenset(), dtype="f16")
 
 
 def _blocked(isa: str) -> tuple[KernelVariant, ...]:
@@ -496,6 +507,12 @@ VARIANTS = (
     *_gemm_masked("neon", 2, 2),
     *(KernelVariant("chain", isa, "chain.cpp.in", "") for isa in _BASES),
     *(KernelVariant("chain", isa, "chain.cpp.in", "", dtype="bf16") for isa in _ALL),
+    _gemm_f16("scalar", 4),
+    _gemm_f16("neon", 6),
+    _gemm_f16("neonfp16", 6),
+    _conv_f16("scalar", 2),
+    _conv_f16("neon", 6),
+    _conv_f16("neonfp16", 6),
 )
 
 

@@ -25,7 +25,7 @@ struct OrtApiBase {
 };
 
 enum OrtCode : int { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum OrtElement : int { ORT_F32 = 1, ORT_U8 = 2, ORT_I8 = 3, ORT_I16 = 5, ORT_I32 = 6, ORT_I64 = 7, ORT_BOOL = 9, ORT_BF16 = 16 };
+enum OrtElement : int { ORT_F32 = 1, ORT_U8 = 2, ORT_I8 = 3, ORT_I16 = 5, ORT_I32 = 6, ORT_I64 = 7, ORT_BOOL = 9, ORT_F16 = 10, ORT_BF16 = 16 };
 constexpr int kOrtRequired = 0;       // OrtCustomOpInputOutputCharacteristic
 constexpr int kOrtMemDefault = 0;     // OrtMemType
 constexpr int kOrtAllocatorArena = 1;  // OrtAllocatorType

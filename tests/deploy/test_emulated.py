@@ -52,7 +52,9 @@ HERE_TOO = "tiny-bert"
 """The model that is also built for this machine, by the same compiler."""
 IN_ORDER = "cortex-a53"
 """A core that runs in order, as qemu calls it."""
-PRECISIONS = ("bf16", "bf16x2", "int16")
+PRECISIONS = ("bf16", "bf16x2", "int16", "fp16")
+HIGHEST = {"fp16": ARM.fp16[-1].name}
+"""The highest level by precision, if it is not that for bf16."""
 TOLERANCES = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 1e-4}
 """Largest error, as a share of the largest value, by the type of the original's results."""
 ROUNDED = 2e-2
@@ -61,7 +63,7 @@ LEVELS = tuple(isa.name for isa in (*ARM.plain, *ARM.int8))
 KERNELS = (
     "gemm", "gemm_bf16", "gemm_bf16x2", "gemm_int8", "gemm_int16", "gemm_nbits", "gemm_bitmap",
     "gemm_block_sparse", "attention", "attention_bf16", "norm", "softmax", "reduce", "copy",
-    "gather", "arg_reduce", "top_k", "chain_kernel",
+    "gather", "arg_reduce", "top_k", "chain_kernel", "gemm_f16",
 )  # fmt: skip
 """Files of tests of micro-kernels, ``tests/kernels/test_NAME.py``."""
 RUN_SECONDS, TEST_SECONDS = 900.0, 3600.0
@@ -221,6 +223,15 @@ def test_kernels_conform_at_every_level_of_arm(arm: ArmLinux, kernel: str) -> No
 
 
 @NEEDS_ARM
+def test_programs_in_fp16_conform_on_arm(arm: ArmLinux) -> None:
+    said = arm.run(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/runtime/test_runtime_fp16.py",
+        seconds=TEST_SECONDS,
+    )  # fmt: skip
+    assert " passed" in said and " skipped" not in said
+
+
+@NEEDS_ARM
 @pytest.mark.parametrize("library", [True, False], ids=["kernels", "bodies"])
 @pytest.mark.parametrize("name", [*SMALL, *PUBLIC])
 def test_models_answer_on_arm(
@@ -259,12 +270,13 @@ def test_a_core_that_runs_in_order_is_known(arm: ArmLinux, core: str, tmp_path: 
 
 
 @NEEDS_ARM
-@pytest.mark.parametrize("level", ["neon", ARM.bf16[-1].name])
+@pytest.mark.parametrize("level", ["neon", ""])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", SMALL)
 def test_every_precision_answers_on_arm(
     case_of: CaseOf, arm: ArmLinux, name: str, precision: str, level: str, tmp_path: Path
 ) -> None:
+    level = level or HIGHEST.get(precision, ARM.bf16[-1].name)
     on_arm(arm, case_of(name, precision), tmp_path, True, TRACEA_ISA=level)
 
 

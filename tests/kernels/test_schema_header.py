@@ -10,7 +10,7 @@ import pytest
 import tracea_graph.kernels.cpu
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.exported_functions import KERNELS
+from tracea_graph.kernels.cpu.exported_functions import ARM_KERNELS, KERNELS
 from tracea_graph.kernels.cpu.schema_header import kernels_header, schema_header
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, choice, number, numbers
 
@@ -33,7 +33,8 @@ def test_the_header_of_kernels_is_that_of_the_records(request: pytest.FixtureReq
 def test_a_level_has_a_field_for_every_function_and_a_row_for_every_call() -> None:
     header = kernels_header()
     fields = re.findall(r"^  (?:const )?\w+\*? \(\*(\w+)\)\(", header, re.M)
-    assert fields == [f.name for functions in KERNELS.values() for f in functions]
+    every = {**KERNELS, **ARM_KERNELS}
+    assert fields == [f.name for functions in every.values() for f in functions]
     assert len(set(fields)) == len(fields)
     assert re.findall(r"// (\w+)$", header.split("kHeld[]")[1], re.M)[: len(CALLS)] == list(CALLS)
     assert "t.attention != nullptr && t.attention_bf16 != nullptr && t.gemm_bf16 !=" in header
@@ -49,7 +50,13 @@ def test_views_of_every_call_are_documented() -> None:
 def test_every_call_has_a_number_and_a_row() -> None:
     header = schema_header()
     assert re.findall(r'^    \{"(\w+)", k\w+Op, ', header, re.M) == list(CALLS)
-    assert f"constexpr int32_t kLastOpcode = {len(CALLS)};" in header
+    on_arm = [s for s in CALLS.values() if not ARM_KERNELS.keys().isdisjoint(s.needs)]
+    assert on_arm == list(CALLS.values())[-len(on_arm) :]
+    last = re.findall(r"constexpr int32_t kLastOpcode = (\d+);", header)
+    assert last == [str(len(CALLS)), str(len(CALLS) - len(on_arm))]
+    arm_alone = re.findall(r"#if defined\(__aarch64__\)\n((?s:.*?))#endif", header)
+    rows = "".join(arm_alone[1:])
+    assert re.findall(r'^    \{"(\w+)", ', rows, re.M) == [s.name for s in on_arm]
 
 
 def test_places_count_through_attributes_and_operands() -> None:

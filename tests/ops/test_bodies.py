@@ -16,6 +16,7 @@ from tests.graphs import normal, relative_error, run_body
 from tests.runtime.nbits_cases import drawn_matrix
 from tracea_graph.ir import DType, Expr, TensorSpec
 from tracea_graph.kernels.cpu.bitmap_sparse_format import pack_bitmap
+from tracea_graph.kernels.cpu.fp16_layouts import FP16_PANELS, pack_fp16
 from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
@@ -229,6 +230,11 @@ CASES = {
     ),
     "dynamic quantization": Case(DynamicQuantizeParams(), (X,)),
     "quantized rows": Case(QuantizeRowsParams(), (X,)),
+    "gemm, in fp16": Case(
+        GemmParams(41, 21, FP16_PANELS, bias=True),
+        ((2, 5, 41), pack_fp16(normal(41, 21, seed=99)), (21,)),
+        2e-3,
+    ),
     "gemm, as sums of two": Case(
         GemmParams(40, 21, BF16X2, bias=True),
         ((2, 5, 40), pack_bf16x2(normal(40, 21, seed=99)), (21,)),
@@ -627,7 +633,7 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     assert case.params.operands == len(arrays)
     kinds = {"float32": DType.F32, "bfloat16": DType.BF16, "int64": DType.I64,
              "int32": DType.I32, "int16": DType.I16, "bool": DType.BOOL,
-             "int8": DType.I8, "uint8": DType.U8}  # fmt: skip
+             "int8": DType.I8, "uint8": DType.U8, "float16": DType.F16}  # fmt: skip
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]

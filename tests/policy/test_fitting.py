@@ -64,7 +64,7 @@ def test_shares_of_pairs_and_integers_are_measured(
 
 
 def test_every_share_of_pairs_and_integers_says_where_it_comes_from() -> None:
-    ends = ("vnni2", "int8", "int16", "bf16", "nbits")
+    ends = ("vnni2", "int8", "int16", "f16", "nbits")
     paired = {n for n in packaged_coefficients().shares if n.endswith(ends)}
     assert paired == {
         *UNMEASURED, "FusedGemm vnni2", "FusedGemm int16", "FusedConv vnni2",

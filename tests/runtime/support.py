@@ -104,7 +104,12 @@ def operator_case(
 
 
 def bf16_product(name: str, m: int, params: GemmParams, weight: Array) -> Case:
-    """The program the passes write for ``m`` rows, a matrix stored in bf16 and a bias.
+    """:func:`narrow_product` of a matrix stored in bf16."""
+    return narrow_product(name, m, params, weight, DType.BF16)
+
+
+def narrow_product(name: str, m: int, params: GemmParams, weight: Array, dtype: DType) -> Case:
+    """The program the passes write for ``m`` rows, a matrix stored in 16 bits and a bias.
 
     An epilogue takes a full operand and a row beside the sum.
     """
@@ -112,7 +117,7 @@ def bf16_product(name: str, m: int, params: GemmParams, weight: Array) -> Case:
     more = [normal(m, n, seed=3), normal(n, seed=4)] if extra else []
     feeds = (normal(m, k, seed=0), weight, normal(n, seed=2), *more)
     specs = [
-        spec("m", k), spec(*weight.shape, dtype=DType.BF16), spec(n),
+        spec("m", k), spec(*weight.shape, dtype=dtype), spec(n),
         *([spec("m", n), spec(n)] if extra else []),
     ]  # fmt: skip
     return operator_case(name, "FusedGemm", params, specs, feeds)

@@ -79,6 +79,30 @@ def test_a_level_cuts_the_chain_and_a_precision_adds_to_it() -> None:
     assert deployments_of(["linux-aarch64"], "bf16")[0].levels[-1] == "neonbf16"
 
 
+def test_fp16_stands_beside_the_chain() -> None:
+    own = ("scalar", "neon", "neondot", "neonfp16")
+    for name, levels in (("", (*own[:3], "neoni8mm", "neonfp16")), (":neonfp16", own)):
+        (arm,) = deployments_of([f"linux-aarch64{name}"], "fp16")
+        assert arm.levels == levels
+    assert "neonfp16" not in deployments_of(["linux-aarch64"], "bf16")[0].levels
+
+
+@pytest.mark.parametrize(
+    ("names", "precision", "why"),
+    [
+        ("linux-aarch64", "fp16", ""),
+        ("macos-aarch64,windows-aarch64", "fp16", ""),
+        ("linux-aarch64:neon", "fp32", "neon, the highest level here, has no instructions"),
+        ("linux-aarch64,windows-x86_64", "fp32", "has no kernels for windows-x86_64"),
+        ("windows-x86_64,linux-aarch64", "fp32", "has no instructions for this type"),
+    ],
+)
+def test_fp16_is_computed_where_every_target_has_it(names: str, precision: str, why: str) -> None:
+    resolved, notes = resolve_precision(names, "fp16")
+    assert resolved == precision and why in " ".join(notes)
+    assert ("computed in fp16" in " ".join(notes)) == bool(why)
+
+
 def test_several_targets_are_planned_for_the_first() -> None:
     target = target_of("host,linux-aarch64,windows-x86_64", "fp32")
     assert target.levels[-1] in host_levels("int8") and not target.backend.unmeasured(

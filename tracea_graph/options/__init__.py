@@ -77,11 +77,12 @@ class Options:
             "int4-weights",
         ),
         group=_COMMON, locked=True,
-        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 and fp16 are "
-        "for GPUs, bf16-weights and int4-weights round only the weights, bf16x2 is nearly exact, "
-        "int8 is the fastest (default: fp32)",
-        more="numbers that matmuls and convolutions multiply; sums stay fp32. `fp16`: for GPUs; "
-        "the values between matmuls are fp16 too. `bf16`: attention uses it too; int16 or fp32 "
+        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 is for "
+        "GPUs, fp16 for GPUs and Arm, bf16-weights and int4-weights round only the weights, "
+        "bf16x2 is nearly exact, int8 is the fastest (default: fp32)",
+        more="numbers that matmuls and convolutions multiply; sums stay fp32. `fp16`: for GPUs, "
+        "where the values between matmuls are fp16 too, and for Arm, where short sums are, too "
+        "(`--target linux-aarch64`). `bf16`: attention uses it too; int16 or fp32 "
         "is used where the error of bf16 exceeds `--max-error`; a processor without bf16 keeps "
         "fp32 and says so. `bf16-weights`: only weights are bf16. `bf16x2`: numbers are sums of "
         "two bf16 terms (hi + lo), and one product takes three; on matrix tiles several times as "

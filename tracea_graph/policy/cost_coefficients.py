@@ -10,7 +10,8 @@
 Shares of 16-bit products and convolutions are fitted to ``minilm.bf16``, ``minilm.int16`` and
 ``resnet50.bf16`` of the stored measurements.  :data:`UNMEASURED` shares are estimates:
 convolutions in int16, direct and by Winograd, are close to those in bf16, attention in bf16 is
-at the peak of float32, and products of 8-bit integers at nine tenths of four times that peak
+at the peak of float32, products of 8-bit integers at nine tenths of four times that peak, and
+products and convolutions in fp16 at what ``python -m models.modelled_tiles`` says of Arm's cores
 (``python -m models.region_times resnet50.onnx --precision int16`` measures the former).
 
 Shares named ``… tiles`` are for processors with a matrix unit, relative to the float32 peak.
@@ -32,9 +33,9 @@ __all__ = ["FILE", "UNMEASURED", "Coefficients", "packaged_coefficients"]
 
 FILE = Path(__file__).with_name("coefficients.json")
 UNMEASURED = (
-    "FusedAttention bf16", "FusedConv int16", "FusedConv winograd2_int16", "FusedGemm int8",
-    "FusedGemm nbits", "FusedGemm nbits int8", "product int8", "product nbits",
-    "product nbits int8",
+    "FusedAttention bf16", "FusedConv f16", "FusedConv int16", "FusedConv winograd2_int16",
+    "FusedGemm f16", "FusedGemm int8", "FusedGemm nbits", "FusedGemm nbits int8", "product int8",
+    "product nbits", "product nbits int8",
 )  # fmt: skip
 """Shares of precisions other than float32 that depend on fewer than three measured regions."""
 

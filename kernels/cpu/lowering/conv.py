@@ -18,6 +18,7 @@ from tracea_graph.kernels.cpu.filters import (
     Nchw32cFilters,
     PointwiseFilters,
 )
+from tracea_graph.kernels.cpu.fp16_layouts import FP16_FILTERS
 from tracea_graph.kernels.cpu.lowering.channel_blocked_values import (
     NCHW32C,
     BlockedValue,
@@ -135,6 +136,8 @@ def _read(v: RegionValues, layout: Filters, value: int) -> tuple[BlockedValue, S
         return v.block(value), v.image_scales(value)
     if isinstance(layout, Bf16x2Filters):
         return v.block_in_bf16x2(value), None
+    if layout == FP16_FILTERS:
+        return v.block_in_fp16(value), None
     if layout.rounds:
         return v.block_in_bf16(
             value, NCHW32C if isinstance(layout, Nchw32cFilters) else BLOCK

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, product
 from tracea_graph.kernels.cpu.calls import GEMM_DTYPES
+from tracea_graph.kernels.cpu.fp16_layouts import FP16_PANELS
 from tracea_graph.kernels.cpu.lowering.region_writer import (
     RegionWriter,
     Slot,
@@ -100,6 +101,8 @@ def _left(w: RegionWriter, p: GemmParams, slot: Slot) -> tuple[View, View | None
         return _whole(w, slot, p.k + p.k % 2)
     if p.layout == BF16X2:
         return _halves(w, slot, p.k), None
+    if p.layout == FP16_PANELS:
+        return _rounded(w, slot, DType.F16, p.k + p.k % 2), None
     return (as_bf16_matrix(w, slot, p.k + p.k % 2) if p.layout.rounds else as_matrix(slot)), None
 
 
@@ -132,7 +135,12 @@ def as_bf16_matrix(w: RegionWriter, slot: Slot, columns: Extent) -> View:
     """A region's value as a bf16 matrix; an odd number of columns gets one more, as padding."""
     if slot.in_bf16:
         return as_matrix(slot.in_bf16)
+    return _rounded(w, slot, DType.BF16, columns)
+
+
+def _rounded(w: RegionWriter, slot: Slot, dtype: DType, columns: Extent) -> View:
+    """Round a float32 value to a matrix of bf16 or fp16; the last column may be padding."""
     x = as_matrix(slot)
-    pairs = w.temp(TensorSpec(DType.BF16, (x.dims[0], columns)))
-    w.call("round", "bf16", x=x, y=pairs.view)
+    pairs = w.temp(TensorSpec(dtype, (x.dims[0], columns)))
+    w.call("round", dtype.short, x=x, y=pairs.view)
     return pairs.view

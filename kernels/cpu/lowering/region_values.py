@@ -63,7 +63,7 @@ class RegionValues:
     """The values of a region during lowering, each in one or more layouts.
 
     * ``dense``: contiguous tensors; ``views``: other strided views ``[N, C, …]``
-    * ``blocks``, ``bf16``, ``int16``, ``bf16x2``: blocked values, by element type
+    * ``blocks``, ``bf16``, ``int16``, ``bf16x2``, ``fp16``: blocked values, by element type
     * ``targets``: the region's results; ``dsts``: destinations of blocked values
     * ``shuffled``, ``shifted``: values that are computed when a step first reads them
     * ``written_by_pad``: values that their only consumer, a pad, computes as ``spread`` describes
@@ -82,6 +82,7 @@ class RegionValues:
     bf16: dict[tuple[int, int], BlockedValue] = field(default_factory=dict)
     int16: dict[int, BlockedValue] = field(default_factory=dict)
     bf16x2: dict[int, BlockedValue] = field(default_factory=dict)
+    fp16: dict[int, BlockedValue] = field(default_factory=dict)
     scales: dict[int, Slot] = field(default_factory=dict)
     shuffled: dict[int, ChannelShuffle] = field(default_factory=dict)
     shifted: dict[int, DeferredChain] = field(default_factory=dict)
@@ -202,14 +203,24 @@ class RegionValues:
     def block_in_bf16x2(self, value: int) -> BlockedValue:
         """Return a value in channel blocks, every element as bf16x2 (hi + lo)."""
         if value not in self.bf16x2:
-            source = self.block(value)
-            made = self._like(source, DType.BF16, BLOCK, 2 * BLOCK)
-            self.w.call(
-                "round_images", "bf16x2", x=source.view(), y=made.padded,
-                tail=channel_tail(source.channels), halo=made.halo,
-            )  # fmt: skip
-            self.bf16x2[value] = made
+            made = self._like(self.block(value), DType.BF16, BLOCK, 2 * BLOCK)
+            self.bf16x2[value] = self._rounded_images(value, made, "bf16x2")
         return self.bf16x2[value]
+
+    def block_in_fp16(self, value: int) -> BlockedValue:
+        """Return a value in channel blocks, every element in fp16."""
+        if value not in self.fp16:
+            made = self._like(self.block(value), DType.F16)
+            self.fp16[value] = self._rounded_images(value, made, "f16")
+        return self.fp16[value]
+
+    def _rounded_images(self, value: int, made: BlockedValue, dtype: str) -> BlockedValue:
+        source = self.block(value)
+        self.w.call(
+            "round_images", dtype, x=source.view(), y=made.padded,
+            tail=channel_tail(source.channels), halo=made.halo,
+        )  # fmt: skip
+        return made
 
     def block_in_int16(self, value: int) -> tuple[BlockedValue, Slot]:
         """Return the value in blocks of int16, and the scale of each image."""

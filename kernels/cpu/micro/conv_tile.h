@@ -217,6 +217,14 @@ void tile(const tracea_conv_tile* t) {
     UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
       whole[i][j] = vi{};
     NoHalfTile e[A + B];
+    //% elif dtype == "f16"
+    alignas(16) float memory[(A + B) * PANEL];
+    HalfSums<A + B> halves(memory);
+    NoHalfTile e[A + B];
+    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      halves.start(i, j, continues ? load(y_at(i, j)) : start_of(bias ? bias + j * W : nullptr));
+    halves.begin();
+    int summed = 0;  // taps since sums in fp16 began
     //% else
     vf c[A + B][NV * P];
     TAIL e[A + B];
@@ -245,7 +253,7 @@ void tile(const tracea_conv_tile* t) {
     const char* x = origin;
     const float* w = weights;
     int64_t row = rows, col = cols, block = blocks, depth = block == 1 ? last : full;
-    //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+    //% if vectors_of | default(isa) == "neon" and dtype not in ("int16", "f16")
     // Cores that run in order want their vectors loaded four channels ahead, across taps as well.
     constexpr bool AHEAD = STEP::AHEAD && A == 2 && B == 2 && NV == 1;
     const bool ahead = AHEAD && next == F && (full | last) % 4 == 0 && blocks;
@@ -271,7 +279,7 @@ void tile(const tracea_conv_tile* t) {
       for (; far < far_until; far += 64) __builtin_prefetch(far, 0, 2);
       const float* tap = w;
       int64_t k = depth;
-      //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+      //% if vectors_of | default(isa) == "neon" and dtype not in ("int16", "f16")
       const auto four_ahead = [&](const float* filters, const char* first, const char* other)
           __attribute__((always_inline)) {
         UNROLL for (int i = 0; i < 4; i++, soon += pace) __builtin_prefetch(soon, 0, 3);
@@ -318,6 +326,17 @@ void tile(const tracea_conv_tile* t) {
             a += 4 * F, b += 4 * F, tap += 4 * PANEL;
           }
       //% endif
+      //% if dtype == "f16"
+      const auto row_of = [&](int i) __attribute__((always_inline)) {
+        return i < A ? at(a, s, i) : at(b, s, i - A);
+      };
+      for (; k > 0; k -= LANES) {  // a channel that is missing is zero in x and w
+        UNROLL for (int i = 0; i < LANES; i++, soon += pace) __builtin_prefetch(soon, 0, 3);
+        halves.add(row_of, tap);
+        a += LANES * F, b += LANES * F, tap += LANES * PANEL;
+      }
+      if (++summed == RUN / PANEL) halves.end(), halves.begin(), summed = 0;
+      //% else
       for (; k >= 2; k -= 2) {
         __builtin_prefetch(soon, 0, 3);
         __builtin_prefetch(soon + pace, 0, 3);
@@ -333,6 +352,7 @@ void tile(const tracea_conv_tile* t) {
         for (k = PANEL / 2; k; k--, a += next, b += next, tap += PANEL)
           multiply<STEP, A, B, NV>(${sum}, e, a, b, s, tap, w_panel);
       }
+      //% endif
       if (--col) {
         x += x_col, w += w_tap;
       } else if (col = cols, --row) {
@@ -341,7 +361,7 @@ void tile(const tracea_conv_tile* t) {
         row = rows, x += x_block, w += w_block;
         if (--block == 1) depth = last;
       }
-      //% if vectors_of | default(isa) == "neon" and dtype != "int16"
+      //% if vectors_of | default(isa) == "neon" and dtype not in ("int16", "f16")
       if constexpr (AHEAD)
         if (ahead) block ? four_ahead(w, x, x + second) : four_ahead(tap, a, b);
       //% endif
@@ -358,6 +378,11 @@ void tile(const tracea_conv_tile* t) {
       UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
         c[i][j] = c[i][j] + load(y_at(i, j));
     if (!stops) scale<A + B, NV>(c, *opaque(t));
+    //% elif dtype == "f16"
+    halves.end();
+    vf c[A + B][NV * P];
+    UNROLL for (int i = 0; i < A + B; i++) UNROLL for (int j = 0; j < NV * P; j++)
+      c[i][j] = halves.of(i, j);
     //% endif
     if (!stops) {
       if (o.add) {

@@ -7,7 +7,8 @@
 #define INLINE static inline __attribute__((always_inline, unused))
 #define INLINE_MEMBER inline __attribute__((always_inline))
 //% if vectors_of | default(isa) == "neon"
-//% set extensions = dict(neondot="dotprod", neoni8mm="dotprod+i8mm", neonbf16="dotprod+i8mm+bf16")
+//% set integers = dict(neondot="dotprod", neoni8mm="dotprod+i8mm")
+//% set extensions = dict(integers, neonbf16="dotprod+i8mm+bf16", neonfp16="dotprod+fp16")
 //% if isa in extensions
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc's -mcpu=generic stays at Armv8.0, which none of these extends.

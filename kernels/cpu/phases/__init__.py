@@ -7,6 +7,7 @@ from tracea_graph.kernels.cpu.phases.conv_bf16 import ConvBf16, DepthwiseBf16
 from tracea_graph.kernels.cpu.phases.conv_bf16x2 import ConvBf16x2
 from tracea_graph.kernels.cpu.phases.conv_int16 import ConvInt16
 from tracea_graph.kernels.cpu.phases.conv_winograd import ConvWinograd
+from tracea_graph.kernels.cpu.phases.fp16_products import ConvFp16, GemmFp16
 from tracea_graph.kernels.cpu.phases.gemm_int4 import GemmInt4
 from tracea_graph.kernels.cpu.phases.gemm_int8 import GemmInt8
 from tracea_graph.kernels.cpu.phases.lower_precision import (
@@ -39,7 +40,7 @@ def phases(request: PlanRequest, tiles: bool = False, bf16: bool = True) -> tupl
 
     ``tiles``: the processor has matrix tiles for bf16 (AMX); ``bf16``: it multiplies bf16.
     """
-    precision = request.precision
+    precision, fp16 = request.precision, request.precision == "fp16"
     at_load = request.pack_at_load
     pack = Phase("layouts", (PackMatrices(_twice(request), at_load),))
     return (
@@ -53,12 +54,15 @@ def phases(request: PlanRequest, tiles: bool = False, bf16: bool = True) -> tupl
         *((Phase("filters", (PackFilters(at_load),)),) if request.prepack else ()),
         *_lower_convolutions(precision, tiles, bf16),
         Phase("transform", (ConvWinograd(),)),
+        # after Winograd's transform, which saves more where it applies
+        *((Phase("conv-precision", (ConvFp16(request.ranges),)),) if fp16 else ()),
         # forms the programs of convolutions; values between their steps are stored blocked
         Phase(PARTITION, (cluster_programs.ClusterConv(),)),
         *LAYOUT,
         # after all that views a matrix in its plain order
         *((pack,) if request.prepack else ()),
         *_lower(precision, tiles, bf16),
+        *((Phase("precision", (GemmFp16(request.ranges),)),) if fp16 else ()),
         Phase(PARTITION, (cluster_programs.Cluster(),)),
     )
 

@@ -4,6 +4,7 @@ bf16            both operands in bf16, sums in float32; attention too, with soft
 bf16-weights    weights in bf16, everything else in float32
 int8            both operands in 8-bit integers with scales (``gemm_int8``); attention in bf16
 int4-weights    weights in 4 bits with a scale and a zero point for each block of k (``gemm_int4``)
+fp16            both operands in fp16, on Arm (``fp16_products.py``)
 int16           both operands in 16-bit integers with scales: as fast as bf16, an eighth of its
                 error; also the fallback for products and convolutions that bf16 is too coarse for
 bf16x2          both operands split into two bf16 terms: three bf16 products, nearly as exact as
@@ -58,6 +59,7 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = [
     "BF16X2_ERROR",
     "FALLBACK",
+    "FP16_ERROR",
     "FURTHER",
     "INT4_ERROR",
     "INT8_ERROR",
@@ -70,6 +72,7 @@ __all__ = [
     "GemmBf16",
     "GemmBf16x2",
     "GemmInt16",
+    "lowered_products",
     "no_bf16",
     "rounded_as_read",
     "with_lowered_weights",
@@ -87,6 +90,8 @@ INT4_ERROR = PRODUCT_ERROR * 4
 """PRODUCT_ERROR of a product with a matrix in 4 bits."""
 INT8_ERROR = PRODUCT_ERROR * 2
 """PRODUCT_ERROR of a product in 8-bit integers, of rows and columns of similar numbers."""
+FP16_ERROR = PRODUCT_ERROR / 2
+"""PRODUCT_ERROR of a product in fp16 with short sums in fp16."""
 INT16_ERROR = PRODUCT_ERROR / 8
 """PRODUCT_ERROR of a product in 16-bit integers (``ops/int16.py``)."""
 BF16X2_ERROR = PRODUCT_ERROR / 256
@@ -94,6 +99,7 @@ BF16X2_ERROR = PRODUCT_ERROR / 256
 LOWERING = (
     "gemm-int4", "gemm-int8", "gemm-bf16", "attention-bf16", "conv-int8", "conv-bf16",
     "depthwise-bf16", "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2",
+    "gemm-fp16", "conv-fp16",
 )  # fmt: skip
 """Rules that change only the precision of a region."""
 FALLBACK = MappingProxyType(
@@ -113,6 +119,7 @@ FURTHER = MappingProxyType({"depthwise-bf16": "conv-bf16"})
 _INTEGERS = ("gemm-int8", "conv-int8")
 _LOWEST = (*_INTEGERS, "gemm-bf16", "attention-bf16", "depthwise-bf16", "conv-bf16")
 PRECISION_FALLBACKS = (
+    ("gemm-fp16",), ("conv-fp16",), ("gemm-fp16", "conv-fp16"),
     ("gemm-int4",), ("gemm-int4", "gemm-bf16"),
     ("depthwise-bf16",), ("gemm-int8",), ("conv-int8",), _INTEGERS,
     ("gemm-bf16",), ("attention-bf16",), ("conv-bf16",),
@@ -217,7 +224,9 @@ class GemmBf16:
         return (PANELS, BITMAP, *blocks)
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _lowered(self.name, PRODUCT_ERROR, self._able, self._lower, graph, region)
+        yield from lowered_products(
+            self.name, PRODUCT_ERROR, self._able, self._lower, graph, region
+        )
 
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
@@ -270,7 +279,7 @@ class GemmBf16x2:
     name: str = "gemm-bf16x2"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        yield from _lowered(self.name, BF16X2_ERROR, (PANELS,), self._lower, graph, region)
+        yield from lowered_products(self.name, BF16X2_ERROR, (PANELS,), self._lower, graph, region)
 
     def _lower(
         self, graph: TileGraph, params: GemmParams, panels: str
@@ -283,7 +292,7 @@ class GemmBf16x2:
         return dataclasses.replace(params, layout=BF16X2), _in_halves(stored, params.n)
 
 
-def _lowered(
+def lowered_products(
     rule: str,
     error: float,
     able: Sequence[WeightLayout],

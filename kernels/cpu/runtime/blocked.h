@@ -17,7 +17,19 @@ inline bool blocked(const TensorView& box) {
          (box.dims[3] <= 1 || box.strides[3] == kLanes);
 }
 
+// Whether a call multiplies fp16, or rounds to it.
+#if defined(__aarch64__)
+inline bool in_fp16(const Call& call) {
+  return call.opcode == kConvF16 || call.opcode == kRoundImagesF16;
+}
+#else
+constexpr bool in_fp16(const Call&) { return false; }
+#endif
+
 inline int64_t lanes_of(int32_t type) {
+#if defined(__aarch64__)
+  if (type == ORT_F16) return kLanes / 2;
+#endif
   return type == ORT_BF16 || type == ORT_I16 ? kLanes / 2 : kLanes;
 }
 

@@ -242,7 +242,8 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   job.height = y.height, job.width = y.width;
   if (y.bare()) return true;
   const int64_t inputs = w.dims[1], rows = w.dims[2], cols = w.dims[3];
-  const bool whole = in_integers(call), pairs = whole || call.views[0].type == ORT_BF16;
+  const bool whole = in_integers(call), halves = in_fp16(call);
+  const bool pairs = whole || halves || call.views[0].type == ORT_BF16;
   const int64_t lanes = split || nchw32c ? kLanes : lanes_of(call.views[0].type);
   const int32_t rank = pairs ? 7 : 6;
   // For one image the filters of each are those of all.
@@ -260,7 +261,10 @@ inline bool run_conv(Run& run, const Call& call, const TensorView* views) {
   const tracea_isa_table& isa = *run.host.isa;
   job.conv = whole ? isa.conv_int16 : split ? isa.conv_bf16x2 : pairs ? isa.conv_bf16 : isa.conv;
   job.end = whole ? nullptr : split ? isa.conv_bf16x2_end : pairs ? isa.conv_bf16_end : nullptr;
-  job.pixels = pairs && !whole ? isa.bf16_pixels : rows_of_tile(isa.conv_pixels);
+#if defined(__aarch64__)
+  if (halves) job.conv = isa.conv_f16, job.end = nullptr;
+#endif
+  job.pixels = pairs && !whole && !halves ? isa.bf16_pixels : rows_of_tile(isa.conv_pixels);
   job.tap_group = job.pixels > isa.conv_pixels && !split && !nchw32c ? 2 : 1;  // on matrix tiles
   if (whole) job.x_scales = views[4].f32(), job.w_scales = views[5].f32();
   job.x = &x;

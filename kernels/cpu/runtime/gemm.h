@@ -239,6 +239,12 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
     } else if (layout == gemm_call::kLayoutInt16) {
       job.kernel = job.isa->gemm_int16;
       job.x_row /= 2;
+#if defined(__aarch64__)
+    } else if (layout == gemm_call::kLayoutF16) {
+      job.kernel = job.isa->gemm_f16;
+      job.x_row /= 2;
+      job.whole_k = 1;  // blocks would end sums in fp16 early
+#endif
     } else {
       job.kernel = job.isa->gemm_weight_only_bf16;
       job.x_step = 2;

@@ -25,9 +25,10 @@ namespace tracea {
 
 // Lowest first, as in isa_levels.py.
 #if defined(__aarch64__)
-constexpr const char* kLevels[] = {"scalar", "neon", "neondot", "neoni8mm", "neonbf16"};
-constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16";
-constexpr int kLevelCount = 5, kMatrixTiles = 5;  // no matrix tiles
+constexpr const char* kLevels[] = {"scalar", "neon", "neondot", "neoni8mm", "neonbf16", "neonfp16"};
+constexpr const char* kLevelNames = "scalar, neon, neondot, neoni8mm, neonbf16, neonfp16";
+constexpr int kLevelCount = 6, kMatrixTiles = 6;  // no matrix tiles
+constexpr int kHalves = 5;  // neonfp16 stands beside the others: it needs no more than neondot and fp16
 #else
 constexpr const char* kLevels[] = {"scalar",     "avx2",       "avxvnni", "avx512",
                                    "avx512vnni", "avx512bf16", "amxint8", "amxbf16"};
@@ -77,29 +78,31 @@ inline uint32_t host_levels() {
   return levels;
 }
 #elif defined(__aarch64__)
-// Whether the processor has the dot product, matrix products of bytes, and bf16.
+// Whether the processor has the dot product, matrix products of bytes, bf16, and arithmetic in fp16.
 #if defined(__linux__)
-inline void arm_features(bool (&has)[3]) {
+inline void arm_features(bool (&has)[4]) {
   const unsigned long first = getauxval(16), second = getauxval(26);  // AT_HWCAP, AT_HWCAP2
   has[0] = first >> 20 & 1, has[1] = second >> 13 & 1, has[2] = second >> 14 & 1;
+  has[3] = first >> 10 & 1;  // HWCAP_ASIMDHP
 }
 #elif defined(__APPLE__)
-inline void arm_features(bool (&has)[3]) {
+inline void arm_features(bool (&has)[4]) {
   constexpr const char* kNames[] = {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_I8MM",
-                                    "hw.optional.arm.FEAT_BF16"};
-  for (int i = 0; i < 3; ++i) {
+                                    "hw.optional.arm.FEAT_BF16", "hw.optional.arm.FEAT_FP16"};
+  for (int i = 0; i < 4; ++i) {
     int value = 0;
     size_t size = sizeof value;
     has[i] = sysctlbyname(kNames[i], &value, &size, nullptr, 0) == 0 && value == 1;
   }
 }
 #elif defined(_WIN32)
-inline void arm_features(bool (&has)[3]) {
-  constexpr unsigned long kNumbers[] = {43, 66, 68};  // PF_ARM_V82_DP…, …I8MM…, PF_ARM_V86_BF16…
-  for (int i = 0; i < 3; ++i) has[i] = IsProcessorFeaturePresent(kNumbers[i]) != 0;
+inline void arm_features(bool (&has)[4]) {
+  // PF_ARM_V82_DP…, …I8MM…, PF_ARM_V86_BF16…, PF_ARM_V82_FP16…
+  constexpr unsigned long kNumbers[] = {43, 66, 68, 67};
+  for (int i = 0; i < 4; ++i) has[i] = IsProcessorFeaturePresent(kNumbers[i]) != 0;
 }
 #else
-inline void arm_features(bool (&)[3]) {}
+inline void arm_features(bool (&)[4]) {}
 #endif
 
 // Whether the core that asks runs instructions in order, by its number, which Linux tells.
@@ -131,11 +134,12 @@ inline bool runs_in_order() {
 
 // The levels this processor runs, one bit each: every one has the vectors of neon.
 inline uint32_t host_levels() {
-  bool has[3] = {};
+  bool has[4] = {};
   arm_features(has);
   int level = 1;
-  while (level < kLevelCount - 1 && has[level - 1]) ++level;
-  return (2u << level) - 1;
+  while (level < kHalves - 1 && has[level - 1]) ++level;
+  const bool halves = has[0] && has[3];
+  return ((2u << level) - 1) | (halves ? 1u << kHalves : 0);
 }
 #else
 inline uint32_t host_levels() { return 1; }

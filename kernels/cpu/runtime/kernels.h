@@ -89,6 +89,12 @@ struct tracea_isa_table {
   int32_t chains;              // entries in chain_key / chain
   const int64_t* chain_key;    // ascending
   const tracea_chain_fn* chain;
+#if defined(__aarch64__)
+  void (*gemm_f16)(const tracea_gemm_tile*);  // two rows of 16 numbers lie where the 16 pairs of gemm_bf16 do
+  void (*round_f16)(const tracea_round_tile*);
+  void (*conv_f16)(const tracea_conv_tile*);  // strides of x are in pairs; two rows of 16 filters lie where pairs do
+  void (*round_pixels_f16)(const tracea_split_tile*);
+#endif
 };
 
 namespace tracea {
@@ -155,6 +161,12 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     nullptr,  // pool_nhwc_int8
     nullptr,  // gather_nbits
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // round_int8
+#if defined(__aarch64__)
+    [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // gemm_f16
+    [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // round_f16
+    [](const tracea_isa_table& t) { return t.conv_f16 != nullptr; },  // conv_f16
+    [](const tracea_isa_table& t) { return t.conv_f16 != nullptr; },  // round_images_f16
+#endif
 };
 
 }  // namespace tracea

@@ -41,11 +41,12 @@ inline bool round_rows(Run& run, void (*round)(const Tile*), const Tile& whole) 
   return run.parallel(ceil_div(whole.rows, job.chunk), round_task<Tile>, &job);
 }
 
-inline bool run_round_bf16(Run& run, const Call&, const TensorView* views) {
+// Rounds rows to bf16 or fp16.
+inline bool run_round_half(Run& run, void (*round)(const tracea_round_tile*), const TensorView* views) {
   const TensorView &x = views[0], &y = views[1];
   if (!round_fits(x, y)) return run.error.fail("The views of a rounding do not fit together.");
   return round_rows<tracea_round_tile>(
-      run, run.host.isa->round_bf16,
+      run, round,
       {x.dims[0], x.dims[1], x.f32(), x.strides[0], reinterpret_cast<uint16_t*>(y.data),
        y.strides[0]});
 }
@@ -91,7 +92,10 @@ inline bool run_round_int8(Run& run, const Call&, const TensorView* views) {
 inline bool run_round(Run& run, const Call& call, const TensorView* views) {
   if (call.opcode == kRoundInt16) return run_round_int16(run, call, views);
   if (call.opcode == kRoundInt8) return run_round_int8(run, call, views);
-  return call.opcode == kRoundBf16 ? run_round_bf16(run, call, views)
+#if defined(__aarch64__)
+  if (call.opcode == kRoundF16) return run_round_half(run, run.host.isa->round_f16, views);
+#endif
+  return call.opcode == kRoundBf16 ? run_round_half(run, run.host.isa->round_bf16, views)
                                    : run_round_bf16x2(run, call, views);
 }
 

@@ -1,5 +1,6 @@
 // The host loop that splits blocked images into sums of two numbers in bf16 (ops/bf16.py): a pixel's
-// block becomes 16 upper halves and 16 lower ones, as many bytes as before.
+// block becomes 16 upper halves and 16 lower ones, as many bytes as before.  It also rounds images to
+// fp16, in half the bytes.
 #pragma once
 #include "runtime/blocked.h"
 #include "runtime/partition.h"
@@ -35,12 +36,18 @@ inline bool run_round_images_bf16x2(Run& run, const Call& call, const TensorView
   const TensorView& x = views[0];
   SplitJob job = {};
   TensorView y;
-  if (!blocked(x) || !as_half_blocks(views[1], &y) ||
-      !open_canvas(y, call.ints + round_images_call::kHalo, &job.y) ||
+  const bool halves = in_fp16(call);
+  if (halves) y = views[1];
+  if (!blocked(x) || !(halves || as_half_blocks(views[1], &y)) ||
+      !open_canvas(y, call.ints + round_images_call::kHalo, &job.y, halves ? ORT_F16 : ORT_F32) ||
       !x.is(y.dims[0], y.dims[1]) || job.y.height != x.dims[2] || job.y.width != x.dims[3])
     return misfit(run, "split_images");
   if (job.y.bare()) return true;
+#if defined(__aarch64__)
+  job.split = halves ? run.host.isa->round_pixels_f16 : run.host.isa->split_pixels;
+#else
   job.split = run.host.isa->split_pixels;
+#endif
   job.x = &x, job.last = call.ints[round_images_call::kTail];
   const int64_t line = x.dims[3] * kLanes;
   job.partition = LinePartition(run, x.dims[0], x.dims[1], x.dims[2], x.dims[3], kSplitTask / line);

@@ -21,9 +21,14 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8
+  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8, kGemmF16,
+  kRoundF16, kConvF16, kRoundImagesF16
 };
+#if defined(__aarch64__)
+constexpr int32_t kLastOpcode = 64;
+#else
 constexpr int32_t kLastOpcode = 60;
+#endif
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
   kDepthwiseOp, kWinogradOp, kPoolOp, kGlobalPoolOp, kReorderToNchw16cOp, kReorderToNchwOp,
@@ -49,7 +54,7 @@ enum Int : int32_t { kLayout, kParts, kZero };
 enum View : int32_t { kX, kW, kBias, kRowScales, kXZero = 3, kColumnScales, kRowSums = 4 };
 enum Layout : int32_t {
   kLayoutPanels, kLayoutKn, kLayoutNk, kLayoutVnni2, kLayoutWeightOnlyBf16, kLayoutInt16 = 7,
-  kLayoutBf16x2 = 10, kLayoutInt8
+  kLayoutBf16x2 = 10, kLayoutInt8, kLayoutF16
 };
 }
 namespace norm_call {
@@ -825,6 +830,33 @@ constexpr OperandSpec kRoundInt8Operands[] = {
     {"y", 2, kWritten, kOnce, 0x4},
     {"scales", 1, kWritten, kOnce, 0x2},
 };
+constexpr AttributeSpec kGemmF16Ints[] = {
+    {"layout", 12, 12, 1, 0x1000},
+    {"parts", 1, 16, 1, 0x0},
+};
+constexpr OperandSpec kGemmF16Operands[] = {
+    {"x", 2, kOpen, kOnce, 0x400},
+    {"w", 0, kAnyRank, kOnce, 0x400},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
+constexpr OperandSpec kRoundF16Operands[] = {
+    {"x", 2, 0, kOnce, 0x2},
+    {"y", 2, kWritten, kOnce, 0x400},
+};
+constexpr OperandSpec kConvF16Operands[] = {
+    {"x", 5, 0, kOnce, 0x400},
+    {"w", 7, 0, kOnce, 0x400},
+    {"bias", 1, kOptional, kOnce, 0x2},
+    {"add", 5, kOptional, kOnce, 0x2},
+    {"inputs", 5, 0, kChainInputs, 0x0},
+    {"y", 5, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kRoundImagesF16Operands[] = {
+    {"x", 5, 0, kOnce, 0x2},
+    {"y", 5, kWritten, kOnce, 0x400},
+};
 constexpr CallSpec kCalls[] = {  // by opcode - 1
     {"gemm", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmInts, kGemmOperands},
@@ -946,6 +978,16 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      4, 0, 4, -1, false, kGatherNbitsInts, kGatherNbitsOperands},
     {"round_int8", kRoundOp, kNoChain, kNoSchedule,
      0, 0, 4, -1, false, nullptr, kRoundInt8Operands},
+#if defined(__aarch64__)
+    {"gemm_f16", kGemmOp, kEpilogue, kGemmSchedule,
+     2, 0, 5, 1, false, kGemmF16Ints, kGemmF16Operands},
+    {"round_f16", kRoundOp, kNoChain, kNoSchedule,
+     0, 0, 2, -1, false, nullptr, kRoundF16Operands},
+    {"conv_f16", kConvOp, kEpilogue, kNoSchedule,
+     7, 2, 6, -1, false, kConvInts, kConvF16Operands},
+    {"round_images_f16", kRoundImagesOp, kNoChain, kNoSchedule,
+     2, 0, 2, -1, false, kReorderToNchw16cInts, kRoundImagesF16Operands},
+#endif
 };
 
 // What profilers show of calls, by opcode - 1.
@@ -1010,6 +1052,12 @@ constexpr const char* kPhases[] = {
     "copy: pool_nhwc_int8",
     "copy: gather_nbits",
     "copy: round_int8",
+#if defined(__aarch64__)
+    "mma: gemm_f16",
+    "copy: round_f16",
+    "mma: conv_f16",
+    "copy: round_images_f16",
+#endif
 };
 
 }  // namespace tracea

@@ -195,6 +195,13 @@ inline bool valid_level(const Image& image, const tracea_isa_table& level, Diges
     if (function && !image.code(function)) return false;
     digest.number(function != nullptr);
   }
+#if defined(__aarch64__)
+  for (size_t at = offsetof(tracea_isa_table, chain) + sizeof(void*); at < sizeof level; at += sizeof(void*)) {
+    void* function;
+    memcpy(&function, reinterpret_cast<const char*>(&level) + at, sizeof function);
+    if (function && !image.code(function)) return false;
+  }
+#endif
   const size_t chains = static_cast<size_t>(level.chains);
   if (!image.holds(level.chain_key, chains * sizeof *level.chain_key) ||
       !image.holds(level.chain, chains * sizeof *level.chain))
