@@ -32,6 +32,8 @@ __all__ = ["SEEDS", "TaskDivision", "divide_into_tasks", "modelled_us", "schedul
 MCS = (32, 64, 96, 128, 192, 256, 384, 512)
 """Rows per task to try besides the default, rounded to whole register tiles."""
 NCS = (1, 2, 4, 8, 16, 32)
+_ROWS_OF_TILES, _PANELS_IN_TILES, _ROWS_IN_VECTORS = 32, 2, 4
+"""Matrix tiles multiply bytes in blocks of so many rows and panels; so few rows take vectors."""
 
 SEEDS: tuple[tuple[Config, ...], ...] = (
     ({"columns": 8, "stages": 1},),
@@ -74,7 +76,7 @@ def divide_into_tasks(
     Mirrors ``divide_work`` in ``runtime/gemm.h`` on ``processors`` processors.
     """
     problem, rows = _product(case), case.rows
-    widest = _tile(problem, isa)[1]
+    widest = _tile(case, isa)[1]
     panels, plain = -(-problem.n // PANEL), problem.layout == "kn"
     width = min(schedule.nr_panels or widest, widest)
     small = rows * problem.n * _steps(problem) < _SMALL
@@ -122,7 +124,7 @@ def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchS
     The search starts with :data:`SEEDS` and with the rows per task recommended for the processor
     family ``on``.
     """
-    mr, widest = _tile(_product(case), isa)
+    mr, widest = _tile(case, isa)
     default, large = default_schedule(case), case.rows >= _LEAST_ROWS
     assert isinstance(default, GemmSchedule)
     known = on.known_good["square" if large else "flat"] if on else ()
@@ -194,7 +196,7 @@ def _compute_us(case: Case, work: TaskDivision, isa: str) -> float:
     tile has too few accumulators.
     """
     problem = _product(case)
-    mr, _ = _tile(problem, isa)
+    mr, _ = _tile(case, isa)
     rows = case.rows / work.chunks
     blocks = math.ceil(rows / mr)
     height = rows / blocks
@@ -204,10 +206,16 @@ def _compute_us(case: Case, work: TaskDivision, isa: str) -> float:
     return work.chunks * blocks * work.columns * _steps(problem) * cycles / GHZ * 1e-3
 
 
-def _tile(problem: GemmProblem, isa: str) -> tuple[int, int]:
-    """Rows and panels of the largest register tile that multiplies these weights."""
+def _tile(case: Case, isa: str) -> tuple[int, int]:
+    """Rows and panels of the largest register tile that multiplies these weights.
+
+    Mirrors ``multiply_bytes`` in ``runtime/gemm_tile.h``.
+    """
+    problem = _product(case)
     if problem.layout == BYTES:
-        return gemm_int8_tile(isa)
+        rows, panels = gemm_int8_tile(isa)
+        on_tiles = rows == _ROWS_OF_TILES and case.rows > _ROWS_IN_VECTORS
+        return rows, _PANELS_IN_TILES if on_tiles else panels
     return gemm_bf16_tile(isa) if problem.layout in ("vnni2", SPLIT) else gemm_tile(isa)
 
 
