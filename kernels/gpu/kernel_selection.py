@@ -43,6 +43,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     MANY_PIXELS,
     MANY_ROWS,
     MMA_WINDOW,
+    SQUARE_WINDOW,
     TYPICAL_FEW,
     WINDOW_TILES,
     FewTile,
@@ -404,6 +405,9 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
     tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
     if call.op == "depthwise" and not depthwise_and_pooling.refusal_mma(call):
         tiles = [MMA_WINDOW, *tiles]
+    square = "{}x{}".format(*SQUARE_WINDOW)
+    if not depthwise_and_pooling.refusal_square(call):
+        tiles = [square, *tiles]
     if not depthwise_and_pooling.refusal_whole(call):
         tiles = ["512" if prod(call.attributes["kernel"]) < MANY_PIXELS else "512x4"]
     found = list[tuple[Variant, Extent]]()
@@ -412,7 +416,7 @@ def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
             v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
         )
         blocks = launch_of(call, variant, _ANY).grid[0]
-        many = tile in (tiled[0], LARGE_WINDOW, MMA_WINDOW)
+        many = tile in (tiled[0], square, LARGE_WINDOW, MMA_WINDOW)
         when = combine("sub", blocks, _LEAST_BLOCKS) if many else 1
         found.append((variant, when))
     return found

@@ -23,6 +23,7 @@ __all__ = [
     "MMA_WINDOW",
     "MOST_FEW",
     "SHARED_FEW_TILES",
+    "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
     "WIDE",
@@ -84,6 +85,11 @@ MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
 """Pixels that a thread of a depthwise convolution or pool computes: vertically, horizontally."""
+SQUARE_WINDOW = (2, 2)
+"""The same for depthwise convolutions in 16 bits whose filter fits into registers, and whose
+result has even sides: 32 × 14² × 384 by 3 × 3 takes 5.7 µs instead of 6.3 on an H100, 32 × 56² ×
+144 31.9 instead of 34.1, 32 × 28² × 240 by two 4.7 instead of 6.6.
+"""
 
 _FEW_OPERANDS = 2
 """Maximum operands of a chain before a norm for which one warp has enough registers."""

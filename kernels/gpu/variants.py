@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LARGE_WINDOW,
     MMA_WINDOW,
     SHARED_FEW_TILES,
+    SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
 )
@@ -131,7 +132,8 @@ def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
         *(
             Variant(op, dtype, "window_tile.cu.in", f"{down}x{across}", 128,
                     {"down": down, "across": across, "blocks": 3})
-            for down, across in WINDOW_TILES
+            for down, across in (*WINDOW_TILES, *[SQUARE_WINDOW] * (op == "depthwise"))
+            if (down, across) != SQUARE_WINDOW or dtype != "f32"
         ),
     )  # fmt: skip
 

@@ -182,7 +182,7 @@ CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
 
 def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
     made = depthwise(DType.F16, (32, side, side, channels), (taps, taps), (stride, stride))
-    tiles = ("1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "16x16")
+    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "16x16")
     return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
                _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
 

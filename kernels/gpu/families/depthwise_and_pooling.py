@@ -23,6 +23,7 @@ __all__ = [
     "refusal",
     "refusal_large",
     "refusal_mma",
+    "refusal_square",
     "refusal_whole",
     "shared",
 ]
@@ -101,6 +102,20 @@ def refusal_mma(call: Call) -> str:
     if any(isinstance(side, int) and side < _LEAST_SIDE for side in sides):
         return f"a side of the result has fewer than {_LEAST_SIDE} pixels"
     return refusal_large(call)
+
+
+def refusal_square(call: Call) -> str:
+    """Return why threads do not compute squares of pixels, or "" if they do."""
+    if call.op != "depthwise" or call.dtype == "f32":
+        return "squares of pixels are for depthwise convolutions of 16-bit numbers"
+    if why := refusal(call):
+        return why
+    high, wide = _taps(call)
+    if high * wide > _MOST_HELD:
+        return f"registers hold at most {_MOST_HELD} taps"
+    sides = CALLS.of(call).named(call)["y"][0].dims[1:3]  # type: ignore[index, union-attr]
+    even = all(isinstance(side, int) and side % 2 == 0 for side in sides)
+    return "" if even else "the sides of the result are not known to be even"
 
 
 def refusal_whole(call: Call) -> str:

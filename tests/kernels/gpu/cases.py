@@ -816,7 +816,7 @@ def _convolutions() -> Iterator[Case]:
     yield from _gated()
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
-    yield Case("depthwise 3x3", made, ("256", "1x4", "1x1"))
+    yield Case("depthwise 3x3", made, ("256", "1x4", "1x1", "2x2"))
     yield Case("depthwise late", depthwise(DType.F32, (1, 5, 6, 7), (5, 5), (1, 1), late=1),
                ("256",))  # fmt: skip
     yield Case("depthwise 5x5", depthwise(DType.F32, (2, 5, 6, 12), (5, 5), (1, 2)),

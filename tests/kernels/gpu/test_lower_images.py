@@ -6,6 +6,7 @@ import pytest
 
 from tests.graphs import Net, normal, optimized
 from tracea_graph import passes
+from tracea_graph.kernels.gpu.kernel_selection import variants_of
 from tracea_graph.kernels.gpu.lowering.lower import calls_of
 from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.kernels.program import Call
@@ -150,3 +151,16 @@ def test_windows_of_few_channels_share_a_row_if_there_are_many(batch: int, windo
     assert [v.dims for v in call.views if v][:2] == [
         (batch, 113, 112 // windows, 16 + 16 * windows), (32 * windows, 2, 1, 16 + 16 * windows)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("side", "taps", "tile"), [(56, 3, "2x2"), (7, 3, "1x4"), (28, 5, "1x4")])
+def test_threads_compute_squares_of_pixels_of_images_with_even_sides(
+    side: int, taps: int, tile: str
+) -> None:
+    net = Net()
+    x = net.input("x", 32, 96, side, side)
+    filters, pads = net.const(normal(96, 1, taps, taps)), {"pads": [taps // 2] * 4}
+    first = net("Conv", x, net.const(normal(96, 96, 1, 1)))
+    calls = lowered(net, net("Conv", first, filters, group=96, **pads))
+    (call,) = [c for c in calls if c.op == "depthwise"]
+    assert variants_of(call)[0][0].tile == tile
