@@ -22,7 +22,6 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
-    depthwise_and_pooling,
     few_pixel_convolution,
     few_row_matmul,
     tensor_core_matmul,
@@ -37,15 +36,10 @@ from tracea_graph.kernels.gpu.row_choice import row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
-    LARGE_WINDOW,
     LEAST_MANY,
     LEAST_SIDE,
-    MANY_PIXELS,
     MANY_ROWS,
-    MMA_WINDOW,
-    SQUARE_WINDOW,
     TYPICAL_FEW,
-    WINDOW_TILES,
     FewTile,
     WarpgroupTile,
     choose_few_pixels,
@@ -56,6 +50,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     most_few,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.gpu.window_choice import window_choices
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import FAST_MATH, Chain
 from tracea_graph.ops.index_map import dense_strides
@@ -89,10 +84,8 @@ INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
-_LEAST_BLOCKS = 132
-"""Window kernels compute several pixels per thread only if there are more blocks than this:
-one for each SM.
-"""
+_SMS = 132
+"""Number of an H100's SMs."""
 _STEEP = 5
 """Number of cheap steps that take as long as a GELU."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
@@ -143,7 +136,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
     found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
     found += _block_choices(call) if call.op == "gemm_blocks" else []
-    found += _window_choices(call) if call.op in ("depthwise", "pool") else []
+    found += window_choices(call) if call.op in ("depthwise", "pool") else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
@@ -343,7 +336,7 @@ def _block_choices(call: Call) -> list[tuple[Variant, Extent]]:
             and not warpgroup_blocks.refusal(call, v)}  # fmt: skip
     for tile, variant in able.items():
         m, n, *_ = tile
-        full = 2 * _LEAST_BLOCKS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
+        full = 2 * _SMS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
         when = combine("sub", rows, max(full, LEAST_MANY) - 1)
         if not isinstance(when, int) or when > 0:
             found.append((variant, when))
@@ -393,33 +386,6 @@ def _steps(call: Call) -> int:
 def _reads(call: Call) -> int:
     """Return the number of matrices that an epilogue reads."""
     return call.chain.operands[1:].count("full") if call.chain else 0
-
-
-def _window_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the window kernels whose threads read whole runs of channels.
-
-    Those whose threads compute several pixels come first, for calls with many results.
-    """
-    tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
-    tiles = [] if depthwise_and_pooling.refusal(call) else tiled
-    tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
-    if call.op == "depthwise" and not depthwise_and_pooling.refusal_mma(call):
-        tiles = [MMA_WINDOW, *tiles]
-    square = "{}x{}".format(*SQUARE_WINDOW)
-    if not depthwise_and_pooling.refusal_square(call):
-        tiles = [square, *tiles]
-    if not depthwise_and_pooling.refusal_whole(call):
-        tiles = ["512" if prod(call.attributes["kernel"]) < MANY_PIXELS else "512x4"]
-    found = list[tuple[Variant, Extent]]()
-    for tile in tiles:
-        variant = next(
-            v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
-        )
-        blocks = launch_of(call, variant, _ANY).grid[0]
-        many = tile in (tiled[0], square, LARGE_WINDOW, MMA_WINDOW)
-        when = combine("sub", blocks, _LEAST_BLOCKS) if many else 1
-        found.append((variant, when))
-    return found
 
 
 def _tile(call: Call) -> str:

@@ -232,7 +232,7 @@ def pixels_of_a_row(rows: int, image: int, filters: int, channels: int) -> int:
     return count
 
 
-MANY_SHARED, _LEAST_SHARED = 65536, 48
+MANY_SHARED, _LEAST_SHARED = 50000, 48
 """Minimum pixels for which copies rather than latency bound a 1 × 1 convolution, and minimum sides
 of its weight.  With 1, 2, 4, 8 and 16 pixels a row 401,408 × 32 → 16 takes 16.7, 12.1, 11.4, 11.2
 and 15.8 µs on an H100; with 1, 2 and 4 100,352 × 144 → 24 takes 15.9, 11.0 and 12.3, and

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tracea_graph import Options, Report, api, target
 from tracea_graph.config import AttentionWindow
 from tracea_graph.errors import UsageError
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of
+from tracea_graph.kernels.gpu.lowering import image_halves
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 
@@ -379,11 +380,14 @@ def test_sums_of_parts_of_the_depth(tmp_path: Path, precision: str) -> None:
     assert report.kernels == 1 and parts in _symbols(path, precision)
 
 
-def improved_in_fp16(build: Callable[[Net], str], folder: Path) -> tuple[Path, Report]:
+def improved_in_fp16(
+    build: Callable[[Net], str], folder: Path, shapes: Sequence[dict[str, int]] = ()
+) -> tuple[Path, Report]:
     """Optimize a net for the driver double in half precision; return its file and the report."""
     net = Net()
     path = net.save(folder / "m.onnx", build(net))
-    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF)
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=HALF,
+                      shapes=tuple(shapes))  # fmt: skip
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     return path, report
@@ -468,6 +472,18 @@ def photo(net: Net) -> str:
     y = net("Conv", y, net.weight(24, 1, 3, 3), net.weight(24), group=24, pads=[1] * 4)
     y = net("Flatten", net("GlobalAveragePool", y))
     return net("Gemm", y, net.weight(24, 10), net.weight(10))
+
+
+def test_halves_of_images_have_any_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image leaves the second half empty, and three make unequal halves."""
+    monkeypatch.setattr(image_halves, "_LARGE", 0)
+    _, report = improved_in_fp16(photo, tmp_path, [{"n": 4}])
+    feeds = {f"{i}": {"x": normal(n, 3, 41, 40)} for i, n in enumerate((4, 1, 3, 0, 4))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and close(report, found, feeds, HALF)
+    alone = [{"0": {"x": normal(n, 3, 41, 40)}} for n in (1, 4)]
+    one, four = (run(report, feed, tmp_path)[1]["launches"] for feed in alone)
+    assert one < four
 
 
 def test_images_of_few_channels_are_packed(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
+from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.integers import (
     lower_conv_integer,
     lower_dynamic_quantize,
@@ -176,6 +177,16 @@ def _lower_region(
     starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
     joined = cached_attentions(p)
     later = {number for one in joined.values() for number in one.earlier}
+    halved = halved_steps(w, p, operands)
+
+    def run(number: int, own: dict[int, Value]) -> None:
+        first = len(w.calls)
+        _lower_step(w, p.steps[number], starts[number], own, {})
+        w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
+
+    if halved is not None:
+        values = run_in_halves(w, p, operands, halved, run)
+        later.update(range(halved.end))
     for number, step in enumerate(p.steps):
         if number in later:
             continue

@@ -1,0 +1,53 @@
+"""Choose the kernels of depthwise convolutions and pools, by their windows and images."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
+from tracea_graph.kernels.gpu.emitter import launch_of
+from tracea_graph.kernels.gpu.families import depthwise_and_pooling
+from tracea_graph.kernels.gpu.tile_choice import (
+    LARGE_WINDOW,
+    MANY_PIXELS,
+    MMA_WINDOW,
+    SQUARE_WINDOW,
+    WINDOW_TILES,
+)
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["window_choices"]
+
+_ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
+_SMS = 132
+"""Threads compute several pixels each only if there are more blocks than this: one for each SM."""
+
+
+def window_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the window kernels whose threads read whole runs of channels.
+
+    Those whose threads compute several pixels come first, for calls with many results.
+    """
+    tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
+    tiles = [] if depthwise_and_pooling.refusal(call) else tiled
+    tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
+    if call.op == "depthwise" and not depthwise_and_pooling.refusal_mma(call):
+        tiles = [MMA_WINDOW, *tiles]
+    square = "{}x{}".format(*SQUARE_WINDOW)
+    if not depthwise_and_pooling.refusal_square(call):
+        tiles = [square, *tiles]
+    if not depthwise_and_pooling.refusal_whole(call):
+        tiles = ["512" if prod(call.attributes["kernel"]) < MANY_PIXELS else "512x4"]
+    found = list[tuple[Variant, Extent]]()
+    for tile in tiles:
+        variant = next(
+            v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tile)
+        )
+        blocks = launch_of(call, variant, _ANY).grid[0]
+        many = tile in (tiled[0], square, LARGE_WINDOW, MMA_WINDOW)
+        when = combine("sub", blocks, _SMS) if many else 1
+        found.append((variant, when))
+    return found
