@@ -9,6 +9,7 @@ from types import MappingProxyType
 __all__ = [
     "BLOCK_TILES",
     "CONVOLUTION_TILES",
+    "FEW_CODED_COLUMNS",
     "FEW_CODED_ROWS",
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
@@ -79,8 +80,13 @@ LARGE_WINDOW, MMA_WINDOW = "7x7", "16x16"
 """Pixels that a thread computes of a depthwise convolution with a large window; and pixels that
 the warps of a block compute with tensor cores.
 """
-FEW_CODED_ROWS = (8, 16)
-"""Maximum rows of the kernels that dequantize codes in registers."""
+FEW_CODED_ROWS = ((1, 16), (1, 8), (8, 8), (16, 8))
+"""Maximum rows of the kernels that dequantize codes in registers, and their warps.
+
+Of those of one row, more warps are for matmuls with at most ``FEW_CODED_COLUMNS``: one tile of 16
+columns for each SM of an H100.
+"""
+FEW_CODED_COLUMNS = 16 * 132
 MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))

@@ -118,11 +118,12 @@ def _few_pixels(dtype: str, n: int, split: int) -> Variant:
     return Variant("conv", dtype, "conv_few.cu.in", tile, 160, params, ("wgmma",))
 
 
-def _few_coded(dtype: str, rows: int) -> Variant:
-    """Matmul of few rows with a block-quantized matrix: 8 warps share the depth of 16 columns."""
+def _few_coded(dtype: str, rows: int, warps: int) -> Variant:
+    """Matmul of few rows with a block-quantized matrix: warps share the depth of 16 columns."""
     params = {"rows": rows}
     needs = ("bf16",) if dtype in ("bf16", "tf32") else ()
-    return Variant("gemm_nbits", dtype, "gemm_nbits_few.cu.in", f"{rows}x16", 256, params, needs)
+    tile = f"{rows}x16" + f"x{warps}" * (rows == 1)
+    return Variant("gemm_nbits", dtype, "gemm_nbits_few.cu.in", tile, 32 * warps, params, needs)
 
 
 def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
@@ -216,7 +217,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in BLOCK_TILES
     ),
-    *(_few_coded(d, rows) for d in ("f16", "bf16", "tf32", "tf32x3") for rows in FEW_CODED_ROWS),
+    *(_few_coded(d, *tile) for d in ("f16", "bf16", "tf32", "tf32x3") for tile in FEW_CODED_ROWS),
     *(
         replace(_gemm(d, *tile), op="gemm_nbits", template="gemm_nbits.cu.in")
         for types, tile in (

@@ -38,7 +38,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_ROWS, LEAST_MANY
+from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 
@@ -254,12 +254,13 @@ def _finite(m: int, k: int) -> Row:
 
 def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
     """A product with a block-quantized matrix; torch multiplies one in fp16."""
-    few = next((f"{most}x16" for most in FEW_CODED_ROWS if m <= most), "128x128x64x3")
+    few = next((t for most, t in _FEW_CODED.items() if m <= most), "128x128x64x3")
     return Row(f"nbits {bits}/{block} {m}x{n}x{k}", nbits_cases.codes("f16", m, n, k, bits, block),
                (few, "64x64x64x3"), _product(m, n, k, "f16"), 2.0 * m * n * k)  # fmt: skip
 
 
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
+_FEW_CODED = {1: "1x16x8", 8: "8x16", 16: "16x16"}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
 _FEW = ("32x64x64x4",)
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")

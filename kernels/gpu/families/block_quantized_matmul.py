@@ -27,6 +27,7 @@ from tracea_graph.kernels.gpu.launch import (
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, WARP
+from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_COLUMNS
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -35,12 +36,16 @@ __all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared"]
 FEW = "gemm_nbits_few.cu.in"
 _COLUMNS, _LANES = 16, 4
 _ATOM = ATOMS["m16n8k16.f16"]
-_CHUNK, _STAGES, _RING = 128, 2, 60 << 10
-"""Bytes of a column's codes that a warp copies at a time, chunks that it asks for ahead, and most
-bytes of these of all warps: four blocks fit an SM.
+_CHUNK, _STAGES, _RING, _STAGED = 128, 2, 60 << 10, 16 << 10
+"""Bytes of a column's codes that a warp copies at a time, chunks that it asks for ahead, most
+bytes of these of all warps, and of one row of x in shared memory.
 """
-_BLOCKS = MappingProxyType({8: 3, 16: 2})
-"""Blocks of which an SM's registers hold the threads, by rows; one less with float32 rows."""
+_THREADS_OF_WIDE = 256
+"""Threads of a block that multiplies one row by a matrix of many columns."""
+_CROWD, _MOST_HELD = 16, 20
+"""Warps whose registers an SM holds on every architecture; half as many with float32 rows, or if
+a lane holds more registers of codes, scales and zero points of a window.
+"""
 _BASE = MappingProxyType({"f16": "1024.0f"})
 """Number whose last bits are a code, by type; float32 has 2^23."""
 
@@ -117,6 +122,14 @@ def _product(call: Call) -> Call:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    if variant.params.get("rows") == 1:
+        depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
+        if not isinstance(depth, int) or -(-depth // WINDOW) * WINDOW * size > _STAGED:
+            return f"a row of x does not fit {_STAGED} bytes"
+        columns = _named(call)["y"][0].dims[-1]
+        few = isinstance(columns, int) and columns <= FEW_CODED_COLUMNS
+        if few != (variant.threads > _THREADS_OF_WIDE):
+            return f"another number of warps suits {columns} columns"
     if variant.template == FEW and call.attributes["zero_kind"] == "float":
         return "zero points that are not integers are not exact in registers"
     return ""
@@ -124,7 +137,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 def _sums(call: Call, variant: Variant) -> WarpSums:
     run = tensor_core_matmul.vector_length(_product(call))
-    return _proved(WarpSums(variant.threads // WARP, variant.params["rows"]), run)
+    return _proved(WarpSums(variant.threads // WARP, max(variant.params["rows"], 8)), run)
 
 
 def _codes(call: Call, steps: int) -> dict[str, Any]:
@@ -140,6 +153,14 @@ def _codes(call: Call, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _blocks(call: Call, variant: Variant) -> int:
+    """Return the number of blocks that an SM runs at a time."""
+    codes = _codes(call, WINDOW)
+    held = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])))
+    crowded = TYPES[call.dtype] is DType.F32 or held > _MOST_HELD
+    return max(1, _CROWD // (1 + crowded) * WARP // variant.threads)
+
+
 def _ring(call: Call, variant: Variant) -> dict[str, int]:
     """Return the ring of chunks of a warp: windows of a chunk, pitches, and bytes of a stage."""
     codes = _codes(call, WINDOW)
@@ -151,7 +172,7 @@ def _ring(call: Call, variant: Variant) -> dict[str, int]:
     return {
         "chunk": chunk, "pitch_codes": pitch_codes, "pitch_scales": pitch_scales,
         "stage_bytes": stage, "stages": max(1, min(_STAGES, _RING // of_block)),
-        "blocks": _BLOCKS[variant.params["rows"]] - (TYPES[call.dtype] is DType.F32),
+        "blocks": _blocks(call, variant),
     }  # fmt: skip
 
 
@@ -186,7 +207,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             "split": call.dtype == "tf32x3",
             "base": _BASE.get(call.dtype, "8388608.0f"),
             "height": sums.height, "tall": sums.height // 8, "warps": sums.warps,
-            "pitch": sums.pitch,
+            "pitch": sums.pitch, "staged": variant.params["rows"] == 1,
+            "run_x": 16 // int(TYPES[call.dtype].size),
         }  # fmt: skip
     made = tensor_core_matmul.parameters(_product(call), variant)
     tile = tensor_core_matmul.shared_layout(_product(call), variant)
@@ -201,7 +223,8 @@ def shared(call: Call, variant: Variant) -> int:
     if variant.template == FEW:
         ring = _ring(call, variant)
         held = ring["stages"] * ring["stage_bytes"] * variant.threads // WARP
-        return max(_sums(call, variant).bytes, held)
+        staged = _STAGED if variant.params["rows"] == 1 else 0
+        return held + _sums(call, variant).bytes + staged
     return tensor_core_matmul.shared(_product(call), variant)
 
 
@@ -212,7 +235,7 @@ def _numbers(call: Call) -> list[Argument]:
     return made + ([] if zeros is None else [pointer(zeros, DType.F32)])
 
 
-def _blocks(call: Call) -> list[Argument]:
+def _sums_of_blocks(call: Call) -> list[Argument]:
     """Return the number of blocks of a column, and the number of sums of a block."""
     a = call.attributes
     return [i32(_named(call)["scales"].dims[1]), divisor(int(a["block"]) // int(a["group"]))]
@@ -226,7 +249,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         p = variant.params
         blocks, made = tensor_core_matmul.arguments(_product(call), p["m"], p["n"])
         made[1] = pointer(w, DType.U8)
-        made += [*_numbers(call), *_blocks(call), *fixed]
+        made += [*_numbers(call), *_sums_of_blocks(call), *fixed]
         return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))
     chain, (rows, depth) = tensor_core_matmul.chain_of(call), x.dims
     cols = named["y"][0].dims[-1]
@@ -239,6 +262,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, view.strides)]
     tiles = combine("ceildiv", cols, _COLUMNS)
-    made += [i32(rows), i32(cols), i32(depth), *_blocks(call), divisor(tiles), *fixed]
-    grid = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
-    return Launch(symbol, (grid, 1, 1), variant.threads, taken, tuple(made))
+    made += [i32(rows), i32(cols), i32(depth), *_sums_of_blocks(call), divisor(tiles)]
+    whole = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
+    made += [i32(whole), *fixed]
+    each = _blocks(call, variant)
+    return Launch(symbol, (whole, 1, 1), variant.threads, taken, tuple(made), persistent=each)

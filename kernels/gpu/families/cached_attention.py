@@ -23,6 +23,8 @@ HEADS = (32, 64, 128, 256)
 """Sizes of heads: eight numbers for each of the lanes that have a key."""
 TOGETHER = (1, 2, 4)
 """Numbers of queries of a block, which read each key once."""
+_LINE, _AHEAD = 128, 512
+"""Bytes of a line of L2, and rows of a cache that are asked for before a kernel waits."""
 _RUN, _STEPS, _PAD = 8, 2, 4
 """Numbers of a lane; keys that it asks for at a time if blocks share them, for registers hold no
 more on some architectures; and padding of rows of sums.
@@ -64,6 +66,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "head": head, "queries": a["queries"], "lanes": lanes, "keys": 32 // lanes,
         "steps": _STEPS if variant.params["cluster"] > 1 else 1,
         "warps": variant.threads // 32, "pitch": head + _PAD,
+        "ahead": _AHEAD, "lines": max(1, head * int(_cache_type(call).size) // _LINE),
     }  # fmt: skip
 
 

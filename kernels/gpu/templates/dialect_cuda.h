@@ -28,6 +28,7 @@ namespace tracea {
 
 DEV i32 thread() { return (i32)threadIdx.x; }
 DEV i32 block_x() { return (i32)blockIdx.x; }
+DEV i32 blocks_x() { return (i32)gridDim.x; }
 DEV i32 block_y() { return (i32)blockIdx.y; }
 DEV i32 block_z() { return (i32)blockIdx.z; }
 DEV u8* arena() { return shared_bytes; }
@@ -171,6 +172,7 @@ DEV void copy_word_async(void* to, const void* from) {  // 4 bytes
   *(u32*)to = *(const u32*)from;
 #endif
 }
+DEV void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEV void commit_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

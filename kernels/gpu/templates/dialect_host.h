@@ -268,6 +268,7 @@ inline void block_machine::enter() {
 
 DEV i32 thread() { return machine.current % machine.threads; }
 DEV i32 block_x() { return machine.block[0]; }
+DEV i32 blocks_x() { return machine.across; }
 DEV i32 block_y() { return machine.block[1]; }
 DEV i32 block_z() { return machine.block[2]; }
 DEV u8* arena() { return machine.shared; }
@@ -363,6 +364,7 @@ DEV void copy_word_async(void* to, const void* from) {
   memset(to, 0xff, 4);
   machine.self().open.push_back(one);
 }
+DEV void prefetch_line(const void*) {}
 DEV void commit_copies() {
   machine.self().groups.push_back(std::move(machine.self().open));
   machine.self().open.clear();

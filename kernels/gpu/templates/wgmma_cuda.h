@@ -13,7 +13,6 @@ DEV i32 computed_anew(i32 v) {
   return v;
 }
 DEV void keep_order() { asm volatile("" ::: "memory"); }
-DEV i32 blocks_x() { return (i32)gridDim.x; }
 
 // ---- mbarriers: a phase completes when all arrivals and all expected bytes are there
 DEV void set_barrier(u64* b, i32 arrivals) {

@@ -90,7 +90,6 @@ static bool deliver() {
 
 DEV i32 computed_anew(i32 v) { return v; }
 DEV void keep_order() {}
-DEV i32 blocks_x() { return machine.across; }
 DEV void set_barrier(u64* at, i32 arrivals) {
   *(phase_barrier*)at = {0, (u8)arrivals, (u8)arrivals, 0, 0};
   machine.stalled = deliver;

@@ -96,6 +96,14 @@ def _cases() -> Iterator[Case]:
     yield Case("nbits late", codes("f16", 3, 17, 70, 4, 16, "integer", late=3),
                (*_FEW, _MANY["f16"]))  # fmt: skip
     yield Case("nbits large", codes("f16", 130, 136, 200, 4, 32), ("128x128x64x3",))
+    for dtype, bits, block, zeros in (
+        ("f16", 4, 32, "middle"), ("f16", 8, 16, "integer"), ("f16", 4, 128, "middle"),
+        ("f16", 2, 64, "middle"), ("bf16", 4, 32, "middle"), ("tf32x3", 4, 32, "middle"),
+    ):  # fmt: skip
+        name = f"nbits one {dtype} {bits} {block}"
+        yield Case(name, codes(dtype, 1, 90, 1056, bits, block, zeros), ("1x16x8", "1x16x16"))
+    yield Case("nbits one late", codes("f16", 1, 40, 70, 4, 16, late=3), ("1x16x8",))
+    yield Case("nbits one tiles", codes("f16", 1, 16 * 397 + 3, 320, 4, 32), ("1x16x8",))
     yield Case("nbits deep", codes("f16", 1, 33, 4416, 4, 4416), (_FEW[0],))
     yield Case("nbits spoilt", codes("f16", 3, 24, 64, 4, 32, "integer", spoilt=True),
                (_FEW[0], _MANY["f16"]))  # fmt: skip
