@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from models.decoder import build as decoder
 from tests.graphs import normal, relative_error, session
 from tests.halves import BF16, EPSILON, F16, NUMPY, answers, in_double
 from tests.onnx_io.samples import BOOL, F32, I64, model, node, read, value, verbatim
@@ -246,3 +247,15 @@ def test_double_precision_is_left_alone() -> None:
         [value("y", ["n"], TensorProto.DOUBLE)],
     )  # fmt: skip
     assert not widen_to_float32(proto)
+
+
+@pytest.mark.parametrize("bits", [4, 16])
+def test_attention_over_half_caches_keeps_its_type(bits: int, tmp_path: Path) -> None:
+    """Products behind it know the type that they are given."""
+    graph = read(decoder("small-llama", 32, 0, bits, half=True), tmp_path).graph
+    attentions = [r for r in graph.regions() if r.op.endswith("GroupQueryAttention")]
+    assert len(attentions) == 2
+    for region in attentions:
+        values = (region.operands[0], region.operands[3], *region.results)
+        assert {graph.spec(v).dtype for v in values} == {DType.F16}
+    assert graph.spec("logits").dtype is DType.F16

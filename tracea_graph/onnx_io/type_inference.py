@@ -31,15 +31,17 @@ _CODES = {
 _CONTRIBUTED: Mapping[str, tuple[int, ...]] = MappingProxyType({
     "Attention": (0, 1), "BiasAdd": (0,), "BiasGelu": (0,), "BiasSoftmax": (0,),
     "EmbedLayerNormalization": (0, 2), "FastGelu": (0,), "FusedConv": (0,), "FusedGemm": (0,),
-    "FusedMatMul": (0,), "Gelu": (0,), "LayerNormalization": (0,), "MatMulNBits": (0,),
+    "FusedMatMul": (0,), "Gelu": (0,), "GroupQueryAttention": (0, 1, 2),
+    "LayerNormalization": (0,), "MatMulNBits": (0,),
     "MultiHeadAttention": (0, 1, 2), "QuickGelu": (0,), "RotaryEmbedding": (0,),
     "SimplifiedLayerNormalization": (0,), "SkipLayerNormalization": (0, 3),
     "SkipSimplifiedLayerNormalization": (0, 3),
 })  # fmt: skip
 """Operators of ONNX Runtime that compute in the type of their float operands, and the indices of
-the results that have this type.  Other operators are not widened: attention over a cache, for
-example, would convert the whole cache in every execution.
+the results that have this type.  Other operators are not widened.
 """
+_CACHED = frozenset({"GroupQueryAttention"})
+"""Those that are not widened, because they would convert a whole cache in every execution."""
 _OTHERWISE_TYPED = frozenset({
     "Bernoulli", "BitCast", "Constant", "EyeLike", "Multinomial", "RandomNormal",
     "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -86,7 +88,7 @@ def can_widen(
         return True
     signature = _signature(node.op_type, _standard(node), opsets.get("", 1))
     if signature is None:
-        return _contributed(node) is not None
+        return _contributed(node) is not None and node.op_type not in _CACHED
     inputs, outputs = signature
     operands = zip(node.input, _stretched(inputs, len(node.input)), strict=True)
     pairs = [(types.get(v), allowed) for v, (_, allowed) in operands if v]
