@@ -144,11 +144,15 @@ def zig(target: str) -> tuple[str, ...]:
 
 
 def _script(path: Path, *words: str) -> Path:
-    """A script that runs a command of this machine with the script's arguments."""
+    """A script that runs a command of this machine with the script's arguments.
+
+    It is replaced as a whole, since another test run may be about to start it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\nexec " + " ".join(f'"{word}"' for word in words) + ' "$@"\n')
-    path.chmod(0o755)
-    return path
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text("#!/bin/sh\nexec " + " ".join(f'"{word}"' for word in words) + ' "$@"\n')
+    draft.chmod(0o755)
+    return draft.replace(path)
 
 
 class Linux:
