@@ -142,8 +142,8 @@ def reals(name: str, count: int) -> Attribute:
 class Operand:
     """One operand or result of a call.
 
-    ``shape`` names the axes.  ``...`` stands for axes that each call decides, equally many in all
-    operands that have them; a lone ``*`` allows any rank.  ``types`` are the allowed element
+    ``shape`` names the axes.  ``...`` stands for any number of axes, the same number in all
+    operands of a call; a lone ``*`` allows any rank.  ``types`` are the allowed element
     types; ``chain`` means the type in the call's chain.  ``many`` says how many views the operand
     stands for (None: one): the chain's ``operands``, its ``inputs`` after the first operand, its
     ``results``, or the attribute whose value or length is the count.  ``rows`` says which rows a

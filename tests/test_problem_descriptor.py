@@ -27,7 +27,7 @@ def test_sizes_and_settings_have_names() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gem:1x2x3", "no kind of problem 'gem'; did you mean gemm?"),
+        ("gem:1x2x3", "the kind of problem is unknown: 'gem'; did you mean gemm?"),
         ("pool:1x2", "the kinds are gemm, sparse"),
         ("gemm", "no problem such as gemm:128x768x3072"),
         ("gemm:128x768", "gemm:MxNxK takes 3 sizes, not 2"),

@@ -88,7 +88,7 @@ class ProblemDescriptor:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             which = did_you_mean(self.kind, KINDS) or f"; the kinds are {', '.join(KINDS)}"
-            raise UsageError(f"there is no kind of problem {self.kind!r}{which}")
+            raise UsageError(f"the kind of problem is unknown: {self.kind!r}{which}")
         kind = KINDS[self.kind]
         if len(self.sizes) != len(kind.sizes):
             named = f"{self.kind}:{'x'.join(kind.sizes)}"

@@ -245,8 +245,8 @@ class Target:
     """What to build libraries for: a backend, and some of its levels, lowest first.
 
     If there is a ``fallback`` target, the function bodies of custom ops call its kernels;
-    otherwise they consist of standard operators.  ``elsewhere`` says why libraries that are built
-    for further platforms cannot run on this machine.
+    otherwise they consist of standard operators.  ``elsewhere`` says why this machine cannot run
+    the libraries of the other platforms in a target.
     """
 
     backend: Backend

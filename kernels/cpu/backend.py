@@ -109,7 +109,8 @@ class CpuBackend:
             return host_library_levels(precision)
         if level not in (have := host_levels()):
             raise UsageError(
-                f"this machine cannot run cpu:{level}, so it cannot check it; it has {have[-1]}"
+                f"this machine cannot run cpu:{level}, so it cannot check kernels of that level; "
+                f"its highest level is {have[-1]}"
             )
         return have[: have.index(level) + 1]
 

@@ -72,9 +72,9 @@ def _split_when(call: Call, variant: Variant) -> Extent:
 
 
 def attends(call: Call, variant: Variant) -> Extent:
-    """Return an extent that is positive where a scheduled kernel suits an attention.
+    """Return an extent that is positive for sizes at which a scheduled kernel is used.
 
-    If both the batch and the length vary, schedules are those of one sequence.
+    Where batch and length both vary, the schedules of a batch of one are used.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     batch, _, queries, _ = named["q"].dims

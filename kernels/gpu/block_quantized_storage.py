@@ -18,7 +18,7 @@ _LANES = 4
 
 
 def window_axes(bits: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes of a window's bytes as a layout of the model has them, and their new order.
+    """Return the axes of a window's bytes in a model's file, and their order in kernels' storage.
 
     ``BlockQuantized`` stores the codes of a column in the order of the depth.
     """

@@ -98,7 +98,7 @@ class _IotaReader:
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
         """Return the elements of a short integer vector, or None.
 
-        Sizes of an earlier iota are expressed by the iota's own operands.
+        Sizes that come from an earlier iota are returned as the operands of that iota.
         """
         found = self.lengths.read(value)
         if found is None:

@@ -67,7 +67,9 @@ def _table(graph: TileGraph, region: Region) -> BlockMatrix | str:
         return why
     n, blocks = scales.shape
     if data.dtype is not DType.U8 or n < 1 or data.count % n:
-        return Reason("its table does not hold codes in bytes", Code.UNSUPPORTED_DTYPE)
+        return Reason(
+            "its table of embeddings is not stored as bytes of codes", Code.UNSUPPORTED_DTYPE
+        )
     k = data.count // n * 8 // bits
     if -(-k // block) != blocks or k % block:
         return "the block size does not divide the length of its rows"

@@ -89,7 +89,7 @@ class MatmulNbits:
 
 
 class DequantizedGemm:
-    """Let a product read the codes of a constant matrix that is dequantized before it."""
+    """Let a matrix product read its constant matrix as codes, instead of a dequantized copy."""
 
     name = "dequantized-gemm"
 

@@ -57,7 +57,7 @@ DENSE = ZeroStructure()
 
 
 def may_have_zeros(matrix: Array) -> bool:
-    """Return whether samples of a matrix have enough zeros that all of it should be read."""
+    """Return whether a matrix is worth reading whole: samples of it have many zeros."""
     if matrix.ndim != 2 or not matrix.size:
         return False
     strips = matrix[:, :_STRIP], matrix[:_STRIP].T

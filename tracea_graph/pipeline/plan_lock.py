@@ -234,7 +234,8 @@ class PlanLock:
             odd = next(k for k in {**wanted, **found} if found.get(k) != wanted.get(k))
             raise UsageError(
                 f"{self.where} was made by tracea-graph {self.content.tracea} with "
-                f"{wanted.get(odd, 0)} × {odd}, but {VERSION} makes {found.get(odd, 0)}; {_ADVICE}"
+                f"{wanted.get(odd, 0)} × {odd}; version {VERSION} has "
+                f"{found.get(odd, 0)} × {odd}; {_ADVICE}"
             )
 
     def schedules(

@@ -117,7 +117,7 @@ class GainEstimates:
     _gains: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def of(self, task: TuningTask) -> float:
-        """Return the share of its run's time that tuning a task is expected to save."""
+        """Return the share of the whole run's time that tuning a task is expected to save."""
         if task.case not in self._modelled:
             self._modelled[task.case] = self._modelled_gain(task.case)
         gains, trust = self._gains.get(task.run, []), 1.0

@@ -155,7 +155,7 @@ def request_for(
     case: Case, schedules: Sequence[Schedule], level: str, files: Mapping[str, Path],
     exceeded: int, sms: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the request to a worker that compares schedules of a case."""
+    """Return a request by which a worker compares schedules of a case."""
     problem = cast(TiledProblem, case.problem)
     program = problem.program(rows=case.rows if problem.static else "m")
     buffers, sizes = _buffers(program), {"m": case.rows}
