@@ -250,7 +250,7 @@ class ViewAccess:
 class CallStats:
     """Operation counts of one call: FLOPs of its matrix products, result elements and views.
 
-    ``multiplies`` is the element type of the products.  ``size`` is a text, such as M × N × K for
+    ``product_type`` is the products' element type.  ``size`` is a text, such as M × N × K for
     products, preceded by the batch if it is not 1; for other calls it has the dims of the result.
     A call in a loop is counted over all iterations; its text is ``iterations ×`` the size in the
     first one.
@@ -261,7 +261,7 @@ class CallStats:
     results: float
     views: tuple[ViewAccess, ...]
     size: str
-    multiplies: str = "f32"
+    product_type: str = "f32"
 
     @property
     def bytes(self) -> float:

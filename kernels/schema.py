@@ -202,7 +202,7 @@ Problem = Callable[[Sizes], tuple[int, ...]]
 def phase_of(call: str, multiplies: bool) -> str:
     """Return what a call spends its time on, one of :data:`PHASES`.
 
-    ``call`` is the name of the call; ``multiplies`` says whether it multiplies matrices.
+    ``call`` is the name of the call; ``product_type`` says whether it multiplies matrices.
     """
     if call in _HOST:
         return "host"
@@ -220,7 +220,7 @@ class CallSchema:
     only fp32 operand).  ``schedule`` is the class of its tiling parameters, None if the library
     decides.  ``kernels`` are the micro-kernels it needs: op names, or pairs of op and element
     type.  ``problem`` gives the sizes of its matrix multiplications (None: there are none), on
-    elements of type ``multiplies`` (default: ``dtype``).  ``row_tiled`` calls can compute part of
+    elements of ``product_type`` (default: ``dtype``).  ``row_tiled`` calls can compute part of
     their result's rows, in multiples of the attribute ``granularity``.
     """
 
@@ -232,7 +232,7 @@ class CallSchema:
     schedule: type[Schedule] | None = None
     kernels: tuple[str | tuple[str, str], ...] = ()
     problem: Problem | None = None
-    multiplies: str = ""
+    product_type: str = ""
     row_tiled: bool = False
     granularity: str = ""
 

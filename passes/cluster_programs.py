@@ -25,7 +25,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.size_expressions import substitute_symbols
-from tracea_graph.passes.convolution.evaluate_size_tensors import ShapeValues
+from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
 from tracea_graph.passes.layout.mask_positions import read_mask_positions
 from tracea_graph.passes.layout.read_views import RESHAPES, read_view

@@ -10,11 +10,11 @@ from tracea_graph.hardware.health_report import Health
 from tracea_graph.json_documents import json_schema_of
 from tracea_graph.pipeline.plan_lock import LockContent
 from tracea_graph.policy import KernelPlan
-from tracea_graph.toolchain import Manifest
+from tracea_graph.toolchain import LibraryManifest
 from tracea_graph.views import Report
 from tracea_graph.views.bench import BenchReport
 from tracea_graph.views.explain import Explanation
-from tracea_graph.views.retune_record import Retuned
+from tracea_graph.views.kept_kernels_record import Retuned
 from tracea_graph.views.serving import ServingReport
 from tracea_graph.views.shape_check import ShapeReport
 from tracea_graph.views.sweep import SweepPoint
@@ -31,7 +31,7 @@ DOCUMENTS: Mapping[str, Any] = MappingProxyType(
         "explain": Explanation,
         "kernel": KernelPlan,
         "lock": LockContent,
-        "manifest": Manifest,
+        "manifest": LibraryManifest,
         "report": Report,
         "retune": Retuned,
         "shapes": ShapeReport,

@@ -26,7 +26,7 @@ from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.target_names import BOTH, HOST
-from tracea_graph.toolchain import LibraryPart, Manifest
+from tracea_graph.toolchain import LibraryManifest, LibraryPart
 from tracea_graph.toolchain.platforms import PLATFORMS
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import Tunable
@@ -77,7 +77,7 @@ class Backend(Tunable, Protocol):
         """Return the precision that kernels compute in, and a note if it was not requested."""
         ...
 
-    def requirement(self, manifest: Manifest) -> str:
+    def requirement(self, manifest: LibraryManifest) -> str:
         """Return what a machine must have to run a library of this backend, as a sentence.
 
         "" if it needs only what ONNX Runtime needs.

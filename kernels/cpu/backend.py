@@ -42,7 +42,7 @@ from tracea_graph.kernels.cpu.phases.tile_and_fuse import TILE_SIZES, TileAndFus
 from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, unmeasured
 from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, kernels_of_functions
-from tracea_graph.kernels.cpu.variants import kernels_of_level
+from tracea_graph.kernels.cpu.variants import kernels_with_variant_at
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
 from tracea_graph.kernels.rule_names import RuleNames
@@ -50,7 +50,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryPart, Manifest, ignore_progress
+from tracea_graph.toolchain import Counted, Library, LibraryManifest, LibraryPart, ignore_progress
 from tracea_graph.toolchain.platforms import HERE
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -141,7 +141,7 @@ class CpuBackend:
         measured = measured_machine(environment, levels[-1])
         return replace(measured, bf16=not _BF16.isdisjoint(levels))
 
-    def requirement(self, manifest: Manifest) -> str:
+    def requirement(self, manifest: LibraryManifest) -> str:
         """Return "": a machine that ONNX Runtime runs on needs nothing else."""
         return ""
 
@@ -310,7 +310,7 @@ def useful_levels(levels: Sequence[str], kernels: Set[str]) -> list[str]:
     """Return ``levels``; an int8 level with no variant of any of ``kernels`` becomes its base."""
 
     def useful(name: str) -> str:
-        without = name in _OPTIONAL and not kernels_of_level(name) & kernels
+        without = name in _OPTIONAL and not kernels_with_variant_at(name) & kernels
         return useful(isa_of(name).base) if without else name
 
     return list(dict.fromkeys(map(useful, levels)))

@@ -102,7 +102,7 @@ def _work(
         size = f"{count}·" * (count > 1) + "×".join(map(str, problem))
     return CallStats(
         schema.name, products, float(prod(result.dims)), tuple(views), size,
-        schema.multiplies or schema.dtype,
+        schema.product_type or schema.dtype,
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def _attention_problem(s: Sizes) -> tuple[int, ...]:
     return batch * heads, rows, s.of("k")[2], depth + s.of("v")[3]
 
 
-def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> CallSchema:
+def _attention(dtype: str, product_type: str, *kernels: str | tuple[str, str]) -> CallSchema:
     low = "bf16" if dtype == "bf16" else "f32"
     window = LIMITS["kMaxWindow"]
     return CallSchema(
@@ -186,7 +186,7 @@ def _attention(dtype: str, multiplies: str, *kernels: str | tuple[str, str]) -> 
         schedule=TaskSchedule,
         kernels=kernels,
         problem=_attention_problem,
-        multiplies=multiplies,
+        product_type=product_type,
     )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def _convolution(
     first: Sequence[Operand] = (),
     x_type: str = "",
     w_type: str = "",
-    multiplies: str = "",
+    product_type: str = "",
     row_tiled: bool = False,
     tiled: bool = False,
     more: Sequence[Attribute] = (),
@@ -294,7 +294,7 @@ def _convolution(
         schedule=ConvSchedule if tiled else None,
         kernels=kernels,
         problem=problem,
-        multiplies=multiplies,
+        product_type=product_type,
         row_tiled=row_tiled,
         granularity="tile" if op == "winograd" else "",
     )
@@ -446,7 +446,7 @@ CALLS = Calls(
         _convolution(
             "conv_first_layer", "bf16", "N C H W", "Ob C kh kw 16", _FIRST_LAYER,
             _first_layer_problem, "conv",
-            x_type="f32", w_type="f32", multiplies="bf16x2",
+            x_type="f32", w_type="f32", product_type="bf16x2",
         ),
         _convolution(
             "depthwise", "bf16", _X, "Cb kh kw 16", _DEPTHWISE, _depthwise_problem,

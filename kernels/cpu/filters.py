@@ -70,12 +70,12 @@ def transformable(window: ConvWindow, groups: int) -> bool:
 
 
 class Filters(FilterLayout):
-    """A filter layout of the CPU kernels, which multiply elements of type ``multiplies``.
+    """A filter layout of the CPU kernels, which multiply elements of type ``product_type``.
 
     If ``nchw32c``, kernels can also add operands and write results in the layout nchw32c.
     """
 
-    multiplies: ClassVar[str] = "f32"
+    product_type: ClassVar[str] = "f32"
     nchw32c: ClassVar[bool] = False
 
     @property
@@ -179,7 +179,7 @@ class DepthwiseFilters(LaneFilters, _Nchw16cFilters):
         return self.in_bf16
 
     @property
-    def multiplies(self) -> str:  # type: ignore[override]
+    def product_type(self) -> str:  # type: ignore[override]
         return "bf16" if self.in_bf16 else "f32"
 
     def check(self, shape: Sequence[int], groups: int, window: ConvWindow) -> None:
@@ -285,7 +285,7 @@ class Vnni2Filters(_Nchw16cFilters):
     """Filters in bf16, in the layout ``of`` with pairs of input channels innermost, for bf16 x."""
 
     of: BlockedFilters | WinogradFilters
-    multiplies: ClassVar[str] = "bf16"
+    product_type: ClassVar[str] = "bf16"
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -336,7 +336,7 @@ class Nchw32cFilters(_Nchw16cFilters):
     """Filters for x in blocks of 32 channels, in bf16; two input blocks of a tap are adjacent."""
 
     name: ClassVar[str] = "nchw32c"
-    multiplies: ClassVar[str] = "bf16"
+    product_type: ClassVar[str] = "bf16"
     nchw32c: ClassVar[bool] = True
 
     @property
@@ -376,7 +376,7 @@ class Bf16x2Filters(_Nchw16cFilters):
     """Filters and x split into two bf16 terms."""
 
     name: ClassVar[str] = "bf16x2"
-    multiplies: ClassVar[str] = "bf16x2"
+    product_type: ClassVar[str] = "bf16x2"
 
     def arrays(self, shape: Sequence[int]) -> tuple[Stored, ...]:
         o, i, kh, kw = _four(shape)
@@ -418,7 +418,7 @@ class Int16Filters(_Nchw16cFilters):
     """
 
     of: BlockedFilters | WinogradFilters
-    multiplies: ClassVar[str] = "int16"
+    product_type: ClassVar[str] = "int16"
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -505,8 +505,8 @@ class DispatchFilters(_Nchw16cFilters):
         return self.transformed.name
 
     @property
-    def multiplies(self) -> str:  # type: ignore[override]
-        return self.transformed.multiplies
+    def product_type(self) -> str:  # type: ignore[override]
+        return self.transformed.product_type
 
     @property
     def operands(self) -> int:

@@ -46,8 +46,8 @@ from tracea_graph.toolchain.compilers import (
 from tracea_graph.toolchain.library_artifact import (
     Counted,
     Library,
+    LibraryManifest,
     LibraryPart,
-    Manifest,
     ignore_progress,
 )
 from tracea_graph.toolchain.linking import (
@@ -80,7 +80,7 @@ def manifest(
     tiles: Tiles = NO_TILES,
     entry: str = ENTRY,
     platform: Platform = HERE,
-) -> Manifest:
+) -> LibraryManifest:
     """Return the facts that determine the custom-op domain of a library.
 
     These are the tool's version, levels, op types, flags, and digests of all sources.
@@ -98,7 +98,7 @@ def manifest(
     }
 
 
-def domain_of(manifest: Manifest) -> str:
+def domain_of(manifest: LibraryManifest) -> str:
     """Return the domain: ``tracea.`` and the first ten hex digits of the manifest's SHA-256."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     return f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"

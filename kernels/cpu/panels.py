@@ -54,8 +54,8 @@ __all__ = [
     "VNNI2",
     "WEIGHT_ONLY_BF16",
     "BitmapPanels",
+    "BlockSparseBf16Panels",
     "BlockSparsePanels",
-    "BlockSparseVnni2Panels",
     "Int8Panels",
     "Panels",
     "Vnni2Panels",
@@ -429,7 +429,7 @@ class BlockSparsePanels(WeightLayout):
 
 
 @dataclass(frozen=True)
-class BlockSparseVnni2Panels(BlockSparsePanels):
+class BlockSparseBf16Panels(BlockSparsePanels):
     """The nonzero blocks of bf16 panels and their indices; x is rounded to bf16 too."""
 
     name: ClassVar[str] = "block_sparse_vnni2"

@@ -13,7 +13,7 @@ from tracea_graph.kernels.cpu.library_build import build_library, domain_of, man
 from tracea_graph.kernels.program import OpType
 from tracea_graph.ops.chain import Chain
 from tracea_graph.toolchain import Counted, Library, ignore_progress
-from tracea_graph.toolchain.library_artifact import Manifest
+from tracea_graph.toolchain.library_artifact import LibraryManifest
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_paths
 
 __all__ = ["Deployment", "build_all", "deployments_of", "unmeasured"]
@@ -92,7 +92,7 @@ def build_all(
     They share one custom-op domain.  Returns the first library, which lists the others.  Raises
     BuildError; then no library is left.
     """
-    facts = Manifest(
+    facts = LibraryManifest(
         platforms={
             d.platform.name: manifest(
                 types, kernels, chains, d.levels, quick=quick, platform=d.platform

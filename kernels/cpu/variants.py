@@ -26,7 +26,7 @@ __all__ = [
     "gemm_int8_tile",
     "gemm_nbits_tile",
     "gemm_tile",
-    "kernels_of_level",
+    "kernels_with_variant_at",
 ]  # fmt: skip
 
 PANEL = 16
@@ -550,7 +550,7 @@ def find_variant(kernel: str, isa: str, tiles: Tiles = NO_TILES) -> KernelVarian
     raise KeyError(f"there is no kernel {kernel} for {isa}")
 
 
-def kernels_of_level(isa: str) -> frozenset[str]:
+def kernels_with_variant_at(isa: str) -> frozenset[str]:
     """The kernels that have a variant for exactly this level."""
     return frozenset(kernel for kernel, level in _KNOWN if level == isa)
 

@@ -42,7 +42,7 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryPart, Manifest, ignore_progress
+from tracea_graph.toolchain import Counted, Library, LibraryManifest, LibraryPart, ignore_progress
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -105,7 +105,7 @@ class GpuBackend:
         """Return why GPU kernels cannot run on this machine, or "" if they can."""
         return "" if self._dialect is not CUDA or gpus() else _UNMEASURED
 
-    def requirement(self, manifest: Manifest) -> str:
+    def requirement(self, manifest: LibraryManifest) -> str:
         """Return which driver runs a library: that of the CUDA version which compiled it."""
         if not (version := manifest.get("driver", 0)):
             return ""

@@ -32,7 +32,7 @@ from tracea_graph.kernels.runtime import header
 from tracea_graph.ops.chain import Chain
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
-from tracea_graph.toolchain.library_artifact import Library, LibraryPart, Manifest
+from tracea_graph.toolchain.library_artifact import Library, LibraryManifest, LibraryPart
 from tracea_graph.toolchain.linking import ENTRY, entry_flags, link_parts, read_output
 from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts
 from tracea_graph.version import VERSION
@@ -153,7 +153,7 @@ def compile_part(
     compiler = find_compiler(environment)
     sources = sources_of(kernels, chains, levels, dialect)
     least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else _FUNCTIONS_SINCE
-    facts: Manifest = {
+    facts: LibraryManifest = {
         "version": VERSION,
         "levels": list(levels),
         "driver": least,

@@ -14,7 +14,7 @@ import numpy as np
 from tracea_graph.ir import Extent
 from tracea_graph.ops.layout_op import BORDERS, LayoutParams
 from tracea_graph.ops.size_expressions import substitute_symbols
-from tracea_graph.passes.convolution.evaluate_size_tensors import ShapeValues
+from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number

@@ -18,7 +18,7 @@ from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.size_expressions import substitute_symbols
-from tracea_graph.passes.convolution.evaluate_size_tensors import ShapeValues
+from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.prove_extents import equal_as_polynomials, squeeze_axes
 from tracea_graph.passes.region_helpers import attribute, fused_region, with_private_producers
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason

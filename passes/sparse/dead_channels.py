@@ -36,11 +36,11 @@ from tracea_graph.passes.sparse.pruned_weights import (
     in_channels,
     is_depthwise,
     out_channels,
-    plain_weights,
     pruned_bias,
     pruned_row,
     pruned_weight,
     shifted_bias,
+    weights_by_result,
     with_channels,
     with_matrix,
 )
@@ -290,7 +290,7 @@ def _constants(
     for maker, zero in zip(makers[1:], own[1:], strict=True):
         if maker.params.window.padded:
             constant = constant & (values == 0)
-        taps = plain_weights(maker.params, graph.weights[maker.operands[1]])
+        taps = weights_by_result(maker.params, graph.weights[maker.operands[1]])
         moved = np.where(zero | ~constant, 0.0, values)
         values = _idle(graph, maker, moved * taps.reshape(len(moved), -1).sum(1, np.float64))
         constant = constant | zero

@@ -19,11 +19,11 @@ __all__ = [
     "in_channels",
     "is_depthwise",
     "out_channels",
-    "plain_weights",
     "pruned_bias",
     "pruned_row",
     "pruned_weight",
     "shifted_bias",
+    "weights_by_result",
     "with_channels",
     "with_matrix",
 ]  # fmt: skip
@@ -81,7 +81,7 @@ def pruned_weight(
     """
 
     def part() -> Floats:
-        return np.compress(kept, plain_weights(old, weight), axis)
+        return np.compress(kept, weights_by_result(old, weight), axis)
 
     if not isinstance(new, ConvParams):
         return lazy_matrix(name, new.k, new.n, lambda: part().T)
@@ -115,13 +115,15 @@ def shifted_bias(
         start = np.zeros(count) if bias is None else bias.array().reshape(-1)
         total = start.astype(np.float64)
         if values.any():
-            total += plain_weights(params, weight).reshape(count, len(values), -1).sum(2) @ values
+            total += (
+                weights_by_result(params, weight).reshape(count, len(values), -1).sum(2) @ values
+            )
         return total.astype(np.float32)
 
     return Weight(name, DType.F32, (count,), load)
 
 
-def plain_weights(params: Products, weight: Weight) -> Floats:
+def weights_by_result(params: Products, weight: Weight) -> Floats:
     """Return the weights as ``[results, operands, …]``."""
     if isinstance(params, ConvParams):
         return np.asarray(weight.array(), np.float32)

@@ -40,7 +40,13 @@ from tracea_graph.passes import LAYOUT, PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
 from tracea_graph.temporary_files import ScratchFolder
-from tracea_graph.toolchain import Counted, Library, Manifest, find_compiler, ignore_progress
+from tracea_graph.toolchain import (
+    Counted,
+    Library,
+    LibraryManifest,
+    find_compiler,
+    ignore_progress,
+)
 from tracea_graph.toolchain.object_cache import write_atomically
 from tracea_graph.ttg import Region, TileGraph
 
@@ -225,7 +231,7 @@ class PlainBackend:
     ) -> None:
         return
 
-    def requirement(self, manifest: Manifest) -> str:
+    def requirement(self, manifest: LibraryManifest) -> str:
         return ""
 
     def unmeasured(self, levels: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ def test_what_multiplies_bf16_is_held_against_the_peak_of_bf16() -> None:
     roofs = replace(ROOFS, lower={"bf16": 400.0, "int16": 300.0})
     peaks = [roofs.peak(name) for name in ("f32", "bf16", "int16", "bf16x2")]
     assert peaks == [200.0, 400.0, 300.0, 200.0]
-    met = roofs.met([row(calls=(row(multiplies="bf16"), row(op="norm")))])
+    met = roofs.met([row(calls=(row(product_type="bf16"), row(op="norm")))])
     assert met.peaks == {"fp32": 200.0, "bf16": 400.0}
     shown = text(render_profile(replace(profile(row()), roofs=met)))
     assert "limits (measured): 200 GFLOP/s fp32, 400 GFLOP/s bf16, L2 200 GB/s" in shown

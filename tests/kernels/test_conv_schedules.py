@@ -52,7 +52,7 @@ def program(**more: object) -> Program:
 def posed(of: Program, multiplies: str = "") -> ConvProblem:
     """The problem of a program's last convolution, or of that in an element type."""
     found = [SCHEDULE_SPACE.problem_of(of, call) for call in of.calls]
-    (*_, last) = (p for p in found if isinstance(p, ConvProblem) and multiplies in p.multiplies)
+    (*_, last) = (p for p in found if isinstance(p, ConvProblem) and multiplies in p.product_type)
     return last
 
 
@@ -69,7 +69,7 @@ def in_layout(layout: str, added: bool = False) -> ConvProblem:
     full = ("n", 40, 9, 13)
     extra, chain = ([full], SILU_ADD) if added else ([], None)
     case = whole_conv(40, 40, window(3, pads=1), layout, 1, *extra, epilogue=chain, x=full)
-    return posed(run_of_case(layout, case, {"n": 2}).program, case.params.layout.multiplies)
+    return posed(run_of_case(layout, case, {"n": 2}).program, case.params.layout.product_type)
 
 
 INT16, SPLIT = in_layout("int16", added=True), in_layout("bf16x2")

@@ -31,8 +31,8 @@ from tracea_graph.kernels.cpu.panels import (
     PANELS,
     VNNI2,
     WEIGHT_ONLY_BF16,
+    BlockSparseBf16Panels,
     BlockSparsePanels,
-    BlockSparseVnni2Panels,
     pack_bf16x2,
     pack_block_sparse,
     pack_block_sparse_vnni2,
@@ -252,7 +252,7 @@ CASES = {
     },
     **{
         f"gemm, blocks of {block} in bf16": Case(
-            GemmParams(70, 50, BlockSparseVnni2Panels(block), bias=True),
+            GemmParams(70, 50, BlockSparseBf16Panels(block), bias=True),
             (
                 (2, 5, 70),
                 pack_block_sparse_vnni2(blocks(70, 50, block)[0]),
@@ -701,7 +701,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
     [
         (lambda: GemmParams(0, 4, PANELS), "invalid matrix: K=0"),
         (lambda: GemmParams(4, 4, BlockSparsePanels(3)), "no blocks of 3 steps"),
-        (lambda: GemmParams(4, 4, BlockSparseVnni2Panels(1)), "no blocks of 1 steps"),
+        (lambda: GemmParams(4, 4, BlockSparseBf16Panels(1)), "no blocks of 1 steps"),
         (lambda: GemmParams(3, 4, WEIGHT_ONLY_BF16), "an even K"),
         (lambda: GemmParams(4, 4, PANELS, keep_sum=True), "only if there is a norm"),
         (lambda: GemmParams(4, 4, PANELS, splits=(1, 2)), "all columns"),

@@ -169,7 +169,7 @@ def test_stored_blocks_are_what_is_multiplied() -> None:
 )  # fmt: skip
 def test_what_a_call_multiplies_is_its_roof(name: str, multiplies: str) -> None:
     schema = CALLS[name]
-    assert (schema.multiplies or schema.dtype) == multiplies and schema.problem is not None
+    assert (schema.product_type or schema.dtype) == multiplies and schema.problem is not None
 
 
 @pytest.mark.parametrize("number", [-7, -3, -2, 0, 99])

@@ -99,24 +99,25 @@ class ElementwiseTolerance:
 class ErrorLimits:
     """Errors allowed for outputs.
 
-    ``tolerance`` is the error allowed, as a share of ``max|y|``; ``asked`` says that the caller
-    gave it.  ``own`` holds the tolerances that the caller gave for single outputs.  For an output
-    without a tolerance from the caller, an error of twice ONNX Runtime's own is allowed too.
+    ``tolerance`` is the error allowed, as a share of ``max|y|``; ``tolerance_given`` says that
+    the caller gave it.  ``by_output`` holds the caller's tolerances for single outputs.  For an
+    output without a tolerance from the caller, an error of twice ONNX Runtime's own is allowed
+    too.
     ``elementwise`` replaces all of these for floating-point outputs.
     """
 
     tolerance: float = TOLERANCE.exact
-    asked: bool = False
-    own: Mapping[str, float] = field(default_factory=dict)
+    tolerance_given: bool = False
+    by_output: Mapping[str, float] = field(default_factory=dict)
     elementwise: ElementwiseTolerance | None = None
 
     def of(self, output: str) -> float:
         """Return the tolerance of an output."""
-        return self.own.get(output, self.tolerance)
+        return self.by_output.get(output, self.tolerance)
 
     def allowed(self, output: str, floor: float) -> float:
         """Return the error allowed for an output if ONNX Runtime's own error is ``floor``."""
-        given = self.asked or output in self.own or not math.isfinite(floor)
+        given = self.tolerance_given or output in self.by_output or not math.isfinite(floor)
         return self.of(output) if given else max(self.of(output), TOLERANCE.floor_factor * floor)
 
 

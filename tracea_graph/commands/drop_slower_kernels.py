@@ -34,7 +34,7 @@ from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.version import versions
 from tracea_graph.views import Report
-from tracea_graph.views.retune_record import Retuned, RetunedRow
+from tracea_graph.views.kept_kernels_record import Retuned, RetunedRow
 
 __all__ = ["retune", "strip_custom_ops", "write_inlined"]
 

@@ -47,7 +47,7 @@ __all__ = [
 
 DEFAULTS = BenchOptions()
 _MULTIPLIED = {"bf16": ("bf16", 1), "bf16x2": ("bf16", 3), "int16": ("i16", 1)}
-"""Per input type of a call's multiplication (``CallSchema.multiplies``): the type whose peak
+"""Per input type of a call's multiplication (``CallSchema.product_type``): the type whose peak
 applies, and the number of multiplications of that type that one takes.
 """
 _LOWER = {dtype for dtype, _ in _MULTIPLIED.values()}
@@ -192,11 +192,11 @@ def _calls(
         rows.append(
             ProfileRow(
                 "", one.work.kernel, True, one.us, flops, weights, moved, None,
-                compute_us=flops / roofs.peak(one.work.multiplies) / 1e3,
+                compute_us=flops / roofs.peak(one.work.product_type) / 1e3,
                 memory_us=(weights / resident.gbytes + moved / passing.gbytes) / 1e3,
                 memory=max((weights, resident.name), (moved, passing.name))[1],
                 size=one.work.size,
-                multiplies=one.work.multiplies,
+                product_type=one.work.product_type,
                 originals=originals,
             )
         )  # fmt: skip

@@ -64,7 +64,7 @@ def verify_models(
             candidate,
             library,
             feeds,
-            limits=replace(options.limits, own=tolerances or {}),
+            limits=replace(options.limits, by_output=tolerances or {}),
             index_outputs=chosen,
             threads=threads,
         )

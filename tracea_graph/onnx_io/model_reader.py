@@ -30,7 +30,11 @@ from tracea_graph.onnx_io.recurrent_loops import (
     find_recurrent_loops,
     replace_recurrent_loops,
 )
-from tracea_graph.onnx_io.subgraph_flattening import flatten_subgraphs, has_loops, loops_of_values
+from tracea_graph.onnx_io.subgraph_flattening import (
+    flatten_subgraphs,
+    has_loops,
+    iterating_loops_by_value,
+)
 from tracea_graph.onnx_io.tensor_data import FileSegment
 from tracea_graph.ops.operator_iteration_spaces import space_of
 from tracea_graph.ops.region_subgraph import subgraph_of
@@ -295,5 +299,5 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
     graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, maskable_pattern
     graph.patterns = patterns_of(editor.skeleton)
     graph.loose = editor.loose
-    graph.iterations = loops_of_values(call.proto for call in editor.calls())
+    graph.iterations = iterating_loops_by_value(call.proto for call in editor.calls())
     return graph

@@ -81,7 +81,7 @@ def write(
     proto = result_model_shell.build_shell(
         model, nodes, functions, domain, metadata, node_metadata, guard
     )
-    needed = result_model_shell.constants_of(model, proto, nodes, weights)
+    needed = result_model_shell.referenced_weights(model, proto, nodes, weights)
     stored = _stored(
         model, needed | (initializer_guards.constants_of_guard(model) if guard else {})
     )

@@ -16,7 +16,7 @@ from tracea_graph.onnx_io.imported_model import Model
 from tracea_graph.onnx_io.local_functions import LocalFunction
 from tracea_graph.onnx_io.node_conversion import OWN_DOMAINS, topological_node_order
 
-__all__ = ["build_shell", "constants_of"]
+__all__ = ["build_shell", "referenced_weights"]
 
 MINIMUM_IR = 8
 """Minimum IR version: functions need it, and all supported ONNX Runtime versions read it."""
@@ -67,7 +67,7 @@ def build_shell(
     return proto
 
 
-def constants_of(
+def referenced_weights(
     model: Model, proto: ModelProto, nodes: Sequence[Node], weights: Mapping[str, Weight]
 ) -> dict[str, Weight]:
     """Return the weights that nodes, outputs, annotations or training info refer to.

@@ -49,8 +49,8 @@ __all__ = [
     "has_loops",
     "is_flat",
     "is_subgraph_entry",
+    "iterating_loops_by_value",
     "live_subgraph_entries",
-    "loops_of_values",
     "sink_into_subgraphs",
 ]
 
@@ -83,7 +83,7 @@ def has_loops(graph: GraphProto) -> bool:
     return any(n.op_type in _LOOPS and _is_movable(n) for n in graph.node)
 
 
-def loops_of_values(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
+def iterating_loops_by_value(nodes: Iterable[NodeProto]) -> dict[str, frozenset[str]]:
     """Return, by value, the loops on whose iteration the value depends, if there are any.
 
     ``nodes`` are in topological order.

@@ -52,7 +52,7 @@ REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "Log
 ROW_COST = {"Softmax": 14, "LogSoftmax": 14, "LayerNormalization": 6, "RMSNormalization": 4}
 
 
-def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
+def elementwise_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model broadcast operands, with one point per element of the result."""
     shape = graph.spec(region.results[0]).shape
     if shape is None:
@@ -64,7 +64,7 @@ def elementwise(region: Region, graph: TileGraph) -> RegionModel | None:
     return _rowwise(region, space, names, reads, writes, (LoopWork(names, COSTS[region.op]),))
 
 
-def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
+def matmul_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model ``[…, M, K] x […, K, N]``; a rank-2 right operand merges batch and rows."""
     a, b = (graph.spec(v).shape for v in region.operands)
     y = graph.spec(region.results[0]).shape
@@ -92,7 +92,7 @@ def matmul(region: Region, graph: TileGraph) -> RegionModel | None:
     )  # fmt: skip
 
 
-def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
+def gemm_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model ``alpha · op(A) · op(B) + beta · C``."""
     y, a = (graph.spec(v).shape for v in (region.results[0], region.operands[0]))
     if y is None or a is None or len(y) != 2 or len(a) != 2:
@@ -109,7 +109,7 @@ def gemm(region: Region, graph: TileGraph) -> RegionModel | None:
     return region_model(region, space, reads, (write,), work, ("m",), ("n",), ("k",))
 
 
-def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
+def reduce_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model a reduction: one result per index of the axes that are kept."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     axes = constant_ints(region, graph, "axes", 1)
@@ -133,7 +133,7 @@ def reduce(region: Region, graph: TileGraph) -> RegionModel | None:
     return region_model(region, space, reads, writes, (LoopWork(names, 1),), rows, last, depth)
 
 
-def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
+def norm_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model softmax and norms: each result reads its whole row, and rows are never split."""
     shape = graph.spec(region.operands[0]).shape
     if not shape:
@@ -156,7 +156,7 @@ def normalise(region: Region, graph: TileGraph) -> RegionModel | None:
     return region_model(region, space, reads, writes, work, rows)
 
 
-def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
+def transpose_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model a permuted copy."""
     y = graph.spec(region.results[0]).shape
     if y is None:
@@ -173,7 +173,7 @@ def transpose(region: Region, graph: TileGraph) -> RegionModel | None:
     )
 
 
-def gather(region: Region, graph: TileGraph) -> RegionModel | None:
+def gather_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model slices of the data along one axis, chosen by indices."""
     data, index = (graph.spec(v).shape for v in region.operands)
     y = graph.spec(region.results[0]).shape
@@ -193,7 +193,7 @@ def gather(region: Region, graph: TileGraph) -> RegionModel | None:
     )
 
 
-def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
+def reshape_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model dimensions that split or merge; any other Reshape is opaque."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     groups = reshape_groups(x, y) if x is not None and y is not None else None
@@ -218,12 +218,12 @@ def reshape(region: Region, graph: TileGraph) -> RegionModel | None:
     return region_model(region, space, reads, writes, (), names[:split], names[split:])
 
 
-def concat(region: Region, graph: TileGraph) -> RegionModel | None:
+def concat_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model concatenated operands: each is read where an index of the result is in its range."""
     return _side_by_side(region, graph, region.results[0], region.operands, joining=True)
 
 
-def split(region: Region, graph: TileGraph) -> RegionModel | None:
+def split_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model results that are ranges of the operand, as the mirror image of :func:`concat`."""
     return _side_by_side(region, graph, region.operands[0], region.results, joining=False)
 
@@ -251,7 +251,7 @@ def _side_by_side(
     return _rowwise(region, space, names, reads, writes)
 
 
-def slice_(region: Region, graph: TileGraph) -> RegionModel | None:
+def slice_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model a strided slice; starts and steps must be constants."""
     x, y = (graph.spec(v).shape for v in (region.operands[0], region.results[0]))
     starts = constant_ints(region, graph, "starts", 1)
@@ -291,7 +291,7 @@ def _rowwise(
     return region_model(region, space, reads, writes, work, names[:-1], names[-1:])
 
 
-def conv(region: Region, graph: TileGraph) -> RegionModel | None:
+def conv_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model ``Conv``; opaque if ``auto_pad`` padding depends on unknown sizes."""
     x, weight, *bias = region.operands
     shape = graph.spec(weight).shape
@@ -306,7 +306,7 @@ def conv(region: Region, graph: TileGraph) -> RegionModel | None:
     return params.space(region, graph)
 
 
-def pool(region: Region, graph: TileGraph) -> RegionModel | None:
+def pool_space(region: Region, graph: TileGraph) -> RegionModel | None:
     """Model ``MaxPool`` and ``AveragePool``; opaque if indices are requested too."""
     kernel = region.node.attrs.get("kernel_shape")
     if not isinstance(kernel, tuple) or len(region.writes) > 1:
@@ -353,13 +353,18 @@ def _same(window: ConvWindow, spatial: Sequence[Extent], upper: bool) -> tuple[i
 
 
 MODELS: Mapping[str, Model] = MappingProxyType(
-    dict.fromkeys(COSTS, elementwise)
-    | dict.fromkeys(ROW_COST, normalise)
-    | dict.fromkeys((f"Reduce{kind}" for kind in REDUCTIONS), reduce)
-    | dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape)
-    | {"MatMul": matmul, "Gemm": gemm, "Transpose": transpose, "Gather": gather}
-    | {"Concat": concat, "Split": split, "Slice": slice_, "Conv": conv}
-    | dict.fromkeys(("MaxPool", "AveragePool"), pool)
+    dict.fromkeys(COSTS, elementwise_space)
+    | dict.fromkeys(ROW_COST, norm_space)
+    | dict.fromkeys((f"Reduce{kind}" for kind in REDUCTIONS), reduce_space)
+    | dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape_space)
+    | {
+        "MatMul": matmul_space,
+        "Gemm": gemm_space,
+        "Transpose": transpose_space,
+        "Gather": gather_space,
+    }
+    | {"Concat": concat_space, "Split": split_space, "Slice": slice_space, "Conv": conv_space}
+    | dict.fromkeys(("MaxPool", "AveragePool"), pool_space)
     | dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), global_pool)
 )
 """Operators with a model; all others are opaque."""

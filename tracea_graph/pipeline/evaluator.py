@@ -24,12 +24,12 @@ from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
 from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
-from tracea_graph.pipeline.first_result import FirstResult, known_ratios, worth_screening
 from tracea_graph.pipeline.input_size_search import check_sizes
 from tracea_graph.pipeline.model_inputs import Feed, ModelInputs
 from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.precision_fallback import fastest_tile_sizes, precision_fallback
 from tracea_graph.pipeline.result_assembly import row_tiling_key
+from tracea_graph.pipeline.result_on_interrupt import FirstResult, known_ratios, worth_screening
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.reason_codes import Code, Reason, code_of
 from tracea_graph.toolchain import Counted, ignore_progress

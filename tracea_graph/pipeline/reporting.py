@@ -33,7 +33,7 @@ from tracea_graph.pipeline.step_timer import Deadline, StepTimer
 from tracea_graph.reason_codes import Code, Reason, code_of
 from tracea_graph.rewrite import DecisionTrace
 from tracea_graph.target import host_fingerprint
-from tracea_graph.toolchain import Manifest
+from tracea_graph.toolchain import LibraryManifest
 from tracea_graph.ttg import TileGraph
 from tracea_graph.version import runtime_conflict, versions
 from tracea_graph.views import (
@@ -228,7 +228,7 @@ class Reporter:
             seconds={**self.timer.seconds, **evaluator.builder.seconds},
             versions=versions(),
             machine=dict(_machine()),
-            manifest=kept.built.manifest if kept and kept.built else Manifest(),
+            manifest=kept.built.manifest if kept and kept.built else LibraryManifest(),
         )
 
     def _faults(self, kept: BuiltModel | None) -> dict[str, str]:

@@ -4,12 +4,17 @@ from tracea_graph.toolchain.compilers import Compiler, find_compiler
 from tracea_graph.toolchain.library_artifact import (
     Counted,
     Library,
+    LibraryManifest,
     LibraryPart,
-    Manifest,
     ignore_progress,
 )
 
 __all__ = [
-    "Compiler", "Counted", "Library", "LibraryPart", "Manifest", "find_compiler",
+    "Compiler",
+    "Counted",
+    "Library",
+    "LibraryManifest",
+    "LibraryPart",
+    "find_compiler",
     "ignore_progress",
 ]  # fmt: skip

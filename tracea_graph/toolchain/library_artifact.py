@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from tracea_graph.toolchain.platforms import HERE
 
-__all__ = ["Counted", "Library", "LibraryPart", "Manifest", "ignore_progress"]
+__all__ = ["Counted", "Library", "LibraryManifest", "LibraryPart", "ignore_progress"]
 
 Counted = Callable[[int, int], None]
 """Called with the number of finished parts of a step, and of all its parts."""
@@ -19,7 +19,7 @@ def ignore_progress(done: int, total: int) -> None:
     """Do nothing; the default for callbacks that are called with the progress of a build."""
 
 
-class Manifest(TypedDict, total=False):
+class LibraryManifest(TypedDict, total=False):
     """What a library was built from; its domain is a digest of this.
 
     A backend writes only the keys it needs.  ``isas`` or ``levels`` are what the library has code
@@ -57,7 +57,7 @@ class LibraryPart:
     levels: tuple[str, ...]
     objects: tuple[Path, ...]
     compiled_units: int
-    manifest: Manifest = field(repr=False)
+    manifest: LibraryManifest = field(repr=False)
     libraries: tuple[str, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Library:
     levels: tuple[str, ...]
     seconds: float
     compiled_units: int
-    manifest: Manifest = field(default_factory=Manifest, repr=False)
+    manifest: LibraryManifest = field(default_factory=LibraryManifest, repr=False)
     fallback: str = ""
     platform: str = ""
     others: tuple[Library, ...] = ()

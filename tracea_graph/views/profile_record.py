@@ -62,7 +62,7 @@ class Roofs:
 
     def met(self, rows: Iterable[ProfileRow]) -> Roofs:
         """Return a copy without the peaks of types that no kernel of ``rows`` multiplies."""
-        used = {call.multiplies for row in rows for call in row.calls}
+        used = {call.product_type for row in rows for call in row.calls}
         return replace(self, lower={k: v for k, v in self.lower.items() if k in used})
 
     @property
@@ -89,7 +89,7 @@ class ProfileRow:
       ``memory`` is the level that most bytes come from.
     * ``size``: sizes of the problem, as text.
     * ``calls``: the program's kernel calls; their ``op`` is the kernel.
-    * ``multiplies``: type of the numbers that are multiplied.
+    * ``product_type``: type of the numbers that are multiplied.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ProfileRow:
     rule: str = ""
     originals: tuple[str, ...] = ()
     calls: tuple[ProfileRow, ...] = ()
-    multiplies: str = "f32"
+    product_type: str = "f32"
 
     @property
     def bytes(self) -> float | None:

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from tracea_graph.json_documents import Figure, to_json
 from tracea_graph.reason_codes import EXPECTED, VERDICTS, Code
 from tracea_graph.rewrite import DecisionTrace
-from tracea_graph.toolchain import Manifest
+from tracea_graph.toolchain import LibraryManifest
+from tracea_graph.views.kept_kernels_record import Retuned
 from tracea_graph.views.kernel_table import KernelRow
-from tracea_graph.views.retune_record import Retuned
 
 __all__ = [
     "CompressionRow",
@@ -280,7 +280,7 @@ class ReportRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: LibraryManifest = field(default_factory=LibraryManifest)
     retuned: Retuned | None = None
     code: Code = Code.IMPROVED
     schema_version: Literal[1] = 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracea_graph.views.retune_record import Retuned
+from tracea_graph.views.kept_kernels_record import Retuned
 from tracea_graph.views.terminal_tables import new_table, plain_text, text_cell
 
 __all__ = ["render_retuned"]

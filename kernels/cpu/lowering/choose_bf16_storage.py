@@ -32,7 +32,7 @@ from tracea_graph.ops.norm import NormParams
 from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.resize import ResizeParams
 
-__all__ = ["StoredTypes", "accepts_nchw32c"]
+__all__ = ["StoredTypes", "accepts_nchw32c_epilogue"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _only(
         exact |= broken
 
 
-def accepts_nchw32c(params: ConvParams) -> bool:
+def accepts_nchw32c_epilogue(params: ConvParams) -> bool:
     """Return whether a convolution's kernel accepts nchw32c for added operands and results."""
     return isinstance(params.layout, Filters) and params.layout.nchw32c and params.groups == 1
 
@@ -160,10 +160,10 @@ def _nchw32c(
                 wanted.add(step.operands[0])
             else:
                 able = able - {step.operands[0]}
-            others = step.operands[1:] if accepts_nchw32c(params) else step.operands[:0]
+            others = step.operands[1:] if accepts_nchw32c_epilogue(params) else step.operands[:0]
             able = able - set(step.operands[1:]).difference(others)
         if value not in carried and not (
-            isinstance(params, ConvParams) and accepts_nchw32c(params)
+            isinstance(params, ConvParams) and accepts_nchw32c_epilogue(params)
         ):
             able = able - {value}
         value += step.results

@@ -24,7 +24,7 @@ from tracea_graph.kernels.cpu.lowering.channel_blocked_values import (
     BlockedValue,
     channel_tail,
 )
-from tracea_graph.kernels.cpu.lowering.choose_bf16_storage import accepts_nchw32c
+from tracea_graph.kernels.cpu.lowering.choose_bf16_storage import accepts_nchw32c_epilogue
 from tracea_graph.kernels.cpu.lowering.choose_layouts import halo_of, stored_halo
 from tracea_graph.kernels.cpu.lowering.fold_channel_scales import DeferredScale, scale_filters
 from tracea_graph.kernels.cpu.lowering.region_values import RegionValues, with_four_axes
@@ -119,7 +119,7 @@ def _blocked(
     if scaled is not None:
         weight = scale_filters(v, p, w, x, scaled.scale)
     v.w.call(
-        op, "bf16" if isinstance(layout, FirstLayerFilters) and rounds else layout.multiplies,
+        op, "bf16" if isinstance(layout, FirstLayerFilters) and rounds else layout.product_type,
         **named,
         x=read, w=weight, bias=v.slot(bias).view if bias is not None else None, add=add,
         inputs=views, y=dst.padded, halo=dst.halo, low=post_ops.low, high=post_ops.high,
@@ -132,7 +132,7 @@ def _read(v: RegionValues, layout: Filters, value: int) -> tuple[BlockedValue, S
     """The input as the kernel reads it, and the per-image scales of an int16 one."""
     if layout == INT16:
         return v.block_in_int16(value)
-    if layout.multiplies == "int16":
+    if layout.product_type == "int16":
         return v.block(value), v.image_scales(value)
     if isinstance(layout, Bf16x2Filters):
         return v.block_in_bf16x2(value), None
@@ -152,7 +152,7 @@ def _added(
     if index is None:
         return None
     if p.layout.rounds:
-        block = v.block(epilogue_inputs[index]).block if accepts_nchw32c(p) else BLOCK
+        block = v.block(epilogue_inputs[index]).block if accepts_nchw32c_epilogue(p) else BLOCK
         return v.block_in_bf16(epilogue_inputs[index], block).view()
     return v.over(epilogue_inputs[index], result, v.interior(result), lanes=True)
 

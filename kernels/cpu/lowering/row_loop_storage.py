@@ -22,7 +22,7 @@ __all__ = [
     "ROWS",
     "LoopValue",
     "PreviousIterationExtent",
-    "RowsNeeded",
+    "RowsOfLastResult",
     "at_row_0",
     "extent_min",
     "minus",
@@ -41,16 +41,16 @@ LINES, ROWS = 2, 0
 
 
 @dataclass(frozen=True)
-class RowsNeeded:
-    """Number of rows of a result needed for ``e`` rows of the loop's last result: a·e + b.
+class RowsOfLastResult:
+    """Rows of a result needed for ``e`` rows of the loop's last result: factor·e + extra.
 
     ``rows`` is the number of all rows of the result.  ``first`` is the first row that an iteration
     reads, and computes unless an earlier iteration left it in the buffer.  If ``rounded``, the
     first row computed is rounded down to a multiple of the granularity.
     """
 
-    a: int
-    b: int
+    factor: int
+    extra: int
     rows: Extent
     first: Extent = field(compare=False)
     rounded: bool = field(default=False, compare=False)
@@ -60,9 +60,9 @@ class RowsNeeded:
         return self.first if parallel else self.end(e)
 
     def end(self, e: str) -> Extent:
-        if (self.a, self.b) == (1, 0):
+        if (self.factor, self.extra) == (1, 0):
             return e
-        grown = combine("add", combine("mul", e, self.a), self.b)
+        grown = combine("add", combine("mul", e, self.factor), self.extra)
         return combine(
             "max", 0, extent_min(extent_min(grown, self.rows), combine("mul", e, self.rows))
         )
@@ -101,8 +101,8 @@ class PreviousIterationExtent:
 
 
 def rows_needed(
-    call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsNeeded, RowsRead, int]]
-) -> RowsNeeded | None:
+    call: Call, rows: Extent, top: int, readers: Sequence[tuple[RowsOfLastResult, RowsRead, int]]
+) -> RowsOfLastResult | None:
     """Return the rows of a call's result that ``readers`` need; None if there are no readers.
 
     A reader has the rows needed of its own result, its access range, and the row of the buffer at
@@ -112,8 +112,8 @@ def rows_needed(
     granularity = granularity_of(call)
     found, firsts = [], list[Extent]()
     for need, access, at in readers:
-        ahead = (need.b - 1) * access.stride + access.span + at - top
-        found.append((need.a * access.stride, -(-ahead // granularity) * granularity))
+        ahead = (need.extra - 1) * access.stride + access.span + at - top
+        found.append((need.factor * access.stride, -(-ahead // granularity) * granularity))
         firsts.append(plus(times(need.first, access.stride), at - top))
     if not found:
         return None
@@ -123,7 +123,7 @@ def rows_needed(
     if granularity > 1:
         first = times(combine("floordiv", combine("max", 0, first), granularity), granularity)
     last = max(b for _, b in found)
-    return RowsNeeded(found[0][0], last, rows, combine("max", 0, first), granularity > 1)
+    return RowsOfLastResult(found[0][0], last, rows, combine("max", 0, first), granularity > 1)
 
 
 @dataclass
@@ -137,11 +137,11 @@ class LoopValue:
     """
 
     view: View
-    need: RowsNeeded
+    need: RowsOfLastResult
     top: int
     lines: Extent
     step: Extent
-    readers: list[tuple[RowsNeeded, RowsRead, int]] = field(default_factory=list)
+    readers: list[tuple[RowsOfLastResult, RowsRead, int]] = field(default_factory=list)
     capacity: int | None = None
     carries: bool = False
     parallel: bool = False
@@ -206,7 +206,7 @@ class LoopValue:
         return replace(view, strides=strides, offset=offset)
 
 
-def _reads(need: RowsNeeded, access: RowsRead, at: int, e: str) -> Extent:
+def _reads(need: RowsOfLastResult, access: RowsRead, at: int, e: str) -> Extent:
     end = plus(times(plus(need.end(e), -1), access.stride), access.span + at)
     return plus(need.end(e), at) if (access.stride, access.span) == (1, 1) else end
 

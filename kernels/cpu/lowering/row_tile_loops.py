@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.lowering.row_loop_storage import (
     ROWS,
     LoopValue,
     PreviousIterationExtent,
-    RowsNeeded,
+    RowsOfLastResult,
     at_row_0,
     extent_min,
     minus,
@@ -119,7 +119,7 @@ class _LoopBuilder:
     """The calls of a loop, the values between them, and the rows of an iteration."""
 
     inside: list[Call]
-    needs: list[RowsNeeded]
+    needs: list[RowsOfLastResult]
     values: dict[Buffer, LoopValue]
     step: int
     symbols: tuple[str, str]
@@ -186,21 +186,21 @@ class _LoopBuilder:
 
     def _propagate(self, halos: Mapping[Buffer, Call]) -> None:
         """Propagate the rows needed of each call backwards from the last one."""
-        wanted: dict[Buffer, list[tuple[RowsNeeded, RowsRead, int]]] = {}
-        needs: list[RowsNeeded] = []
+        wanted: dict[Buffer, list[tuple[RowsOfLastResult, RowsRead, int]]] = {}
+        needs: list[RowsOfLastResult] = []
         for call in reversed(self.inside):
             made = result_views(call)
             top, rows = _interior(call, halos.get(made[0].buffer))
             readers = [r for v in made for r in wanted.get(v.buffer, ())]
             begin = self.symbols[0]
             need = (
-                RowsNeeded(1, 0, rows, begin)
+                RowsOfLastResult(1, 0, rows, begin)
                 if not needs
                 else rows_needed(call, rows, top, readers)
             )
             if need is None:
                 raise NotTileable("a call computes nothing that the loop needs")
-            if need.a * self.step % granularity_of(call):
+            if need.factor * self.step % granularity_of(call):
                 raise NotTileable("a tile would split rows that a kernel computes together")
             needs.append(need)
             for view in made:
@@ -232,7 +232,7 @@ class _LoopBuilder:
                 if row_stride(view) != value.step or len(view.dims) != len(value.view.dims):
                     raise NotTileable("calls use different views of a buffer")
 
-    def _rows_in_all(self, need: RowsNeeded) -> int:
+    def _rows_in_all(self, need: RowsOfLastResult) -> int:
         """Rows computed in total by iterations that recompute all they need."""
         start, end = self.symbols
         assert isinstance(self.extent, int)
@@ -311,7 +311,7 @@ class _LoopBuilder:
         alone = any(value.parallel for value in self.values.values())
         for call, need in zip(self.inside, self.needs, strict=True):
             n0, n1 = need.begin(start, alone), need.end(end)
-            sure = need.b == 0 and n0 in (start, need.end(start))
+            sure = need.extra == 0 and n0 in (start, need.end(start))
             count = minus(n1, n0) if sure else combine("max", 0, minus(n1, n0))
             views, own = list[View | None](), result_indices(call)
             for i, access in enumerate(access_ranges(call)):

@@ -35,8 +35,8 @@ from tracea_graph.kernels.cpu.panels import (
     PANELS,
     VNNI2,
     WEIGHT_ONLY_BF16,
+    BlockSparseBf16Panels,
     BlockSparsePanels,
-    BlockSparseVnni2Panels,
     pack_bf16x2,
     pack_block_sparse_vnni2,
     pack_int16,
@@ -244,7 +244,7 @@ class GemmBf16:
         if isinstance(params.layout, BlockSparsePanels):
             if params.layout.block % 2:
                 return "blocks of one step of k hold no pairs"
-            pairs = BlockSparseVnni2Panels(params.layout.block)
+            pairs = BlockSparseBf16Panels(params.layout.block)
             return dataclasses.replace(params, layout=pairs), _blocks_in_pairs(stored)
         return dataclasses.replace(params, layout=layout), _in_pairs(stored, params.n)
 

@@ -63,13 +63,13 @@ class GemmProblem:
     own_zeros: bool = False
 
     @property
-    def multiplies(self) -> str:
+    def product_type(self) -> str:
         """Element type of the call."""
         return GEMM_DTYPES[self.layout]
 
     @property
     def kernel(self) -> str:
-        return Call.name_of("gemm", self.multiplies)
+        return Call.name_of("gemm", self.product_type)
 
     @property
     def dtype(self) -> str:

@@ -143,7 +143,7 @@ class GpuScheduleSpace:
         p = _own(problem)
         return {
             **p.key,
-            "dtype": p.multiplies,
+            "dtype": p.product_type,
             "epilogue": chain_to_json(p.epilogue) if p.epilogue else None,
         }
 

@@ -14,7 +14,7 @@ from tests.tiny import product
 from tracea_graph import Options, api
 from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict
 from tracea_graph.cli import optimize_main
-from tracea_graph.pipeline import decision_cache, evaluator, first_result
+from tracea_graph.pipeline import decision_cache, evaluator, result_on_interrupt
 
 pytestmark = pytest.mark.compiler
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compiler
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model of any size is worth a first result; all rewrites are faster."""
-    monkeypatch.setattr(first_result, "_SCREENED_US", 0.0)
+    monkeypatch.setattr(result_on_interrupt, "_SCREENED_US", 0.0)
     monkeypatch.setattr(evaluator, "select_faster", all_faster([]))
     # an equal test of an earlier suite run has decided too: names of such folders recur
     monkeypatch.setattr(decision_cache, "FOLDER", str(tmp_path / "decisions"))
