@@ -202,7 +202,7 @@ Problem = Callable[[Sizes], tuple[int, ...]]
 def phase_of(call: str, multiplies: bool) -> str:
     """Return what a call spends its time on, one of :data:`PHASES`.
 
-    ``call`` is the name of the call; ``product_type`` says whether it multiplies matrices.
+    ``call`` is the name of the call; ``multiplies`` says whether it multiplies matrices.
     """
     if call in _HOST:
         return "host"

@@ -77,7 +77,7 @@ class Fp16Filters(Filters):
     """Filters in blocks of 16 x 16 channels, in fp16; x is rounded to fp16 as well."""
 
     name: ClassVar[str] = "f16"
-    multiplies: ClassVar[str] = "f16"
+    product_type: ClassVar[str] = "f16"
     reads_reordered: ClassVar[bool] = True
     writes_reordered: ClassVar[bool] = True
 

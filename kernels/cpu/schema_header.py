@@ -20,7 +20,7 @@ from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSc
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.schema import Attribute, Calls, CallSchema, Operand
 
-__all__ = ["ON_ARM", "kernels_header", "schema_header"]
+__all__ = ["ON_ARM", "is_arm_call", "kernels_header", "schema_header"]
 
 ON_ARM = "defined(__aarch64__)"
 """The preprocessor's condition for what only Arm's processors have."""
@@ -172,15 +172,15 @@ def _on_arm(lines: Iterable[str]) -> list[str]:
     return [f"#if {ON_ARM}\n", *found, "#endif\n"] if found else []
 
 
-def _arm_alone(schema: CallSchema) -> bool:
-    """Whether only Arm has the kernels of a call."""
+def is_arm_call(schema: CallSchema) -> bool:
+    """Return whether only Arm has the kernels of a call."""
     return not ARM_KERNELS.keys().isdisjoint(schema.needs)
 
 
 def _rows(calls: Calls, row: Callable[[CallSchema], str]) -> list[str]:
     """A row of a table per call, by opcode; calls that Arm alone has are the last."""
-    every = [schema for schema in calls.values() if not _arm_alone(schema)]
-    return [*map(row, every), *_on_arm(map(row, (s for s in calls.values() if _arm_alone(s))))]
+    every = [schema for schema in calls.values() if not is_arm_call(schema)]
+    return [*map(row, every), *_on_arm(map(row, (s for s in calls.values() if is_arm_call(s))))]
 
 
 def _last_opcode(calls: Calls) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _last_opcode(calls: Calls) -> Iterator[str]:
 
     Raises GraphError if a call that every processor has follows one that Arm alone has.
     """
-    arm = [_arm_alone(schema) for schema in calls.values()]
+    arm = [is_arm_call(schema) for schema in calls.values()]
     if sorted(arm) != arm:
         raise GraphError("Calls that Arm alone has must be the last.")
     line = "constexpr int32_t kLastOpcode = {};\n"

@@ -52,7 +52,7 @@ def program(**more: object) -> Program:
 def posed(of: Program, multiplies: str = "") -> ConvProblem:
     """The problem of a program's last convolution, or of that in an element type."""
     found = [SCHEDULE_SPACE.problem_of(of, call) for call in of.calls]
-    (*_, last) = (p for p in found if isinstance(p, ConvProblem) and multiplies in p.product_type)
+    (*_, last) = (p for p in found if isinstance(p, ConvProblem) and multiplies in p.multiplies)
     return last
 
 

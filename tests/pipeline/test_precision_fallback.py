@@ -136,7 +136,8 @@ class Candidates(Shop):
 
     def build(self, dropped: frozenset[str], levels: Any = None) -> Any:
         groups = {key: [] for key in ("slow", "fast") if key not in dropped}
-        assembly = SimpleNamespace(groups=groups, graph=None)
+        backend = SimpleNamespace(providers=())
+        assembly = SimpleNamespace(groups=groups, graph=None, backend=backend)
         return SimpleNamespace(
             model=Path("m"),
             library=Path("l"),

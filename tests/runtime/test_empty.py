@@ -12,6 +12,7 @@ from tests.sanitizers.harness import Answer, Sanitizer
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.plan_encoding import encode
+from tracea_graph.kernels.cpu.schema_header import is_arm_call
 
 pytestmark = pytest.mark.compiler
 ISAS = host_levels("bf16")
@@ -29,7 +30,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Sanitizer:
 
 def test_the_cases_run_every_call() -> None:
     run = {call.name for one in empty_cases() for call in one.case.program.calls}
-    assert run == CALLS.keys()
+    assert run == {name for name, call in CALLS.items() if not is_arm_call(call)}
     assert sum(_has_numbers(one) for one in empty_cases()) > 500
 
 

@@ -128,7 +128,8 @@ PRECISION_FALLBACKS = (
     ("gemm-int8", "gemm-bf16", "attention-bf16"), (*_INTEGERS, "conv-bf16"),
     _LOWEST,
     (*_LOWEST, "gemm-int16"), (*_LOWEST, "gemm-int16", "conv-int16"),
-    (*_LOWEST, "gemm-int4", "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2"),
+    (*_LOWEST, "gemm-int4", "gemm-int16", "conv-int16", "gemm-bf16x2", "conv-bf16x2",
+     "gemm-fp16", "conv-fp16"),
 )  # fmt: skip
 """Sets of rules to drop if the error is too large, in order of lost speed, least first."""
 _COMPUTED = (GemmParams, ElementwiseParams, NormParams)

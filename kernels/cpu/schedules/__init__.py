@@ -101,11 +101,11 @@ class CpuScheduleSpace(HostTimed):
             depth = problem.channels // problem.groups * prod(problem.window)
             pixels = rows * prod(problem.outputs)
             return OperatorTopology(
-                problem.op, pixels, problem.filters, depth, kind, problem.product_type
+                problem.op, pixels, problem.filters, depth, kind, problem.multiplies
             )
         product = _own(problem)
         assert isinstance(product, GemmProblem)
-        return OperatorTopology("gemm", rows, product.n, product.k, dtype=product.product_type)
+        return OperatorTopology("gemm", rows, product.n, product.k, dtype=product.multiplies)
 
     def levels(self, level: str) -> tuple[str, ...]:
         """Levels whose CPU features a level includes, lowest first."""

@@ -40,7 +40,7 @@ def weight_of(problem: GemmProblem | ConvProblem) -> TensorSpec:
     if problem.layout == SPLIT:
         return TensorSpec(DType.BF16, (-(-n // PANEL), k, PANEL, 2))
     if problem.layout in IN_PAIRS:
-        dtype = DType.BF16 if problem.product_type == "bf16" else DType.I16
+        dtype = DType.BF16 if problem.multiplies == "bf16" else DType.I16
         return TensorSpec(dtype, (-(-n // PANEL), k // 2, PANEL, 2))
     return TensorSpec(
         DType.F32, (-(-n // PANEL), k, PANEL) if problem.layout == "panels" else (k, n)
@@ -97,7 +97,7 @@ def _product(problem: GemmProblem, schedules: tuple[Schedule, ...]) -> Program:
     x, weight, bias, *_ = views
     calls.append(
         CALLS.make(
-            "gemm", problem.product_type, x=x, w=weight, bias=bias, **more, inputs=epilogue_inputs,
+            "gemm", problem.multiplies, x=x, w=weight, bias=bias, **more, inputs=epilogue_inputs,
             y=results, layout=problem.layout, parts=len(problem.parts) or 1,
             chain=problem.epilogue, schedules=schedules,
         )
@@ -190,7 +190,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     if problem.bias:
         bias = _dense(len(inputs), (problem.y.dims[0] * problem.y.dims[3],))
         inputs.append(TensorSpec(DType.F32, bias.dims))
-    if problem.product_type == "int16":
+    if problem.multiplies == "int16":
         if "image_scales" not in scales:
             scales["image_scales"] = View(Buffer("input", len(inputs)), ("m",), (1,))
             inputs.append(TensorSpec(DType.F32, ("m",)))
@@ -206,7 +206,7 @@ def _convolution(problem: ConvProblem, schedules: tuple[Schedule, ...]) -> Progr
     inputs.append(result)
     calls.append(
         CALLS.make(
-            problem.op, problem.product_type, x=x, w=weight, bias=bias, add=add, **scales,
+            problem.op, problem.multiplies, x=x, w=weight, bias=bias, add=add, **scales,
             inputs=epilogue_inputs, y=View(output, ("m", *y.dims), y.strides),
             **problem.attributes, chain=problem.epilogue, schedules=schedules,
         )

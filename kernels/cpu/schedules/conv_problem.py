@@ -51,7 +51,7 @@ class ConvProblem:
     """
 
     op: str
-    product_type: str
+    multiplies: str
     attributes: Attributes
     x: BlockedOperand
     weights: tuple[int, ...]
@@ -63,12 +63,12 @@ class ConvProblem:
 
     @property
     def kernel(self) -> str:
-        return Call.name_of(self.op, self.product_type)
+        return Call.name_of(self.op, self.multiplies)
 
     @property
     def paired(self) -> bool:
         """Whether pairs of 16-bit numbers are multiplied."""
-        return self.product_type != "f32" and not self.depthwise
+        return self.multiplies != "f32" and not self.depthwise
 
     @property
     def depthwise(self) -> bool:
@@ -83,14 +83,14 @@ class ConvProblem:
     @property
     def dtype(self) -> str:
         """Element type that is multiplied: ``f32``, ``bf16``, ``bf16x2`` or ``int16``."""
-        return self.product_type
+        return self.multiplies
 
     @property
     def weight_type(self) -> DType:
         """Element type of the stored filters."""
         if not self.paired:
             return DType.F32
-        return DType.I16 if self.product_type == "int16" else DType.BF16
+        return DType.I16 if self.multiplies == "int16" else DType.BF16
 
     @property
     def weight_bytes(self) -> int:

@@ -92,7 +92,7 @@ def space_of(case: Case, isa: str, on: ProcessorFamily | None = None) -> SearchS
             .axis("ow_tile", (0, *narrower))
             .axis("oh_tile", (0, 1))
         )
-        if problem.product_type != "int16":  # the kernel's sums decide
+        if problem.multiplies != "int16":  # the kernel's sums decide
             space = space.axis("ic_block", (0, *(p for p in _PARTS if p < blocks), blocks))
     for seed in (*_known_good(problem, isa, on), *_SEEDS):
         if seed.keys() <= dict(space.axes).keys():
@@ -142,7 +142,7 @@ def divide_into_tasks(
     height, width = _lines(problem)
     small = _brief(problem, isa)
     widest = min(schedule.ow_tile or most_pixels // (2 if small else 1), most_pixels)
-    nv = 1 if small and problem.product_type == "bf16" else nv
+    nv = 1 if small and problem.multiplies == "bf16" else nv
     lines = 2 if width <= most_pixels // 2 and height > 1 and schedule.oh_tile != 1 else 1
     across, units = -(-width // widest), -(-height // lines)
     blocks, per_group = problem.weights[1], problem.y.dims[0] // problem.groups
@@ -153,7 +153,7 @@ def divide_into_tasks(
     part = -(-blocks // -(-blocks // part))
     if problem.y.dtype == "BF16":
         part = blocks
-    if problem.product_type == "int16":
+    if problem.multiplies == "int16":
         part = max(1, _WHOLE_RUN // BLOCK // prod(problem.window))
     tiles, weights = units * across, problem.y.dims[0] * blocks * w_block * 4
     inside = 4 * blocks * problem.groups * height * problem.strides[0] * width * _step(problem)
@@ -265,7 +265,7 @@ def _lines(problem: ConvProblem) -> tuple[int, int]:
 
 def _tile(problem: ConvProblem, isa: str) -> tuple[int, int]:
     """Outputs and channel blocks of the largest register tile."""
-    return (conv_bf16_tile if problem.product_type in ("bf16", "bf16x2") else conv_tile)(isa)
+    return (conv_bf16_tile if problem.multiplies in ("bf16", "bf16x2") else conv_tile)(isa)
 
 
 def _brief(problem: ConvProblem, isa: str) -> bool:

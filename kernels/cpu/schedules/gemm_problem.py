@@ -63,13 +63,13 @@ class GemmProblem:
     own_zeros: bool = False
 
     @property
-    def product_type(self) -> str:
+    def multiplies(self) -> str:
         """Element type of the call."""
         return GEMM_DTYPES[self.layout]
 
     @property
     def kernel(self) -> str:
-        return Call.name_of("gemm", self.product_type)
+        return Call.name_of("gemm", self.multiplies)
 
     @property
     def dtype(self) -> str:

@@ -28,7 +28,7 @@ def problem_to_json(p: GemmProblem | ConvProblem | TaskProblem) -> dict[str, Any
             for v in p.views
         ]  # fmt: skip
         return {
-            "op": p.op, "multiplies": p.product_type, "views": views, "epilogue": epilogue,
+            "op": p.op, "multiplies": p.multiplies, "views": views, "epilogue": epilogue,
             **_numbers(p),
         }  # fmt: skip
     if isinstance(p, ConvProblem):

@@ -59,18 +59,18 @@ class TaskProblem:
     """One call for any number of rows; a view is None if the call omits the operand."""
 
     op: str
-    product_type: str
+    multiplies: str
     attributes: Attributes
     views: tuple[Strided | None, ...]
     epilogue: Chain | None = None
 
     @property
     def kernel(self) -> str:
-        return Call.name_of(self.op, self.product_type)
+        return Call.name_of(self.op, self.multiplies)
 
     @property
     def dtype(self) -> str:
-        return self.product_type
+        return self.multiplies
 
     @cached_property
     def call(self) -> Call:
@@ -79,7 +79,7 @@ class TaskProblem:
             View(Buffer("input", i), v.dims, v.strides) if v else None
             for i, v in enumerate(self.views)
         )
-        return Call(self.op, self.product_type, tuple(views), self.attributes, self.epilogue)
+        return Call(self.op, self.multiplies, tuple(views), self.attributes, self.epilogue)
 
     @cached_property
     def named(self) -> Mapping[str, tuple[Strided, ...]]:

@@ -143,7 +143,7 @@ class GpuScheduleSpace:
         p = _own(problem)
         return {
             **p.key,
-            "dtype": p.product_type,
+            "dtype": p.multiplies,
             "epilogue": chain_to_json(p.epilogue) if p.epilogue else None,
         }
 

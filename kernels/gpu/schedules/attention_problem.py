@@ -40,7 +40,7 @@ class AttentionProblem(TensorCoreProblem):
     heads_k: int
     head: int
     head_v: int
-    product_type: str
+    multiplies: str
     batch: int = 1
     queries: int = 0
     keys: int = 0
@@ -108,7 +108,7 @@ class AttentionProblem(TensorCoreProblem):
         batch, queries, keys = self._sides(rows)
         return OperatorTopology(
             "attention", queries, keys, 2 * max(self.head, self.head_v),
-            batch=batch * self.heads, dtype=self.product_type,
+            batch=batch * self.heads, dtype=self.multiplies,
         )  # fmt: skip
 
     def fits(self, variant: Variant, rows: int) -> bool:
@@ -128,7 +128,7 @@ class AttentionProblem(TensorCoreProblem):
         return float(self.element.size) * batch * each
 
     def __str__(self) -> str:
-        name = Call.name_of("attention", self.product_type)
+        name = Call.name_of("attention", self.multiplies)
         sides = f", {self.queries} queries" if self.queries else ""
         sides += f", {self.keys} keys" if self.keys else ""
         end = " + mask" if self.mask != "none" else ""
@@ -166,7 +166,7 @@ class AttentionProblem(TensorCoreProblem):
             named["mask"] = View(Buffer("input", 3), dims, strides)
         named["y"] = placed("output", (batch, self.heads, queries, self.head_v), own[3])
         call = CALLS.make(
-            "attention", self.product_type, schedules=schedules, **named, mask_kind=self.mask,
+            "attention", self.multiplies, schedules=schedules, **named, mask_kind=self.mask,
             order=self.order, zero_rows="guarded" if self.guarded else "none", scale=1.0,
             fill=-1e9 if self.filled else -inf, softcap=1.0 if self.capped else 0.0,
         )  # fmt: skip

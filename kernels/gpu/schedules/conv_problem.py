@@ -35,7 +35,7 @@ class ConvolutionProblem(TensorCoreProblem):
     image: tuple[int, int, int]
     result: tuple[int, int, int]
     kernel: tuple[int, int]
-    product_type: str
+    multiplies: str
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int] = (0, 0)
@@ -78,7 +78,7 @@ class ConvolutionProblem(TensorCoreProblem):
     def key(self) -> dict[str, Any]:
         """JSON-ready values that identify the problem in the cache."""
         return {
-            "kernel": Call.name_of("conv", self.product_type), "image": list(self.image),
+            "kernel": Call.name_of("conv", self.multiplies), "image": list(self.image),
             "result": list(self.result), "window": list(self.kernel),
             "strides": list(self.strides), "dilations": list(self.dilations),
             "pads": list(self.pads), "bias": self.bias, "reads": list(self.reads),
@@ -88,7 +88,7 @@ class ConvolutionProblem(TensorCoreProblem):
     def topology(self, rows: int) -> OperatorTopology:
         """Return the topology of the call for ``rows`` images."""
         pixels = self.matrix_rows(rows)
-        return OperatorTopology("conv", pixels, self.n, self.k, dtype=self.product_type)
+        return OperatorTopology("conv", pixels, self.n, self.k, dtype=self.multiplies)
 
     def matrix_rows(self, images: int) -> int:
         """Return the number of rows of the matmul, which are the pixels of the results."""
@@ -104,7 +104,7 @@ class ConvolutionProblem(TensorCoreProblem):
         return self.weight_bytes + size * rows * (prod(self.image) + prod(self.result))
 
     def __str__(self) -> str:
-        name, (h, w, c) = Call.name_of("conv", self.product_type), self.image
+        name, (h, w, c) = Call.name_of("conv", self.multiplies), self.image
         window = f"{self.kernel[0]}x{self.kernel[1]}/{self.strides[0]}"
         end = " + epilogue" if self.epilogue else ""
         return f"{name} {window} {h}x{w} {c}->{self.n}{end}"
@@ -138,7 +138,7 @@ class ConvolutionProblem(TensorCoreProblem):
             outputs.append(TensorSpec(dtype, shape))
             named["y"].append(View.dense(Buffer("output", len(outputs) - 1), shape))
         call = CALLS.make(
-            "conv", self.product_type, chain=chain, schedules=schedules, strides=self.strides,
+            "conv", self.multiplies, chain=chain, schedules=schedules, strides=self.strides,
             dilations=self.dilations, pads=self.pads, **named,
         )  # fmt: skip
         inputs.append(outputs[0])

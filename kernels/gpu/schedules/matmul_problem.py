@@ -49,7 +49,7 @@ TILE_FIELDS: Mapping[str, str] = MappingProxyType(
 class TiledProblem(Problem, Protocol):
     """A problem whose calls run in tiles of :class:`TileSchedule`; it is hashable.
 
-    ``op`` is the op of the call, ``product_type`` its compute type.  ``k`` and ``n`` are the depth
+    ``op`` is the op of the call, ``multiplies`` its compute type.  ``k`` and ``n`` are the depth
     and the number of columns of the matmul, or of the matmul that a convolution is equal to.
     ``fits`` says whether a kernel can compute the call with a number of rows.
     """
@@ -58,7 +58,7 @@ class TiledProblem(Problem, Protocol):
 
     def __hash__(self) -> int: ...
     @property
-    def product_type(self) -> str: ...
+    def multiplies(self) -> str: ...
     @property
     def static(self) -> bool: ...
     @property
@@ -78,17 +78,17 @@ class TiledProblem(Problem, Protocol):
 class TensorCoreProblem:
     """Properties that the problems have in common."""
 
-    product_type: str
+    multiplies: str
 
     @property
     def dtype(self) -> str:
         """Type of the multiplication."""
-        return self.product_type
+        return self.multiplies
 
     @property
     def element(self) -> DType:
         """Element type of x and the weights."""
-        return TYPES[self.product_type]
+        return TYPES[self.multiplies]
 
     @property
     def typical_rows(self) -> tuple[int, ...]:
@@ -121,13 +121,13 @@ class TensorCoreProblem:
 class MatmulProblem(TensorCoreProblem):
     """One multiplication ``y[M,N] = epilogue(norm(x[M,K]) · w + bias)`` for any number of rows.
 
-    ``product_type`` is the call's compute type.  ``static``: the model fixes the number
+    ``multiplies`` is the call's compute type.  ``static``: the model fixes the number
     of rows; the backend's rule then chooses the tile for exactly this number.
     """
 
     k: int
     n: int
-    product_type: str
+    multiplies: str
     layout: str = "nk"
     norm: str = "none"
     bias: bool = True
@@ -158,14 +158,14 @@ class MatmulProblem(TensorCoreProblem):
     def key(self) -> dict[str, Any]:
         """JSON-ready values that identify the problem in the cache."""
         return {
-            "kernel": Call.name_of("gemm", self.product_type), "k": self.k, "n": self.n,
+            "kernel": Call.name_of("gemm", self.multiplies), "k": self.k, "n": self.n,
             "layout": self.layout, "norm": self.norm, "bias": self.bias,
             "epilogue": self.epilogue.text if self.epilogue else "", "static": self.static,
         }  # fmt: skip
 
     def topology(self, rows: int) -> OperatorTopology:
         """Return the topology of the call with ``rows`` rows."""
-        return OperatorTopology("gemm", rows, self.n, self.k, dtype=self.product_type)
+        return OperatorTopology("gemm", rows, self.n, self.k, dtype=self.multiplies)
 
     def fits(self, variant: Variant, rows: int) -> bool:
         """Return whether a kernel of few rows is for so many."""
@@ -181,7 +181,7 @@ class MatmulProblem(TensorCoreProblem):
 
     def __str__(self) -> str:
         norm = f"{self.norm} norm + " if self.norm != "none" else ""
-        name = Call.name_of("gemm", self.product_type)
+        name = Call.name_of("gemm", self.multiplies)
         return f"{norm}{name} {self.k}x{self.n}" + (" + epilogue" if self.epilogue else "")
 
     def program(self, schedules: tuple[Schedule, ...] = (), rows: Extent = "m") -> Program:
@@ -209,7 +209,7 @@ class MatmulProblem(TensorCoreProblem):
         shape = (n, k) if self.layout == "nk" else (k, n)
         named["w"] = taken(self.element, *shape)
         named["bias"] = taken(f32, n) if self.bias else None
-        if self.product_type in ("f16", "bf16"):
+        if self.multiplies in ("f16", "bf16"):
             layer = self.norm == "layer"
             named["column_sums"] = taken(f32, n) if layer else None
             named["mean"] = scratch(rows) if layer else None
@@ -226,9 +226,9 @@ class MatmulProblem(TensorCoreProblem):
         results = chain.result_types if chain else (self.element,)
         named["inputs"] = more
         named["y"] = [made(dtype, rows, n) for dtype in results]
-        numbers = {"norm": self.norm} if self.product_type in ("f16", "bf16") else {}
+        numbers = {"norm": self.norm} if self.multiplies in ("f16", "bf16") else {}
         call = CALLS.make(
-            "gemm", self.product_type, chain=chain, schedules=schedules, layout=self.layout,
+            "gemm", self.multiplies, chain=chain, schedules=schedules, layout=self.layout,
             **named, **numbers,
         )  # fmt: skip
         inputs.append(outputs[0])
@@ -270,7 +270,7 @@ def tiles_of(problem: TiledProblem, level: str, rows: int = 1) -> tuple[Variant,
     architecture, call = ARCHITECTURES[level], problem.call(1)
     return tuple(
         v for v in VARIANTS
-        if (v.op, v.dtype) == (problem.op, problem.product_type) and not v.refusal(architecture)
+        if (v.op, v.dtype) == (problem.op, problem.multiplies) and not v.refusal(architecture)
         and not refusal_of(call, v) and problem.fits(v, rows)
         and shared_of(for_variant(call, v), v) <= architecture.block_shared
     )  # fmt: skip

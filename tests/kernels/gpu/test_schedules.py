@@ -77,8 +77,8 @@ PROBLEMS: tuple[TiledProblem, ...] = (
     MatmulProblem(100, 72, "tf32x3"),
     MatmulProblem(64, 64, "f32", epilogue=GELU),
     IMAGES,
-    replace(IMAGES, image=(9, 7, 24), result=(5, 4, 40), strides=(2, 2), product_type="bf16"),
-    replace(IMAGES, product_type="tf32x3", bias=False, epilogue=None, reads=(), static=True),
+    replace(IMAGES, image=(9, 7, 24), result=(5, 4, 40), strides=(2, 2), multiplies="bf16"),
+    replace(IMAGES, multiplies="tf32x3", bias=False, epilogue=None, reads=(), static=True),
 )
 TOKENS = AttentionProblem(12, 12, 32, 32, "f16", pitches=(1152, 1152, 1152, 384), mask="add",
                           reads=(True, False, False, True))  # fmt: skip
@@ -194,7 +194,7 @@ def test_a_described_attention_is_a_problem(
 @pytest.mark.parametrize("level", ARCHITECTURES)
 def test_attention_is_tuned_in_tiles_that_fit(level: str) -> None:
     """Wide heads leave no registers to tall tiles, and on sm_75 no shared memory."""
-    narrow = replace(TOKENS, product_type="f16", pitches=(0,) * 4)
+    narrow = replace(TOKENS, multiplies="f16", pitches=(0,) * 4)
     wide = replace(narrow, head=128, head_v=128, mask="none", reads=(False,) * 4)
     plain = [v.tile for v in tiles_of(narrow, level, 2048) if v.template == "attention.cu.in"]
     tight = [v.tile for v in tiles_of(wide, level, 2048) if v.template == "attention.cu.in"]
@@ -271,7 +271,7 @@ def test_a_space_has_the_tiles_of_an_architecture(problem: TiledProblem, level: 
     for rows in (16, 2048):
         case = Case(problem, rows)
         able = {v.tile for v in tiles_of(problem, level, rows)}
-        if (problem.product_type, level) == ("bf16", "sm_75"):
+        if (problem.multiplies, level) == ("bf16", "sm_75"):
             assert not able  # such a target computes in fp32
             return
         legal = [SPACE.schedule(case, c) for c in SPACE.space(case, level, None).legal()]
@@ -331,7 +331,7 @@ def test_a_request_tells_the_views_of_attention() -> None:
     assert request["buffers"] == [2 * 200 * 1152] * 3 + [4 * 200, 2 * 200 * 384]
     rule, tile = request["kernels"]
     assert rule == tile and rule["grid"] > 0  # no kernel of attention has such a tile
-    other = replace(SEQUENCES, product_type="f16")
+    other = replace(SEQUENCES, multiplies="f16")
     files = {s.symbol: Path("k.cubin") for s in sources_of(other, "sm_90a").values()}
     pair = (TileSchedule(4, 192, 128, 0, 2), TileSchedule(4, 64, 32, 0, 2))
     flash, small = request_for(Case(other, 3), pair, "sm_90a", files, 0, 132)["kernels"]
