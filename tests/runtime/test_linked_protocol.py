@@ -388,7 +388,7 @@ def test_tasks_must_wait_for_their_rows() -> None:
 
 def test_tasks_must_wait_for_calls_to_be_over() -> None:
     with pytest.raises(AssertionError, match="call is over"):
-        Protocol(((TWO, TWO, AFTER),), waits_for_calls=False).explore()
+        Protocol(((TWO, AFTER),), waits_for_calls=False).explore()
 
 
 def test_the_second_look_is_needed() -> None:
