@@ -55,6 +55,7 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
@@ -771,3 +772,16 @@ def test_a_panel_holds_sixteen_columns_side_by_side() -> None:
     packed = pack_panels(weight)
     assert packed[0, 1].tolist() == weight[1, :16].tolist()
     assert packed[1, 2, :5].tolist() == [*weight[2, 16:], 0.0]
+
+
+@pytest.mark.parametrize("opset", [7, 9])
+def test_integers_are_constants_of_any_opset(opset: int) -> None:
+    """Before opset 9 ONNX's ``Constant`` holds floating-point numbers alone."""
+    b = BodyBuilder(1, opset)
+    body = b.done(b("Reshape", b.inputs[0], b.ints(2, -1)))
+    held = [n.attrs["value"] for n in body.nodes if n.op == "Constant"]
+    assert all(isinstance(v, np.ndarray) for v in held)
+    assert opset >= 9 or {v.dtype.kind for v in held if isinstance(v, np.ndarray)} == {"f"}
+    x = normal(6)
+    (y,) = run_body(body, [x], opset)
+    assert np.array_equal(y, x.reshape(2, 3))

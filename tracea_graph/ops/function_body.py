@@ -11,13 +11,25 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Attr, Blob, Node
+from tracea_graph.ir import Attr, Blob, DType, Node
 
 __all__ = ["Body", "BodyBuilder", "attribute_text", "bind_body", "splice_body", "structural_key"]
+
+_ANY_CONSTANT = 9
+"""Opset from which ``Constant`` holds other numbers than floating-point ones."""
+_INTEGERS: Mapping[str, Mapping[int, DType]] = MappingProxyType(
+    {
+        "i": {1: DType.I8, 2: DType.I16, 4: DType.I32, 8: DType.I64},
+        "u": {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64},
+        "b": {1: DType.BOOL},
+    }
+)
+"""Types that are not floating-point ones, by NumPy's kind and number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,11 @@ class BodyBuilder:
         self.nodes: list[Node] = []
 
     def __call__(self, op: str, *inputs: str, **attrs: Attr) -> str:
+        value = attrs.get("value")
+        early = op == "Constant" and self.opset < _ANY_CONSTANT
+        if early and isinstance(value, np.ndarray) and value.dtype.kind in _INTEGERS:
+            wide = self("Constant", value=value.astype(np.float64))
+            return self("Cast", wide, to=_INTEGERS[value.dtype.kind][value.itemsize].onnx)
         name = f"t{len(self.nodes)}"
         self.nodes.append(Node(op, inputs, (name,), attrs))
         return name
