@@ -94,7 +94,7 @@ VERDICTS: Mapping[Code, str] = MappingProxyType(
         Code.OUT_OF_TOLERANCE: "dropped: out of tolerance",
         Code.NEEDS_DROPPED: "dropped: it needs rewrites that were dropped",
         Code.ORIGINAL_KEPT: "dropped with all other rewrites",
-        Code.FAILED_TO_RUN: "dropped: it could not be timed",
+        Code.FAILED_TO_RUN: "dropped: it failed to run",
         Code.CRASHED: "dropped: it crashed",
     }
 )
