@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
 
 from tracea_graph.ir import RANDOM_OPS
 from tracea_graph.onnx_io.common_subexpressions import share_duplicates
@@ -25,7 +23,7 @@ from tracea_graph.onnx_io.remove_shape_computations import (
 )
 from tracea_graph.onnx_io.shape_values import slice_parameters
 from tracea_graph.onnx_io.subgraph_flattening import live_subgraph_entries
-from tracea_graph.onnx_io.tensor_data import in_memory_weight, tensor_attribute_array
+from tracea_graph.onnx_io.tensor_data import constant_value, in_memory_weight
 from tracea_graph.onnx_io.value_facts import attribute
 from tracea_graph.onnx_io.whole_scatter_removal import drop_whole_scatters
 
@@ -60,9 +58,9 @@ def lift_constants(editor: GraphEditor) -> int:
         if call.op != "Constant" or name in editor.facts.types:
             continue
         if name not in editor.weights:
-            array = _literal(call)
+            array = constant_value(call.proto)
             if array is None:
-                continue
+                continue  # strings and sparse tensors stay nodes
             editor.weights[name] = in_memory_weight(name, array)
             editor.facts.weight(editor.weights[name])
         editor.remove(call)
@@ -131,19 +129,6 @@ def _renamable(value: str, editor: GraphEditor, captured: set[str]) -> bool:
     writers = editor.tensors[value].inputs
     random = any(writer.op in RANDOM_OPS for writer in writers)
     return bool(writers) and not random and value not in captured and value not in editor.kept
-
-
-def _literal(call: EditorNode) -> Array | None:
-    """Value of a ``Constant`` node; None for strings and sparse tensors, which stay nodes."""
-    for attr in call.proto.attribute:
-        value = helper.get_attribute_value(attr)
-        if attr.name == "value" and value.data_type != TensorProto.STRING:
-            return tensor_attribute_array(value, call.proto.output[0])
-        if attr.name in ("value_int", "value_ints"):
-            return np.array(value, np.int64)
-        if attr.name in ("value_float", "value_floats"):
-            return np.array(value, np.float32)
-    return None
 
 
 def _is_identity(call: EditorNode, editor: GraphEditor) -> bool:

@@ -201,8 +201,8 @@ def _open_subgraphs(
     cells: Mapping[str, RecurrentLoop],
 ) -> bool:
     """Replace, flatten and unroll as :func:`_load` says; return whether nodes were moved."""
+    moved = flat and flatten_subgraphs(skeleton, {*(trips or ()), *cells} if opened else None)
     replace_recurrent_loops(skeleton, cells)
-    moved = flat and flatten_subgraphs(skeleton, trips if opened else None)
     if trips:
         unroll_loops(skeleton, trips)
     return moved

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
 from onnx import GraphProto, ModelProto, NodeProto
 
 from tracea_graph.ir import Extent
@@ -34,6 +35,8 @@ from tracea_graph.onnx_io.value_facts import attribute
 
 __all__ = ["RecurrentLoop", "find_recurrent_loops", "replace_recurrent_loops"]
 
+_Input = tuple[str, int, str] | int
+"""A sequence's name, the axis of its rows and their axes, or the number of an earlier cell."""
 _OPSET = 9
 """Opset from which Scan has no batch axis and ``Where`` exists."""
 
@@ -55,14 +58,14 @@ class _Result:
 class RecurrentLoop:
     """The cells of a loop, in the order of their computation.
 
-    * ``inputs``: for each cell, its sequence's name, axis and other axes, or an earlier cell;
+    * ``inputs``: what each cell reads;
     * ``initial``: the loop's operand and its axes, for each initial state by its number;
     * ``results``: what each result of the loop is, None if nothing reads it;
     * ``empty``: whether the sequence may have no rows.
     """
 
     cells: tuple[Cell, ...]
-    inputs: tuple[tuple[str, int, str] | int, ...]
+    inputs: tuple[_Input, ...]
     initial: Mapping[int, tuple[int, str]]
     results: tuple[_Result | None, ...]
     batched: bool
@@ -93,31 +96,35 @@ class _Matcher:
         self.first = 2 if self.loop else 0
         self.states = len(body.input) - self.first - scanned
         self.step = LoopStep(call, body, editor, self.first, self.states)
-        self.length: Extent | None = None
         self.reverse = False
+        self.nexts: dict[int, Symbolic] = {}
 
     def match(self) -> RecurrentLoop | None:
         if not self._enter_rows():
             return None
         self.step.run()
-        nexts = {i: v for i in range(self.states) if (v := self._next(i)) is not None}
-        cells = self._ordered([c for i in nexts if (c := match_cell(nexts, i)) is not None])
-        if not cells:
+        self.nexts = {i: v for i in range(self.states) if (v := self._next(i)) is not None}
+        found = self._ordered([c for i in self.nexts if (c := match_cell(self.nexts, i))])
+        if not found:
             return None
-        inputs = [self._input(c.x, cells[:i], nexts) for i, c in enumerate(cells)]
-        results = [self._result(i, cells, nexts) for i in range(len(self.call.proto.output))]
-        if None in inputs or "?" in results or not self._runs_for_every_row(cells):
-            return None
+        cells, inputs = [cell for cell, _ in found], [source for _, source in found]
+        results: list[_Result | None] = []
+        for index, tensor in enumerate(self.call.handle.outputs):
+            results.append(self._result(index, cells) if self._is_read(tensor) else None)
+            if self._is_read(tensor) and results[-1] is None:
+                return None
         initial, batches = self._initial(cells), self._batches(cells)
         if initial is None or len(batches) != 1 or not batches.isdisjoint(self.editor.loose):
             return None
-        empty = not isinstance(self.length, int) or not self.length
+        length = self._length(cells)
+        if length is None:
+            return None
+        empty = not isinstance(length, int) or not length
         if empty and any(c.op == "GRU" for c in cells):
             return None  # ONNX Runtime's GRU ends the process for a sequence without rows
         return RecurrentLoop(
-            tuple(cells), tuple(i for i in inputs if i is not None), initial,
-            tuple(r if isinstance(r, _Result) else None for r in results),
-            None not in batches, self.reverse, empty,
+            tuple(cells), tuple(inputs), initial, tuple(results), None not in batches,
+            self.reverse, empty,
         )  # fmt: skip
 
     def _next(self, state: int) -> Symbolic | None:
@@ -152,70 +159,68 @@ class _Matcher:
                 self.step.values[info.name] = made
         return True
 
-    def _ordered(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Cells of which each comes after the one that it reads."""
-        depth = {id(c): self._depth(c.x) for c in cells}
-        return sorted(cells, key=lambda c: depth[id(c)])
+    def _ordered(self, cells: list[Cell]) -> list[tuple[Cell, _Input]]:
+        """Cells after those whose results they read, and what each reads.
 
-    def _depth(self, rows: Rows) -> int:
-        """How many values of values a cell's input is."""
-        return 0 if rows.kind != "value" else 1 + _nesting(rows.key)
+        Cells that read anything else are left out.
+        """
+        found: list[tuple[Cell, _Input]] = []
+        while True:
+            before = [cell for cell, _ in found]
+            left = [c for c in cells if not any(c is one for one in before)]
+            ready = ((c, i) for c in left if (i := self._input(c.x, before)) is not None)
+            if (pair := next(ready, None)) is None:
+                return found
+            found.append(pair)
 
-    def _input(
-        self, rows: Rows, before: Sequence[Cell], nexts: Mapping[int, Symbolic]
-    ) -> tuple[str, int, str] | int | None:
+    def _input(self, rows: Rows, before: Sequence[Cell]) -> _Input | None:
         """The sequence that a cell reads, or the number of the cell whose results it reads."""
         if rows.kind == "sequence":
             name, axis = rows.key
             return name, axis, self.step.row_axes(name, axis)
         for i, cell in enumerate(before):
-            if same_value(nexts[cell.states[0]], rows.key):
+            if same_value(self.nexts[cell.states[0]], rows.key):
                 return i
         return None
 
-    def _result(
-        self, index: int, cells: Sequence[Cell], nexts: Mapping[int, Symbolic]
-    ) -> _Result | str | None:
-        """What a result is; None if nothing reads it, "?" if it is not of a cell."""
-        tensor = self.call.handle.outputs[index]
-        if not tensor.name or not (tensor.outputs or tensor.name in self.editor.kept
-                                   or tensor.name in self.editor.captured()):  # fmt: skip
-            return None
+    def _is_read(self, tensor: gs.Variable) -> bool:
+        """Whether anything reads a result of the loop."""
+        named = self.editor.kept | self.editor.captured()
+        return bool(tensor.name) and bool(tensor.outputs or tensor.name in named)
+
+    def _result(self, index: int, cells: Sequence[Cell]) -> _Result | None:
+        """What a result is; None if it is not of a cell."""
         if index < self.states:
             for i, cell in enumerate(cells):
                 if index in cell.states:
-                    return _Result(i, cell.states.index(index), nexts[index].axes, None)
-            return "?"
+                    return _Result(i, cell.states.index(index), self.nexts[index].axes, None)
+            return None
         value = self.step.value(self.body.output[self.first // 2 + index].name)
         for i, cell in enumerate(cells):
-            if isinstance(value, Symbolic) and same_value(value, nexts[cell.states[0]]):
+            if isinstance(value, Symbolic) and same_value(value, self.nexts[cell.states[0]]):
                 default = [0] * (len(self.body.output) - self.states)
                 axes = attribute(self.call.proto, "scan_output_axes", default)
                 joined = 0 if self.loop else axes[index - self.states]
                 return _Result(i, 0, value.axes, joined % (len(value.axes) + 1))
-        return "?"
+        return None
 
-    def _runs_for_every_row(self, cells: Sequence[Cell]) -> bool:
-        """Whether the loop has as many iterations as the sequences have rows."""
-        facts = self.editor.facts
-        lengths = {
-            (facts.shape(c.x.key[0]) or ())[c.x.key[1]] for c in cells if c.x.kind == "sequence"
-        }
+    def _length(self, cells: Sequence[Cell]) -> Extent | None:
+        """The rows of the sequences; None if the loop does not run once for every row."""
+        keys = [c.x.key for c in cells if c.x.kind == "sequence"]
+        lengths: set[Extent] = {(self.editor.facts.shape(name) or ())[axis] for name, axis in keys}
         if len(lengths) != 1:
-            return False
-        (self.length,) = lengths
+            return None
+        (length,) = lengths
         if not self.loop:
-            return True
+            return length
         limit, start = self.call.proto.input[:2]
         allowed = self.step.ends_with(self.body.output[0].name)
         if allowed is None or (start and not self._may_start(start, allowed)):
-            return False
-        if limit:
-            own = self.step.limits(limit)
-            if own is None:
-                return False
-            allowed = (*allowed, *own)
-        return bool(allowed) and all(n == self.length for n in allowed)
+            return None
+        own = self.step.limits(limit) if limit else ()
+        if own is None:
+            return None
+        return length if {*allowed, *own} == {length} else None
 
     def _may_start(self, start: str, allowed: Sequence[Extent]) -> bool:
         """Whether a loop's first condition holds if there is a row."""
@@ -244,20 +249,6 @@ class _Matcher:
             shape = facts.shape(name) or ()
             found |= {*shape[:axis], *shape[axis + 1 : -1]} - {1} or {None}
         return found
-
-
-def _nesting(value: Any) -> int:
-    """How deep cells are nested in a value."""
-    deepest, left = 0, [(value, 0)]
-    while left:
-        one, depth = left.pop()
-        deepest = max(deepest, depth)
-        if isinstance(one, LinearRows):
-            left += [(r.key, depth + 1) for r, _ in one.terms if r.kind == "value"]
-        else:
-            parts = getattr(one, "sides", None) or (getattr(one, "of", None),)
-            left += [(p, depth) for p in parts if p is not None]
-    return deepest
 
 
 # ---- replacing -------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from tracea_graph.onnx_io.recurrent_cells import (
     Symbolic,
     slice_columns,
 )
-from tracea_graph.onnx_io.tensor_data import tensor_attribute_array
-from tracea_graph.onnx_io.value_facts import attribute, elements
+from tracea_graph.onnx_io.tensor_data import constant_value
+from tracea_graph.onnx_io.value_facts import INTEGERS, attribute, elements
 
 __all__ = ["LoopStep", "Position", "axes_of"]
 
@@ -69,22 +69,26 @@ class LoopStep:
     first: int
     count: int
     values: dict[str, Any] = field(default_factory=dict)
+    _writers: dict[str, NodeProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values |= {t.name: numpy_helper.to_array(t) for t in self.body.initializer}
+        self._writers = {v: node for node in self.body.node for v in node.output if v}
+        self._own = self._writers.keys() | {v.name for v in self.body.input} | {""}
 
     def run(self) -> None:
         """Evaluate the body's nodes; values that are not understood stay unknown."""
         self._start()
-        for tensor in self.body.initializer:
-            self.values[tensor.name] = numpy_helper.to_array(tensor)
         for node in self.body.node:
             if node.domain not in ("", "ai.onnx") or has_subgraph(node):
                 continue
-            rule, given = _RULES.get(node.op_type), [self.value(v) for v in node.input]
-            made: Any
-            if given and all(isinstance(v, np.ndarray) for v in given):
-                named = dict(zip(node.input, given, strict=True))
-                made = evaluate_node(node, named, self.editor.opsets)
-            else:
-                made = rule and rule(self, node, given)
+            rule = _RULES.get(node.op_type)
+            made: Any = None
+            if node.input and all(map(self._is_constant, node.input)):
+                given = {v: self.value(v) for v in node.input}
+                made = evaluate_node(node, given, self.editor.opsets)
+            elif rule is not None:
+                made = rule(self, node, [self.value(v) for v in node.input])
             results = made if isinstance(made, list) else [made]
             for name, one in zip(node.output, results, strict=False):
                 if name and one is not None:
@@ -94,9 +98,13 @@ class LoopStep:
         """Return what is known of a value of the body or of one outside, else None."""
         if name in self.values:
             return self.values[name]
-        own = {v.name for v in self.body.input}
-        own |= {v for n in self.body.node for v in n.output}
-        return None if not name or name in own else self._outside(name)
+        return None if name in self._own else self._outside(name)
+
+    def _is_constant(self, name: str) -> bool:
+        """Whether a value is an array, which is not read to find out."""
+        if name in self.values:
+            return isinstance(self.values[name], np.ndarray)
+        return name not in self._own and name in self.editor.weights
 
     def _outside(self, name: str) -> Any:
         weight = self.editor.weights.get(name)
@@ -132,33 +140,26 @@ class LoopStep:
 
     def _passes_on(self, state: int) -> bool:
         """Whether a carried value never changes."""
-        value = self.body.output[self.first // 2 + state].name
-        same = {n.output[0]: n.input[0] for n in self.body.node if n.op_type == "Identity"}
-        while value in same:
-            value = same[value]
-        return bool(value == self.body.input[self.first + state].name)
+        return bool(self._source(state) == self.body.input[self.first + state].name)
+
+    def _source(self, state: int) -> str:
+        """The value that a carried value is after the iteration, through identities."""
+        value: str = self.body.output[self.first // 2 + state].name
+        while (node := self._writers.get(value)) is not None and node.op_type == "Identity":
+            value = node.input[0]
+        return value
 
     def _counts(self, state: int) -> bool:
         """Whether a carried value is the number of the iteration."""
         name = self.body.input[self.first + state].name
-        result = self.body.output[self.first // 2 + state].name
         start = self.editor.facts.numbers(self.call.proto.input[self.first + state])
-        writer = next((n for n in self.body.node if result in n.output), None)
-        while writer is not None and writer.op_type == "Identity":
-            source = writer.input[0]
-            writer = next((n for n in self.body.node if source in n.output), None)
-        if writer is None or writer.op_type != "Add" or name not in writer.input or start != [0]:
+        node = self._writers.get(self._source(state))
+        if start != [0] or node is None or node.op_type != "Add" or name not in node.input:
             return False
-        (other,) = [v for v in writer.input if v != name] or [""]
-        literal = {t.name: numpy_helper.to_array(t) for t in self.body.initializer}
-        literal |= {
-            n.output[0]: a
-            for n in self.body.node
-            if n.op_type == "Constant" and (a := _literal(n)) is not None
-        }
-        step = literal.get(other)
-        if step is None and other:
-            step = self._outside(other)
+        (other,) = [v for v in node.input if v != name] or [""]
+        writer = self._writers.get(other)
+        literal = writer is not None and writer.op_type == "Constant"
+        step = constant_value(writer) if literal and writer is not None else self.value(other)
         return isinstance(step, np.ndarray) and step.size == 1 and int(step.reshape(-1)[0]) == 1
 
     # ---- operators ---------------------------------------------------------------------
@@ -241,24 +242,13 @@ def _letters(shape: Sequence[Extent]) -> str | None:
     return f"{outer}c" if shape and outer.count("b") < 2 and len(shape) < 4 else None
 
 
-def _literal(node: NodeProto) -> Array | None:
-    for attr in node.attribute:
-        if attr.name == "value":
-            return tensor_attribute_array(attr.t, node.output[0])
-        if attr.name in ("value_int", "value_ints"):
-            return np.array(attr.i if attr.name == "value_int" else [*attr.ints], np.int64)
-        if attr.name in ("value_float", "value_floats"):
-            return np.array(attr.f if attr.name == "value_float" else [*attr.floats], np.float32)
-    return None
-
-
 # ---- rules: what an operator makes of what is known of its operands --------------------
 
 _Rule = Callable[[LoopStep, NodeProto, list[Any]], Any]
 
 
 def _constant(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
-    return _literal(node)
+    return constant_value(node)
 
 
 def _same(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
@@ -266,11 +256,14 @@ def _same(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
 
 
 def _cast(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
-    """Positions and limits stay what they are; floats do not become others."""
-    to = attribute(node, "to")
-    if isinstance(given[0], Symbolic):
-        return given[0] if to == DType.F32.onnx else None
-    return given[0] if isinstance(given[0], Position | _Outer) and to != DType.F32.onnx else None
+    """Integers stay the numbers that they are, and float32 stays float32."""
+    value, to = given[0], DType.from_onnx(attribute(node, "to"))
+    if isinstance(value, Symbolic):
+        return value if to is DType.F32 else None
+    counts = isinstance(value, Position) or (
+        isinstance(value, _Outer) and step.editor.facts.dtype(value.name) in INTEGERS
+    )
+    return value if counts and to in (DType.I32, DType.I64) else None
 
 
 def _matmul(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
@@ -306,9 +299,8 @@ def _add(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
     if isinstance(left, Position) and isinstance(right, np.ndarray) and right.size == 1:
         return Position(left.offset + int(right.reshape(-1)[0]), max(left.rank, right.ndim))
     if isinstance(left, Symbolic) and isinstance(right, np.ndarray):
-        whole = left if isinstance(left, LinearRows) else None
-        if whole is not None:
-            return _with_bias(whole, right)
+        if isinstance(left, LinearRows):
+            return _with_bias(left, right)
         bias = _with_bias(LinearRows(left.axes, left.width, (), _zeros(left)), right)
         return bias and Combination(left.axes, left.width, "Add", (left, bias))
     return _joined("Add", left, right)
@@ -364,53 +356,45 @@ def _split(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
         return None
     if attribute(node, "axis", 0) not in (-1, len(value.axes) - 1):
         return None
-    sizes = attribute(node, "split")
-    if sizes is None and len(given) > 1 and isinstance(given[1], np.ndarray):
-        sizes = given[1].tolist()
+    parts = len(node.output)
+    if attribute(node, "split") is not None or len(given) > 1:
+        sizes = _numbers(node, given, 1, "split")
+    else:
+        sizes = None if value.width % parts else [value.width // parts] * parts
     if sizes is None:
-        if value.width % len(node.output):
-            return None
-        sizes = [value.width // len(node.output)] * len(node.output)
+        return None
     ends = np.cumsum(sizes).tolist()
     return [slice_columns(value, e - n, e) for e, n in zip(ends, sizes, strict=True)]
 
 
 def _slice(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
     """Columns of a value, or the iteration's row of a sequence."""
-    starts, ends = (given[i] if len(given) > i else attribute(node, name)
-                    for i, name in ((1, "starts"), (2, "ends")))  # fmt: skip
-    axes = given[3] if len(given) > 3 and node.input[3] else attribute(node, "axes")
-    steps = given[4] if len(given) > 4 and node.input[4] else None
-    if not _ones(steps) or axes is None or len(np.atleast_1d(axes)) != 1:
+    axes, value = _numbers(node, given, 3, "axes"), given[0]
+    forward = len(given) < 5 or not node.input[4] or _numbers(node, given, 4, "steps") == [1]
+    if axes is None or len(axes) != 1 or not forward:
         return None
-    axis = int(np.atleast_1d(axes)[0])
-    if isinstance(starts, Position) and isinstance(ends, Position):
-        plain = starts.offset == 0 and ends.offset == 1
-        return step.row(given[0], axis, keep=True) if plain else None
-    value = given[0]
-    if not isinstance(value, Symbolic) or isinstance(starts, Position | _Outer):
+    if len(given) > 2 and given[1:3] == [Position(0, 1), Position(1, 1)]:
+        return step.row(value, axes[0], keep=True)
+    starts, ends = _numbers(node, given, 1, "starts"), _numbers(node, given, 2, "ends")
+    if not isinstance(value, Symbolic) or starts is None or ends is None:
         return None
-    if starts is None or ends is None or isinstance(ends, Position | _Outer):
+    if axes[0] not in (-1, len(value.axes) - 1):
         return None
-    if axis not in (-1, len(value.axes) - 1):
-        return None
-    start, end, _ = slice(int(np.atleast_1d(starts)[0]), int(np.atleast_1d(ends)[0])).indices(
-        value.width
-    )
+    start, end, _ = slice(starts[0], ends[0]).indices(value.width)
     return slice_columns(value, start, end) if start < end else None
 
 
 def _gather(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
     at = given[1]
-    if not isinstance(at, Position) or at.offset:
+    if not isinstance(at, Position) or at.offset or at.rank > 1:
         return None
     return step.row(given[0], attribute(node, "axis", 0), keep=at.rank > 0)
 
 
 def _squeeze(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
-    value, axes = given[0], _axes(node, given)
+    value, axes = given[0], _numbers(node, given, 1, "axes")
     if isinstance(value, Position):
-        return Position(value.offset)
+        return Position(value.offset, value.rank - len(axes) if axes is not None else 0)
     if not isinstance(value, Symbolic) or axes is None:
         return None
     rank = len(value.axes)
@@ -421,7 +405,7 @@ def _squeeze(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
 
 
 def _unsqueeze(step: LoopStep, node: NodeProto, given: list[Any]) -> Any:
-    value, axes = given[0], _axes(node, given)
+    value, axes = given[0], _numbers(node, given, 1, "axes")
     if isinstance(value, Position) and axes is not None:
         return Position(value.offset, value.rank + len(axes))
     if not isinstance(value, Symbolic) or axes is None:
@@ -526,10 +510,10 @@ def _with_axes(value: Symbolic, axes: str) -> Symbolic:
     return Combination(axes, value.width, value.name, value.sides)
 
 
-def _axes(node: NodeProto, given: list[Any]) -> list[int] | None:
-    axes = given[1] if len(given) > 1 else attribute(node, "axes")
-    return None if axes is None or isinstance(axes, _Outer) else [int(a) for a in np.ravel(axes)]
-
-
-def _ones(steps: Any) -> bool:
-    return steps is None or (isinstance(steps, np.ndarray) and bool(np.all(steps == 1)))
+def _numbers(node: NodeProto, given: list[Any], operand: int, name: str) -> list[int] | None:
+    """Return constant integers, an operand or in early opsets an attribute; None if unknown."""
+    if len(given) > operand and node.input[operand]:
+        found = given[operand]
+        return [int(n) for n in found.reshape(-1)] if isinstance(found, np.ndarray) else None
+    held = attribute(node, name)
+    return None if held is None else [*held]

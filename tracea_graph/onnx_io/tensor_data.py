@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tracea_graph.errors import GraphError, ModelError
 from tracea_graph.ir import DType, Weight
 
 __all__ = [
     "FileSegment",
+    "constant_value",
     "dtype_of",
     "from_proto",
     "in_memory_weight",
@@ -109,6 +110,22 @@ def tensor_attribute_array(proto: TensorProto, name: str) -> Array:
     Raises ModelError like :func:`from_proto`.
     """
     return from_proto(proto, None, name).load()
+
+
+def constant_value(node: NodeProto) -> Array | None:
+    """Return the value of a ``Constant`` node; None for strings and sparse tensors.
+
+    Raises ModelError like :func:`from_proto`.
+    """
+    for attr in node.attribute:
+        value = helper.get_attribute_value(attr)
+        if attr.name == "value" and value.data_type != TensorProto.STRING:
+            return tensor_attribute_array(value, node.output[0])
+        if attr.name in ("value_int", "value_ints"):
+            return np.array(value, np.int64)
+        if attr.name in ("value_float", "value_floats"):
+            return np.array(value, np.float32)
+    return None
 
 
 def in_memory_weight(name: str, array: Array) -> Weight:

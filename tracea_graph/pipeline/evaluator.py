@@ -76,7 +76,7 @@ class Evaluator:
     """Told how many of the groups' comparisons are made."""
     first: FirstResult | None = None
     interrupted: bool = False
-    """Whether the result is the first one, for the user did not wait for the final one."""
+    """Whether the result is the first one, because the user did not wait for the final one."""
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
