@@ -21,6 +21,7 @@ __all__ = [
     "code_of",
     "not_constant_reason",
     "other_readers_reason",
+    "out_of_range_reason",
     "run_failure_reason",
     "unsuited_reason",
 ]  # fmt: skip
@@ -131,6 +132,23 @@ def run_failure_reason(text: str, error: Exception) -> Reason:
 def code_of(reason: str, default: Code = Code.PATTERN_MISMATCH) -> Code:
     """Return the code of a reason; ``default`` for a sentence without one."""
     return reason.code if isinstance(reason, Reason) else default
+
+
+def out_of_range_reason(
+    value: str, largest: float, dtype: str, least: float, most: float
+) -> Reason | None:
+    """Return the reason that a value does not fit into a type; None if it does.
+
+    ``largest`` is its largest measured magnitude, 0 if none was measured; ``least`` and ``most``
+    are the magnitudes between which the type keeps its precision.
+    """
+    if largest > most:
+        why = f"{value!r} reaches {largest:.1e}, above {dtype}'s {most:.1e}"
+        return Reason(why, Code.OUT_OF_RANGE)
+    if 0.0 < largest < least:
+        why = f"{value!r} is at most {largest:.1e}, which {dtype} rounds coarsely"
+        return Reason(why, Code.OUT_OF_RANGE)
+    return None
 
 
 def other_readers_reason(value: str) -> Reason:

@@ -26,7 +26,7 @@ from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
-from tracea_graph.reason_codes import Code, Reason, unsuited_reason
+from tracea_graph.reason_codes import Reason, out_of_range_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Pass, Phase, Proposal, RulePass
 from tracea_graph.ttg import Region, TileGraph
 
@@ -94,12 +94,8 @@ class MixedPrecision:
             largest = self.ranges.get(value, 0.0)
             if largest > _MASK:
                 return unsuited_reason(f"{value!r} holds mask values outside the range of fp16")
-            if largest > most:
-                why = f"{value!r} reaches {largest:.1e}, above {self.dtype}'s {most:.1e}"
-                return Reason(why, Code.OUT_OF_RANGE)
-            if 0.0 < largest < least:
-                why = f"{value!r} is at most {largest:.1e}, which {self.dtype} rounds coarsely"
-                return Reason(why, Code.OUT_OF_RANGE)
+            if why := out_of_range_reason(value, largest, self.dtype, least, most):
+                return why
         return None
 
 

@@ -64,6 +64,16 @@ class Answers:
         return self._known[level, threads]
 
 
+def assert_within(case: Case, answer: Any, tolerance: float) -> None:
+    """Results differ by a share of their largest magnitude at most; the same ones are NaN."""
+    assert isinstance(answer, tuple), answer
+    for wanted, got in zip(case.expected, answer, strict=True):
+        assert got.shape == wanted.shape
+        assert np.array_equal(np.isnan(got), np.isnan(wanted))
+        limit = tolerance * max(np.nanmax(np.abs(wanted), initial=0), 1e-3)
+        assert np.nanmax(np.abs(got - wanted), initial=0) <= limit
+
+
 def assert_threads_agree(answers: Answers) -> None:
     """One thread gives the bits of two, wherever the reference says anything."""
     one, two = (answers(answers.levels[-1], threads) for threads in (1, 2))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.convolutions import SILU_ADD, conv, window
-from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
+from tests.runtime.answers import (
+    Answers,
+    assert_never_crashes,
+    assert_threads_agree,
+    assert_within,
+)
 from tests.runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from tests.runtime.conv_int16_cases import run_of_case
 from tracea_graph.kernels.cpu.isa_levels import host_levels
@@ -34,13 +38,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str, level: str, answers: Answers) -> None:
     """A number that is not one reaches the windows it is in, and no others."""
-    answer, case = answers(level)[name], CASES[name]
-    assert isinstance(answer, tuple), answer
-    (wanted,), (got,) = case.expected, answer
-    assert got.shape == wanted.shape
-    assert np.array_equal(np.isnan(got), np.isnan(wanted))
-    limit = case.tolerance * max(np.nanmax(np.abs(wanted), initial=0), 1e-3)
-    assert np.nanmax(np.abs(got - wanted), initial=0) <= limit
+    case = CASES[name]
+    assert_within(case, answers(level)[name], case.tolerance)
 
 
 def test_one_thread_gives_the_bits_of_two(answers: Answers) -> None:
