@@ -25,9 +25,12 @@ def _rotated(x: Array, cos: Array, sin: Array) -> Array:
 def cached(
     dtype: DType, cache: DType, heads: tuple[int, int], rows: int, past: int, head: int = 64,
     slots: int = 0, batch: int = 2, rotates: bool = True, softcap: float = 0.0, late: int = 0,
-    in_place: bool = False, behind: int = 0,
+    in_place: bool = False, behind: int = 0, outside: int = 0,
 ) -> Maker:  # fmt: skip
-    """``slots`` more rows of a cache; ``behind``: by how much positions lie below ``past``."""
+    """``slots`` more rows of a cache; ``behind``: by how much positions lie below ``past``.
+
+    Positions lie ``outside`` of the caches by so much, which counts as their first row.
+    """
     count, kept = heads
     group = count // kept
 
@@ -53,9 +56,9 @@ def cached(
         y = memory.empty((batch, count, rows, head), NUMPY[dtype], order=(0, 2, 1, 3))
         queries = max(n for n in (1, 2, 4) if n <= group * rows)
         call = CALLS.make(
-            "attention_cached", dtype.short, **views, positions=memory.put(positions), y=y,
-            cache_type=cache.short, zero_rows="none" if softcap else "lowest", queries=queries,
-            scale=head**-0.5, softcap=softcap,
+            "attention_cached", dtype.short, **views, y=y, scale=head**-0.5, softcap=softcap,
+            positions=memory.put(positions - outside), cache_type=cache.short, queries=queries,
+            zero_rows="none" if softcap else "lowest",
         )  # fmt: skip
 
         def expected() -> list[Expected]:
@@ -102,6 +105,7 @@ def _cases() -> Iterator[Case]:
     yield Case("cached plain", cached(f16, f16, (2, 2), 2, 20, 32, rotates=False), _TILES)
     yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
     yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])
+    yield Case("cached outside", cached(f16, f16, (2, 1), 2, 0, 32, outside=7), _TILES)
     yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
 
 
