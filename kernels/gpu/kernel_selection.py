@@ -192,7 +192,7 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
         queries, keys = map(int, variant.tile.split("x")[:2])
         return queries, keys, 0, p["stages"], 0, 0
     if variant.template in (FEW_ROWS, FEW_PIXELS):
-        return 64, p["n"], 0, 0, p["split"], p["groups"] - 1
+        return 64, p["n"], 0, 0, p["split"], 0
     if variant.template in (WARPGROUPS, WINDOWS):
         return p["m"], p["n"], 64, p["stages"], 0, p["pingpong"]
     size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
@@ -289,8 +289,7 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
     There are none if it has more rows, and up to two if the number of rows varies at run time.
     """
     able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
-            and v.params["groups"] == 1 and v.dtype == call.dtype
-            and not few_row_matmul.refusal(call, v)}  # fmt: skip
+            and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
     most = most_few(width)
     if not able or not width:
         return []

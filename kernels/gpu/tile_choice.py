@@ -23,7 +23,6 @@ __all__ = [
     "MANY_SHARED",
     "MMA_WINDOW",
     "MOST_FEW",
-    "SHARED_FEW_TILES",
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -61,8 +60,6 @@ FEW_TILES: tuple[FewTile, ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (96, 1), (16, 2), (32, 2), (48, 2), (64, 2), (96, 2),
     (24, 3), (48, 3), (72, 3), (96, 3), (32, 4), (64, 4), (96, 6), (64, 8),
 )  # fmt: skip
-SHARED_FEW_TILES: tuple[FewTile, ...] = ((64, 2), (96, 2), (96, 3), (64, 4), (96, 6), (64, 8))
-"""Tiles whose columns two warpgroups share; only searches and tuning try them."""
 FEW_PIXEL_TILES: tuple[FewTile, ...] = (
     (16, 1), (24, 1), (32, 1), (48, 1), (64, 1), (96, 1), (128, 1), (16, 2), (32, 2), (48, 2),
     (64, 2), (96, 2), (128, 2), (24, 3), (48, 3), (96, 3), (16, 4), (32, 4), (64, 4), (32, 8),

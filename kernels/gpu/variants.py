@@ -17,7 +17,6 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_TILES,
     LARGE_WINDOW,
     MMA_WINDOW,
-    SHARED_FEW_TILES,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -101,20 +100,17 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, depth: int = 
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
-def _few(dtype: str, n: int, split: int, groups: int = 1) -> Variant:
-    """Matmul of few rows: tiles of 64 × n, whose depth ``split`` blocks of a cluster share.
-
-    ``groups`` warpgroups share the columns.
-    """
-    tile = f"64x{n}x{split}" + f"x{groups}" * (groups > 1)
-    params, threads = {"n": n, "split": split, "groups": groups}, 128 * (groups + 1)
-    return Variant("gemm", dtype, "gemm_few.cu.in", tile, threads, params, ("wgmma",))
+def _few(dtype: str, n: int, split: int) -> Variant:
+    """Matmul of few rows: tiles of 64 × n, whose depth ``split`` blocks of a cluster share."""
+    tile = f"64x{n}x{split}"
+    params = {"n": n, "split": split}
+    return Variant("gemm", dtype, "gemm_few.cu.in", tile, 256, params, ("wgmma",))
 
 
 def _few_pixels(dtype: str, n: int, split: int) -> Variant:
     """Convolution with few results: tiles as in :func:`_few`; a separate warp copies."""
     tile = f"64x{n}x{split}"
-    params = {"n": n, "split": split, "groups": 1}
+    params = {"n": n, "split": split}
     return Variant("conv", dtype, "conv_few.cu.in", tile, 160, params, ("wgmma",))
 
 
@@ -195,7 +191,6 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
-    *(_few(d, *tile, 2) for d in ("f16", "bf16") for tile in SHARED_FEW_TILES),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)

@@ -13,7 +13,6 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
@@ -75,24 +74,17 @@ class EpilogueMatrix:
 class Tile:
     """Shared memory of a block after the ring: received sums, moments, vectors and barriers.
 
-    The received sums come from the other blocks of a cluster, which share the tile's depth.  Each
-    of ``groups`` warpgroups multiplies a share of the columns and has a part of its own.
+    The received sums come from the other blocks of a cluster, which share the tile's depth.
     """
 
     n: int
     split: int
     normed: bool
-    groups: int = 1
-
-    @property
-    def share(self) -> int:
-        """Number of columns that a warpgroup multiplies."""
-        return self.n // self.groups
 
     @property
     def columns(self) -> int:
-        """Number of a warpgroup's columns, a multiple of 8, whose epilogue one block computes."""
-        return 8 * ceil(self.share / 8 / self.split)
+        """Number of columns, a multiple of 8, whose epilogue one of ``split`` blocks computes."""
+        return 8 * ceil(self.n / 8 / self.split)
 
     @property
     def a(self) -> MatrixOperand:
@@ -128,8 +120,6 @@ def _proved(tile: Tile) -> Tile:
     """Prove a tile's layouts and pipeline; raises GraphError otherwise."""
     prove_read(tile.a, _ROWS)
     prove_read(tile.b, tile.n)
-    if tile.groups > 1 and (tile.share % tile.columns or tile.share % 8):
-        raise GraphError(f"{tile.groups} warpgroups cannot share {tile.n} columns")
     prove_free(tile.reads())
     for stages in (1, 3):
         prove(Ring(stages, BarrierMode.MBARRIER))
@@ -138,7 +128,7 @@ def _proved(tile: Tile) -> Tile:
 
 def _tile(call: Call, variant: Variant) -> Tile:
     normed = tensor_core_matmul.norm_of(call) != "none"
-    return Tile(variant.params["n"], variant.params["split"], normed, variant.params["groups"])
+    return Tile(variant.params["n"], variant.params["split"], normed)
 
 
 def _vectors(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -162,8 +152,7 @@ def _view_of(call: Call, vector: str) -> View:
     return named["inputs"][int(vector[1:]) - 1]  # type: ignore[no-any-return]
 
 
-def _part_bytes(call: Call, variant: Variant) -> int:
-    """Return the bytes of a warpgroup's part of what is after the ring, without barriers."""
+def _barriers_at(call: Call, variant: Variant) -> int:
     ends = [v.at + -(-_tile(call, variant).columns * v.size // 16) * 16
             for v in _vectors(call, variant)]  # fmt: skip
     return max(ends, default=_tile(call, variant).vectors_at)
@@ -171,8 +160,7 @@ def _part_bytes(call: Call, variant: Variant) -> int:
 
 def behind(call: Call, variant: Variant) -> int:
     """Return the bytes of shared memory after the ring."""
-    groups = variant.params["groups"]
-    return groups * _part_bytes(call, variant) + 8 * (2 * _MOST_STAGES + groups + 1)
+    return _barriers_at(call, variant) + 8 * (2 * _MOST_STAGES + 2)
 
 
 def _steps(call: Call, variant: Variant) -> tuple[int, int, int]:
@@ -259,11 +247,10 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             words[x.kind].format(x.index) for x in chain_parameters.operands(chain)[1:]
         ],
         "kind": call.dtype,
-        "instructions": [Instruction(tile.share, False, True)],
-        "share": tile.share,
+        "instructions": [Instruction(tile.n, False, True)],
         "a": tile.a,
         "b": tile.b,
-        "finishing": tile.share // tile.columns,
+        "finishing": tile.n // tile.columns,
         "nb": tile.columns,
         "nj": tile.columns // 8,
         "deep": deep,
@@ -274,7 +261,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "sent_at": tile.received,
         "moments_at": tile.moments_at,
         "vectors": _vectors(call, variant),
-        "part_bytes": _part_bytes(call, variant),
+        "barriers_at": _barriers_at(call, variant),
     }  # fmt: skip
 
 
