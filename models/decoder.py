@@ -1,14 +1,14 @@
 """Decoders as onnxruntime-genai writes them: build one, and time it.
 
     python -m models.decoder llama-3.2-1b OUT.onnx [--block 32|128] [--level 0|4] [--bits 4|8|16]
-        [--half]
+        [--half] [--half-caches]
     python -m models.decoder --time MODEL.onnx RESULT.onnx [--past 512] [--prompt 128]
 
 The shapes are those of the named models, the weights random numbers of realistic size: codes with
 a scale for each block, ``MatMulNBits`` for every product, ``GroupQueryAttention`` with caches,
 norms and sums fused.  The embedding table is the output head's codes (``GatherBlockQuantized``).
 With 16 bits, weights are matrices of fp16 and products ``MatMul``.  ``--half`` makes all
-numbers fp16, as in models for GPUs.
+numbers fp16, as in models for GPUs; ``--half-caches`` the caches alone.
 Timing runs both models alternately and prints processor time, which other load hardly changes.
 """
 
@@ -65,11 +65,13 @@ class _Builder:
     """Collects the nodes and weights of one decoder."""
 
     def __init__(
-        self, shape: Shape, block: int, level: int, bits: int, half: bool, hollow: bool
-    ) -> None:
+        self, shape: Shape, block: int, level: int, bits: int, half: bool, hollow: bool,
+        half_caches: bool,
+    ) -> None:  # fmt: skip
         self.shape, self.block, self.level, self.bits = shape, block, level, bits
         self.hollow = hollow
         self.type: type[np.floating[Any]] = np.float16 if half else np.float32
+        self.cached = np.float16 if half_caches else self.type
         self.rng = np.random.default_rng(20261126)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -220,6 +222,7 @@ class _Builder:
         s = self.shape
 
         number = helper.np_dtype_to_tensor_dtype(np.dtype(self.type))
+        cached = helper.np_dtype_to_tensor_dtype(np.dtype(self.cached))
 
         def info(name: str, *dims: Any, kind: int = number) -> onnx.ValueInfoProto:
             return helper.make_tensor_value_info(name, kind, dims)
@@ -228,12 +231,15 @@ class _Builder:
         inputs = [
             info("input_ids", "batch", "sequence", kind=TensorProto.INT64),
             info("attention_mask", "batch", "total_sequence", kind=TensorProto.INT64),
-            *(info(f"past_key_values.{c}", "batch", s.kv_heads, "past_sequence", s.head)
-              for c in caches),
+            *(info(f"past_key_values.{c}", "batch", s.kv_heads, "past_sequence", s.head,
+                   kind=cached) for c in caches),
         ]  # fmt: skip
         outputs = [
             info("logits", "batch", "sequence", s.words),
-            *(info(f"present.{c}", "batch", s.kv_heads, "total_sequence", s.head) for c in caches),
+            *(
+                info(f"present.{c}", "batch", s.kv_heads, "total_sequence", s.head, kind=cached)
+                for c in caches
+            ),
         ]
         graph = helper.make_graph(self.nodes, "decoder", inputs, outputs, self.weights)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)]
@@ -242,14 +248,15 @@ class _Builder:
 
 def build(
     name: str, block: int = 32, level: int = 4, bits: int = 4, half: bool = False,
-    hollow: bool = False,
+    hollow: bool = False, half_caches: bool = False,
 ) -> onnx.ModelProto:  # fmt: skip
     """Return the decoder of one of :data:`DECODERS`; raises KeyError for any other name.
 
-    The matrices of a ``hollow`` decoder are zero.
+    The matrices of a ``hollow`` decoder are zero.  With ``half``, all numbers are fp16, with
+    ``half_caches`` the caches.
     """
     shape = DECODERS[name]
-    return _Builder(shape, block, level, bits, half, hollow).model()
+    return _Builder(shape, block, level, bits, half, hollow, half_caches).model()
 
 
 # ---- timing ----------------------------------------------------------------------------------
@@ -323,6 +330,7 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=4, help="accuracy level")
     parser.add_argument("--bits", type=int, default=4, help="bits of a code; 16: plain numbers")
     parser.add_argument("--half", action="store_true", help="all numbers in fp16")
+    parser.add_argument("--half-caches", action="store_true", help="caches in fp16")
     parser.add_argument("--time", action="store_true", help="time two files")
     parser.add_argument("--past", type=int, default=512, help="rows held by the caches")
     parser.add_argument("--prompt", type=int, default=128, help="rows of a prompt; 0: none")
@@ -330,7 +338,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
     if not args.time:
-        model = build(args.first, args.block, args.level, args.bits, args.half)
+        model = build(
+            args.first, args.block, args.level, args.bits, args.half, half_caches=args.half_caches
+        )
         target = Path(args.second)
         target.with_suffix(".data").unlink(missing_ok=True)  # onnx writes no file twice
         onnx.save(model, target, save_as_external_data=True, location=f"{target.stem}.data")

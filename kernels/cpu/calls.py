@@ -164,13 +164,14 @@ def _attention_problem(s: Sizes) -> tuple[int, ...]:
 
 def _attention(dtype: str, product_type: str, *kernels: str | tuple[str, str]) -> CallSchema:
     low = "bf16" if dtype == "bf16" else "f32"
+    cached = "f16" if dtype == "f32_by_f16" else low
     window = LIMITS["kMaxWindow"]
     return CallSchema(
         "attention",
         (
             _op("q", "B H S D", low),
-            _op("k", "B Hkv T D", low),
-            _op("v", "B Hkv T Dv", low),
+            _op("k", "B Hkv T D", cached),
+            _op("v", "B Hkv T Dv", cached),
             _op("mask", "*", "f32", "bool", "i64", optional=True),
             _op("tiles", "A", "i32", optional=True),
             _out("y", "B H S Dv", *(F32_OR_BF16 if dtype == "bf16" else ("f32",))),
@@ -190,15 +191,19 @@ def _attention(dtype: str, product_type: str, *kernels: str | tuple[str, str]) -
     )  # fmt: skip
 
 
-_KV_APPEND = CallSchema(
-    "kv_append",
-    (
-        _op("x", "B H S D"),
-        _op("past", "B H T D", optional=True),
-        _op("positions", "B", "i64"),
-        _out("y", "B H P D"),
-    ),
-)
+def _kv_append(dtype: str, *kernels: tuple[str, str]) -> CallSchema:
+    """Append rows of float32 to a cache of another type, which ``kernels`` round to."""
+    return CallSchema(
+        "kv_append",
+        (
+            _op("x", "B H S D"),
+            _op("past", "B H T D", dtype, optional=True),
+            _op("positions", "B", "i64"),
+            _out("y", "B H P D", dtype),
+        ),
+        dtype=dtype,
+        kernels=kernels,
+    )
 
 
 # ---- convolutions --------------------------------------------------------------------------
@@ -464,7 +469,7 @@ CALLS = Calls(
         BITMAP_BF16,
         gemm("int16", {"int16": 7}, ("i16",)),
         round_rows("int16", _out("scales", "M")),
-        _KV_APPEND,
+        _kv_append("f32"),
         gemm("bf16x2", {"bf16x2": 10}, ("bf16",)),
         round_rows("bf16x2"),
         _convolution("conv", "int16", _X, _PAIRS, _CONV, _conv_problem, "conv", tiled=True),
@@ -497,6 +502,8 @@ CALLS = Calls(
         _POOL_NHWC,
         GATHER_NBITS,
         ROUND_INT8,
+        _attention("f32_by_f16", "f32", "attention"),
+        _kv_append("f16", ("attention", "f32_by_f16")),
         # of Arm alone
         gemm("f16", {"f16": 12}, ("f16",)),
         round_rows("f16"),

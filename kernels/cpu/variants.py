@@ -33,7 +33,7 @@ PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_ELEMENTS = MappingProxyType({"int8": "i8", "int16": "i16", "bf16x2": "bf16"})
+_ELEMENTS = MappingProxyType({"int8": "i8", "int16": "i16", "bf16x2": "bf16", "f32_by_f16": "f32"})
 """Element type in C symbols, where it differs from the dtype of the call."""
 Tiles = Mapping[tuple[str, str], str]
 """Requested tiles by kernel and level."""
@@ -210,10 +210,16 @@ def _attention(
     """
     params: dict[str, object] = {
         "dtype": "f32", "query_block": 24, "key_block": 256, "rows": rows, "panels": panels,
-        "whole": whole, "amx": False,
+        "whole": whole, "amx": False, "stored": "",
     }  # fmt: skip
     functions = frozenset({"exp_neg", "exp_fast", "hreduce", "tanh", "transpose"})
     return KernelVariant("attention", isa, "attention.cpp.in", "24x256", params, functions)
+
+
+def _attention_f32_by_f16(same: KernelVariant) -> KernelVariant:
+    """Attention of float32 queries that reads keys and values in fp16."""
+    params, functions = {**same.params, "stored": "f16"}, same.functions | {"f16"}
+    return replace(same, dtype="f32_by_f16", params=params, functions=functions)
 
 
 def _attention_bf16(
@@ -222,12 +228,8 @@ def _attention_bf16(
     """Attention with both matrix multiplications in bf16, on AMX tiles if ``amx``."""
     same = _attention(isa, rows, panels)
     functions = same.functions - {"hreduce"} | {"bf16", "vnni2"}
-    return replace(
-        same,
-        dtype="bf16",
-        params={**same.params, "dtype": "bf16", "amx": amx},
-        functions=functions,
-    )
+    params = {**same.params, "dtype": "bf16", "amx": amx}
+    return replace(same, dtype="bf16", params=params, functions=functions)
 
 
 def _conv(isa: str, pixels: int, nv: int) -> KernelVariant:
@@ -380,6 +382,13 @@ def _recurrent(isa: str, vectors: int, lstm: int, gru: int, few: int) -> KernelV
 
 _BASES = ("scalar", "avx2", "avx512", "neon")
 _ALL = (*_BASES, "avx512bf16", "neonbf16")
+_ATTENTION = (
+    _attention("scalar", (1,), (1,)),
+    _attention("avx2", (6, 4, 2, 1), (1,), ((8, (1,)), (4, (1,)))),
+    _attention("avx512", (6, 4, 2, 1), (4, 2, 1), ((8, (2, 1)),)),
+    _attention("neon", (6, 4, 2, 1), (1,), ((4, (1,)),)),
+)
+
 VARIANTS = (
     _gemm("scalar", 4, 1, 2),
     _gemm("avx2", 6, 1, 2),
@@ -425,10 +434,8 @@ VARIANTS = (
     *(_norm(isa, 4) for isa in _ALL),
     *map(_gather, _BASES),
     *map(_copy, _BASES),
-    _attention("scalar", (1,), (1,)),
-    _attention("avx2", (6, 4, 2, 1), (1,), ((8, (1,)), (4, (1,)))),
-    _attention("avx512", (6, 4, 2, 1), (4, 2, 1), ((8, (2, 1)),)),
-    _attention("neon", (6, 4, 2, 1), (1,), ((4, (1,)),)),
+    *_ATTENTION,
+    *map(_attention_f32_by_f16, _ATTENTION),
     _attention_bf16("scalar", (4, 1), (1,)),
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),

@@ -15,16 +15,19 @@ The cache is as long as the past one, or ``total_sequence_length`` if that is la
 an item's last are never read (ONNX Runtime writes zeros there; so does this op).  For rows of a
 first prompt beyond an item's own length, ONNX Runtime leaves the output unspecified; this op
 computes plain causal attention.
+Caches in fp16 stay as they are: attention converts their rows as it reads them, and new rows are
+rounded as they are appended.  Queries, new keys and values, and results are float32; where the
+operator has them in fp16, they are cast, and casts beside it are removed.
 Positions and table rows are computed once for all layers. Source: ONNX Runtime's documentation of
 its contributed operators, and its CPU kernel's results.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
-from tracea_graph.ir import Extent, TensorSpec
+from tracea_graph.ir import DType, Extent, Node, TensorSpec
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
@@ -35,7 +38,12 @@ from tracea_graph.passes.attention.kv_cache_positions import Positions
 from tracea_graph.passes.attention.qkv_operands import columns_operand
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
 from tracea_graph.passes.prove_extents import equal_as_polynomials
-from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused_region,
+    is_f32,
+    operand_producer,
+)
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -73,6 +81,7 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     _check(graph, node, operands)
     batch, rows, size, qkv = _heads(graph, node, operands)
     places = Positions(graph, operands, batch, rows)
+    qkv = [replace(part, value=places.widened(part.value)) for part in qkv]
     regions: list[Region] = []
     specs: dict[str, TensorSpec] = {}
 
@@ -93,8 +102,9 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
             qkv[which] = _Columns(value, part.count, 0, part.count * size)
     cache = []
     results = (*node.results, "", "")
+    stored = "f16" if _is_f16(graph, operands[3] or operands[0]) else "f32"
     for part, past, present, name in zip(qkv[1:], operands[3:5], results[1:], "kv", strict=False):
-        append = KvCacheAppendParams(part.count, size, part.offset, part.width, past=bool(past))
+        append = KvCacheAppendParams(part.count, size, part.offset, part.width, bool(past), stored)
         reads = (part.value, *([past] if past else []), places.first(), places.slots())
         cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
     q = qkv[0]
@@ -108,11 +118,19 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
         layouts=("rows", "heads", "heads", "rows"), causal="none" if bias else "placed",
         softcap=softcap, window=max(window, 0), zero_rows="none" if softcap else "lowest",
+        stored=stored,
     )  # fmt: skip
-    last = places.bias(bias, q.count) if bias else places.first()
-    write(attend, (q.value, *cache, last), node.results[0])
+    last = places.bias(places.widened(bias), q.count) if bias else places.first()
+    if is_f32(graph, operands[0]):
+        write(attend, (q.value, *cache, last), node.results[0])
+        covered: tuple[Region, ...] = (node,)
+    else:
+        covered, result = _result_in_f32(graph, node)
+        write(attend, (q.value, *cache, last), result)
+        if len(covered) == 1:
+            regions.append(_cast(result, node.results[0], DType.F16))
     return Proposal(
-        rule, (node,), tuple(regions[::-1]), {**places.specs, **specs}, places.weights,
+        rule, covered, tuple(regions[::-1]), {**places.specs, **specs}, places.weights,
         shared=tuple(places.regions),
     )  # fmt: skip
 
@@ -143,10 +161,38 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
         raise NoMatch("it has both a window and an attention bias")
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
         raise NoMatch("it rotates without cos and sin tables")
-    if not is_f32(graph, *(v for v in (*operands[:5], *operands[7:9], operands[10]) if v)):
-        raise NoMatch(Reason("its operands are not float32", Code.UNSUPPORTED_DTYPE))
+    floats = [v for v in (*operands[:3], *operands[7:9], operands[10]) if v]
+    caches = [v for v in operands[3:5] if v]
+    whole = is_f32(graph, *floats)
+    if not whole and not _is_f16(graph, *floats, *caches):
+        raise NoMatch(Reason("its operands are neither float32 nor fp16", Code.UNSUPPORTED_DTYPE))
+    if not is_f32(graph, *caches) and not _is_f16(graph, *caches):
+        raise NoMatch(Reason("its caches are neither float32 nor fp16", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
         raise NoMatch(f"its function body needs Range, which requires opset {_RANGE}")
+
+
+def _is_f16(graph: TileGraph, *values: str) -> bool:
+    return all(graph.spec(v).dtype is DType.F16 for v in values)
+
+
+def _cast(value: str, result: str, dtype: DType) -> Region:
+    node = Node("Cast", (value,), (result,), {"to": dtype.onnx})
+    return Region(f"cast:{result}", "Cast", node.inputs, node.outputs, (node,))
+
+
+def _result_in_f32(graph: TileGraph, node: Region) -> tuple[tuple[Region, ...], str]:
+    """Return the regions that attention replaces, and the name of its result in float32.
+
+    These are the node and, if nothing else reads its result, the cast of that to float32.
+    """
+    value = node.results[0]
+    readers = {use.region.id: use.region for use in graph.uses(value)}
+    if len(readers) == 1 and not graph.is_output(value):
+        (reader,) = readers.values()
+        if reader.op == "Cast" and is_f32(graph, reader.results[0]):
+            return (node, reader), reader.results[0]
+    return (node,), f"{value}_in_f32"
 
 
 def _heads(
@@ -178,13 +224,19 @@ def _heads(
             )
         if not packed and own[2] != count * size:
             raise NoMatch("q, k and v differ in the number or size of heads")
-        source, offset, width = columns_operand(graph, value or operands[0])
+        source, offset, width = columns_operand(graph, _in_f32(graph, value or operands[0]))
         found.append(_Columns(source, count, offset + (start * size if packed else 0), width))
     for past in filter(None, operands[3:5]):
         held = graph.spec(past).shape
         if held is None or len(held) != 4 or held[1] != shared or held[3] != size:
             raise NoMatch("its cache does not have the number and size of its heads")
     return shape[0], shape[1], size, found
+
+
+def _in_f32(graph: TileGraph, value: str) -> str:
+    """Return the float32 value that was cast to this one, if there is one, else this one."""
+    cast = operand_producer(graph, value, "Cast")
+    return cast.operands[0] if cast and is_f32(graph, cast.operands[0]) else value
 
 
 def _columns_of(graph: TileGraph, table: str) -> int:

@@ -68,7 +68,7 @@ class Positions:
 
         ``value`` is ``[1 or B,1 or H,S,T]`` for T keys; the cache has P rows, and P may exceed T.
         """
-        shape = self.graph.spec(value).shape
+        shape = self.spec(value).shape
         if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
             raise NoMatch("its attention bias does not broadcast over its heads")
         slots = self.slots()
@@ -106,9 +106,23 @@ class Positions:
             columns = (self.graph.spec(table).shape or ("",))[-1]
             shape, role = (self.batch, self.rows, columns), f"rows.{table}.{given}"
             found.append(
-                self._write(role, "Gather", table, ids, shape=shape, dtype=DType.F32, axis=0)
-            )
+                self.widened(
+                    self._write(
+                        role, "Gather", table, ids, shape=shape,
+                        dtype=self.graph.spec(table).dtype or DType.F32, axis=0,
+                    )
+                )
+            )  # fmt: skip
         return found[0], found[1]
+
+    def widened(self, value: str) -> str:
+        """Return a value in float32: itself, or its cast from fp16."""
+        spec = self.spec(value)
+        if spec.dtype is DType.F32:
+            return value
+        return self._write(
+            f"wide.{value}", "Cast", value, shape=spec.shape, dtype=DType.F32, to=DType.F32.onnx
+        )
 
     def _ids(self) -> str:
         """Return int64 ``[B,S]``: the position id of every new row."""
@@ -176,7 +190,7 @@ class Positions:
             if extent in (shape := self.graph.spec(entry).shape or ()):
                 value, axis = entry, shape.index(extent)
                 break
-        rank = self.graph.spec(value).rank
+        rank = self.spec(value).rank
         sizes = self._write(f"sizes.{value}", "Shape", value, shape=(rank or 0,))
         at = self._number(axis)
         return self._write(f"size.{value}.{axis}", "Gather", sizes, at, shape=(1,), axis=0)

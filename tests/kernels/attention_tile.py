@@ -29,11 +29,12 @@ def attend(
     mask: Array | None = None,
     zero_rows: str = "none",
     turned: bool = False,
+    of: str = "attention",
     **more: Any,
 ) -> Array:
     """One head; the mask is ``[S|1, T|1]``, float32 or boolean; ``turned`` stores k as ``[D,T]``;
-    ``more`` are fields of the tile."""
-    unit, (name, size_name, _) = emit_unit("attention", isa), symbols("attention", isa)
+    ``of`` names the kernel; ``more`` are fields of the tile."""
+    unit, (name, size_name, *_) = emit_unit(of, isa), symbols(of, isa)
     (queries, head), (keys, head_v) = q.shape, v.shape
     size = scratch_size(unit, size_name, keys, head, head_v)
     assert size % 64 == 0

@@ -172,6 +172,8 @@ QKV = ((2, 5, 6), (2, 7, 6), (2, 7, 8))
 PLACED: dict[str, Any] = {
     "widths": (12, 0, 0), "layouts": ("rows", "heads", "heads", "rows")
 }  # fmt: skip
+HALVES = ("rows", "heads", "heads", "rows")
+KEYS_TURNED = ("rows", "transposed", "heads", "rows")
 ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
@@ -541,6 +543,14 @@ CASES = {
         KvCacheAppendParams(2, 3, 5, 13),
         ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool)),
     ),
+    "append in fp16": Case(
+        KvCacheAppendParams(2, 3, 5, 13, stored="f16"),
+        ((2, 3, 13), np.ones((2, 2, 6, 3), np.float16), np.array([6, 2]), np.zeros(9, bool)),
+    ),
+    "attention over fp16": Case(
+        AttentionParams(2, 3, 4, 0.5, widths=(6, 0, 0), layouts=HALVES, stored="f16"),
+        ((2, 5, 6), *(normal(2, 2, 7, d).astype(np.float16) for d in (3, 4))),
+    ),
     "append to nothing": Case(
         KvCacheAppendParams(2, 3, 0, 6, past=False),
         ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool)),
@@ -618,7 +628,7 @@ def pairs_of_name_and_opset() -> list[tuple[str, int]]:
 def test_the_body_computes_the_reference(name: str, opset: int) -> None:
     case = CASES[name]
     arrays = case.arrays()
-    if isinstance(case.params, AttentionParams) and len(set(case.operands[:3])) == 1:
+    if isinstance(case.params, AttentionParams) and len(set(map(str, case.operands[:3]))) == 1:
         arrays[:3] = [arrays[0]] * 3
     expected = case.params.reference([wide(a) for a in arrays])
     actual = run_body(case.params.body(opset), arrays, opset)
@@ -638,7 +648,7 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
-    whole = [np.asarray(r).dtype.kind in "iu" for r in results]
+    whole = [(d := np.asarray(r).dtype).kind in "iu" or d == np.float16 for r in results]
     integers = [kinds[np.asarray(r).dtype.name] if w else DType.F32
                 for r, w in zip(results, whole, strict=True)]  # fmt: skip
     assert [s.dtype for s in specs] == integers
@@ -743,6 +753,9 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: replace(PLACES, global_keys=1), "with positions must have no mask"),
         (lambda: KvCacheAppendParams(2, 3, 8, 13), "2 heads of 3 do not fit 13 columns"),
         (lambda: KvCacheAppendParams(0, 3, 0, 13), "0 heads of 3"),
+        (lambda: KvCacheAppendParams(2, 3, 0, 6, stored="f64"), "caches in f64"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, stored="i8", layouts=HALVES), "stored in i8"),
+        (lambda: replace(ATTEND, stored="f16", layouts=KEYS_TURNED), "transposed keys"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
         (
             lambda: AttentionParams(2, 3, 4, 1.0, layouts=("transposed",) * 4),

@@ -24,14 +24,20 @@ def lowered(
     name: str, params: OpParams, shapes: Sequence[Shape], places: Sequence[int], error: str = "",
     **sizes: int,
 ) -> Case:  # fmt: skip
-    """An op whose operand of shape ``[b]`` are places, and of shape ``[p]`` slots."""
+    """An op whose operand of shape ``[b]`` are places, and of shape ``[p]`` slots.
+
+    Caches, of rank 4, are of the type that the op says.
+    """
     kinds = {("b",): DType.I64, ("p",): DType.BOOL}
-    specs = [TensorSpec(kinds.get(s, DType.F32), s) for s in shapes]
+    half = getattr(params, "stored", "f32") == "f16"
+    cached = DType.F16 if half else DType.F32
+    specs = [TensorSpec(kinds.get(s, cached if len(s) == 4 else DType.F32), s) for s in shapes]
     names = [f"i{n}" for n in range(len(shapes))]
     op = next(o for o, kind in OPS if isinstance(params, kind))
     region = Region("region", op, tuple(names), ("y",), (), params)
     graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
     feeds = [feed(shape, places, seed, sizes) for seed, shape in enumerate(shapes)]
+    feeds = [a.astype(np.float16) if half and a.ndim == 4 else a for a in feeds]
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
     expected = () if error else tuple(params.reference(wide))
     return Case(name, lower(graph, region), tuple(feeds), expected, error)
@@ -47,9 +53,10 @@ def feed(shape: Shape, places: Sequence[int], seed: int, sizes: dict[str, int]) 
 
 
 def appended(
-    name: str, places: Sequence[int], rows: int, held: int | None, room: int, error: str = ""
-) -> Case:
-    params = KvCacheAppendParams(2, 24, 5, 60, past=held is not None)
+    name: str, places: Sequence[int], rows: int, held: int | None, room: int, error: str = "",
+    **more: Any,
+) -> Case:  # fmt: skip
+    params = KvCacheAppendParams(2, 24, 5, 60, past=held is not None, **more)
     past: list[Shape] = [] if held is None else [("b", 2, "t", 24)]
     shapes = [("b", "s", 60), *past, ("b",), ("p",)]
     sizes = {"b": len(places), "s": rows, "t": held or 0, "p": room}
@@ -80,6 +87,14 @@ def cache_cases() -> tuple[Case, ...]:
         appended("too_far", (8,), 3, 10, 10, "begins at row 8 of a cache of 10"),
         appended("beyond_what_is_held", (8,), 1, 7, 10, "begins at row 8"),
         appended("before_the_first", (0, -1), 1, 9, 10, "begins at row -1"),
+        appended("half_prompt", (0, 0), 37, None, 37, stored="f16"),
+        appended("half_one_each", (7, 0, 90), 1, 90, 91, stored="f16"),
+        appended("half_in_place", (7, 3), 1, 90, 90, stored="f16"),
+        appended("half_large", (3000, 5), 700, 3000, 3700, stored="f16"),
+        attended("half_prompt", (0, 0), 70, 70, stored="f16"),
+        attended("half_one_each", (7, 0, 299), 1, 300, stored="f16"),
+        attended("half_few", (7, 40), 3, 300, stored="f16"),
+        attended("half_near", (100, 3), 60, 300, window=17, stored="f16"),
         attended("prompt", (0, 0), 70, 70),
         attended("prompt_in_a_long_cache", (0, 0), 5, 300),
         attended("one_each", (7, 0, 299), 1, 300),

@@ -107,7 +107,8 @@ class AttentionParams:
     * ``in_bf16``: whether q, k, v and the weights are rounded to bf16 before they are multiplied;
       sums and softmax stay in float32;
     * ``whole``: whether q, k and v are stored in float32, and not rounded in calls with up to
-      ``FEW_QUERIES`` queries.
+      ``FEW_QUERIES`` queries;
+    * ``stored``: element type of k and v, ``f32`` or ``f16``; they are converted as they are read.
 
     With positions there is no mask; a position p lies in ``[0, T − S]``, and keys from p + S on
     are never read.  Raises ValueError for inconsistent parameters.
@@ -131,6 +132,7 @@ class AttentionParams:
     in_bf16: bool = False
     whole: bool = False
     tiles: TileGrid | None = None
+    stored: str = "f32"
 
     def __post_init__(self) -> None:
         if min(self.heads, self.head, self.head_v) < 1 or self.mask not in MASKS:
@@ -139,6 +141,10 @@ class AttentionParams:
             raise ValueError(f"unknown zero_rows of attention: {self.zero_rows!r}")
         if self.in_bf16 and (self.head % 2 or "transposed" in self.layouts):
             raise ValueError("attention in bf16 needs an even head size and k not transposed")
+        if self.stored not in ("f32", "f16") or (self.stored != "f32" and self.in_bf16):
+            raise ValueError(f"keys and values stored in {self.stored} are not supported")
+        if self.stored != "f32" and "transposed" in self.layouts:
+            raise ValueError("transposed keys must be stored in float32")
         if self.whole and not self.in_bf16:
             raise ValueError("only attention in bf16 may keep operands in float32 (whole)")
         if self.kv_heads < 0 or self.heads % self.shared_heads:
@@ -228,7 +234,8 @@ class AttentionParams:
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
         few = self.whole and np.shape(arrays[0])[self.axes(0)[1]] <= FEW_QUERIES
         rounded = round_bf16 if self.in_bf16 and not few else np.asarray
-        q, k, v = (self._heads(rounded(a), i) for i, a in enumerate(arrays[:3]))
+        wide = (arrays[0], *(self._widened(a) for a in arrays[1:3]))
+        q, k, v = (self._heads(rounded(a), i) for i, a in enumerate(wide))
         scores = self.scale * (q @ np.swapaxes(k, -1, -2))
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
@@ -254,6 +261,10 @@ class AttentionParams:
         y = np.moveaxis(y, 1, 2)
         shape = self.infer([TensorSpec(DType.F32, np.shape(arrays[0]))])[0].shape
         return [y.reshape(shape)]
+
+    def _widened(self, x: Any) -> Any:
+        """Return keys or values that are computed with in float32, or as they are."""
+        return x if self.stored == "f32" else np.asarray(x, np.float32)
 
     @property
     def _masked(self) -> float:
@@ -321,7 +332,11 @@ class AttentionParams:
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
-        q, k, v = (self._heads_to_onnx(b, b.inputs[i], i) for i in range(3))
+        wide = [
+            b("Cast", x, to=DType.F32.onnx) if i and self.stored != "f32" else x
+            for i, x in enumerate(b.inputs[:3])
+        ]
+        q, k, v = (self._heads_to_onnx(b, wide[i], i) for i in range(3))
         scores = b("Mul", b("MatMul", q, k), b.number(self.scale))
         if self.softcap:
             capped = b("Tanh", b("Div", scores, b.number(self.softcap)))

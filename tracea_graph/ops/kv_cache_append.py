@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from tracea_graph.ttg.region_graph import Region, TileGraph
 __all__ = ["KvCacheAppendParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
+_STORED = MappingProxyType({"f32": DType.F32, "f16": DType.F16})
+"""Types of caches by name."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ class KvCacheAppendParams:
 
     Operands: ``new [B,S,W]``, ``past [B,H,T,D]`` if present, positions (int64 ``[B]``), ``slots
     [P]``.  ``new`` has W = ``width`` columns, of which ``heads`` heads of ``size`` columns start
-    at column ``offset``.  ``slots`` is read only for its length P. Raises ValueError if a head
-    lies outside the columns of ``new``.
+    at column ``offset``.  ``slots`` is read only for its length P.  The cache holds numbers of
+    type ``stored``, ``f32`` or ``f16``, to which ``new`` is rounded.  Raises ValueError if a head
+    lies outside the columns of ``new``, or for another type.
     """
 
     heads: int
@@ -51,11 +55,14 @@ class KvCacheAppendParams:
     offset: int
     width: int
     past: bool = True
+    stored: str = "f32"
 
     def __post_init__(self) -> None:
         end = self.offset + self.heads * self.size
         if min(self.heads, self.size) < 1 or not 0 <= self.offset < end <= self.width:
             raise ValueError(f"{self.heads} heads of {self.size} do not fit {self.width} columns")
+        if self.stored not in _STORED:
+            raise ValueError(f"caches in {self.stored} are not supported")
 
     @property
     def operands(self) -> int:
@@ -72,14 +79,15 @@ class KvCacheAppendParams:
         slots = specs[-1].shape
         if slots is None or len(slots) != 1:
             raise ValueError("the length of the cache is not known")
-        return (TensorSpec(DType.F32, (batch, self.heads, slots[0], self.size)),)
+        return (TensorSpec(_STORED[self.stored], (batch, self.heads, slots[0], self.size)),)
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
         new, *past, places, slots = arrays
         batch, rows, _ = new.shape
         part = new[..., self.offset : self.offset + self.heads * self.size]
         heads = part.reshape(batch, rows, self.heads, self.size).swapaxes(1, 2)
-        y = np.zeros((batch, self.heads, len(slots), self.size), new.dtype)
+        dtype = np.float16 if self.stored == "f16" else new.dtype
+        y = np.zeros((batch, self.heads, len(slots), self.size), dtype)
         for b, place in enumerate(places):
             if past:
                 y[b, :, :place] = past[0][b, :, :place]
@@ -95,6 +103,9 @@ class KvCacheAppendParams:
         if self.heads * self.size != self.width:
             end = self.offset + self.heads * self.size
             new = b.slice_last(new, self.offset, end, 2)
+        narrow = self.stored != "f32"
+        if narrow:
+            new = b("Cast", new, to=_STORED[self.stored].onnx)
         new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))
         new = b("Transpose", new, perm=(0, 2, 1, 3))
         one = b("Constant", value=np.asarray(1, np.int64))
@@ -109,13 +120,17 @@ class KvCacheAppendParams:
         sizes = b("Shape", new)
         whole = b("Concat", b("Gather", sizes, b.ints(0, 1)), room, b.ints(self.size), axis=0)
         index = b("Expand", b("Where", fresh, behind, zero), whole)
-        y = b("Where", fresh, b("GatherElements", new, index, axis=2), b.number(0.0))
+        moved, zero_of_all = b("GatherElements", new, index, axis=2), b.number(0.0)
+        if narrow:
+            zero_of_all = b("Cast", zero_of_all, to=_STORED[self.stored].onnx)
+        y = b("Where", fresh, moved, zero_of_all)
         if not past:
             return b.done(y)
         held = b("Shape", past[0])
         more = b("Sub", room, b("Gather", held, b.ints(2)))
         lead = b("Gather", held, b.ints(0, 1))
-        free = b("ConstantOfShape", b("Concat", lead, more, b.ints(self.size), axis=0))
+        wide = b("Concat", lead, more, b.ints(self.size), axis=0)
+        free = b("Expand", zero_of_all, wide) if narrow else b("ConstantOfShape", wide)
         return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:

@@ -44,7 +44,7 @@ def lower_attention(
         grid, kind = p.tiles.sizes, "mask" if p.tiles.beyond is None else "bound"
         beyond = p.tiles.beyond or 0.0
     w.call(
-        "attention", "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32",
+        "attention", _multiplied(p),
         q=q, k=k, v=v, mask=mask, tiles=tiles, y=y, mask_kind=p.mask,
         zero_rows=p.zero_rows, order=p.causal,
         window_left=left, window_right=right, global_keys=p.global_keys,
@@ -64,7 +64,14 @@ def lower_append(
     rows = p.extents(new.spec)[1]
     heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
     held = past[0].view if past else None
-    w.call("kv_append", x=heads, past=held, positions=positions.view, y=results[0].view)
+    w.call("kv_append", p.stored, x=heads, past=held, positions=positions.view, y=results[0].view)
+
+
+def _multiplied(p: AttentionParams) -> str:
+    """The element type of a call, as ``calls`` spells it."""
+    if p.stored != "f32":
+        return f"f32_by_{p.stored}"
+    return "f32_as_bf16" if p.whole else "bf16" if p.in_bf16 else "f32"
 
 
 def _in_pairs(w: RegionWriter, operands: Sequence[Slot]) -> list[Slot]:

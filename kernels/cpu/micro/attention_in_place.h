@@ -3,18 +3,18 @@
 
 // sums[i][0] = lanes of the products of R queries with a key.
 template <int R>
-INLINE void multiply_key(const tracea_attention_tile* t, const float* key, const float* q,
+INLINE void multiply_key(const tracea_attention_tile* t, const ${"cached" if stored else "float"}* key, const float* q,
                          vf (*sums)[W]) {
   vf a[R];
   UNROLL for (int i = 0; i < R; i++) a[i] = set1(0.0f);
   int64_t d = 0;
   for (; d + W <= t->head; d += W) {
-    const vf x = load(key + d);
+    const vf x = load${"_cached" if stored}(key + d);
     UNROLL for (int i = 0; i < R; i++) a[i] = fma(x, load(q + i * t->q_stride + d), a[i]);
   }
   if (d < t->head) {
     const vm m = first(t->head - d);
-    const vf x = load(key + d, m);
+    const vf x = ${"load_cached(key + d, t->head - d)" if stored else "load(key + d, m)"};
     UNROLL for (int i = 0; i < R; i++) a[i] = fma(x, load(q + i * t->q_stride + d, m), a[i]);
   }
   UNROLL for (int i = 0; i < R; i++) sums[i][0] = a[i];
@@ -26,7 +26,11 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
   vf sums[QB][W];
   for (int64_t j = 0; j < padded(keys); j += W) {
     for (int64_t w = 0; w < W; w++) {
+      //% if stored
+      const cached* key = cached_keys(t) + (k + j + w) * t->k_stride;
+      //% else
       const float* key = t->k + (k + j + w) * t->k_stride;
+      //% endif
       const auto at = [&](int64_t i) { return (vf(*)[W])&sums[i][w]; };
       int64_t i = 0;
       if (j + w >= keys)
@@ -40,10 +44,41 @@ void score_in_place(const tracea_attention_tile* t, const float* q, int64_t rows
   }
 }
 
+//% if stored
+// The value `n` elements behind another one in the cache.
+INLINE const float* cached_behind(const float* value, int64_t n) {
+  return (const float*)((const cached*)value + n);
+}
+
+// accumulate() of values that are converted as they are read.
+template <int MR, int NV>
+OUTLINED void accumulate_cached(const SumBlock& s) {
+  vf c[MR][NV * P], b[NV * P];
+  begin_sums<MR, NV>(s, c);
+  for (int64_t k = 0; k < s.rows; k++) {
+    const cached* row = (const cached*)s.values + k * s.values_width;
+    UNROLL for (int j = 0; j < NV * P; j++) b[j] = load_cached(row + j * W);
+    ${step}<MR, NV>(c, s.weights + k, s.weights_row, b);
+  }
+  end_sums<MR, NV>(s, c);
+}
+
+constexpr void (*ACCUMULATE_CACHED[][${panels | length}])(const SumBlock&) = {
+    //% for m in rows
+    {
+        //% for n in panels
+        accumulate_cached<${m}, ${n}>,
+        //% endfor
+    },
+    //% endfor
+};
+
+//% endif
 // Adds values, weighted by scores, to the sums of `rows` rows and `panels` panels.
 void add_in_place(const SumBlock& s, int64_t rows, int64_t panels) {
   const auto part = [&](int64_t i, int64_t j) {
-    return SumBlock{s.rows, s.weights + i * s.weights_row, s.weights_row, s.values + j * PANEL,
+    //% set column = "cached_behind(s.values, j * PANEL)" if stored else "s.values + j * PANEL"
+    return SumBlock{s.rows, s.weights + i * s.weights_row, s.weights_row, ${column},
                     s.values_width, s.sums + i * s.width + j * PANEL, s.width,
                     s.decay ? s.decay + i : nullptr};
   };
@@ -52,11 +87,11 @@ void add_in_place(const SumBlock& s, int64_t rows, int64_t panels) {
   for (; j + ${wide} <= panels; j += ${wide}) {
     int64_t i = 0;
     //% for m in tiles
-    for (; i + ${m} <= rows; i += ${m}) accumulate<${m}, ${wide}>(part(i, j));
+    for (; i + ${m} <= rows; i += ${m}) accumulate${"_cached" if stored}<${m}, ${wide}>(part(i, j));
     //% endfor
   }
   //% endfor
   cover(rows, panels - j, [&](int64_t i, int m, int64_t column, int n) {
-    ACCUMULATE[m][n](part(i, j + column));
+    ACCUMULATE${"_CACHED" if stored}[m][n](part(i, j + column));
   });
 }

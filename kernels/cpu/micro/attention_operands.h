@@ -57,6 +57,31 @@ INLINE void ask_for(const void* from, int64_t first, int64_t end, int64_t step, 
 
 enum { AHEAD = 2 * PANEL };  // rows of keys and values asked for before they are packed
 
+//% if stored
+// What the cache holds, read as float32: ${stored}.
+typedef ${"int8_t" if stored == "i8" else "uint16_t"} cached;
+INLINE const cached* cached_keys(const tracea_attention_tile* t) { return (const cached*)t->k; }
+INLINE const cached* cached_values(const tracea_attention_tile* t) { return (const cached*)t->v; }
+INLINE vf load_cached(const cached* p) { return load_${"int" if stored == "i8" else stored}(p); }
+INLINE vf load_cached(const cached* p, int64_t n) {
+  return n >= W ? load_cached(p) : load_${"int" if stored == "i8" else stored}(p, n);
+}
+
+void pack_keys(const tracea_attention_tile* t, float* to) {
+  alignas(64) float block[PANEL * PANEL];
+  for (int64_t k = 0; k < t->keys; k += PANEL) {
+    const int rows = (int)least(PANEL, t->keys - k);
+    for (int64_t d = 0; d < t->head; d += PANEL) {
+      const int cols = (int)least(PANEL, t->head - d);
+      for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j += W)
+          store(block + i * PANEL + j,
+                load_cached(cached_keys(t) + (k + i) * t->k_stride + d + j, cols - j));
+      transpose(block, PANEL, rows, cols, to + k * t->head + d * PANEL);
+    }
+  }
+}
+//% else
 void pack_keys(const tracea_attention_tile* t, float* to) {
   const auto ask = [&](int64_t first) {
     ask_for(t->k, first, least(first + PANEL, t->keys), t->k_stride * 4, t->head * 4);
@@ -78,6 +103,7 @@ void pack_keys(const tracea_attention_tile* t, float* to) {
   }
 }
 
+//% endif
 //% if dtype == "bf16"
 // Lane d of row r holds element d of keys 2 r and 2 r + 1: what two steps of the sum need.
 void pack_values(const tracea_attention_tile* t, float* to) {
@@ -105,7 +131,11 @@ void pack_values(const tracea_attention_tile* t, float* to) {
   const int64_t width = padded(t->head_v);
   for (int64_t k = 0; k < t->keys; k++)
     for (int64_t d = 0; d < width; d += W)
+      //% if stored
+      store(to + k * width + d, load_cached(cached_values(t) + k * t->v_stride + d, t->head_v - d));
+      //% else
       store(to + k * width + d, load(t->v + k * t->v_stride + d, first(t->head_v - d)));
+      //% endif
 }
 
 INLINE vf size_of(vf x) { return abs(x); }
@@ -128,12 +158,19 @@ float total_size(const float* x, int64_t rows, int64_t cols, int64_t stride) {
 // Keys and values of the tile, packed where that pays.
 Head prepare(const tracea_attention_tile* t, const Scratch& s) {
   Head h = {t, t->q, (const char*)t->mask, (char*)t->y, s.keys, s.values, padded(t->head_v), false, 0.0f};
+  //% if stored
+  const bool direct = t->direct && t->head_v % PANEL == 0;  // then values are read in place, too
+  //% else
   const bool direct = t->direct && t->k_col == 1;
+  //% endif
   if (direct)
     h.keys = nullptr;
   else
     pack_keys(t, s.keys);
-  //% if dtype == "f32"
+  //% if stored
+  if (direct) h.values = t->v, h.width = t->v_stride;
+  else pack_values(t, s.values);
+  //% elif dtype == "f32"
   const bool in_place = t->head_v % PANEL == 0 && (direct || t->v_stride == t->head_v);
   if (in_place) h.values = t->v, h.width = t->v_stride;
   else pack_values(t, s.values);

@@ -35,7 +35,13 @@ vf zeros_of(const Head& h, int64_t row, int64_t d, vm m) {
   vf sum = set1(0.0f);
   for (int64_t k = 0; k < h.t->keys; k++)
     if (is_near(h.t, place, k))
+      //% if stored
+      sum = fma(h.keys ? load(h.values + k * h.width + d, m)
+                       : load_cached(cached_values(h.t) + k * h.width + d, h.t->head_v - d),
+                set1(0.0f), sum);
+      //% else
       sum = fma(value_of(load(h.values + value_row(k) * h.width + d, m), k), set1(0.0f), sum);
+      //% endif
   return sum;
 }
 

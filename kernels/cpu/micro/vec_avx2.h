@@ -317,6 +317,29 @@ INLINE vi widen_bytes(const uint8_t* p) {
   return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
 }
 //% endif
+//% if "f16" in needs
+
+// Numbers in fp16; stored is the nearest, ties to even.  Every processor with AVX2 has F16C, but
+// compilers ask for a flag of its own.
+INLINE vf load_f16(const uint16_t* p) {
+  vf v;
+  __asm__("vcvtph2ps %1, %0" : "=x"(v) : "m"(*(const __m128i_u*)p));
+  return v;
+}
+INLINE vf load_f16(const uint16_t* p, int64_t n) {
+  uint16_t each[W] = {};
+  for (int64_t i = 0; i < n; i++) each[i] = p[i];
+  return load_f16(each);
+}
+INLINE void store_f16(uint16_t* p, vf v, int64_t n) {
+  __m128i made;
+  __asm__("vcvtps2ph $0, %1, %0" : "=x"(made) : "x"(v));
+  if (n >= W) return _mm_storeu_si128((__m128i*)p, made);
+  uint16_t each[W];
+  _mm_storeu_si128((__m128i*)each, made);
+  for (int64_t i = 0; i < n; i++) p[i] = each[i];
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -389,6 +389,17 @@ INLINE vi widen_bytes(const uint8_t* p) {
   return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
 }
 //% endif
+//% if "f16" in needs
+
+// Numbers in fp16; stored is the nearest, ties to even.
+INLINE vf load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+INLINE vf load_f16(const uint16_t* p, int64_t n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+}
+INLINE void store_f16(uint16_t* p, vf v, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

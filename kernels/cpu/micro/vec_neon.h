@@ -360,6 +360,23 @@ INLINE vi widen_bytes(const uint8_t* p) {
   return (vi)vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(word)))));
 }
 //% endif
+//% if "f16" in needs
+
+// Numbers in fp16; stored is the nearest, ties to even.
+INLINE vf load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+INLINE vf load_f16(const uint16_t* p, int64_t n) {
+  uint16_t each[W] = {};
+  for (int64_t i = 0; i < n; i++) each[i] = p[i];
+  return load_f16(each);
+}
+INLINE void store_f16(uint16_t* p, vf v, int64_t n) {
+  const uint16x4_t made = vreinterpret_u16_f16(vcvt_f16_f32(v));
+  if (n >= W) return vst1_u16(p, made);
+  uint16_t each[W];
+  vst1_u16(each, made);
+  for (int64_t i = 0; i < n; i++) p[i] = each[i];
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

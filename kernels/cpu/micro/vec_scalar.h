@@ -207,6 +207,26 @@ INLINE vi load_codes(const uint8_t* p) {
 }
 INLINE vi widen_bytes(const uint8_t* p) { return *p; }
 //% endif
+//% if "f16" in needs
+
+// A number in fp16; stored is the nearest, ties to even.
+INLINE vf load_f16(const uint16_t* p) {
+  const uint32_t sign = (uint32_t)(*p & 0x8000) << 16, size = *p & 0x7fff;
+  const float small = (float)size * 0x1p-24f;  // below 2^-14, steps are those of integers
+  const uint32_t special = size >= 0x7c00 ? 0x7f800000u : 0u;
+  const uint32_t wide = size < 0x400 ? (uint32_t)bits(small) : ((size << 13) + 0x38000000u) | special;
+  return from_bits((vi)(wide | sign));
+}
+INLINE vf load_f16(const uint16_t* p, int64_t n) { return n > 0 ? load_f16(p) : 0.0f; }
+INLINE void store_f16(uint16_t* p, vf v, int64_t) {
+  const uint32_t u = (uint32_t)bits(v), size = u & 0x7fffffffu, sign = u >> 16 & 0x8000u;
+  const uint32_t near = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+  const uint32_t tiny = (uint32_t)bits(abs(v) + 0.5f) - 0x3f000000u;  // steps of 2^-24
+  uint32_t half = size < 0x38800000u ? tiny : size < 0x477ff000u ? near : 0x7c00u;
+  if (size > 0x7f800000u) half = 0x7e00u | (size >> 13 & 0x3ffu);
+  *p = (uint16_t)(sign | half);
+}
+//% endif
 //% if "bf16" in needs
 
 // The nearest bf16, ties to even; a NaN stays one.

@@ -19,6 +19,7 @@ struct AttentionJob {
   tracea_attention_tile common;   // what all tasks share
   int64_t mask_size;              // bytes per element
   int64_t lane;                   // elements of q, k and v in four bytes
+  int64_t cached_size;            // bytes of an element of k and v
   int64_t groups, parts, chunks;  // key heads; tasks per key head; tasks per heads' queries
   tracea_attention_ranges_fn find_ranges;
   tracea_attention_range* ranges;  // [batches][chunks][blocks], or null: each task looks itself
@@ -43,13 +44,16 @@ inline void attention_task(void* usr, size_t index) {
   const auto lanes = [&](const TensorView& box, int64_t h, int64_t row) {
     return box.f32() + at(box, h, row) / job.lane;
   };
+  const auto cached = [&](const TensorView& box) {
+    return reinterpret_cast<const float*>(box.data + at(box, g, 0) * job.cached_size);
+  };
   const int slot = claim_slot(job.slots);
   tracea_attention_tile tile = job.common;
   tile.queries = last - first;
   tile.heads = g * shared + shared * (part + 1) / job.parts - head;
   tile.q = lanes(*job.q, head, first);
-  tile.k = lanes(*job.k, g, 0);
-  tile.v = lanes(*job.v, g, 0);
+  tile.k = cached(*job.k);
+  tile.v = cached(*job.v);
   if (job.positions) {
     const int64_t place = position_of_item(*job.positions, b);
     tile.keys = place + queries, tile.seen = place + 1, tile.causal = queries > 1;
@@ -295,11 +299,15 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
       (positions && !(positions->is(q.dims[0]) && check_positions(run, *positions, queries, keys, keys))))
     return misfit(run, "fused attention");
   if (rounds && !round_heads(run, positions, views, heads)) return false;
+  const bool halves = call.opcode == kAttentionF32ByF16;
+  if (halves && views[1].dims[3] > 1 && views[1].strides[3] != 1) return misfit(run, "fused attention");
   if (narrow && !(in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2])))
     return misfit(run, "fused attention");
   AttentionJob job = {};
-  job.attention = narrow ? host.isa->attention_bf16 : host.isa->attention;
-  job.lane = narrow ? 2 : 1;
+  job.attention = narrow   ? host.isa->attention_bf16
+                  : halves ? host.isa->attention_f32_by_f16
+                           : host.isa->attention;
+  job.lane = narrow ? 2 : 1, job.cached_size = narrow || halves ? 2 : 4;
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[kY];
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[kMaskKind] == kMaskKindAdd ? 4 : 1;
@@ -319,11 +327,15 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   if (schedule.columns) job.parts = ceil_div(shared, schedule.columns);
   job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
-  const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : host.isa->attention_scratch;
+  const auto scratch_of = narrow   ? host.isa->attention_bf16_scratch
+                          : halves ? host.isa->attention_f32_by_f16_scratch
+                                   : host.isa->attention_scratch;
   const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
   if (call.ints[kTileKind] && !find_spans(run, call, given[kTiles], spans, &job.common))
     return false;
-  job.find_ranges = narrow ? host.isa->attention_bf16_ranges : host.isa->attention_ranges;
+  job.find_ranges = narrow   ? host.isa->attention_bf16_ranges
+                    : halves ? host.isa->attention_f32_by_f16_ranges
+                             : host.isa->attention_ranges;
   const RowTasks rows = {queries, job.chunks, job.groups * job.parts, 0, true};
   return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job, job.by_rows ? &rows : nullptr);

@@ -40,6 +40,10 @@ struct tracea_isa_table {
   void (*attention)(const tracea_attention_tile*);
   int64_t (*attention_scratch)(int64_t, int64_t, int64_t);
   void (*attention_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*attention_f32_by_f16)(const tracea_attention_tile*);  // k and v are fp16, and columns of k lie side by side
+  int64_t (*attention_f32_by_f16_scratch)(int64_t, int64_t, int64_t);
+  void (*attention_f32_by_f16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*round_f32_by_f16)(const tracea_round_tile*);  // to fp16, any columns
   void (*attention_bf16)(const tracea_attention_tile*);
   int64_t (*attention_bf16_scratch)(int64_t, int64_t, int64_t);
   void (*attention_bf16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
@@ -161,6 +165,8 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     nullptr,  // pool_nhwc_int8
     nullptr,  // gather_nbits
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // round_int8
+    [](const tracea_isa_table& t) { return t.attention_f32_by_f16 != nullptr; },  // attention_f32_by_f16
+    [](const tracea_isa_table& t) { return t.attention_f32_by_f16 != nullptr; },  // kv_append_f16
 #if defined(__aarch64__)
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // gemm_f16
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // round_f16

@@ -8,6 +8,8 @@ namespace tracea {
 
 struct KvAppendJob {
   const TensorView *x, *past, *positions, *y;
+  tracea_round_fn round;  // to fp16, or null: the cache holds float32
+  int64_t size;           // bytes of an element of the cache
   bool in_place;  // the cache is its own result: what it holds stays
   int64_t chunk, chunks;
 };
@@ -28,12 +30,12 @@ inline bool check_positions(Run& run, const TensorView& positions, int64_t rows,
   return true;
 }
 
-// Copies rows that lie so far apart; null: zeros.
-inline void put_rows(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t cols,
+// Copies rows that lie so far apart, all in bytes; null: zeros.
+inline void put_rows(const char* from, int64_t from_row, char* to, int64_t to_row, int64_t cols,
                      int64_t rows) {
   const bool dense = to_row == cols && (!from || from_row == cols);
   const int64_t steps = dense ? 1 : rows;
-  const size_t bytes = static_cast<size_t>(dense ? rows * cols : cols) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(dense ? rows * cols : cols);
   for (int64_t r = 0; r < steps; ++r)
     if (from) memcpy(to + r * to_row, from + r * from_row, bytes);
     else memset(to + r * to_row, 0, bytes);
@@ -48,16 +50,23 @@ inline void kv_append_task(void* usr, size_t index) {
   task /= job.chunks;
   const int64_t h = task % y.dims[1], b = task / y.dims[1];
   const int64_t place = position_of_item(*job.positions, b), end = place + x.dims[2];
-  const auto head = [&](const TensorView& box) {
-    return box.f32() + b * box.strides[0] + h * box.strides[1];
+  const auto row_of = [&](const TensorView& box, int64_t row, int64_t size) {
+    return box.data + (b * box.strides[0] + h * box.strides[1] + row * box.strides[2]) * size;
   };
   // Rows [low, high) of the result are those of `box` from its first one on.
   const auto put = [&](const TensorView* box, int64_t low, int64_t high) {
     const int64_t begin = max(first, low), rows = min(last, high) - begin;
     if (rows <= 0) return;
-    const int64_t row = box ? box->strides[2] : 0;
-    const float* from = box ? head(*box) + (begin - low) * row : nullptr;
-    put_rows(from, row, head(y) + begin * y.strides[2], y.strides[2], y.dims[3], rows);
+    const int64_t step = box ? box->strides[2] : 0;
+    char* to = row_of(y, begin, job.size);
+    if (box == &x && job.round) {
+      const auto* from = reinterpret_cast<const float*>(row_of(x, begin - low, sizeof(float)));
+      const tracea_round_tile tile = {
+          rows, y.dims[3], from, step, reinterpret_cast<uint16_t*>(to), y.strides[2]};
+      return job.round(&tile);
+    }
+    const char* from = box ? row_of(*box, begin - low, job.size) : nullptr;
+    put_rows(from, step * job.size, to, y.strides[2] * job.size, y.dims[3] * job.size, rows);
   };
   put(&x, place, end);
   if (job.in_place) return;
@@ -80,6 +89,8 @@ inline bool run_kv_append(Run& run, const Call& call, const TensorView* views) {
   if (heads == 0 || y.dims[2] == 0 || y.dims[3] == 0) return true;
   KvAppendJob job = {};
   job.x = &x, job.past = &past, job.positions = &positions, job.y = &y;
+  const bool halves = call.opcode == kKvAppendF16;
+  job.round = halves ? run.host.isa->round_f32_by_f16 : nullptr, job.size = halves ? 2 : 4;
   job.in_place = cached && past.data == y.data && past.dims[2] == y.dims[2];
   job.chunk = max(1, kGrain / y.dims[3]);
   job.chunks = ceil_div(y.dims[2], job.chunk);

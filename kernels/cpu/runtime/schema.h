@@ -21,13 +21,13 @@ enum Opcode : int32_t {
   kKvAppend, kGemmBf16x2, kRoundBf16x2, kConvInt16, kRoundImagesInt16, kWinogradInt16,
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
-  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8, kGemmF16,
-  kRoundF16, kConvF16, kRoundImagesF16
+  kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8,
+  kAttentionF32ByF16, kKvAppendF16, kGemmF16, kRoundF16, kConvF16, kRoundImagesF16
 };
 #if defined(__aarch64__)
-constexpr int32_t kLastOpcode = 64;
+constexpr int32_t kLastOpcode = 66;
 #else
-constexpr int32_t kLastOpcode = 60;
+constexpr int32_t kLastOpcode = 62;
 #endif
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
@@ -830,6 +830,20 @@ constexpr OperandSpec kRoundInt8Operands[] = {
     {"y", 2, kWritten, kOnce, 0x4},
     {"scales", 1, kWritten, kOnce, 0x2},
 };
+constexpr OperandSpec kAttentionF32ByF16Operands[] = {
+    {"q", 4, 0, kOnce, 0x2},
+    {"k", 4, 0, kOnce, 0x400},
+    {"v", 4, 0, kOnce, 0x400},
+    {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"tiles", 1, kOptional, kOnce, 0x40},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kKvAppendF16Operands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"past", 4, kOptional, kOnce, 0x400},
+    {"positions", 1, 0, kOnce, 0x80},
+    {"y", 4, kWritten, kOnce, 0x400},
+};
 constexpr AttributeSpec kGemmF16Ints[] = {
     {"layout", 12, 12, 1, 0x1000},
     {"parts", 1, 16, 1, 0x0},
@@ -978,6 +992,10 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      4, 0, 4, -1, false, kGatherNbitsInts, kGatherNbitsOperands},
     {"round_int8", kRoundOp, kNoChain, kNoSchedule,
      0, 0, 4, -1, false, nullptr, kRoundInt8Operands},
+    {"attention_f32_by_f16", kAttentionOp, kNoChain, kTaskSchedule,
+     8, 4, 6, -1, false, kAttentionInts, kAttentionF32ByF16Operands},
+    {"kv_append_f16", kKvAppendOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kKvAppendF16Operands},
 #if defined(__aarch64__)
     {"gemm_f16", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmF16Ints, kGemmF16Operands},
@@ -1052,6 +1070,8 @@ constexpr const char* kPhases[] = {
     "copy: pool_nhwc_int8",
     "copy: gather_nbits",
     "copy: round_int8",
+    "mma: attention_f32_by_f16",
+    "copy: kv_append_f16",
 #if defined(__aarch64__)
     "mma: gemm_f16",
     "copy: round_f16",

@@ -32,6 +32,10 @@ matmul.
 def lower_attention(
     w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
+    if p.stored != "f32":
+        raise LackingError(
+            "GPU attention reads no keys and values of another type than its queries"
+        )
     specs = [TensorSpec(v.dtype, v.shape) for v in operands]
     (spec,) = p.infer(specs)
     batch, queries = p.extents(0, specs[0])

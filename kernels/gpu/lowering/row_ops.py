@@ -331,6 +331,8 @@ def lower_top_k(
 def lower_kv_append(
     w: GpuProgramWriter, p: KvCacheAppendParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
+    if p.stored != "f32":
+        raise LackingError("GPU kernels append no rows to caches of another type")
     new, *past, positions, _ = operands
     y = targets[0]
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
