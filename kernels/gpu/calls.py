@@ -182,10 +182,12 @@ def _gemm_nbits(dtype: str) -> CallSchema:
             _op("zeros", "N blocks", optional=True), _op("bias", "N", optional=True),
             _op("inputs", "M N", "chain", many="inputs"),
             _out("y", "M N", "chain", many="results"),
+            _op("raw", "M K", own, optional=True), _op("gamma", "K", optional=True),
         ),
         (
             choice("zero_kind", ZEROS), number("bits", 2, 8), number("group", GRANULE, WINDOW),
             number("block", GRANULE, MAX_BLOCK), flag("divided", False),
+            replace(real("epsilon"), default=0.0),
         ),
         dtype,
         chain="epilogue",
@@ -247,21 +249,23 @@ def _attention_cached(dtype: str) -> CallSchema:
 
     ``cos`` and ``sin`` rotate the halves of q and of new keys.  Rows behind an item's last one are
     set to 0, unless the caches are written in place.  ``queries`` is the number of queries of a
-    block.
+    block.  With ``q_gamma`` and ``k_gamma``, the RMS norms of q and of new keys are rotated.
     """
     halves = [_op(name, "B S Dr", dtype, optional=True) for name in ("cos", "sin")]
+    gammas = [_op(name, "D", optional=True) for name in ("q_gamma", "k_gamma")]
     return CallSchema(
         "attention_cached",
         (
             _op("q", "B H S D", dtype),
             *(_op(name, "B Hkv S D", dtype) for name in ("new_k", "new_v")),
             *(_op(name, "B Hkv T D", *DTYPES) for name in ("past_k", "past_v")),
-            *halves, _op("positions", "B", "i64"),
+            *halves, *gammas, _op("positions", "B", "i64"),
             *(_out(name, "B Hkv P D", *DTYPES) for name in "kv"), _out("y", "B H S D", dtype),
         ),
         (
             choice("cache_type", DTYPES), choice("zero_rows", ("none", "lowest")),
             number("queries", 1, 4), *map(real, ("scale", "softcap")),
+            replace(real("epsilon"), default=0.0),
         ),
         dtype,
     )  # fmt: skip

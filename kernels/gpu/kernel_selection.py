@@ -483,6 +483,8 @@ def for_variant(call: Call, variant: Variant) -> Call:
         call = tensor_core_matmul.without_sums(call)
     if call.op in ("integer_gemm", "integer_conv") and variant.template not in INTEGERS:
         call = tensor_core_matmul.without_operands(call, "column_sums")
+    if call.op == "gemm_nbits":
+        return block_quantized_matmul.with_norm(call, variant)
     own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)
     return tensor_core_matmul.without_parts(call) if own else call
 
@@ -537,7 +539,7 @@ def _told(name: str, value: Any, call: Call) -> Any:
         return -1 if value < 0 else 0
     if name in ("window_right", "global_keys"):
         return 0
-    if name == "scale":
+    if name in ("scale", "epsilon"):
         return 1.0
     if name == "softcap":
         return 1.0 if value > 0 else 0.0

@@ -15,6 +15,7 @@ from tests.gpu.device import Device, Loaded
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Array, Memory
 from tests.kernels.gpu.programs import run_program
+from tests.kernels.gpu.test_decoder_layers import after_norm, projected, rows_of
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
@@ -98,3 +99,16 @@ def test_programs_compute_what_ops_mean(name: str, narrow: DType) -> None:
     (got,) = run_program(params, arrays, narrow, device().architecture, run_on_device)
     most = max(3 * TOLERANCE[narrow], 3e-6) * np.nanmax(np.abs(want))
     np.testing.assert_allclose(got, want, rtol=0, atol=most)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["norm", "projections"])
+def test_layers_of_decoders(name: str, rows: int) -> None:
+    params, arrays = after_norm(), rows_of(rows)
+    if name == "projections":
+        params, arrays = projected(rows, 600)
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    found = run_program(params, arrays, DType.F32, device().architecture, run_on_device)
+    for got, want in zip(found, params.reference(wide), strict=True):
+        most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
+        np.testing.assert_allclose(got, want, rtol=0, atol=most)

@@ -7,7 +7,7 @@ into the shared memory of ``tensor_core_matmul``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.launch import (
     Launch,
     constant_buffer_flag,
     divisor,
+    f32,
     i32,
     pointer,
 )
@@ -31,10 +32,10 @@ from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_COLUMNS
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared"]
+__all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared", "with_norm"]
 
 FEW = "gemm_nbits_few.cu.in"
-_COLUMNS, _LANES = 16, 4
+_COLUMNS, _LANES, _FLOAT = 16, 4, 4
 _ATOM = ATOMS["m16n8k16.f16"]
 _CHUNK, _STAGES, _RING, _STAGED = 128, 2, 60 << 10, 16 << 10
 """Bytes of a column's codes that a warp copies at a time, chunks that it asks for ahead, most
@@ -120,6 +121,24 @@ def _product(call: Call) -> Call:
     )  # fmt: skip
 
 
+def _normed(call: Call) -> bool:
+    return _named(call)["gamma"] is not None
+
+
+def with_norm(call: Call, variant: Variant) -> Call:
+    """Return the call that a variant computes: of the rows before their norm, or of x."""
+    if not _normed(call):
+        return call
+    if variant.params.get("rows") != 1:
+        return tensor_core_matmul.without_operands(call, "raw", "gamma")
+    raw = _named(call)["raw"]
+    if raw is None:
+        return call
+    listed = list(call.views)
+    listed[CALLS.of(call).slices(call)["x"].start] = raw
+    return tensor_core_matmul.without_operands(replace(call, views=tuple(listed)), "raw")
+
+
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if variant.params.get("rows") == 1:
@@ -190,6 +209,7 @@ def name(call: Call) -> str:
     words = [f"nbits{a['bits']}x{a['group']}"]
     words += ["divided"] * bool(a["divided"])
     words += [f"{a['zero_kind']}_zeros"] * (a["zero_kind"] != "middle")
+    words += ["normed"] * _normed(call)
     return tensor_core_matmul.name(_product(call)).replace("gemm_nk", "_".join(words), 1)
 
 
@@ -208,6 +228,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             "base": _BASE.get(call.dtype, "8388608.0f"),
             "height": sums.height, "tall": sums.height // 8, "warps": sums.warps,
             "pitch": sums.pitch, "staged": variant.params["rows"] == 1,
+            "normed": _normed(call),
             "run_x": 16 // int(TYPES[call.dtype].size),
         }  # fmt: skip
     made = tensor_core_matmul.parameters(_product(call), variant)
@@ -224,6 +245,11 @@ def shared(call: Call, variant: Variant) -> int:
         ring = _ring(call, variant)
         held = ring["stages"] * ring["stage_bytes"] * variant.threads // WARP
         staged = _STAGED if variant.params["rows"] == 1 else 0
+        if _normed(call):
+            depth = _named(call)["x"].dims[-1]
+            assert isinstance(depth, int)
+            windows = -(-depth // WINDOW)
+            staged = windows * WINDOW * (int(TYPES[call.dtype].size) + _FLOAT)
         return held + _sums(call, variant).bytes + staged
     return tensor_core_matmul.shared(_product(call), variant)
 
@@ -256,6 +282,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made = [pointer(x, TYPES[call.dtype]), *map(i32, x.strides)]
     made += [pointer(w, DType.U8), i32(w.strides[0])]
     made += _numbers(call)
+    if _normed(call):
+        gamma = named["gamma"]
+        made += [pointer(gamma, DType.F32), f32(float(call.attributes["epsilon"]))]
+        made.append(constant_buffer_flag(gamma))
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
     types = (*chain.operand_types[1:], *chain.result_types)

@@ -49,6 +49,7 @@ def name(call: Call) -> str:
     a = call.attributes
     words = [f"attention_cached_d{_head(call)}x{a['queries']}", str(a["cache_type"])]
     words += [str(a["zero_rows"])] + ["capped"] * (a["softcap"] > 0)
+    words += ["normed"] * (_named(call)["q_gamma"] is not None)
     return "_".join(words + ["rotated"] * (_named(call)["cos"] is not None))
 
 
@@ -60,6 +61,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "cache": chain_parameters.ELEMENTS[_cache_type(call)],
         "kind": "f16", "instructions": (),  # of warpgroups, which it does not use
         "rotated": _named(call)["cos"] is not None,
+        "normed": _named(call)["q_gamma"] is not None,
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
         "lowest": f"{LOWEST.hex()}f",
@@ -89,6 +91,9 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [pointer(named[operand], cache), *map(i32, named[operand].strides)]
     for operand in ("cos", "sin") if named["cos"] is not None else ():
         made += [pointer(named[operand], own), *map(i32, named[operand].strides)]
+    if named["q_gamma"] is not None:
+        made += [pointer(named[operand], DType.F32) for operand in ("q_gamma", "k_gamma")]
+        made.append(f32(float(a["epsilon"])))
     made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
     for operand in ("k", "v"):
         made += [pointer(named[operand], cache), *map(i32, named[operand].strides)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import accumulate
+from typing import Any
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, window_axes
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter, NormedRows
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
@@ -23,7 +26,12 @@ from tracea_graph.ops.quantize_rows import LARGEST, NOTHING, QuantizeRowsParams
 from tracea_graph.ops.quantize_rows import ZERO as ZERO_POINT
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 
-__all__ = ["block_quantized_call", "lower_quantize_rows", "lower_quantized_embedding"]
+__all__ = [
+    "block_quantized_call",
+    "lower_quantize_rows",
+    "lower_quantized_embedding",
+    "lower_side_by_side",
+]
 
 _MAGNITUDE = Chain((FULL,), (Step("abs", (0,)),), (1,))
 _SCALED_MAGNITUDE = Chain((FULL, FULL), (Step("mul", (0, 1)), Step("abs", (2,))), (3,))
@@ -74,30 +82,67 @@ def block_quantized_call(
     seen: Sequence[Value], made: Sequence[Value],
 ) -> None:  # fmt: skip
     """Write a matmul whose epilogue reads ``seen`` and writes ``made``."""
-    layout = p.layout
-    assert isinstance(layout, BlockQuantized)
+    assert isinstance(p.layout, BlockQuantized)
     codes, scales = p.stored(operands)
     bias = p.split(operands)[2]
-    x = w.matrix(operands[0])
-    x = _rounded(w, x, layout.block) if layout.int8_rows else w.typed_as(x, w.narrow)
     if chain is not None or any(v.dtype is not w.narrow for v in made):
         found = w.typed(
             chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
         )
         chain = replace(found, operands=(FULL, *found.operands[1:]))
+    _call(w, p.layout, operands[0], [(codes, scales)], bias, chain, seen, made)
+
+
+def lower_side_by_side(
+    w: GpuProgramWriter, params: Sequence[GemmParams], x: Value,
+    stored: Sequence[tuple[Value, Value]],
+) -> list[Value]:  # fmt: skip
+    """Write one call for matmuls of the same rows, without bias and epilogue.
+
+    ``stored`` are the codes and scales of each matrix, which have one layout.
+    """
+    layout = params[0].layout
+    assert isinstance(layout, BlockQuantized)
+    whole = w.number((*x.shape[:-1], sum(p.n for p in params)))
+    _call(w, layout, x, stored, None, None, (), [w.matrix(whole)])
+    starts = accumulate((p.n for p in params), initial=0)
+    last = len(whole.shape) - 1
+    return [whole.part(last, start, p.n) for start, p in zip(starts, params, strict=False)]
+
+
+def _call(
+    w: GpuProgramWriter, layout: BlockQuantized, x: Value, stored: Sequence[tuple[Value, Value]],
+    bias: Value | None, chain: Chain | None, seen: Sequence[Value], made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write the call for matrices that lie side by side."""
+    x = w.matrix(x)
+    held = w.normed.get(x.view.buffer)
+    x = _rounded(w, x, layout.block) if layout.int8_rows else w.typed_as(x, w.narrow)
     group = groups_of(layout.block)
-    if group == layout.block:
-        scales = _filled(w, scales, WINDOW // group)
+    of_window = WINDOW // group if group == layout.block else 1
+    scales = _scales_together(w, [s for _, s in stored], of_window)
+    codes = _codes_together(w, layout, [c for c, _ in stored])
     zeros = None if layout.zeros == "middle" else _plane(scales, 1)
+    more = _norm_of(w, x, held)
     w.calls.append(
         CALLS.make(
-            "gemm_nbits", w.multiplied, x=x.view, w=_windows(w, layout, codes).view,
+            "gemm_nbits", w.multiplied, x=x.view, w=codes.view,
             scales=_plane(scales, 0), zeros=zeros,
             bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
             y=[v.view for v in made], chain=chain, zero_kind=layout.zeros, bits=layout.bits,
-            group=group, block=layout.block, divided=group != layout.block,
+            group=group, block=layout.block, divided=group != layout.block, **more,
         )
     )  # fmt: skip
+
+
+def _norm_of(w: GpuProgramWriter, x: Value, held: NormedRows | None) -> dict[str, Any]:
+    """Return the arguments with which kernels of one row compute the norm that x is."""
+    if held is None or held.y != x.view or held.norm.kind != "rms":
+        return {}
+    if held.gamma is None or held.beta is not None:
+        return {}
+    gamma = w.typed_as(held.gamma, DType.F32)
+    return {"raw": held.rows.view, "gamma": gamma.view, "epsilon": held.norm.epsilon}
 
 
 def _plane(scales: Value, at: int) -> View:
@@ -105,20 +150,60 @@ def _plane(scales: Value, at: int) -> View:
     return scales.moved(ViewMove("select", (0, at))).view
 
 
-def _filled(w: GpuProgramWriter, scales: Value, of_window: int) -> Value:
-    """Return scales of whole windows, of ``of_window`` blocks each; constants only once."""
-    planes, columns, blocks = scales.shape
+def _scales_together(w: GpuProgramWriter, parts: Sequence[Value], of_window: int) -> Value:
+    """Return the scales of all columns, for whole windows of ``of_window`` blocks.
+
+    Constants are copied only once.
+    """
+    planes, _, blocks = parts[0].shape
     assert isinstance(blocks, int)
-    if not (fill := -blocks % of_window):
-        return scales
-    whole = w.temp(scales.dtype, (planes, columns, blocks + fill))
-    w.copy(scales, whole.part(2, 0, blocks))
-    w.chain(ZERO, [], [whole.part(2, blocks, fill)])
+    fill = -blocks % of_window
+    if not fill and len(parts) == 1:
+        return parts[0]
+    whole = w.temp(parts[0].dtype, (planes, _total(parts, 1), blocks + fill))
+    for part, target in _beside(parts, whole, 1):
+        w.copy(part, target.part(2, 0, blocks))
+    if fill:
+        w.chain(ZERO, [], [whole.part(2, blocks, fill)])
     return whole
 
 
-def _windows(w: GpuProgramWriter, layout: BlockQuantized, codes: Value) -> Value:
-    """Store codes as ``block_quantized_storage.py`` says, ``[N, bytes]``; constants only once."""
+def _codes_together(w: GpuProgramWriter, layout: BlockQuantized, parts: Sequence[Value]) -> Value:
+    """Store the codes of all columns as ``block_quantized_storage.py`` says, ``[N, bytes]``.
+
+    Constants are stored only once.
+    """
+    axes, order = window_axes(layout.bits)
+    order = 0, 1, *(2 + axis for axis in order)
+    split = [_windows(w, layout, codes, axes) for codes in parts]
+    if len(split) == 1:
+        stored = w.again(split[0], split[0].dtype, order)
+    else:
+        stored = w.temp(split[0].dtype, (_total(parts, 0), *split[0].shape[1:]), order)
+        for part, target in _beside(split, stored, 0):
+            w.copy(part, target)
+    return stored.transposed(order).flat(1, len(order) - 1)
+
+
+def _total(parts: Sequence[Value], axis: int) -> Extent:
+    """Return the size of values that lie side by side along an axis."""
+    return reduce(lambda a, b: combine("add", a, b), (p.shape[axis] for p in parts))
+
+
+def _beside(parts: Sequence[Value], whole: Value, axis: int) -> Iterator[tuple[Value, Value]]:
+    """Yield values with their parts of a whole in which they lie side by side along an axis."""
+    start = 0
+    for part in parts:
+        size = part.shape[axis]
+        assert isinstance(size, int)
+        yield part, whole.part(axis, start, size)
+        start += size
+
+
+def _windows(
+    w: GpuProgramWriter, layout: BlockQuantized, codes: Value, axes: Sequence[int]
+) -> Value:
+    """View the codes of a matrix as whole windows, ``[N, windows, *axes]``."""
     columns, blocks, _ = codes.shape
     assert isinstance(columns, int) and isinstance(blocks, int)
     steps = blocks * layout.block
@@ -130,11 +215,7 @@ def _windows(w: GpuProgramWriter, layout: BlockQuantized, codes: Value) -> Value
         w.copy(rows, whole.part(1, 0, size))
         w.chain(ZERO, [], [whole.part(1, size, fill * layout.bits // 8)])
         rows = whole
-    axes, order = window_axes(layout.bits)
-    split = rows.moved(ViewMove("reshape", (columns, windows, *axes)))
-    order = 0, 1, *(2 + axis for axis in order)
-    stored = w.again(split, codes.dtype, order)
-    return stored.transposed(order).flat(1, len(order) - 1)
+    return rows.moved(ViewMove("reshape", (columns, windows, *axes)))
 
 
 # ---- rounding of rows ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Lower attention to a cache together with the rows that it appends and their rotation.
 
-    rotate q, rotate new keys, append keys, append values, attend   ->   one call
+    norms of heads of q and new keys, rotate both, append keys, append values, attend -> one call
 
 The steps of a program that ``passes/attention/group_query.py`` makes of GroupQueryAttention are
 found by their parameters.  Steps whose results others read, too, stay calls of their own.
@@ -24,6 +24,7 @@ from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
+from tracea_graph.ops.norm import Norm, NormParams
 
 __all__ = ["CachedAttention", "cached_attentions", "lower_cached_attention"]
 
@@ -44,7 +45,9 @@ class CachedAttention:
     """An attention over caches, and the ``earlier`` steps that are computed together with it.
 
     ``q``, ``keys`` and ``values`` are rows before their rotation by ``tables``, the numbers of two
-    values, if there are any.  ``pasts`` and ``caches`` are numbers of values, too.
+    values, if there are any.  Heads of q and keys may be normalised by ``norm`` before that;
+    ``gammas`` are the numbers of its two factors.  ``pasts`` and ``caches`` are numbers of values,
+    too.
     """
 
     earlier: tuple[int, ...]
@@ -58,6 +61,8 @@ class CachedAttention:
     caches: tuple[int, int]
     slots: int
     result: int
+    norm: Norm | None = None
+    gammas: tuple[int, int] | None = None
 
 
 def cached_attentions(p: RegionParams) -> dict[int, CachedAttention]:
@@ -116,10 +121,16 @@ def _group(
             tables = turned[0][1]
             earlier += [made[one.value] for one in rows[:2]]
             rows[:2] = [turned[0][0], turned[1][0]]
+    found = [_normed(p, one, made, readers) for one in rows[:2]] if tables else [None, None]
+    norm, gammas = None, None
+    if found[0] and found[1] and found[0].norm == found[1].norm:
+        norm, gammas = found[0].norm, (found[0].gamma, found[1].gamma)
+        earlier += [*found[0].steps, *found[1].steps]
+        rows[:2] = [found[0].rows, found[1].rows]
     return CachedAttention(
         tuple(sorted(earlier)), params, rows[0], rows[1], rows[2], tables,
         (steps[0].operands[1], steps[1].operands[1]), positions, (k, v), steps[0].operands[3],
-        result,
+        result, norm, gammas,
     )  # fmt: skip
 
 
@@ -162,6 +173,49 @@ def _rotation(
     return _Rows(x, IndexMap(split)), (cos, sin)
 
 
+@dataclass(frozen=True)
+class _NormedHeads:
+    """The norm of each head of ``rows``, and the ``steps`` that compute it."""
+
+    rows: _Rows
+    norm: Norm
+    gamma: int
+    steps: tuple[int, ...]
+
+
+def _normed(
+    p: RegionParams, heads: _Rows, made: Mapping[int, int], readers: Counter[int]
+) -> _NormedHeads | None:
+    """Return the rows whose heads are normalised to become ``heads``; None if none are."""
+    number = made.get(heads.value)
+    if number is None or not _alone(p, heads.value, readers):
+        return None
+    step, split = p.steps[number], heads.heads.moves[-1].ints
+    params = step.params
+    if not isinstance(params, NormParams) or params.prologue or params.keep_sum:
+        return None
+    norm = params.norm
+    before = made.get(step.operands[0])
+    if norm.kind != "rms" or not norm.gamma or norm.beta or before is None:
+        return None
+    view = p.steps[before].params
+    if not isinstance(view, ElementwiseParams) or view.chain.steps or len(view.views) != 1:
+        return None
+    moves = view.views[0].moves
+    reshaped = all(move.op == "reshape" for move in (*moves, *heads.heads.moves))
+    if not moves or not reshaped or moves[-1].ints != split or view.target:
+        return None
+    if not _alone(p, step.operands[0], readers):
+        return None
+    (value,) = p.steps[before].operands
+    return _NormedHeads(_Rows(value, view.views[0]), norm, step.operands[1], (before, number))
+
+
+def _alone(p: RegionParams, value: int, readers: Counter[int]) -> bool:
+    """Whether one step reads a value, and nothing outside of the program."""
+    return readers[value] == 1 and value not in p.results
+
+
 _FORMS = (
     ((("mul", (0, 2)), ("mul", (1, 3)), ("sub", (4, 5))), (6,)),
     ((("mul", (1, 2)), ("mul", (0, 3)), ("add", (4, 5))), (6,)),
@@ -196,6 +250,10 @@ def lower_cached_attention(
     cos, sin = (
         (w.typed_as(values[i], own).view for i in group.tables) if group.tables else (None, None)
     )
+    norms = dict[str, object]()
+    if group.norm and group.gammas:
+        gammas = [w.typed_as(values[i], DType.F32).view for i in group.gammas]
+        norms = {"q_gamma": gammas[0], "k_gamma": gammas[1], "epsilon": group.norm.epsilon}
     batch, _, rows, _ = q.shape
     y = wanted.get(group.result)
     if y is None or y.dtype is not own:
@@ -208,7 +266,7 @@ def lower_cached_attention(
         positions=values[group.positions].view, k=caches[0].view, v=caches[1].view,
         y=y.through(heads).transposed(_HEADS_FIRST).view, cache_type=cache_type.short,
         zero_rows=p.zero_rows, queries=max(n for n in TOGETHER if n <= max(count, 1)),
-        scale=p.scale, softcap=p.softcap,
+        scale=p.scale, softcap=p.softcap, **norms,
     )  # fmt: skip
     if (target := wanted.get(group.result)) is not None and target.view != y.view:
         w.copy(y, target)

@@ -36,6 +36,10 @@ from tracea_graph.kernels.gpu.lowering.integers import (
 )
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
+from tracea_graph.kernels.gpu.lowering.merged_projections import (
+    lower_projections,
+    projections_of,
+)
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.row_ops import (
@@ -177,6 +181,8 @@ def _lower_region(
     starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
     joined = cached_attentions(p)
     later = {number for one in joined.values() for number in one.earlier}
+    merged = projections_of(p, joined.values())
+    later.update(number for one in merged.values() for number in one.steps[1:])
     halved = halved_steps(w, p, operands)
 
     def run(number: int, own: dict[int, Value]) -> None:
@@ -192,7 +198,10 @@ def _lower_region(
             continue
         first, group = len(w.calls), joined.get(number)
         w.narrow = _type_of(step)
-        if not (group and lower_cached_attention(w, group, values, wanted)):
+        if number in merged:
+            w.rounds = step.narrow == TF32
+            lower_projections(w, p, merged[number], values)
+        elif not (group and lower_cached_attention(w, group, values, wanted)):
             for each in (*(group.earlier if group else ()), number):
                 _lower_step(w, p.steps[each], starts[each], values, wanted)
         w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]

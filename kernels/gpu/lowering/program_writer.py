@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tracea_graph.ir import DType, Extent, evaluate
+from tracea_graph.ir import DType, Extent, combine, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.program import Buffer, Program, View
+from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
+from tracea_graph.kernels.schema import Operand
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
@@ -107,21 +108,35 @@ class GpuProgramWriter(ProgramWriter):
         self.counted = None
 
     def drop_unread(self) -> None:
-        """Drop norms and scaled images that nothing reads: their readers compute them."""
+        """Drop norms and scaled images that nothing reads: their readers compute them.
+
+        Norms that only kernels of several rows read are not computed for one row.
+        """
         for y in (*self.normed, *self.scaled):
             found = [
-                (i, operand.written) for i, call in enumerate(self.calls)
+                (i, operand) for i, call in enumerate(self.calls)
                 for operand, view in CALLS.of(call).each(call) if view and view.buffer == y
             ]  # fmt: skip
-            if len(found) != 1 or not found[0][1]:
+            if not found or not found[0][1].written:
                 continue
-            at, _ = found[0]
+            at, others = found[0][0], found[1:]
+            if others:
+                if all(self._repeats(i, operand) for i, operand in others):
+                    self.calls[at] = _for_several_rows(self.calls[at])
+                continue
             del self.calls[at]
             if self.counted is not None and self.counted[0] > at:
                 self.counted = self.counted[0] - 1, self.counted[1]
             self.temps[y.index] = self.temps[y.index][0], 0
         self.normed.clear()
         self.scaled.clear()
+
+    def _repeats(self, number: int, operand: Operand) -> bool:
+        """Whether a call computes the norm that an operand holds itself if there is one row."""
+        call = self.calls[number]
+        if call.op != "gemm_nbits" or operand.name != "x":
+            return False
+        return CALLS.of(call).named(call)["gamma"] is not None
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
         """Append a call, with operands and attributes by name."""
@@ -150,3 +165,16 @@ class GpuProgramWriter(ProgramWriter):
             for c in made.calls
         )  # fmt: skip
         return replace(made, temps=tuple(made.temps[t] for t in order), calls=calls)
+
+
+def _for_several_rows(call: Call) -> Call:
+    """Return a call of rows that is not launched if there is one row, for it then has no rows."""
+    schema, views = CALLS.of(call), list(call.views)
+    for name in ("x", "y", "also"):
+        own = schema.slices(call)[name]
+        for i in range(own.start, own.stop):
+            if (view := views[i]) is not None:
+                rows = view.dims[0]
+                rows = combine("mul", rows, combine("min", 1, combine("sub", rows, 1)))
+                views[i] = replace(view, dims=(rows, *view.dims[1:]))
+    return replace(call, views=tuple(views))

@@ -12,7 +12,10 @@ from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 
-__all__ = ["CASES", "cached"]
+__all__ = ["CASES", "EPSILON", "cached", "rms_norm"]
+
+
+EPSILON = 1e-2
 
 
 def _rotated(x: Array, cos: Array, sin: Array) -> Array:
@@ -22,14 +25,20 @@ def _rotated(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate([a * c - b * s, a * s + b * c], -1)
 
 
+def rms_norm(rows: Array) -> Array:
+    """Rows over the root of their mean square, with ``EPSILON``."""
+    return rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + EPSILON)
+
+
 def cached(
     dtype: DType, cache: DType, heads: tuple[int, int], rows: int, past: int, head: int = 64,
     slots: int = 0, batch: int = 2, rotates: bool = True, softcap: float = 0.0, late: int = 0,
-    in_place: bool = False, behind: int = 0, outside: int = 0,
+    in_place: bool = False, behind: int = 0, outside: int = 0, normed: bool = False,
 ) -> Maker:  # fmt: skip
     """``slots`` more rows of a cache; ``behind``: by how much positions lie below ``past``.
 
     Positions lie ``outside`` of the caches by so much, which counts as their first row.
+    ``normed``: heads of q and of new keys are normalised.
     """
     count, kept = heads
     group = count // kept
@@ -53,16 +62,23 @@ def cached(
             views |= dict(zip(("cos", "sin"), map(memory.put, tables), strict=True))
         else:
             views |= {"cos": None, "sin": None}
+        gammas = [rng.uniform(0.5, 1.5, head).astype(np.float32) for _ in "qk"]
+        norms: dict[str, Any] = {"q_gamma": None, "k_gamma": None, "epsilon": 0.0}
+        if normed:
+            both = map(memory.put, gammas)
+            norms = {**dict(zip(("q_gamma", "k_gamma"), both, strict=True)), "epsilon": EPSILON}
         y = memory.empty((batch, count, rows, head), NUMPY[dtype], order=(0, 2, 1, 3))
         queries = max(n for n in (1, 2, 4) if n <= group * rows)
         call = CALLS.make(
             "attention_cached", dtype.short, **views, y=y, scale=head**-0.5, softcap=softcap,
             positions=memory.put(positions - outside), cache_type=cache.short, queries=queries,
-            zero_rows="none" if softcap else "lowest",
+            zero_rows="none" if softcap else "lowest", **norms,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             asked = [wide(one).swapaxes(1, 2) for one in (q, *new)]
+            if normed:
+                asked[:2] = [rms_norm(one) * g for one, g in zip(asked[:2], gammas, strict=True)]
             if rotates:
                 asked[:2] = [_rotated(one, *map(wide, tables)) for one in asked[:2]]
             caches = []
@@ -102,6 +118,9 @@ def _cases() -> Iterator[Case]:
     yield Case("cached one row", cached(f16, f16, (8, 2), 1, 75), _TILES)
     yield Case("cached wide rows", cached(f16, f32, (4, 2), 3, 70, 128, slots=5, behind=7), _TILES)
     yield Case("cached in place", cached(f16, f16, (3, 1), 1, 40, in_place=True, slots=9), _TILES)
+    yield Case("cached normed", cached(f16, f32, (4, 2), 1, 37, 128, normed=True), _TILES)
+    yield Case("cached normed rows", cached(f16, f16, (6, 2), 3, 20, 32, slots=2, behind=5,
+                                            normed=True), _TILES)  # fmt: skip
     yield Case("cached plain", cached(f16, f16, (2, 2), 2, 20, 32, rotates=False), _TILES)
     yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
     yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tests.kernels.gpu.cache_cases import EPSILON, rms_norm
 from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
@@ -31,9 +32,9 @@ def windows(layout: BlockQuantized, packed: Array) -> Array:
 
 def codes(
     dtype: str, m: int, n: int, k: int, bits: int, block: int, zeros: str = "middle",
-    late: int = 0, residual: bool = False, spoilt: bool = False,
+    late: int = 0, residual: bool = False, spoilt: bool = False, normed: bool = False,
 ) -> Maker:  # fmt: skip
-    """``spoilt``: numbers of x and a scale that are not finite."""
+    """``spoilt``: numbers of x and a scale that are not finite; ``normed``: x is normalised."""
     own = {"f16": DType.F16, "bf16": DType.BF16}.get(dtype, DType.F32)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -56,18 +57,20 @@ def codes(
                      (DType.F32, own), (own,))  # fmt: skip
         chain = step if residual else None
         y = memory.empty((m, n), NUMPY[own], late)
+        gamma = rng.uniform(0.5, 1.5, k).astype(np.float32)
         call = CALLS.make(
             "gemm_nbits", dtype, x=memory.put(x, late, late),
             w=memory.put(windows(layout, packed)), scales=memory.put(filled[0]),
             zeros=None if zeros == "middle" else memory.put(filled[1]), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, zero_kind=zeros,
             bits=bits, group=group, block=block, divided=group != block,
+            gamma=memory.put(gamma) if normed else None, epsilon=EPSILON if normed else 0.0,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             with np.errstate(all="ignore"):
                 right = layout.matrix([packed, both.astype(np.float64)], k, n)
-                value = wide(x) @ right + bias
+                value = (rms_norm(wide(x)) * gamma if normed else wide(x)) @ right + bias
                 value = chain.reference([value, *map(wide, more)])[0] if chain else value
             return [Expected(y, value, max(TOLERANCE[own], 3e-6))]
 
@@ -103,6 +106,10 @@ def _cases() -> Iterator[Case]:
         name = f"nbits one {dtype} {bits} {block}"
         yield Case(name, codes(dtype, 1, 90, 1056, bits, block, zeros), ("1x16x8", "1x16x16"))
     yield Case("nbits one late", codes("f16", 1, 40, 70, 4, 16, late=3), ("1x16x8",))
+    for dtype, k, late in (("f16", 1056, 0), ("f16", 70, 3), ("bf16", 2112, 0)):
+        yield Case(f"nbits one normed {dtype} {k}",
+                   codes(dtype, 1, 40, k, 4, 32 if k > 70 else 16, late=late, normed=True),
+                   ("1x16x8", "1x16x16"), ("bf16",) if dtype == "bf16" else ())  # fmt: skip
     yield Case("nbits one tiles", codes("f16", 1, 16 * 397 + 3, 320, 4, 32), ("1x16x8",))
     yield Case("nbits deep", codes("f16", 1, 33, 4416, 4, 4416), (_FEW[0],))
     yield Case("nbits spoilt", codes("f16", 3, 24, 64, 4, 32, "integer", spoilt=True),

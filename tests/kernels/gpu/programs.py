@@ -44,6 +44,7 @@ def program_of(
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
+    w.drop_unread()
     return w.done({}, sizes)
 
 
