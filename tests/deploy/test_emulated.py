@@ -62,8 +62,8 @@ ROUNDED = 2e-2
 LEVELS = tuple(isa.name for isa in (*ARM.plain, *ARM.int8))
 KERNELS = (
     "gemm", "gemm_bf16", "gemm_bf16x2", "gemm_int8", "gemm_int16", "gemm_nbits", "gemm_bitmap",
-    "gemm_block_sparse", "attention", "attention_bf16", "norm", "softmax", "reduce", "copy",
-    "gather", "arg_reduce", "top_k", "chain_kernel", "gemm_f16",
+    "gemm_block_sparse", "attention", "attention_bf16", "attention_cached", "norm", "softmax",
+    "reduce", "copy", "gather", "arg_reduce", "top_k", "chain_kernel", "gemm_f16",
 )  # fmt: skip
 """Files of tests of micro-kernels, ``tests/kernels/test_NAME.py``."""
 RUN_SECONDS, TEST_SECONDS = 900.0, 3600.0
