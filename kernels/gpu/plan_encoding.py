@@ -49,7 +49,7 @@ MAGIC = 0x7570_6761_6563_6172
 VERSION = 3
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
-    "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256,
+    "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256, "alternatives": 15,
 }  # fmt: skip
 """Limits of the library; ``runtime/plan.h`` repeats the numbers."""
 _LOOSE = 16
@@ -129,7 +129,7 @@ def _launch(
     buffers = set(written.values())
     count = _counted("arguments", len(launch.arguments))
     words = [key_of(symbol), *map(sizes.of, launch.grid), launch.threads, launch.shared]
-    words += [launch.persistent, sizes.of(launch.when), others, count]
+    words += [launch.persistent, sizes.of(launch.when), _counted("alternatives", others), count]
     for argument in launch.arguments:
         words += _argument(program, argument, sizes, buffers)
     return words

@@ -13,7 +13,7 @@ constexpr int64_t kMostCounted = INT32_MAX;  // most elements or threads that a 
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
 // ONNX element types UINT8, INT8, FLOAT16 and BFLOAT16
 constexpr int32_t kByte = 2, kSignedByte = 3, kHalf = 10, kBrainHalf = 16;
-constexpr int64_t kMaxBlocks = 32, kMaxOthers = 7, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
+constexpr int64_t kMaxBlocks = 32, kMaxOthers = 15, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
 struct Size {  // a number, a symbol, or an operation on two earlier sizes
   int64_t op, a, b;
