@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,47 @@ def test_a_condition_of_values_keeps_the_loop(tmp_path: Path) -> None:
     )
     found = {r.op for r in load(save(proto, tmp_path), unrolled=True).graph.regions()}
     assert "Loop" in found
+
+
+def _inner_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for each in graph.node:
+        yield each
+        for attr in each.attribute:
+            yield from _inner_nodes(attr.g)
+
+
+def in_a_branch() -> ModelProto:
+    """An LSTM's loop inside the branch that ``pick`` chooses; the other one returns the states."""
+    proto = looped(LSTM, 4)
+    graph = proto.graph
+    results = [v.name for v in graph.output]
+    loop = helper.make_graph(list(graph.node), "loop", [], list(graph.output))
+    states = [
+        node("Identity", "h0", "h"), node("Identity", "c0", "c"),
+        node("Unsqueeze", "h0 first", "row"), node("Expand", "row sizes", "repeated"),
+    ]  # fmt: skip
+    ends = [value("h", [2, H]), value("c", [2, H]), value("repeated", [3, 2, H])]
+    kept = helper.make_graph(states, "kept", [], ends)
+    call = node("If", "pick", " ".join(f"{r}_of_both" for r in results), then_branch=loop,
+                else_branch=kept)  # fmt: skip
+    outputs = [value(f"{r}_of_both", None) for r in results]
+    constants = [*graph.initializer, tensor("first", [0], np.int64),
+                 tensor("sizes", [3, 2, H], np.int64)]  # fmt: skip
+    return model([call], [*graph.input, value("pick", [], BOOL)], outputs, constants)
+
+
+def test_a_loop_in_a_branch_becomes_an_operator(tmp_path: Path) -> None:
+    path = save(in_a_branch(), tmp_path)
+    loaded = load(path, unrolled=True)
+    out = verbatim(loaded, tmp_path / "out.onnx").model
+    found = [r.op for r in loaded.graph.regions()]
+    assert found.count("LSTM") == 1 and "Loop" not in found
+    written = onnx.load(out).graph
+    assert [n.op_type for n in _inner_nodes(written) if n.op_type in ("LSTM", "Loop")] == ["LSTM"]
+    assert all(n.op_type != "LSTM" for n in written.node), "the other branch would wait for it"
+    original, result = session(path), session(out)
+    fed = feeds(looped(LSTM, 4), 3, batch_first=False)
+    for pick in (True, False):
+        given = {**fed, "pick": np.array(pick)}
+        for a, b in zip(original.run(None, given), result.run(None, given), strict=True):
+            np.testing.assert_allclose(b, a, atol=2e-6)
