@@ -39,6 +39,8 @@ SEED = 20240607
 FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq",
          "efficientnet-b0-qdq", "detector-qdq", "tiny-bert-dynamic",
          "tiny-bert-qdq", "minilm-fp16", "resnet50-fp16", "detector-fp16", "tiny-bert-fp16",
+         "bert-base-fp16", "vit-base-fp16", "gpt2-fp16", "mobilenetv2-fp16",
+         "convnext-tiny-fp16", "efficientnet-b0-fp16", "whisper-tiny-fp16",
          "minilm-bf16", "tiny-bert-bf16")  # fmt: skip
 """Models made from a stored one by ``models.quantize`` and ``models.halve``."""
 KINDS = ("normal", "even", "uniform")

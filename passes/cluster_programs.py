@@ -31,7 +31,7 @@ from tracea_graph.passes.layout.mask_positions import read_mask_positions
 from tracea_graph.passes.layout.read_views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose_elementwise import ElementwiseOperation, read_operation
 from tracea_graph.passes.prove_extents import equal_as_polynomials
-from tracea_graph.passes.region_helpers import fused_region, is_f32
+from tracea_graph.passes.region_helpers import fused_region, is_f32, same_shape
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
 
@@ -299,7 +299,12 @@ class _FullMembership(_Membership):
             or _expanded(graph, region)
             or _compared(graph, region)
             or _looked_up(graph, region)
+            or _half_cast(graph, region)
         )
+
+    def may_end(self, region: Region) -> bool:
+        """Whether a region after the last anchor should join: kernels, and casts to fp16."""
+        return super().may_end(region) or bool(_half_cast(self.graph, region))
 
     def _prepares(self, region: Region) -> bool:
         """Whether kernels consume all of the region's results, possibly through views.
@@ -420,6 +425,19 @@ def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
     chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
     steps.append((ElementwiseParams(chain, (view,)), (value,), region.results))
     return steps
+
+
+def _half_cast(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that convert between fp16 and float32, as at the edges of fp16 models."""
+    if region.fused or region.op != "Cast" or graph.weight(region.operands[0]) is not None:
+        return None
+    source, result = graph.spec(region.operands[0]), graph.spec(region.results[0])
+    if source.dtype is None or result.dtype is None or not same_shape(source, result):
+        return None
+    if {source.dtype, result.dtype} != {DType.F32, DType.F16} or (source.rank or 0) > MAX_RANK:
+        return None
+    params = ElementwiseParams(Chain((FULL,), (), (0,), (source.dtype,), (result.dtype,)))
+    return ((params, region.operands, region.results),)
 
 
 def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:

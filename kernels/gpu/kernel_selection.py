@@ -271,6 +271,8 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
     able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_matmul.refusal(call, v)}  # fmt: skip
+    if warpgroup_matmul.alternates_slowly(call):
+        able = {tile: v for tile, v in able.items() if not v.params["pingpong"]}
     few = 0 < height < LEAST_MANY or 0 < height * batch < _MANY_PIXELS
     narrow = call.attributes["layout"] == "nk" and not few
     side = _LEAST_FILTERS if narrow else LEAST_SIDE

@@ -5,6 +5,7 @@ same architecture with weights of its own, in fp16 and channels-last images, as 
 and max-autotuned code (``--ways``), each in a graph; its best counts.  ``--parts`` lists the
 launches that take most of a model's time, each alone, ``--tiles`` the time of matmuls and
 convolutions with each tile.  ``--warm`` only compiles torch's side.
+Of ``NAME-fp16`` inputs and results are fp16, as torch's are; those of ``NAME`` are float32.
 ``--write`` puts the table between its marker lines of a file.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 
 from models.score import replace_table
 from tests.gpu.device import Device
-from tests.gpu.whole import Plan, Whole, planned
+from tests.gpu.whole import HALF, Plan, Whole, planned
 
 NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "whisper-tiny",
          "convnext-tiny", "efficientnet-b0")  # fmt: skip
@@ -142,6 +143,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def _torch_work(torch: Any, name: str, batch: int) -> Callable[[], Any]:
+    name = name.removesuffix(HALF)
     model = MODELS[name]().eval().half().cuda()
     if name == "whisper-tiny":
         sound = torch.rand(batch, _BANDS, _FRAMES, device="cuda").half()

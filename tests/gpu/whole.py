@@ -31,8 +31,10 @@ from tracea_graph.kernels.gpu.variants import VARIANTS
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.model_inputs import gather_inputs
 
-__all__ = ["Plan", "Whole", "planned"]
+__all__ = ["HALF", "Plan", "Whole", "planned"]
 
+HALF = "-fp16"
+"""End of the names of models whose inputs, results and weights are fp16."""
 _ALIGN = 256
 _REPLAYS, _ROUNDS = 20, 10
 
@@ -43,10 +45,11 @@ class Plan:
 
     Buffers are numbered: inputs, outputs, temps.  ``sizes`` are in bytes; ``places`` are offsets
     in an arena of ``arena`` bytes, −1 for constants.  ``given`` are the arrays of inputs,
-    ``results`` name and describe the outputs.
+    ``results`` name and describe the outputs.  ``original`` is the model whose results they are
+    compared with: the float32 form of a model in fp16.
     """
 
-    path: Path
+    original: Path
     runs: tuple[Run, ...]
     sizes: tuple[int, ...]
     places: tuple[int, ...]
@@ -77,7 +80,8 @@ def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
         for i, (v, spec) in enumerate(zip(region.writes, program.outputs, strict=True))
         if spec.dtype
     )  # fmt: skip
-    return Plan(path, found, sizes, places, arena, given, results, feed)
+    original = make(name.removesuffix(HALF), folder)
+    return Plan(original, found, sizes, places, arena, given, results, feed)
 
 
 def _dims(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -162,7 +166,9 @@ class Whole:
         self._start([run for run in self.plan.runs if not run.once])
         checked(driver.cuStreamSynchronize(self._stream))
         names = [name for name, *_ in self.plan.results]
-        wanted = onnxruntime.InferenceSession(self.plan.path).run(names, dict(self.plan.feed))
+        feed = {name: a.astype(np.float32) if a.dtype == np.float16 else a
+                for name, a in self.plan.feed.items()}  # fmt: skip
+        wanted = onnxruntime.InferenceSession(self.plan.original).run(names, feed)
         worst = 0.0
         for (_, i, dims, dtype), right in zip(self.plan.results, wanted, strict=True):
             found = np.empty(dims, dtype)

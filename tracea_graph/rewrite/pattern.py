@@ -270,7 +270,8 @@ def _match(tree: Any, value: str, found: Match) -> Iterator[Match]:
     elif isinstance(tree, float):
         number = constant_number(found.graph, value)
         tolerance = _EXACT_RTOL if (4 * tree).is_integer() else _LITERAL_RTOL
-        if number is not None and abs(number - tree) <= tolerance * abs(tree):
+        rounded = number == float(np.float16(tree))  # as converters of models write it
+        if number is not None and (rounded or abs(number - tree) <= tolerance * abs(tree)):
             yield found
     else:
         yield from _match_call(tree, found.graph.producer(value), found)

@@ -44,7 +44,7 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["MOST_PARTS", "launch", "name", "parameters", "refusal", "shared"]
+__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters", "refusal", "shared"]
 
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
 """Element type of x by the variant's dtype; that of w is the same, or int8 if x has bytes."""
@@ -258,6 +258,7 @@ def name(call: Call) -> str:
         tensor_core_matmul.name(tensor_core_matmul.without_parts(call)).replace("gemm", "wgmma", 1)
     ]
     words += ["summed"] * _counted(call)
+    words += ["uneven"] * _in_windows(call)
     named, batch = tensor_core_matmul.views_by_operand(call), len(batch_of(call))
     for operand in "xw":
         axes = _axes(named[operand], batch)
@@ -326,6 +327,28 @@ def _uneven(y: View, dtype: DType) -> bool:
     return isinstance(step, int) and step * int(dtype.size) % MAP_ALIGN != 0
 
 
+def _in_windows(call: Call) -> bool:
+    """Whether 64 aligned bytes of a row of the result are stored at a time.
+
+    This is for a single result of 16 or 32 bits whose rows need not be aligned to 16 bytes; those
+    of 16 bits only where they are known not to be.
+    """
+    chain, (y, *more) = chain_of(call), tensor_core_matmul.views_by_operand(call)["y"]
+    if more or "full" in chain.operands[1:]:
+        return False
+    size, step = int(chain.result_types[0].size), y.strides[-2]
+    unknown = size == _WORD and not isinstance(step, int)
+    return size > 1 and (_uneven(y, chain.result_types[0]) or unknown)
+
+
+def alternates_slowly(call: Call) -> bool:
+    """Whether tiles that take turns are slower than the cost model says: uneven rows of 16 bits.
+
+    GPT-2's scores at batch 32 take 631 µs by 128x256x64x4x1 and 755 by 128x128x64x6x2 (one H100).
+    """
+    return _in_windows(call) and int(chain_of(call).result_types[0].size) < _WORD
+
+
 def _refusal_of_sums(call: Call, variant: Variant) -> str:
     """Return why a variant cannot normalise rows of x, or sum rows of the result; else ""."""
     (taken, made), normed = row_sum_views(call), tensor_core_matmul.norm_of(call) != "none"
@@ -349,6 +372,8 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     made = chain_parameters.results(chain)
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
     wide = 32 if tile.n % 64 or tile.crowded or large else 64
+    if _in_windows(call) and not tile.crowded:
+        wide = LINE // 2 // int(made[0].dtype.size)
     # what a thread's sums and addresses leave of its registers, in runs of four
     held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
     held += _FOR_ZERO * has_zero_point(call)
@@ -394,8 +419,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "wide": written[0].wide,
         "strips": tile.n // written[0].wide,
         "strip_bytes": _STRIP,
-        # a single result whose elements have 4 bytes can be stored in runs whatever its rows
-        "shifted": not (read or tile.crowded) and [y.size for y in written] == [_WORD],
+        "shifted": _in_windows(call) and not tile.crowded,
         "counted": _counted(call),
         "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in _narrow(chain)],
         "operands_of": _element_of(call),

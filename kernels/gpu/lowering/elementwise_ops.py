@@ -69,7 +69,9 @@ def lower_elementwise(
     full = p.common([v.shape for v in operands])
     seen = [w.through(v, m) for v, m in zip(operands, p.views, strict=True)]
     reshape = (ViewMove("reshape", p.target),) if p.target else ()
-    same = not p.chain.steps and p.chain.operand_types == p.result_types
+    types = p.chain.operand_types, p.result_types
+    widened = ((w.narrow,), (DType.F32,))  # numbers that would be stored as they are
+    same = not p.chain.steps and (types[0] == types[1] or types == widened)
     if same and len(operands) == 1 and targets[0] is None:
         return [w.through(seen[0].stretched(full), IndexMap(reshape))]
     whole = [v for v in seen if v.shape == full]

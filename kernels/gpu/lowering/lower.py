@@ -65,7 +65,7 @@ from tracea_graph.kernels.region_signature import (
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
-from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -179,6 +179,8 @@ def _lower_region(
     wanted = dict(zip(p.results, targets, strict=True))
     values = dict(enumerate(operands))
     starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
+    rounded = _rounded_where_computed(p, starts, wanted)
+    wanted |= {source: wanted[result] for source, result in rounded.items()}
     joined = cached_attentions(p)
     later = {number for one in joined.values() for number in one.earlier}
     merged = projections_of(p, joined.values())
@@ -196,6 +198,10 @@ def _lower_region(
     for number, step in enumerate(p.steps):
         if number in later:
             continue
+        made, target = values.get(step.operands[0]), wanted.get(starts[number])
+        if starts[number] in rounded.values() and made and target and made.view == target.view:
+            values[starts[number]] = made
+            continue
         first, group = len(w.calls), joined.get(number)
         w.narrow = _type_of(step)
         if number in merged:
@@ -206,6 +212,29 @@ def _lower_region(
                 _lower_step(w, p.steps[each], starts[each], values, wanted)
         w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
     return [wanted[i] or values[i] for i in p.results]
+
+
+def _rounded_where_computed(
+    p: RegionParams, starts: Sequence[int], wanted: Mapping[int, Value | None]
+) -> dict[int, int]:
+    """Find results that are a step's value in the type to which the step may round it.
+
+    The kernels of such a step write the result, so that nothing has to be converted.  Returns the
+    result's number for that of the value.
+    """
+    makers = {at + i: step for step, at in zip(p.steps, starts, strict=False)
+              for i in range(step.results)}  # fmt: skip
+    found = dict[int, int]()
+    for step, at in zip(p.steps, starts, strict=False):
+        target, own = wanted.get(at), step.params
+        if target is None or not isinstance(own, ElementwiseParams) or own.moves:
+            continue
+        source = step.operands[0]
+        narrowed = own.chain == Chain((FULL,), (), (0,), (), (target.dtype,))
+        inner = source not in wanted and source not in found and source in makers
+        if narrowed and inner and makers[source].narrow == target.dtype.short:
+            found[source] = at
+    return found
 
 
 def _lower_step(

@@ -397,6 +397,10 @@ def _sums() -> Iterator[Case]:
         made = gemm("f16", 150, columns, 72, "nk", chain=Chain(("full",), (), (0,), (DType.F32,)))
         tiles = ("128x256x64x4x1", "128x192x64x5x1", "128x128x64x6x2", "128x96x64x7x1")
         yield Case(f"wgmma uneven {columns}", made, tiles[: 4 if columns % 2 else 1], needs)
+    for columns in (301, 262):
+        made = gemm("f16", 150, columns, 72, "nk")
+        tiles = ("128x128x64x6x2", "128x192x64x5x1", "128x96x64x7x1")
+        yield Case(f"wgmma uneven f16 {columns}", made, tiles[: 3 if columns % 2 else 1], needs)
     made = gemm("bf16", 70, 256, 64, "nk", norm="layer", summed=(2, 2))
     yield Case("sums both", made, ("128x128x64x6x2",), needs)
 
