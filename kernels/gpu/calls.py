@@ -29,6 +29,7 @@ from tracea_graph.kernels.schema import (
 )
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
+from tracea_graph.ops.chain import MAX_OPERANDS
 from tracea_graph.ops.resize import WAYS
 
 __all__ = ["CALLS", "CELLS", "REDUCTIONS", "SQUEEZED"]
@@ -172,7 +173,10 @@ def _gemm_nbits(dtype: str) -> CallSchema:
     Codes have ``bits`` bits and a scale and a zero point for each ``block`` of the depth, of which
     ``group`` steps at a time are added: all, or part of a block that is ``divided``.  Scales of
     blocks that are not cover whole windows.  Zero points have the strides of scales; they are half
-    the range of a code if they are in the ``middle``.
+    the range of a code if they are in the ``middle``.  With ``gamma``, x is the RMS norm of
+    ``raw``, which kernels of one row compute themselves: they do not read x.  If ``second`` is not
+    0, w has the columns of two matrices, for one row: operand ``second`` of the chain is x times
+    the first one, and its view is not read.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
@@ -187,7 +191,7 @@ def _gemm_nbits(dtype: str) -> CallSchema:
         (
             choice("zero_kind", ZEROS), number("bits", 2, 8), number("group", GRANULE, WINDOW),
             number("block", GRANULE, MAX_BLOCK), flag("divided", False),
-            replace(real("epsilon"), default=0.0),
+            replace(real("epsilon"), default=0.0), number("second", 0, MAX_OPERANDS, 0),
         ),
         dtype,
         chain="epilogue",

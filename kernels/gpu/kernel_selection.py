@@ -140,6 +140,8 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += _coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
+    if call.op == "gemm_nbits" and call.attributes["second"]:
+        return ((found[0][0], 1),)  # of one row, as it is at all sizes
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 
@@ -506,7 +508,7 @@ _NUMBERS = {
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "gemm_nbits": ("zero_kind", "bits", "group", "divided"),
+    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -15,7 +15,7 @@ from tests.gpu.device import Device, Loaded
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Array, Memory
 from tests.kernels.gpu.programs import run_program
-from tests.kernels.gpu.test_decoder_layers import after_norm, projected, rows_of
+from tests.kernels.gpu.test_decoder_layers import after_norm, gated, projected, rows_of
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
@@ -102,11 +102,13 @@ def test_programs_compute_what_ops_mean(name: str, narrow: DType) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("name", ["norm", "projections"])
+@pytest.mark.parametrize("name", ["norm", "projections", "gate"])
 def test_layers_of_decoders(name: str, rows: int) -> None:
     params, arrays = after_norm(), rows_of(rows)
     if name == "projections":
         params, arrays = projected(rows, 600)
+    elif name == "gate":
+        params, arrays = gated(rows)
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
     found = run_program(params, arrays, DType.F32, device().architecture, run_on_device)
     for got, want in zip(found, params.reference(wide), strict=True):

@@ -121,6 +121,18 @@ def _product(call: Call) -> Call:
     )  # fmt: skip
 
 
+def _second(call: Call) -> int:
+    """Return the number of the chain's operand that is the sums of a second matrix, or 0."""
+    return int(call.attributes["second"])
+
+
+def _epilogue(call: Call) -> dict[str, Any]:
+    """Return the parameters of ``templates/epilogue.h``."""
+    made, second = tensor_core_matmul.epilogue(_product(call)), _second(call)
+    tensors = [replace(t, second=bool(second) and t.name == f"x{second}") for t in made["tensors"]]
+    return {**made, "tensors": tensors, "second": bool(second)}
+
+
 def _normed(call: Call) -> bool:
     return _named(call)["gamma"] is not None
 
@@ -145,13 +157,20 @@ def refusal(call: Call, variant: Variant) -> str:
         depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
         if not isinstance(depth, int) or -(-depth // WINDOW) * WINDOW * size > _STAGED:
             return f"a row of x does not fit {_STAGED} bytes"
-        columns = _named(call)["y"][0].dims[-1]
+        columns = _named(call)["w"].dims[0]
         few = isinstance(columns, int) and columns <= FEW_CODED_COLUMNS
         if few != (variant.threads > _THREADS_OF_WIDE):
             return f"another number of warps suits {columns} columns"
+    if _second(call) and variant.params.get("rows") != 1:
+        return "two matrices are multiplied by one row alone"
     if variant.template == FEW and call.attributes["zero_kind"] == "float":
         return "zero points that are not integers are not exact in registers"
     return ""
+
+
+def _width(call: Call) -> int:
+    """Return the number of columns of the result that a block computes at a time."""
+    return _COLUMNS // (1 + bool(_second(call)))
 
 
 def _sums(call: Call, variant: Variant) -> WarpSums:
@@ -210,6 +229,7 @@ def name(call: Call) -> str:
     words += ["divided"] * bool(a["divided"])
     words += [f"{a['zero_kind']}_zeros"] * (a["zero_kind"] != "middle")
     words += ["normed"] * _normed(call)
+    words += [f"second{_second(call)}"] * bool(_second(call))
     return tensor_core_matmul.name(_product(call)).replace("gemm_nk", "_".join(words), 1)
 
 
@@ -219,7 +239,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         ring = _ring(call, variant)
         _proved_reads(codes["bits"], codes["sums"], ring["pitch_codes"], ring["pitch_scales"])
         return {
-            **tensor_core_matmul.epilogue(_product(call)),
+            **_epilogue(call),
             **codes,
             **ring,
             "size": int(TYPES[call.dtype].size),
@@ -228,7 +248,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             "base": _BASE.get(call.dtype, "8388608.0f"),
             "height": sums.height, "tall": sums.height // 8, "warps": sums.warps,
             "pitch": sums.pitch, "staged": variant.params["rows"] == 1,
-            "normed": _normed(call),
+            "normed": _normed(call), "columns": _width(call),
             "run_x": 16 // int(TYPES[call.dtype].size),
         }  # fmt: skip
     made = tensor_core_matmul.parameters(_product(call), variant)
@@ -289,9 +309,12 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if named["bias"] is not None:
         made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
     types = (*chain.operand_types[1:], *chain.result_types)
-    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
+    listed = list(zip((*named["inputs"], *named["y"]), types, strict=True))
+    if _second(call):
+        del listed[_second(call) - 1]
+    for view, dtype in listed:
         made += [pointer(view, dtype), *map(i32, view.strides)]
-    tiles = combine("ceildiv", cols, _COLUMNS)
+    tiles = combine("ceildiv", cols, _width(call))
     made += [i32(rows), i32(cols), i32(depth), *_sums_of_blocks(call), divisor(tiles)]
     whole = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
     made += [i32(whole), *fixed]

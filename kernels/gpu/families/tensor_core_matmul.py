@@ -40,13 +40,17 @@ TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32": DType.F
 
 @dataclass(frozen=True)
 class EpilogueTensor:
-    """A tensor of the epilogue: an operand of the chain, or a result."""
+    """A tensor of the epilogue: an operand of the chain, or a result.
+
+    A ``second`` one is not in memory: it has the sums of a second matrix.
+    """
 
     name: str
     element: str
     operand: bool
     wide: bool
     start: str
+    second: bool = False
 
     @property
     def qualified(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from typing import Any
@@ -28,6 +28,7 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 
 __all__ = [
     "block_quantized_call",
+    "lower_gated",
     "lower_quantize_rows",
     "lower_quantized_embedding",
     "lower_side_by_side",
@@ -90,7 +91,18 @@ def block_quantized_call(
             chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
         )
         chain = replace(found, operands=(FULL, *found.operands[1:]))
-    _call(w, p.layout, operands[0], [(codes, scales)], bias, chain, seen, made)
+    x, held = _rows(w, p.layout, operands[0])
+    matrix = _matrix(w, p.layout, [(codes, scales)])
+    _call(w, p.layout, x, held, matrix, bias, chain, seen, made)
+
+
+def _rows(
+    w: GpuProgramWriter, layout: BlockQuantized, x: Value
+) -> tuple[Value, NormedRows | None]:
+    """Return x as a matrix of the type that is multiplied, and the norm that it is, if any."""
+    x = w.matrix(x)
+    held = w.normed.get(x.view.buffer)
+    return (_rounded(w, x, layout.block) if layout.int8_rows else w.typed_as(x, w.narrow)), held
 
 
 def lower_side_by_side(
@@ -104,45 +116,107 @@ def lower_side_by_side(
     layout = params[0].layout
     assert isinstance(layout, BlockQuantized)
     whole = w.number((*x.shape[:-1], sum(p.n for p in params)))
-    _call(w, layout, x, stored, None, None, (), [w.matrix(whole)])
+    rows, held = _rows(w, layout, x)
+    _call(w, layout, rows, held, _matrix(w, layout, stored), None, None, (), [w.matrix(whole)])
     starts = accumulate((p.n for p in params), initial=0)
     last = len(whole.shape) - 1
     return [whole.part(last, start, p.n) for start, p in zip(starts, params, strict=False)]
 
 
-def _call(
+def lower_gated(
     w: GpuProgramWriter, layout: BlockQuantized, x: Value, stored: Sequence[tuple[Value, Value]],
-    bias: Value | None, chain: Chain | None, seen: Sequence[Value], made: Sequence[Value],
+    chains: tuple[Chain, Chain, Chain], place: int, seen: Sequence[Value], made: Value,
 ) -> None:  # fmt: skip
-    """Write the call for matrices that lie side by side."""
-    x = w.matrix(x)
-    held = w.normed.get(x.view.buffer)
-    x = _rounded(w, x, layout.block) if layout.int8_rows else w.typed_as(x, w.narrow)
+    """Write matmuls of which the second one's epilogue reads the first one's result.
+
+    ``chains`` are the epilogue of the first, that of the second, whose operand ``place`` is the
+    first one's result, and one that reads the sums of the first there.  The last is that of a call
+    for one row, the others are those of calls for several rows.
+    """
+    x, held = _rows(w, layout, x)
+    rows, columns = made.shape
+    both = _matrix(w, layout, stored)
+    one = combine("max", 0, combine("min", rows, combine("sub", 2, rows)))
+    several = combine("mul", rows, combine("min", 1, combine("sub", rows, 1)))
+    first, second, together = chains
+
+    def call(
+        count: Extent,
+        matrix: _Matrix,
+        chain: Chain,
+        inputs: Sequence[Value],
+        y: Value,
+        at: int = 0,
+    ) -> None:
+        own = [_of_rows(v, count) for v in (x, y, *inputs)]
+        typed = w.typed(chain, [Value(own[1].view, DType.F32), *own[2:]], [own[1]])
+        typed = replace(typed, operands=(FULL, *typed.operands[1:]))
+        _call(w, layout, own[0], held, matrix, None, typed, own[2:], [own[1]], at)
+
+    gate = w.number(made.shape)
+    before = [*seen[: place - 1], Value(made.view, DType.F32), *seen[place - 1 :]]
+    after = [*seen[: place - 1], gate, *seen[place - 1 :]]
+    call(one, both, together, before, made, place)
+    if rows != 1:
+        assert isinstance(columns, int)
+        call(several, both.columns(0, columns), first, [], gate)
+        call(several, both.columns(columns, columns), second, after, made)
+
+
+def _of_rows(value: Value, count: Extent) -> Value:
+    return replace(value, view=replace(value.view, dims=(count, *value.shape[1:])))
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """Stored codes, and scales, of a block-quantized matrix."""
+
+    codes: Value
+    scales: Value
+
+    def columns(self, first: int, count: int) -> _Matrix:
+        return _Matrix(self.codes.part(0, first, count), self.scales.part(1, first, count))
+
+
+def _matrix(
+    w: GpuProgramWriter, layout: BlockQuantized, stored: Sequence[tuple[Value, Value]]
+) -> _Matrix:
+    """Store matrices side by side."""
     group = groups_of(layout.block)
     of_window = WINDOW // group if group == layout.block else 1
     scales = _scales_together(w, [s for _, s in stored], of_window)
-    codes = _codes_together(w, layout, [c for c, _ in stored])
-    zeros = None if layout.zeros == "middle" else _plane(scales, 1)
+    return _Matrix(_codes_together(w, layout, [c for c, _ in stored]), scales)
+
+
+def _call(
+    w: GpuProgramWriter, layout: BlockQuantized, x: Value, held: NormedRows | None,
+    matrix: _Matrix, bias: Value | None, chain: Chain | None, seen: Sequence[Value],
+    made: Sequence[Value], second: int = 0,
+) -> None:  # fmt: skip
+    """Write the call of a matmul of rows, which are the norm that is ``held``, if any."""
+    group = groups_of(layout.block)
+    zeros = None if layout.zeros == "middle" else _plane(matrix.scales, 1)
     more = _norm_of(w, x, held)
     w.calls.append(
         CALLS.make(
-            "gemm_nbits", w.multiplied, x=x.view, w=codes.view,
-            scales=_plane(scales, 0), zeros=zeros,
+            "gemm_nbits", w.multiplied, x=x.view, w=matrix.codes.view,
+            scales=_plane(matrix.scales, 0), zeros=zeros,
             bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
             y=[v.view for v in made], chain=chain, zero_kind=layout.zeros, bits=layout.bits,
-            group=group, block=layout.block, divided=group != layout.block, **more,
+            group=group, block=layout.block, divided=group != layout.block, second=second, **more,
         )
     )  # fmt: skip
 
 
 def _norm_of(w: GpuProgramWriter, x: Value, held: NormedRows | None) -> dict[str, Any]:
     """Return the arguments with which kernels of one row compute the norm that x is."""
-    if held is None or held.y != x.view or held.norm.kind != "rms":
+    if held is None or held.y != _of_rows(x, held.y.dims[0]).view or held.norm.kind != "rms":
         return {}
     if held.gamma is None or held.beta is not None:
         return {}
     gamma = w.typed_as(held.gamma, DType.F32)
-    return {"raw": held.rows.view, "gamma": gamma.view, "epsilon": held.norm.epsilon}
+    raw = _of_rows(held.rows, x.shape[0])
+    return {"raw": raw.view, "gamma": gamma.view, "epsilon": held.norm.epsilon}
 
 
 def _plane(scales: Value, at: int) -> View:

@@ -29,6 +29,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
+from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.integers import (
     lower_conv_integer,
@@ -185,6 +186,8 @@ def _lower_region(
     later = {number for one in joined.values() for number in one.earlier}
     merged = projections_of(p, joined.values())
     later.update(number for one in merged.values() for number in one.steps[1:])
+    gated = gated_matmuls(p) if any(_type_of(step) in HALVES for step in p.steps) else {}
+    later.update(one.gate for one in gated.values())
     halved = halved_steps(w, p, operands)
 
     def run(number: int, own: dict[int, Value]) -> None:
@@ -207,6 +210,8 @@ def _lower_region(
         if number in merged:
             w.rounds = step.narrow == TF32
             lower_projections(w, p, merged[number], values)
+        elif number in gated:
+            lower_gated_matmuls(w, p, gated[number], number, starts, values, wanted)
         elif not (group and lower_cached_attention(w, group, values, wanted)):
             for each in (*(group.earlier if group else ()), number):
                 _lower_step(w, p.steps[each], starts[each], values, wanted)

@@ -2,7 +2,7 @@
     //% if bias
     const float* bias, i32 bias_col,
     //% endif
-    //% for t in tensors
+    //% for t in tensors if not t.second
     ${t.qualified} ${t.name},
     //% for axis in range(batch)
     i32 ${t.name}_b${axis},
@@ -11,13 +11,13 @@
     //% endfor
 //% endmacro
 //% macro epilogue_batch()
-  //% for t in tensors
+  //% for t in tensors if not t.second
   ${t.name} += ${t.start};
   //% endfor
 //% endmacro
 //% macro epilogue()
-  // Applies bias and the chain to a run of sums and stores the results.
-  auto finish = [&](i32 row, i32 col, const vf (&sums)[${run}]) {
+  // Applies bias and the chain to a run of sums${" and those of a second matrix" if second is defined and second}, and stores the results.
+  auto finish = [&](i32 row, i32 col, const vf (&sums)[${run}]${", const vf (&second)[" ~ run ~ "]" if second is defined and second}) {
     const i32 n = least(${run}, cols - col);
     if (row >= rows || n <= 0) return;
     //% if bias
@@ -31,7 +31,7 @@
     float s[${run}];
     load_run(s, column_sums + col, 1, n, together<float, ${run}>(column_sums + col, 1, n));
     //% endif
-    //% for t in tensors
+    //% for t in tensors if not t.second
     auto* at_${t.name} = ${t.name} + (i64)row * ${t.name}_row + (i64)col * ${t.name}_col;
     //% if t.operand
     //% if t.wide
@@ -58,7 +58,9 @@
       //% endif
       apply(${sum}${" + w[j]" if bias}${" + spoilt[row - row0]" if spoilt is defined},
             //% for t in tensors
-            //% if t.operand
+            //% if t.second
+            second[j],
+            //% elif t.operand
             number(a_${t.name}${"[j]" if t.wide}),
             //% endif
             //% endfor

@@ -24,7 +24,7 @@ from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.kernel_selection import launches_for
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.block_quantized import BlockQuantized
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
@@ -91,6 +91,41 @@ def test_a_norm_with_another_reader_is_always_launched() -> None:
     given = specs(rows_of(1))
     program = program_of(after_norm(RegionStep(DOUBLED, (6,))), given, DType.F32)
     assert launched(program, {}).count("norm") == 1
+
+
+def gated(rows: int) -> tuple[RegionParams, list[Array]]:
+    """A norm times two matrices, y = silu(a) · b + r, and its operands."""
+    product = Chain(("full", "full", "full"), (Step("mul", (1, 0)), Step("add", (3, 2))), (4,))
+    silu = Chain(("full",), (Step("silu", (0,)),), (1,))
+    made = (
+        RegionStep(GemmParams(WIDTH, WIDTH, LAYOUT, norm=RMS), (0, 2, 3, 1), narrow="f16"),
+        RegionStep(GemmParams(WIDTH, 40, LAYOUT, epilogue=silu), (9, 4, 5), narrow="f16"),
+        RegionStep(
+            GemmParams(WIDTH, 40, LAYOUT, epilogue=product), (9, 6, 7, 10, 8), narrow="f16"
+        ),
+    )
+    given = rows_of(rows)[:4] + [one for _ in "ab" for one in stored(LAYOUT, WIDTH, 40)]
+    return RegionParams(9, made, (11,)), [
+        *given,
+        RNG.standard_normal((1, rows, 40)).astype(np.float32),
+    ]
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("rows", [1, 3])
+def test_gates(rows: int) -> None:
+    params, given = gated(rows)
+    compare(params, given)
+
+
+def test_a_gate_is_one_launch_for_one_row() -> None:
+    params, arrays_of_one = gated(1)
+    given = specs(arrays_of_one)
+    given[0] = TensorSpec(DType.F32, (1, "rows", WIDTH))
+    given[8] = TensorSpec(DType.F32, (1, "rows", 40))
+    program = program_of(params, given, DType.F32, {"rows": 1})
+    assert launched(program, {"rows": 1}).count("gemm_nbits") == 2
+    assert launched(program, {"rows": 2}).count("gemm_nbits") == 3
 
 
 def projected(rows: int, past: int) -> tuple[RegionParams, list[Array]]:
