@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,10 +22,17 @@ def two_threads() -> Timeline:
 def test_all_time_of_all_threads_is_somewhere() -> None:
     shares = two_threads().shares
     assert shares == pytest.approx(
-        {"in tasks": 10 / 20, "starting": 1 / 20, "waiting for others": 5 / 20,
-         "between calls": 4 / 20}
+        {"in tasks": 10 / 20, "waking up": 1 / 20, "starting": 0, "tails of calls": 1 / 20,
+         "waiting for others": 4 / 20, "between calls": 4 / 20}
     )  # fmt: skip
     assert "2 threads: 50 % in tasks" in two_threads().summary
+
+
+def test_tasks_are_compared_with_those_of_one_thread() -> None:
+    text = replace(two_threads(), alone=8.0).summary
+    assert "take 1.25 times as long as on one thread" in text
+    assert "make 4 µs: 40 % of the run" in text
+    assert "on one thread" not in two_threads().summary
 
 
 def test_every_task_is_a_bar_in_its_threads_lane() -> None:

@@ -10,15 +10,20 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.runtime.cases import gemm
+from tests.runtime.cases import CHAINS, gemm
+from tests.runtime.conftest import ISAS
 from tests.runtime.conv_calls import conv, depthwise, stem
+from tests.runtime.linked_images import linked_images
 from tests.runtime.sparse_cases import sparse_cases
 from tests.runtime.support import Case, model, run_worker, single, spec
 from tests.runtime.task_cases import in_tasks
+from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.exported_functions import KERNELS
+from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
 from tracea_graph.kernels.program import Buffer, View
@@ -76,6 +81,24 @@ def test_every_task_is_timed(
         rows = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
         assert {call for call, *_ in rows} == set(range(len(case.program.calls)))
         assert all(0 <= b <= e <= end - begin for *_, b, e in rows)
+
+
+def test_tasks_of_several_stages_are_timed_and_watched(tmp_path: Path) -> None:
+    """A linked stage of a Winograd convolution may run after the loop that hands it out."""
+    case, timeline = linked_images((14, 14), 256, 256), tmp_path / "timeline"
+    library = build_library([case.type], KERNELS, CHAINS, ISAS, tmp_path / "one.so", quick=True)
+    path, env = tmp_path / "model.onnx", {"TRACEA_PROCESSORS": "8", "TRACEA_TIMEOUT": "100"}
+    onnx.save(model(case.program, library.domain), path)
+    feeds = {f"x{i}": x for i, x in enumerate(case.feeds)}
+    with Worker(env={**env, "TRACEA_TIMELINE": str(timeline)}) as worker:
+        worker.open("model", path, library.path, threads=8)
+        answers = [worker.run("model", feeds) for _ in range(60)]
+    for answer in answers:
+        (y,) = answer.values()
+        assert np.allclose(y, case.expected[0], atol=1e-3)
+    lines = timeline.read_text().splitlines()
+    calls = [set(map(int, line.rsplit("\t", 1)[1].split(",")[::4])) for line in lines]
+    assert calls == [set(range(len(case.program.calls)))] * len(answers)
 
 
 def test_a_trace_that_cannot_be_written_is_refused(

@@ -7,6 +7,7 @@ The library appends a line per run of a node to the file named by ``TRACEA_TIMEL
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tracea_graph.check.worker_process import Worker
@@ -31,8 +32,9 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
     """Run an optimized model and return the timeline of its slowest program.
 
     Of several runs, the one of median duration is shown.  Sizes and thread count are the first
-    ones in ``options``.  Raises UsageError for a model without programs whose tasks are timed,
-    RejectedByRuntime if it does not run.
+    ones in ``options``; the tasks are also timed on one thread, for comparison.
+    Raises UsageError for a model without programs whose tasks are timed, RejectedByRuntime if
+    it does not run.
     """
     one, result = model_subject(path), load(path)
     calls, backend = custom_op_nodes(result), backend_named(backend_of(result))
@@ -40,14 +42,17 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
         raise UsageError(f"{path.name} has no programs of which a timeline can be drawn")
     _, feed = next(iter(inputs_to_run(load(path, inline=True), options.inputs).timing.items()))
     threads = (options.threads or (1,))[0]
+    found = []
     with ScratchFolder("timeline") as folder:
-        file = Path(folder) / "timeline"
-        with Worker(env={"TRACEA_TIMELINE": str(file)}) as worker:
-            worker.open("model", one.path, one.library, threads=threads)
-            worker.compare("model", "model", feed, pairs=_RUNS, warmup=_WARMUP // 2)
-        if not file.is_file():
-            raise UsageError(f"no program of {path.name} ran")
-        return read_timeline(file, path.name, calls, backend.tracing, skip=_WARMUP)
+        for count in dict.fromkeys((threads, 1)):
+            file = Path(folder) / f"timeline_{count}"
+            with Worker(env={"TRACEA_TIMELINE": str(file)}) as worker:
+                worker.open("model", one.path, one.library, threads=count)
+                worker.compare("model", "model", feed, pairs=_RUNS, warmup=_WARMUP // 2)
+            if not file.is_file():
+                raise UsageError(f"no program of {path.name} ran")
+            found.append(read_timeline(file, path.name, calls, backend.tracing, skip=_WARMUP))
+    return replace(found[0], alone=sum(task.us for task in found[-1].tasks))
 
 
 def read_timeline(

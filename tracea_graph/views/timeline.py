@@ -43,12 +43,14 @@ class Timeline:
 
     The run took ``us`` microseconds.  ``calls`` are the names of the kernel calls, which tasks
     refer to by index.  Threads are numbered from 0 in the order in which they began.
+    All tasks of a run on one thread take ``alone`` µs; None where that was not measured.
     """
 
     title: str
     us: float
     calls: tuple[str, ...]
     tasks: tuple[TaskSpan, ...]
+    alone: float | None = None
 
     @cached_property
     def threads(self) -> int:
@@ -62,37 +64,72 @@ class Timeline:
     def shares(self) -> dict[str, float]:
         """Shares of the total time of all threads, by what the threads do.
 
-        ``in tasks``: running a task.  ``starting``: idle from a call's first task to this
-        thread's first task of the call.  ``waiting for others``: idle otherwise, while some
-        thread runs a task.  ``between calls``: no thread runs a task.
+        ``in tasks``: running a task.  ``waking up``: idle from the run's first task to this
+        thread's.  ``starting``: idle from a later call's first task to this thread's first task
+        of the call.  ``tails of calls``: idle after this thread's last task of a call, while
+        others have tasks of that call.  ``waiting for others``: idle otherwise, while some thread
+        runs a task.  ``between calls``: no thread runs a task.
         """
         total = self.us * self.threads or 1.0
         began: dict[int, float] = {}
         for task in self.tasks:
             began[task.call] = min(began.get(task.call, math.inf), task.begin)
         seen, until = set[tuple[int, int]](), dict.fromkeys(range(self.threads), 0.0)
-        starting = within = end = 0.0  # `within`: while any thread has a task
+        waking = starting = within = end = 0.0  # `within`: while any thread has a task
         for task in sorted(self.tasks, key=lambda task: task.begin):
             within += max(task.end - max(task.begin, end), 0.0)
             end = max(end, task.end)
             if (task.call, task.thread) not in seen:
                 idle = max(began[task.call], until[task.thread])
-                starting += max(task.begin - idle, 0.0)
+                if until[task.thread]:
+                    starting += max(task.begin - idle, 0.0)
+                else:
+                    waking += max(task.begin - min(began.values()), 0.0)
                 seen.add((task.call, task.thread))
             until[task.thread] = task.end
         within *= self.threads
-        busy = sum(task.us for task in self.tasks)
+        waiting = max(within - self._busy - waking - starting, 0.0)
+        tails = min(self._tails(), waiting)
         return {
-            "in tasks": busy / total,
+            "in tasks": self._busy / total,
+            "waking up": waking / total,
             "starting": starting / total,
-            "waiting for others": max(within - busy - starting, 0.0) / total,
+            "tails of calls": tails / total,
+            "waiting for others": (waiting - tails) / total,
             "between calls": max(1 - within / total, 0.0),
         }
 
     @property
+    def _busy(self) -> float:
+        return sum(task.us for task in self.tasks)
+
+    def _tails(self) -> float:
+        """Return the idle time of threads between their last task of a call and the call's end."""
+        ends: dict[int, float] = {}
+        lanes: dict[int, list[TaskSpan]] = {}
+        for task in sorted(self.tasks, key=lambda task: task.begin):
+            ends[task.call] = max(ends.get(task.call, 0.0), task.end)
+            lanes.setdefault(task.thread, []).append(task)
+        tails = 0.0
+        for lane in lanes.values():
+            for task, after in zip(lane, [*lane[1:], None], strict=True):
+                if after is None or after.call != task.call:
+                    until = ends[task.call] if after is None else min(ends[task.call], after.begin)
+                    tails += max(until - task.end, 0.0)
+        return tails
+
+    @property
     def summary(self) -> str:
         parts = ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.shares.items())
-        return f"{self.threads} threads: {parts}"
+        text = f"{self.threads} threads: {parts}"
+        if self.threads == 1 or not self.alone:
+            return text
+        ideal = self.alone / self.threads
+        return (
+            f"{text}\nThe tasks take {self._busy / self.alone:.2f} times as long as on one "
+            f"thread, of which {self.threads} threads could at best make {ideal:.0f} µs: "
+            f"{100 * ideal / self.us:.0f} % of the run."
+        )
 
 
 def timeline_svg(timeline: Timeline) -> str:

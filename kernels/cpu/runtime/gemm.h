@@ -87,6 +87,14 @@ inline void divide_work(GemmJob& job, const GemmSchedule& schedule, const GemmSh
   job.prefetch = schedule.prefetch && !job.w_exact;
 }
 
+// Whether a team's tasks of the same columns are neighbours, so that one or two threads read each of
+// the weights, which come from memory.  Products of fewer weights have tasks in the order of rows,
+// because they may be linked.
+inline bool stays_with_columns(const Run& run, const GemmJob& job) {
+  const bool simple = job.items == 1 && job.chunks > 1 && !job.packs && job.k_blocks == 1;
+  return simple && run.team && run.threads() >= kLinkedThreads && job.k * job.n * 4 > kLinkedWeights;
+}
+
 inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
   divide_work(job, schedule, share_of(run));
   job.next_weights = run.next_weights;
@@ -102,8 +110,9 @@ inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
   if (job.packed_floats + sums > 0 &&
       !make_slots(run, scratch, tasks, (job.packed_floats + sums) * 4, &job.slots))
     return false;
+  job.by_columns = stays_with_columns(run, job);
   const RowTasks rows = {job.m, job.chunks, job.groups, 0};
-  return run.parallel(tasks, gemm_task, &job, job.items == 1 ? &rows : nullptr);
+  return run.parallel(tasks, gemm_task, &job, job.items == 1 && !job.by_columns ? &rows : nullptr);
 }
 
 // Panels are one axis more than a matrix, lanes of several elements another one; x has such lanes

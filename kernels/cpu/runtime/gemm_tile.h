@@ -53,6 +53,7 @@ struct GemmJob {
   WeightPrefetch next_weights;
   pthread_t caller;     // whose thread runs the first tasks
   int32_t joined;       // 1 once another thread runs some
+  bool by_columns;      // tasks of the same columns are neighbours; else those of the same rows
   const NBitsMatrix* nbits;  // from which panels are packed, instead of w; or null
   Slots slots;
 };
@@ -222,6 +223,8 @@ inline PrefetchRange column_after(const GemmJob& job, bool calls, int64_t i) {
 // Column `i`, which is `ahead` columns behind the one at hand, or what this thread multiplies by
 // where its share of the columns has ended.
 inline PrefetchRange column_or_next(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
+  // The next task has other rows of the same columns, or there is none.
+  if (job.by_columns && i >= part.last && (part.end < job.m || i >= job.columns)) return {};
   const bool calls = pthread_equal(job.caller, pthread_self());
   const int64_t half = ceil_div(job.groups, 2) * job.per_group;
   const bool first = calls && i - ahead < half && __atomic_load_n(&job.joined, __ATOMIC_RELAXED);
@@ -366,7 +369,8 @@ inline void gemm_task(void* usr, size_t index) {
   GemmJob& job = *static_cast<GemmJob*>(usr);
   int64_t task = static_cast<int64_t>(index);
   if (!pthread_equal(job.caller, pthread_self())) __atomic_store_n(&job.joined, 1, __ATOMIC_RELAXED);
-  const int64_t group = task % job.groups, chunk = task / job.groups % job.chunks;
+  const int64_t group = job.by_columns ? task / job.chunks : task % job.groups;
+  const int64_t chunk = job.by_columns ? task % job.chunks : task / job.groups % job.chunks;
   const int64_t first = task / job.groups / job.chunks * job.per_task;
   const bool scratch = job.slots.bytes > 0;
   const int slot = scratch ? claim_slot(job.slots) : 0;

@@ -35,6 +35,7 @@
 namespace tracea {
 
 constexpr int32_t kMaxTeam = 64;
+constexpr int64_t kLinkedThreads = 5;  // with fewer, barriers take less than waiting for rows does
 constexpr int32_t kMaxLinked = 16;     // calls: a member's counters of them fill two cache lines
 constexpr int32_t kMaxRowGroups = 16;  // of a call
 

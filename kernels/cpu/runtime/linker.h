@@ -17,7 +17,6 @@ struct Cursor {
   int32_t call, loop;
 };
 
-constexpr int64_t kLinkedThreads = 5;  // with fewer, barriers take less than waiting for rows does
 constexpr int32_t kMaxTouched = 80;  // by linked calls
 
 struct ProgramLinker : Linker {

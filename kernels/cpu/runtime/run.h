@@ -83,6 +83,12 @@ inline void neighbours_task(void* usr, size_t index) {
   for (int64_t i = begin; i < end; ++i) all.task(all.job, static_cast<size_t>(i));
 }
 
+// Tasks that are watched, timed, or both.
+struct WrappedTasks {
+  WatchedTasks watched;
+  TimedTasks timed;
+};
+
 struct Run : Outcome {
   const Host& host;
   OrtKernelContext* context;
@@ -99,6 +105,8 @@ struct Run : Outcome {
   bool links = false;  // calls may be linked
   int64_t arena_bytes = 0;
   int64_t deadline = 0;  // in nanoseconds(), 0: none
+  WrappedTasks kept[kMaxLinked];  // of linked tasks that run after parallel() has returned
+  uint32_t keeps = 0;  // so many were needed
 
   Run(const Host& h, OrtKernelContext* c)
       : Outcome(h.api, h.dims_by_reference), host(h), context(c) {}
@@ -113,10 +121,12 @@ struct Run : Outcome {
   // and whose tasks compute `rows`, may return before they have run.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job,
                 const RowTasks* rows = nullptr) {
-    WatchedTasks watched = {task, job, deadline};
-    if (deadline) task = watched_task, job = &watched;
-    TimedTasks timed = {task, job, timeline && tasks > 0 ? timeline->add(tasks) : nullptr};
-    if (timed.times) task = timed_task, job = &timed;
+    WrappedTasks own;
+    WrappedTasks& wrapped = rows && rows->more ? kept[keeps++ % kMaxLinked] : own;
+    wrapped.watched = {task, job, deadline};
+    if (deadline) task = watched_task, job = &wrapped.watched;
+    wrapped.timed = {task, job, timeline && tasks > 0 ? timeline->add(tasks) : nullptr};
+    if (wrapped.timed.times) task = timed_task, job = &wrapped.timed;
     bool ok;
     if (linker && linker->link(*linker, rows, task, job, &ok)) return ok;
     for (int64_t i = 0; (alone || tasks == 1) && i < tasks; ++i) task(job, static_cast<size_t>(i));
