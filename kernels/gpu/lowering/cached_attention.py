@@ -81,7 +81,13 @@ def cached_attentions(p: RegionParams) -> dict[int, CachedAttention]:
 
 def _suits(p: AttentionParams) -> bool:
     """Whether the kernel supports an attention."""
-    plain = p.mask == "none" and not p.window and not p.global_keys and p.tiles is None
+    plain = (
+        p.stored == "f32"
+        and p.mask == "none"
+        and not p.window
+        and not p.global_keys
+        and p.tiles is None
+    )
     plain = plain and p.causal == "placed" and p.zero_rows in ("none", "lowest")
     heads = p.head == p.head_v and p.head in HEADS and not any(p.offsets[1:])
     return plain and heads and p.layouts == ("rows", "heads", "heads", "rows")
