@@ -436,6 +436,8 @@ def kernel_of(call: Call, variant: Variant) -> str:
     skeleton = _skeleton(for_variant(call, variant))
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
+    if variant.template in (WARPGROUPS, WINDOWS, BLOCKS, *INTEGERS):
+        skeleton = warpgroup_matmul.with_row_step(skeleton, call, _SOME)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
     shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
     made = {

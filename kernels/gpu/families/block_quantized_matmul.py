@@ -266,10 +266,12 @@ def shared(call: Call, variant: Variant) -> int:
         held = ring["stages"] * ring["stage_bytes"] * variant.threads // WARP
         staged = _STAGED if variant.params["rows"] == 1 else 0
         if _normed(call):
-            depth = _named(call)["x"].dims[-1]
-            assert isinstance(depth, int)
-            windows = -(-depth // WINDOW)
-            staged = windows * WINDOW * (int(TYPES[call.dtype].size) + _FLOAT)
+            depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
+            # the kernel has no depth of its own: the most that a call may have
+            held_steps = (
+                -(-depth // WINDOW) * WINDOW if isinstance(depth, int) else _STAGED // size
+            )
+            staged = held_steps * (size + _FLOAT)
         return held + _sums(call, variant).bytes + staged
     return tensor_core_matmul.shared(_product(call), variant)
 

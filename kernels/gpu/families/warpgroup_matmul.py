@@ -7,13 +7,14 @@ tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import (
     TYPES,
@@ -44,7 +45,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters", "refusal", "shared"]
+__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters", "refusal", "shared",
+           "with_row_step"]  # fmt: skip
 
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
 """Element type of x by the variant's dtype; that of w is the same, or int8 if x has bytes."""
@@ -339,6 +341,25 @@ def _in_windows(call: Call) -> bool:
     size, step = int(chain.result_types[0].size), y.strides[-2]
     unknown = size == _WORD and not isinstance(step, int)
     return size > 1 and (_uneven(y, chain.result_types[0]) or unknown)
+
+
+def with_row_step(skeleton: Call, call: Call, unknown: Extent) -> Call:
+    """Return ``skeleton`` with what a kernel's source depends on of the step between result rows.
+
+    That is whether the step of ``call`` is known, and whether it is a multiple of 16 bytes.
+    """
+    at = CALLS.of(call).slices(call)["y"].start
+    y, own = skeleton.views[at], call.views[at]
+    assert y is not None and own is not None
+    known = isinstance(own.strides[-2], int)
+    uneven = _uneven(own, (call.chain or chain_of(call)).result_types[0])
+    step = (1 if uneven else MAP_ALIGN) if known else unknown
+    strides = (*y.strides[:-2], step, y.strides[-1])
+    if call.op in ("conv", "integer_conv"):  # its pixels are the rows, all equally far apart
+        _, high, wide, _ = y.dims
+        strides = (product((high, wide, step)), product((wide, step)), step, y.strides[-1])
+    y = replace(y, strides=strides)
+    return replace(skeleton, views=(*skeleton.views[:at], y, *skeleton.views[at + 1 :]))
 
 
 def alternates_slowly(call: Call) -> bool:

@@ -21,9 +21,10 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, kernel_preamble, launch_of
-from tracea_graph.kernels.gpu.kernel_selection import variants_of
+from tracea_graph.kernels.gpu.kernel_selection import for_variant, kernel_of, variants_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
+from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
 from tracea_graph.kernels.program import Buffer, Call, View
@@ -184,3 +185,16 @@ def test_rows_whose_length_varies_have_a_kernel_for_short_ones() -> None:
         assert [evaluate(short[1], {"n": n}) > 0 for n in (1, 1024, 1025)] == [True, True, False]
     fixed = View.dense(Buffer("temp", 0), ("m", 768))
     assert len(variants_of(CALLS.make("softmax", "f16", x=[fixed], y=fixed, log=False))) == 1
+
+
+def test_libraries_have_the_kernels_that_plans_launch() -> None:
+    """Names of kernels, which libraries are made from, hold the sizes that sources depend on."""
+    target = Target(CUDA, ARCHITECTURES["sm_90a"])
+    for case in CASES:
+        if not all(target.architecture.has(feature) for feature in case.needs):
+            continue
+        call, variant, _ = made(case, "sm_90a")
+        chains = [call.chain] if call.chain else []
+        (found,) = sources_of([kernel_of(call, variant)], chains, ["sm_90a"])["sm_90a"]
+        launched = emit_kernel(for_variant(call, variant), variant, target)
+        assert found.text == launched.text, case.name
