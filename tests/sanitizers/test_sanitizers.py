@@ -162,3 +162,19 @@ def test_linked_calls_touch_rows_in_order(
     answers = racing.run(jobs(cases), ISAS[-1], workers=5, together=1, repeats=8)
     for case, answer in zip(cases, answers, strict=True):
         conforms(case, answer, TOLERANCE.exact)
+
+
+def test_linked_stages_keep_how_they_are_timed(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a stage run after the loop that handed them out has gone on, timed and watched."""
+    if not links(MEMORY[0]):
+        pytest.skip("g++ has no address sanitizer here")
+    folder, case = tmp_path_factory.mktemp("stages"), linked_images((14, 14), 256, 256)
+    monkeypatch.setenv("TRACEA_PROCESSORS", "8")
+    monkeypatch.setenv("TRACEA_TIMEOUT", "100")
+    monkeypatch.setenv("TRACEA_TIMELINE", str(folder / "timeline"))
+    checked = Sanitizer(MEMORY, [case], ISAS[-1:], folder)
+    for answer in checked.run(jobs([case]), ISAS[-1], workers=8, together=1, repeats=8):
+        conforms(case, answer, TOLERANCE.exact)
+    assert (folder / "timeline").read_text()
