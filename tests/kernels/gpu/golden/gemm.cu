@@ -172,7 +172,7 @@ KERNEL(tracea_f16_gemm_nk_bias_0885e55344661902_64x64x64x3__sm_80, 128, 2)(
   }
   wait_copies<0>();
   sync_block();
-  // Applies bias and the chain to a run of sums and stores the results.
+  // Applies bias and the chain to a run of sums, and stores the results.
   auto finish = [&](i32 row, i32 col, const vf (&sums)[8]) {
     const i32 n = least(8, cols - col);
     if (row >= rows || n <= 0) return;
