@@ -59,12 +59,12 @@ enum { AHEAD = 2 * PANEL };  // rows of keys and values asked for before they ar
 
 //% if stored
 // What the cache holds, read as float32: ${stored}.
-typedef ${"int8_t" if stored == "i8" else "uint16_t"} cached;
+typedef uint16_t cached;
 INLINE const cached* cached_keys(const tracea_attention_tile* t) { return (const cached*)t->k; }
 INLINE const cached* cached_values(const tracea_attention_tile* t) { return (const cached*)t->v; }
-INLINE vf load_cached(const cached* p) { return load_${"int" if stored == "i8" else stored}(p); }
+INLINE vf load_cached(const cached* p) { return load_${stored}(p); }
 INLINE vf load_cached(const cached* p, int64_t n) {
-  return n >= W ? load_cached(p) : load_${"int" if stored == "i8" else stored}(p, n);
+  return n >= W ? load_cached(p) : load_${stored}(p, n);
 }
 
 void pack_keys(const tracea_attention_tile* t, float* to) {
