@@ -8,8 +8,10 @@ layout, or in registers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,6 +91,22 @@ class RegionParams:
     @property
     def operands(self) -> int:
         return self.inputs
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return the number of the first result of each step."""
+        ends = accumulate((step.results for step in self.steps), initial=self.inputs)
+        return tuple(ends)[:-1]
+
+    @property
+    def makers(self) -> dict[int, int]:
+        """Return the numbers of the steps by those of their first results."""
+        return {start: number for number, start in enumerate(self.starts)}
+
+    @property
+    def readers(self) -> Counter[int]:
+        """Count the operands of steps that are each value."""
+        return Counter(i for step in self.steps for i in step.operands)
 
     def infer_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the specs of all values: the inputs, then each step's results."""

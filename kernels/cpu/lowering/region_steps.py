@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -60,7 +59,7 @@ def lower_region(
     layout = RegionLayout.plan(specs, p.steps, p.inputs)
     rounding = StoredTypes.plan(p, specs, layout)
     layout = RegionLayout.plan(specs, p.steps, p.inputs, rounding.apart)
-    reads = Counter(i for step in p.steps for i in step.operands)
+    reads = p.readers
     v = RegionValues(
         w,
         layout,

@@ -151,11 +151,15 @@ def with_norm(call: Call, variant: Variant) -> Call:
     return tensor_core_matmul.without_operands(replace(call, views=tuple(listed)), "raw")
 
 
+def _whole_windows(depth: int) -> int:
+    return -(-depth // WINDOW) * WINDOW
+
+
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if variant.params.get("rows") == 1:
         depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
-        if not isinstance(depth, int) or -(-depth // WINDOW) * WINDOW * size > _STAGED:
+        if not isinstance(depth, int) or _whole_windows(depth) * size > _STAGED:
             return f"a row of x does not fit {_STAGED} bytes"
         columns = _named(call)["w"].dims[0]
         few = isinstance(columns, int) and columns <= FEW_CODED_COLUMNS
@@ -268,10 +272,8 @@ def shared(call: Call, variant: Variant) -> int:
         if _normed(call):
             depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
             # the kernel has no depth of its own: the most that a call may have
-            held_steps = (
-                -(-depth // WINDOW) * WINDOW if isinstance(depth, int) else _STAGED // size
-            )
-            staged = held_steps * (size + _FLOAT)
+            steps = _whole_windows(depth) if isinstance(depth, int) else _STAGED // size
+            staged = steps * (size + _FLOAT)
         return held + _sums(call, variant).bytes + staged
     return tensor_core_matmul.shared(_product(call), variant)
 

@@ -13,7 +13,12 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, window_axes
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter, NormedRows
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    ZERO,
+    GpuProgramWriter,
+    NormedRows,
+    none_of_one,
+)
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
@@ -125,19 +130,19 @@ def lower_side_by_side(
 
 def lower_gated(
     w: GpuProgramWriter, layout: BlockQuantized, x: Value, stored: Sequence[tuple[Value, Value]],
-    chains: tuple[Chain, Chain, Chain], place: int, seen: Sequence[Value], made: Value,
+    chains: tuple[Chain, Chain, Chain], operand: int, seen: Sequence[Value], made: Value,
 ) -> None:  # fmt: skip
     """Write matmuls of which the second one's epilogue reads the first one's result.
 
-    ``chains`` are the epilogue of the first, that of the second, whose operand ``place`` is the
-    first one's result, and one that reads the sums of the first there.  The last is that of a call
-    for one row, the others are those of calls for several rows.
+    ``chains`` are the epilogue of the first, that of the second, whose ``operand`` is the
+    first one's result, and one that reads the sums of the first instead.  The last is that of a
+    call for one row, the others are those of calls for several rows.
     """
     x, held = _rows(w, layout, x)
     rows, columns = made.shape
     both = _matrix(w, layout, stored)
     one = combine("max", 0, combine("min", rows, combine("sub", 2, rows)))
-    several = combine("mul", rows, combine("min", 1, combine("sub", rows, 1)))
+    several = none_of_one(rows)
     first, second, together = chains
 
     def call(
@@ -154,9 +159,9 @@ def lower_gated(
         _call(w, layout, own[0], held, matrix, None, typed, own[2:], [own[1]], at)
 
     gate = w.number(made.shape)
-    before = [*seen[: place - 1], Value(made.view, DType.F32), *seen[place - 1 :]]
-    after = [*seen[: place - 1], gate, *seen[place - 1 :]]
-    call(one, both, together, before, made, place)
+    before = [*seen[: operand - 1], Value(made.view, DType.F32), *seen[operand - 1 :]]
+    after = [*seen[: operand - 1], gate, *seen[operand - 1 :]]
+    call(one, both, together, before, made, operand)
     if rows != 1:
         assert isinstance(columns, int)
         call(several, both.columns(0, columns), first, [], gate)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.families.cached_attention import HEADS, TOGETHER
@@ -67,9 +66,7 @@ class CachedAttention:
 
 def cached_attentions(p: RegionParams) -> dict[int, CachedAttention]:
     """Return the attentions over caches of a program, by the numbers of their steps."""
-    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
-    made = {start: number for number, start in enumerate(starts[:-1])}
-    readers = Counter(i for step in p.steps for i in step.operands)
+    starts, made, readers = p.starts, p.makers, p.readers
     found = dict[int, CachedAttention]()
     for number, step in enumerate(p.steps):
         if isinstance(step.params, AttentionParams) and _suits(step.params):

@@ -8,10 +8,8 @@ row; two calls of the same matrices compute several rows, and are not launched f
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.lowering.block_quantized import lower_gated
@@ -31,35 +29,33 @@ _DEEPEST = 4096
 
 @dataclass(frozen=True)
 class GatedMatmuls:
-    """The steps of the gate and of the matmul that reads it, as operand ``place`` of its chain.
+    """The steps of the gate and of the matmul that reads it, as an ``operand`` of its chain.
 
-    ``chain`` is the epilogue of both, which reads the sums of the gate in that place.
+    ``chain`` is the epilogue of both, which reads the sums of the gate instead.
     """
 
     gate: int
-    place: int
+    operand: int
     chain: Chain
 
 
 def gated_matmuls(p: RegionParams) -> dict[int, GatedMatmuls]:
     """Return the pairs of matmuls, by the number of the step that reads the gate."""
-    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
-    made = {start: number for number, start in enumerate(starts[:-1])}
-    readers = Counter(i for step in p.steps for i in step.operands)
+    made, readers = p.makers, p.readers
     found = dict[int, GatedMatmuls]()
     for number, step in enumerate(p.steps):
         own = step.params
         if not _coded(step) or not isinstance(own, GemmParams) or own.epilogue is None:
             continue
-        for place, value in enumerate(own.split(step.operands)[3], 1):
+        for operand, value in enumerate(own.split(step.operands)[3], 1):
             gate = made.get(value)
             if gate is None or readers[value] != 1 or value in p.results:
                 continue
             before = p.steps[gate]
             if _coded(before) and _alike(p, before, step):
                 assert isinstance(before.params, GemmParams)
-                chain = _with_gate(own.epilogue, place, before.params.epilogue)
-                found[number] = GatedMatmuls(gate, place, chain)
+                chain = _with_gate(own.epilogue, operand, before.params.epilogue)
+                found[number] = GatedMatmuls(gate, operand, chain)
                 break
     return found
 
@@ -85,19 +81,19 @@ def _alike(p: RegionParams, gate: RegionStep, step: RegionStep) -> bool:
     return same and all(i < p.inputs for i in stored)
 
 
-def _with_gate(chain: Chain, place: int, gate: Chain | None) -> Chain:
-    """Return a chain that applies another one to its operand ``place`` first."""
+def _with_gate(chain: Chain, operand: int, gate: Chain | None) -> Chain:
+    """Return a chain that applies another one to an ``operand`` first."""
     if gate is None or not gate.steps:
         return chain
     count, more = len(chain.operands), len(gate.steps)
 
     def of_gate(a: int | float) -> int | float:
-        return a if isinstance(a, float) else place if a == 0 else count + a - 1
+        return a if isinstance(a, float) else operand if a == 0 else count + a - 1
 
     def moved(a: int | float) -> int | float:
         if isinstance(a, float):
             return a
-        return int(of_gate(gate.results[0])) if a == place else a if a < count else a + more
+        return int(of_gate(gate.results[0])) if a == operand else a if a < count else a + more
 
     steps = [Step(s.op, tuple(map(of_gate, s.args))) for s in gate.steps]
     steps += (Step(s.op, tuple(map(moved, s.args))) for s in chain.steps)
@@ -125,5 +121,5 @@ def lower_gated_matmuls(
     seen = [w.flat(values[i].stretched(full), len(full) - 1, 1) for i in inputs]
     chains = before.epilogue or Chain((FULL,), (), (0,)), own.epilogue, pair.chain
     matrices = [(s[0], s[1]) for s in stored]
-    lower_gated(w, own.layout, x, matrices, chains, pair.place, seen, w.matrix(made))
+    lower_gated(w, own.layout, x, matrices, chains, pair.operand, seen, w.matrix(made))
     values[starts[number]] = made

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -179,7 +178,7 @@ def _lower_region(
     """Write the steps in order; results of the program are written to their outputs directly."""
     wanted = dict(zip(p.results, targets, strict=True))
     values = dict(enumerate(operands))
-    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
+    starts = p.starts
     rounded = _rounded_where_computed(p, starts, wanted)
     wanted |= {source: wanted[result] for source, result in rounded.items()}
     joined = cached_attentions(p)

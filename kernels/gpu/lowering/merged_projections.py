@@ -7,10 +7,8 @@ place.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 
 from tracea_graph.kernels.gpu.lowering.block_quantized import lower_side_by_side
 from tracea_graph.kernels.gpu.lowering.cached_attention import CachedAttention
@@ -35,9 +33,7 @@ def projections_of(
     p: RegionParams, attentions: Iterable[CachedAttention]
 ) -> dict[int, Projections]:
     """Return the matmuls to merge, by the number of the first step of each merged call."""
-    starts = list(accumulate((step.results for step in p.steps), initial=p.inputs))
-    made = {start: number for number, start in enumerate(starts[:-1])}
-    readers = Counter(i for step in p.steps for i in step.operands)
+    starts, made, readers = p.starts, p.makers, p.readers
     found = dict[int, Projections]()
     for attention in attentions:
         values = [rows.value for rows in (attention.q, attention.keys, attention.values)]

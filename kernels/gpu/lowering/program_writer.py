@@ -14,7 +14,7 @@ from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
-__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage"]
+__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage", "none_of_one"]
 
 SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
@@ -167,6 +167,11 @@ class GpuProgramWriter(ProgramWriter):
         return replace(made, temps=tuple(made.temps[t] for t in order), calls=calls)
 
 
+def none_of_one(rows: Extent) -> Extent:
+    """Return a number of rows, but 0 for one row: of a call that is not launched for it."""
+    return combine("mul", rows, combine("min", 1, combine("sub", rows, 1)))
+
+
 def _for_several_rows(call: Call) -> Call:
     """Return a call of rows that is not launched if there is one row, for it then has no rows."""
     schema, views = CALLS.of(call), list(call.views)
@@ -174,7 +179,5 @@ def _for_several_rows(call: Call) -> Call:
         own = schema.slices(call)[name]
         for i in range(own.start, own.stop):
             if (view := views[i]) is not None:
-                rows = view.dims[0]
-                rows = combine("mul", rows, combine("min", 1, combine("sub", rows, 1)))
-                views[i] = replace(view, dims=(rows, *view.dims[1:]))
+                views[i] = replace(view, dims=(none_of_one(view.dims[0]), *view.dims[1:]))
     return replace(call, views=tuple(views))
