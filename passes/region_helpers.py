@@ -11,6 +11,7 @@ from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ttg import Region, TileGraph
 
 __all__ = [
+    "COMPARED",
     "attribute",
     "broadcasts_over_matrix",
     "first_value_read_outside",
@@ -70,6 +71,10 @@ def int_constant(numbers: int | Sequence[int]) -> Weight:
 def attribute(region: Region, name: str, default: object) -> object:
     """Return an attribute of an original ONNX operator, or ``default``."""
     return region.node.attrs.get(name, default)
+
+
+COMPARED = (DType.F32, DType.I32, DType.I64)
+"""Element types of ArgMax, TopK and GatherElements for which a backend may have kernels."""
 
 
 def is_f32(graph: TileGraph, *values: str) -> bool:

@@ -27,7 +27,7 @@ from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
 from tracea_graph.kernels.cpu.kernel_facts import kernel_metadata
 from tracea_graph.kernels.cpu.library_build import build_ahead, build_library, compile_part
 from tracea_graph.kernels.cpu.lowering.initializer_guard_program import MOST_GUARDED, lower_guard
-from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.lower import lacking, lower
 from tracea_graph.kernels.cpu.machine_model import CALL_TRACING, DIAGNOSTICS, measured_machine
 from tracea_graph.kernels.cpu.named_targets import TARGETS
 from tracea_graph.kernels.cpu.phases import phases, structure_rules
@@ -177,8 +177,8 @@ class CpuBackend:
         return (*phases(request, machine.tiles, machine.bf16), Phase(tiling.name, (tiling,)))
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
-        """Return "": this backend has kernels for every custom op."""
-        return ""
+        """Return why no kernel takes a region's element types, or "" if kernels do."""
+        return lacking(graph, region)
 
     def lower(self, graph: TileGraph, region: Region) -> Program:
         """Lower one fused region to a program.  Raises TypeError for one that is not fused."""

@@ -329,6 +329,11 @@ VARIANTS = (
         for d in ("f32", "f16", "bf16")
     ),
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
+    *(
+        Variant(op, d, f"{op}.cu.in", "256", 256)
+        for op in ("take", "arg", "top_k")
+        for d in ("i32", "i64")
+    ),
     *(Variant("pack", d, "pack.cu.in", "256", 256) for d in ("f16", "bf16")),
     *(
         Variant(

@@ -11,9 +11,9 @@ from typing import Any
 from tracea_graph.ir import DType
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.passes.region_helpers import (
+    COMPARED,
     attribute,
     fused_region,
-    is_f32,
     operand_producer,
     with_private_producers,
 )
@@ -32,8 +32,10 @@ def _picked(op: Any, x: Any, index: Any) -> Any:
 
 def _take_check(m: Match) -> str | None:
     rank, index = m.spec("x").rank, m.spec("index")
-    if m.graph.opset < _SINCE or not rank or not is_f32(m.graph, m.values["x"]):
-        return unsuited_reason("x is not float32 of known rank, or the opset is too old")
+    if m.graph.opset < _SINCE or not rank or m.spec("x").dtype not in COMPARED:
+        return unsuited_reason(
+            "x is not float32, int32 or int64 of known rank, or the opset is too old"
+        )
     if attribute(m.root, "axis", 0) not in (-1, rank - 1):
         return "it does not gather along the last axis"
     if index.dtype not in (DType.I32, DType.I64):

@@ -11,7 +11,7 @@ elementwise(FusedReduce(x), c)                  -> FusedReduce(x, c, epilogue)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,13 @@ from tracea_graph.passes.pointwise.bound_expressions import (
     matrix_broadcast_kind,
 )
 from tracea_graph.passes.pointwise.read_elementwise import read_chain
-from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32, same_shape
+from tracea_graph.passes.region_helpers import (
+    COMPARED,
+    attribute,
+    fused_region,
+    is_f32,
+    same_shape,
+)
 from tracea_graph.reason_codes import Code, Reason, other_readers_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -67,10 +73,11 @@ def axes_of(graph: TileGraph, region: Region) -> tuple[int, ...] | str:
     return tuple(sorted({a - rank if a >= 0 else a for a in axes}))
 
 
-def _fits(graph: TileGraph, value: str) -> str | None:
+def _fits(graph: TileGraph, value: str, types: Sequence[DType] = (DType.F32,)) -> str | None:
     spec = graph.spec(value)
-    if spec.dtype is not DType.F32:
-        return Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE)
+    if spec.dtype not in types:
+        named = "float32" if len(types) == 1 else "float32, int32 or int64"
+        return Reason(f"{value!r} is not {named}", Code.UNSUPPORTED_DTYPE)
     if spec.rank is None or not 0 < spec.rank <= MAX_RANK:
         return f"the rank of {value!r} is not within 1 .. {MAX_RANK}"
     return None
@@ -127,7 +134,7 @@ def _chosen(op: Any, x: Any) -> Any:
 
 def _arg(m: Match) -> Region | str:
     value, region = m.values["x"], m.root
-    if (reason := _fits(m.graph, value)) is not None:
+    if (reason := _fits(m.graph, value, COMPARED)) is not None:
         return reason
     shape = m.spec("x").shape or ()
     axis = attribute(region, "axis", 0)
@@ -160,7 +167,7 @@ def _top_k(m: Match) -> Region | str:
 
 def _top_k_params(graph: TileGraph, region: Region) -> TopKParams | str:
     value = region.operands[0]
-    if (reason := _fits(graph, value)) is not None:
+    if (reason := _fits(graph, value, COMPARED)) is not None:
         return reason
     shape = graph.spec(value).shape or ()
     if attribute(region, "axis", -1) not in (-1, len(shape) - 1):
@@ -218,6 +225,13 @@ class ReducePrologue:
                 continue
             if graph.spec(value).shape != shape:
                 yield Miss(self.name, region.id, f"{value!r} is broadcast")
+                continue
+            if not is_f32(graph, value):
+                yield Miss(
+                    self.name,
+                    region.id,
+                    Reason(f"{value!r} is not float32", Code.UNSUPPORTED_DTYPE),
+                )
                 continue
             outer = (params.prologue or IDENTITY, names)
             if (joined := inline_producer(outer, value, inner)) is None:

@@ -21,6 +21,7 @@ from tests.tiny import error_between, fed_too
 from tracea_graph import Options, Report, api, target
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.config import TOLERANCE
+from tracea_graph.ir import DType
 from tracea_graph.onnx_io import backend_of, load
 from tracea_graph.pipeline import planning
 
@@ -148,11 +149,21 @@ def spoken(net: Net) -> str:
     return net("MatMul", net("Squeeze", y, np.array([1])), net.weight(8, 5))
 
 
+def ranked(net: Net) -> str:
+    """Build choices among integers: the best ones, in the order of their places."""
+    _, places = net.many("TopK", 2, net.input("x", "batch", 20), net.ints(6))
+    ordered, order = net.many("TopK", 2, places, net.ints(6), largest=0)
+    again = net("GatherElements", places, order, axis=1)
+    found = ordered, net("ArgMin", places, axis=1), again
+    numbers = net("Concat", *(net("Cast", v, to=DType.F32.onnx) for v in found), axis=1)
+    return net("MatMul", numbers, net.weight(13, 7))
+
+
 NETS: dict[str, Callable[[Net], str]] = {
     "perceptron": _perceptron, "heads": heads, "images": images,
     "depthwise": lambda net: images(net, 8, 8), "groups": lambda net: images(net, 2, 16),
     "moved": moved, "lines": lines, "pasted": pasted, "taken": taken,
-    "chosen": chosen, "resized": resized, "spoken": spoken,
+    "chosen": chosen, "resized": resized, "spoken": spoken, "ranked": ranked,
 }  # fmt: skip
 """Networks that together use every family of kernels."""
 

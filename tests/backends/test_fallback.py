@@ -56,6 +56,16 @@ def test_one_library_runs_on_both(tmp_path: Path) -> None:
     assert all(op.startswith("Fused") for op in operators_run(report, feeds["3"]))
 
 
+def test_operators_run_what_only_the_gpu_has(tmp_path: Path) -> None:
+    """Choices among integers have kernels on the GPU only."""
+    report, feed = made(tmp_path, "ranked"), {"x": normal(3, 20)}
+    assert close(report, run(report, {"3": feed}, tmp_path)[0], {"3": feed})
+    assert close(report, run(report, {"3": feed}, tmp_path, WITHOUT_GPU)[0], {"3": feed})
+    found = operators_run(report, feed)
+    assert {"ArgMin", "GatherElements", "TopK"} < found
+    assert any(op.startswith("Fused") for op in found)
+
+
 def test_convolutions_share_their_filters(tmp_path: Path) -> None:
     """The CPU's programs read the weights of the GPU's node: none is stored twice."""
     report = made(tmp_path, "images", precision="fp16", max_error=1e-2)

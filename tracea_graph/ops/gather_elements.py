@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import TensorSpec
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.iteration_space_parts import (
@@ -39,7 +39,8 @@ _TAKEN = 16.0
 
 @dataclass(frozen=True)
 class GatherElementsParams:
-    """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of equal ``rank``.
+    """Operands: x ``[…, P]``, indices (int32 or int64) ``[…, T]`` of equal ``rank``.  Results have
+    x's type.
 
     Each leading dimension of the indices equals that of x, or is 1 and broadcasts.  An index in
     ``[−P, 0)`` counts from the end.  The ONNX body accepts the element types that ONNX Runtime
@@ -58,12 +59,12 @@ class GatherElementsParams:
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return x's shape, T as last dimension; raises ValueError if indices do not broadcast."""
-        x, index = (spec.shape for spec in specs)
+        (x, index), own = (spec.shape for spec in specs), specs[0].dtype
         if x is None or index is None or not len(x) == len(index) == self.rank:
             raise ValueError(f"elements and indices are not both of rank {self.rank}")
         if broadcast([x[:-1], index[:-1]]) != x[:-1]:
             raise ValueError("the indices cannot be proven to broadcast to the elements")
-        return (TensorSpec(DType.F32, (*x[:-1], index[-1])),)
+        return (TensorSpec(own, (*x[:-1], index[-1])),)
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
         x, index = arrays

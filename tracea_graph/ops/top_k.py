@@ -33,7 +33,7 @@ _CHOSEN = 250.0
 
 @dataclass(frozen=True)
 class TopKParams:
-    """One operand x ``[…,N]``; results float32 ``[…,k]`` and int64 ``[…,k]``.
+    """One operand x ``[…,N]``; results of x's type ``[…,k]`` and int64 ``[…,k]``.
 
     Raises ValueError for a k below 1.
     """
@@ -62,11 +62,12 @@ class TopKParams:
         if isinstance(x.shape[-1], int) and x.shape[-1] < self.k:
             raise ValueError("the last axis has fewer than k elements")
         shape = (*x.shape[:-1], self.k)
-        return TensorSpec(DType.F32, shape), TensorSpec(DType.I64, shape)
+        return TensorSpec(x.dtype, shape), TensorSpec(DType.I64, shape)
 
     def reference(self, arrays: Sequence[Array]) -> list[Array]:
         (x,) = arrays
-        order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")
+        negated = ~x if x.dtype.kind == "i" else -x  # -x of the least integer is itself
+        order = np.argsort(negated if self.largest else x, axis=-1, kind="stable")
         if self.largest:  # NumPy sorts NaN last in either order
             lost = np.isnan(np.take_along_axis(x, order, axis=-1))
             first = np.argsort(~lost, axis=-1, kind="stable")

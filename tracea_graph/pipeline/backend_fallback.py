@@ -7,7 +7,7 @@ nodes of the body pack the weight; ONNX Runtime runs these nodes once, when a se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -68,7 +68,7 @@ class FallbackPlanner:
 
     def _planned(self, graph: TileGraph, region: Region) -> tuple[Body, Assembly]:
         backend, options = self.target.backend, self.options
-        plain, steps = _separated(Subgraph(graph, region))
+        plain, steps = _separated(Subgraph(graph, region), backend.lacks)
         steps.bindings = {**graph.bindings, **self.cost.bindings}
         request = PlanRequest(prepack=options.prepack, pack_at_load=True, windows=options.windows)
         tiling = backend.rules.row_tiling[:1]  # only pays if it is measured
@@ -100,20 +100,26 @@ def _program(region: Region) -> RegionParams:
     return RegionParams(count, (step,), tuple(range(count, count + results)))
 
 
-def _separated(whole: Subgraph) -> tuple[Mapping[str, OpParams], TileGraph]:
+def _separated(
+    whole: Subgraph, lacks: Callable[[TileGraph, Region], str]
+) -> tuple[Mapping[str, OpParams], TileGraph]:
     """Return the steps that stay standard operators, by name, and all steps as a graph.
 
     Standard operators move values that are not float32 (shapes, positions, masks), because kernels
-    that move data exist for float32 only, and these values are small.
+    that move data exist for float32 only, and these values are small; and they compute the steps
+    that the fallback backend lacks.
     """
     plain = {
         s.id: s.params
         for s in whole.steps
-        if isinstance(s.params, LayoutParams | ConcatParams)
-        and (
-            any(whole.spec(v).dtype is not DType.F32 for v in (s.operands[0], *s.results))
-            or (isinstance(s.params, LayoutParams) and s.params.kind == "expand")
+        if (
+            isinstance(s.params, LayoutParams | ConcatParams)
+            and (
+                any(whole.spec(v).dtype is not DType.F32 for v in (s.operands[0], *s.results))
+                or (isinstance(s.params, LayoutParams) and s.params.kind == "expand")
+            )
         )
+        or lacks(whole, s)
     }
     regions = [replace(s, params=None) if s.id in plain else s for s in whole.steps]
     steps = TileGraph(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tracea_graph.ir import Expr, Extent, TensorSpec, assumed_size, symbols_of
+from tracea_graph.ir import DType, Expr, Extent, TensorSpec, assumed_size, symbols_of
 from tracea_graph.kernels.cpu.lowering.attention import lower_append, lower_attention
 from tracea_graph.kernels.cpu.lowering.conv_integer import lower_conv_integer
 from tracea_graph.kernels.cpu.lowering.dynamic_quantize import (
@@ -87,6 +87,17 @@ _SLIDING = (ConvParams, ConvIntegerParams, PoolParams)
 """Ops whose results have new sizes, which later operands may share."""
 _NARROW = ("bf16", "int16")
 """Element types of 16 bits."""
+
+
+def lacking(graph: TileGraph, region: Region) -> str:
+    """Return why no kernel takes a region's element types, or "" if kernels do."""
+    params: OpParams = region.params
+    chosen = isinstance(params, TopKParams | GatherElementsParams)
+    if chosen or (isinstance(params, ArgParams) and params.prologue is None):
+        value = region.operands[0]
+        if graph.spec(value).dtype is not DType.F32:
+            return f"{value!r} is not float32"
+    return ""
 
 
 def lower(graph: TileGraph, region: Region) -> Program:

@@ -1,4 +1,4 @@
-"""ArgMax and ArgMin of rows; one block computes each row."""
+"""ArgMax and ArgMin of rows of floats or integers; one block computes each row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from tracea_graph.kernels.program import Call
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_HELD = 8
-"""Bytes of shared memory per thread, for a number and its index."""
+_TYPES = {**TYPES, "i32": DType.I32, "i64": DType.I64}
+_INDEX = 4
+"""Bytes of shared memory per thread for an index, beside the number itself."""
+
+
+def _held(call: Call) -> DType:
+    """Return the type that numbers are compared in, which holds each of them exactly."""
+    own = _TYPES[call.dtype]
+    return own if own in (DType.I32, DType.I64) else DType.F32
 
 
 def name(call: Call) -> str:
@@ -24,22 +31,25 @@ def name(call: Call) -> str:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     a = call.attributes
+    held = _held(call)
     return {
-        "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
+        "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
+        "held": chain_parameters.ELEMENTS[held],
+        "load": "number" if held is DType.F32 else "",
         "kind": a["kind"],
         "last": a["last"],
     }
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _HELD * variant.threads
+    return (int(_held(call).size) + _INDEX) * variant.threads
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y = named["x"], named["y"]
     made = (
-        pointer(x, TYPES[call.dtype]), *map(i32, x.strides), pointer(y, DType.I64),
+        pointer(x, _TYPES[call.dtype]), *map(i32, x.strides), pointer(y, DType.I64),
         i32(y.strides[0]), i32(x.dims[1]),
     )  # fmt: skip
     return Launch(symbol, (x.dims[0], 1, 1), variant.threads, shared(call, variant), made)

@@ -19,6 +19,7 @@ _BYTES = 16
 """Number of bytes that one thread compares."""
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
 _INDICES = {"i32": DType.I32, "i64": DType.I64}
+_TAKEN = {**TYPES, **_INDICES}
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -39,8 +40,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         return {}
     a = call.attributes
     if call.op == "take":
-        own = chain_parameters.ELEMENTS[TYPES[call.dtype]]
-        return {"element": own, "index_element": a["index_type"]}
+        own = chain_parameters.ELEMENTS[_TAKEN[call.dtype]]
+        missing = '__builtin_nanf("")' if call.dtype in TYPES else ""
+        return {"element": own, "index_element": a["index_type"], "missing": missing}
     return {
         "count": a["count"],
         "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
@@ -81,7 +83,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def _taken(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, own = _named(call), TYPES[call.dtype]
+    named, own = _named(call), _TAKEN[call.dtype]
     types = {"x": own, "ids": _INDICES[str(call.attributes["index_type"])], "y": own}
     made = list[Argument]()
     for one, dtype in types.items():

@@ -14,8 +14,7 @@ from tracea_graph.kernels.program import Call
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_HELD = 8
-"""Bytes of shared memory per thread, for a number and its index as one key."""
+_TYPES = {**TYPES, "i32": DType.I32, "i64": DType.I64}
 
 
 def name(call: Call) -> str:
@@ -23,18 +22,22 @@ def name(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    element = chain_parameters.ELEMENTS[TYPES[call.dtype]]
-    return {"element": element, "smallest": call.attributes["smallest"]}
+    return {
+        "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
+        "load": "number" if call.dtype in TYPES else "",
+        "smallest": call.attributes["smallest"],
+    }
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _HELD * variant.threads
+    """Return the bytes that hold a key for each thread: the order of a number, and its index."""
+    return (16 if call.dtype == "i64" else 8) * variant.threads
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y, index = named["x"], named["y"], named["index"]
-    own = TYPES[call.dtype]
+    own = _TYPES[call.dtype]
     made = (
         pointer(x, own), *map(i32, x.strides), pointer(y, own), *map(i32, y.strides),
         pointer(index, DType.I64), *map(i32, index.strides), i32(x.dims[1]), i32(y.dims[1]),

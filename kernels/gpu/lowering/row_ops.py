@@ -39,6 +39,9 @@ __all__ = [
 _MOST_AXES = 4
 """Maximum rank of the operands of GatherElements."""
 FLOATS = (DType.F32, DType.F16, DType.BF16)
+INTEGERS = (DType.I32, DType.I64)
+COMPARED = (*FLOATS, *INTEGERS)
+"""Element types that ArgMax and TopK compare and GatherElements picks."""
 
 
 def norm_call(
@@ -133,8 +136,10 @@ def lower_take(
     w: GpuProgramWriter, p: GatherElementsParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x, ids = operands
-    if p.rank > _MOST_AXES or ids.dtype not in (DType.I32, DType.I64) or x.dtype not in FLOATS:
-        raise LackingError("GPU kernels of GatherElements need floats of up to four axes")
+    if p.rank > _MOST_AXES or ids.dtype not in INTEGERS or x.dtype not in COMPARED:
+        raise LackingError(
+            "GPU kernels of GatherElements need floats, int32 or int64 of up to four axes"
+        )
     shape = (*x.shape[:-1], ids.shape[-1])
     target = targets[0]
     y = target if target and target.dtype is x.dtype else w.temp(x.dtype, shape)
@@ -236,13 +241,18 @@ def lower_arg(
     kept = (*full[:place], *full[place + 1 :])
     own = targets[0] or w.temp(DType.I64, kept)
     y = Value(View.dense(own.view.buffer, kept), DType.I64)
-    seen, chain, _ = _in_rows(w, p.prologue, operands, full, [place])
+    chain = p.prologue
+    if chain is None and operands[0].dtype in INTEGERS:  # a float copy would round
+        order = [*range(place), *range(place + 1, len(full)), place]
+        seen = [w.flat(operands[0].transposed(order), len(kept), 1)]
+    else:
+        seen, chain, _ = _in_rows(w, chain, operands, full, [place])
     if chain is not None:
         x = w.temp(DType.F32, seen[0].shape)
         w.chain(chain, seen, [x])
         seen = [x]
-    if seen[0].dtype not in FLOATS:
-        raise LackingError("GPU kernels of ArgMin and ArgMax take floats only")
+    if seen[0].dtype not in COMPARED:
+        raise LackingError("GPU kernels of ArgMin and ArgMax take floats, int32 and int64 only")
     w.call(
         "arg", seen[0].dtype.short, x=seen[0].view, y=y.flat(len(kept)).view, kind=p.kind,
         last=p.select_last,
@@ -317,8 +327,8 @@ def lower_top_k(
     w: GpuProgramWriter, p: TopKParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     x = operands[0]
-    if x.dtype not in FLOATS:
-        raise LackingError("GPU kernels of TopK take floats only")
+    if x.dtype not in COMPARED:
+        raise LackingError("GPU kernels of TopK take floats, int32 and int64 only")
     shape = (*x.shape[:-1], p.k)
     y, index = (w.temp(dtype, shape) for dtype in (x.dtype, DType.I64))
     w.call(

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons, schedule_only
+from tests.graphs import (
+    LEGAL,
+    Net,
+    assert_same,
+    normal,
+    only,
+    ops,
+    optimized,
+    reasons,
+    schedule_only,
+)
 from tracea_graph.ir import DType
+from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.ops.reduction import REDUCTIONS
 from tracea_graph.ops.top_k import TopKParams
+from tracea_graph.passes.layout.gather_elements import GATHER_ELEMENTS
 from tracea_graph.passes.pointwise import reductions
-from tracea_graph.rewrite import RulePass
+from tracea_graph.rewrite import Phase, RulePass
 
 LIFT = (*map(RulePass, reductions.CONVERT_RULES),)
 FEEDS = {"x": np.abs(normal(2, 5, 3, 16)) + 0.1}
@@ -249,7 +262,7 @@ def test_what_no_best_are_chosen_of() -> None:
         "axis": net.many("TopK", 2, x, net.ints(2), axis=1),
         "order": net.many("TopK", 2, x, net.ints(2), sorted=0),
         "many": net.many("TopK", 2, x, net.input("k", 1, dtype=DType.I64)),
-        "type": net.many("TopK", 2, net.input("i", 4, dtype=DType.I64), net.ints(2)),
+        "type": net.many("TopK", 2, net.input("i", 4, dtype=DType.I8), net.ints(2)),
         "none": net.many("TopK", 2, x, net.ints(0)),
     }
     trace = schedule_only(net.graph(*(v for pair in ends.values() for v in pair)), *LIFT)
@@ -257,9 +270,44 @@ def test_what_no_best_are_chosen_of() -> None:
         "it is not along the last axis",
         "its sorted is 0, which leaves the order of results open",
         "the number of elements to choose, 'k', is not constant",
-        "'i' is not float32",
+        "'i' is not float32, int32 or int64",
         "kernels do not choose 0 of 16 elements",
     }
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
+def test_integers_are_chosen_where_a_backend_has_kernels(dtype: DType) -> None:
+    net = Net()
+    i, ids = net.input("i", 3, 5, dtype=dtype), net.ids("ids", 3, 2)
+    made = [
+        net("ArgMin", i, axis=0),
+        *net.many("TopK", 2, i, net.ints(2)),
+        net("GatherElements", i, ids, axis=1),
+    ]
+    lift = (*LIFT, RulePass(GATHER_ELEMENTS))
+    graph = net.graph(*made)
+    schedule_only(graph, *lift)
+    assert ops(graph) == ["FusedArg", "FusedTopK", "FusedGatherElements"]
+    numbers = (np.arange(15).reshape(3, 5) * 7 % 15).astype(
+        np.int32 if dtype is DType.I32 else np.int64
+    )
+    feeds = {"i": numbers, "ids": np.array([[0, 4], [1, 1], [-1, 2]])}
+    assert_same(net, graph, feeds)
+    own = replace(LEGAL, lacks=CPU.lacks)
+    graph = net.graph(*made)
+    trace = optimized(graph, (Phase("test", lift),), own)
+    assert ops(graph) == ["ArgMin", "TopK", "GatherElements"]
+    rules = ("arg-reduce", "top-k", "gather-elements")
+    assert [reasons(trace, rule) for rule in rules] == [{"'i' is not float32"}] * 3
+
+
+def test_a_chain_of_integers_joins_no_index() -> None:
+    net = Net()
+    x = net("Cast", net("Mul", net.input("x", 3, 5), 9.0), to=DType.I32.onnx)
+    graph = net.graph(net("ArgMax", x, axis=1))
+    trace = schedule_only(graph, *LIFT, reductions.ReducePrologue())
+    assert reasons(trace, "reduce-prologue") == {f"{x!r} is not float32"}
+    assert_same(net, graph, {"x": normal(3, 5)})
 
 
 def test_of_equal_elements_the_last_if_asked_for() -> None:
@@ -282,9 +330,9 @@ def test_a_chain_joins_an_index() -> None:
 def test_what_no_index_is_made_of() -> None:
     """Another type, an unknown rank, nothing to choose from."""
     net = Net(20)
-    net("ArgMax", net.input("i", 4, 4, dtype=DType.I64), axis=1, name="a")
+    net("ArgMax", net.input("i", 4, 4, dtype=DType.I8), axis=1, name="a")
     trace = schedule_only(net.graph("a"), *LIFT)
-    assert reasons(trace, "arg-reduce") == {"'i' is not float32"}
+    assert reasons(trace, "arg-reduce") == {"'i' is not float32, int32 or int64"}
     net = Net(20)
     shape = net.input("s", "rank", dtype=DType.I64)
     net("ArgMax", net("Reshape", net.input("x", "n"), shape, name="r"), name="a")
