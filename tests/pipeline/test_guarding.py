@@ -107,7 +107,7 @@ def test_the_default_runs_kernels_on_packed_weights(original: Path, report: Repo
     for level in ("off", "all"):
         found = answers(result, x(), Path(str(report.library)), level)
         assert error_between(found, expected) < CLOSE
-    assert any("are compared with their defaults" in note for note in report.notes)
+    assert any("are now constants" in note for note in report.notes)
     assert not any("freeze-initializers" in warning for warning in report.warnings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -280,6 +281,16 @@ def test_the_page_names_layers_by_the_original_nodes() -> None:
     assert "layer.0 … layer.1" in text and "100 %" in text
     assert "What changed" in text and "Where the time goes" in text and "Why not more" in text
     assert all(name in text for name in names)
+
+
+def test_the_page_claims_no_limit_for_unknown_work() -> None:
+    own = row("Conv", us=90.0, flops=None, weights=None, compute_us=0.0, memory_us=0.0)
+    for ours, claimed in ((80.0, False), (100.0, True)):
+        rows = profile(own, row("FusedGemm", us=ours, compute_us=40.0))
+        page = report_page(IMPROVED, profiles={IMPROVED.output: ReportProfiles(None, rows)})
+        text = Page(page).text
+        assert ("cannot run more than 2.5×" in text) == claimed
+        assert not re.search(r"(?<!\d)0.0 %", text)
 
 
 def test_a_model_without_a_profile_says_why() -> None:

@@ -124,7 +124,8 @@ class Assembly:
         if nodes == kernels:
             return f"{nodes} kernel{'s' * (nodes > 1)}"
         kind = "kernels" if kernels > 1 else "a kernel"
-        return f"{nodes}, {kernels} of them {kind} with {share:.0%} of the time"
+        part = "less than 1%" if share < 0.01 else f"{share:.0%}"
+        return f"{nodes}, {kernels} of them {kind} with {part} of the time"
 
     def within(self, other: Assembly) -> bool:
         """Return True if ``other`` contains every group, kernel and chain of this assembly."""

@@ -29,6 +29,8 @@ __all__ = ["ReportProfiles", "report_fragment", "report_page"]
 _MOST_LAYERS, _MOST_STEPS = 24, 40
 _PETTY = 0.001
 """Share of the time below which a layer has no row of its own."""
+_MOSTLY = 0.5
+"""Share of the time whose work must be known for a sentence about the machine's limits."""
 _MOST_NAMES = 400
 """Original names listed for one group of rewrites."""
 
@@ -215,14 +217,15 @@ def _ops(profiled: ReportProfiles, improved: bool) -> list[_Ops]:
 def _limits(profile: Profile, layers: Sequence[LayerTime]) -> Iterator[str]:
     """What the machine still allows, in sentences."""
     inside = sum(layer.us for layer in layers) or 1.0  # of kernel calls, as the table shows them
+    known = sum(layer.known_us for layer in layers)
     floor = sum(layer.limit_us for layer in layers)
     total = profile.us or 1.0
     outside = sum(row.us for row in profile.rows if not row.kernel)
-    if any(row.flops is not None for row in profile.rows):
+    if floor and known > _MOSTLY * inside:
         yield (
-            f"{floor / inside:.0%} of the layers' time is what this machine's peak arithmetic and "
+            f"{floor / known:.0%} of the layers' time is what this machine's peak arithmetic and "
             f"bandwidth require ({profile.roofs.source}): the same work cannot run more than "
-            f"{inside / floor if floor else float('inf'):.1f}× as fast here."
+            f"{known / floor:.1f}× as fast here."
         )
     if outside > 0.005 * total:
         count = sum(not row.kernel for row in profile.rows)

@@ -19,7 +19,7 @@ class LayerTime:
     """The kernel calls and operators of one layer; times are in µs.
 
     ``limit_us`` is the minimum time for the layer's work according to the machine's limits, at
-    most ``us``.
+    most ``us``; ``known_us`` is the time of rows whose work is known.
     """
 
     name: str
@@ -29,6 +29,10 @@ class LayerTime:
     @property
     def us(self) -> float:
         return sum(row.us for row in self.rows)
+
+    @property
+    def known_us(self) -> float:
+        return sum(row.us for row in self.rows if row.flops is not None)
 
     @property
     def limit_us(self) -> float:
