@@ -1,6 +1,6 @@
 """Time selected kernels, compared with torch if installed: ``python -m tests.gpu.timing``.
 
-Words on the command line select rows by name.
+Words on the command line select the rows whose names contain all of them.
 
 A time is the median over replays of a CUDA graph of 20 launches that cycle through sets of buffers
 larger in total than the GPU's L2; encoders' layers find their operands there.  torch runs in CUDA
@@ -388,6 +388,8 @@ def torchs(torch: Any, row: Row) -> float:
 def main() -> None:
     """Print the table."""
     chosen = [r for r in ROWS if all(word in r.name for word in sys.argv[1:])]
+    if not chosen:
+        raise SystemExit(f"no row is named {' … '.join(sys.argv[1:])}")
     say = sys.stdout.write
     torch: Any = None
     if importlib.util.find_spec("torch"):
