@@ -262,6 +262,12 @@ def test_the_page_begins_with_milliseconds_speedup_and_bound() -> None:
     )
 
 
+def test_times_below_a_tenth_of_a_millisecond_are_microseconds() -> None:
+    rows = profile(row("FusedGemm", us=120.0), row("FusedNorm", us=1.25))
+    text = Page(report_page(IMPROVED, profiles={IMPROVED.output: ReportProfiles(None, rows)})).text
+    assert "0.12 ms" in text and "1.25 µs" in text
+
+
 def test_the_page_of_a_kept_original_begins_with_the_reason() -> None:
     few = replace(KEPT_ORIGINAL, tried=(replace(TIMING, low=0.0, high=float("inf"), pairs=4),))
     text = Page(report_page(few)).text
@@ -312,6 +318,8 @@ def test_the_headline_gives_the_lower_bound() -> None:
     assert gain_in_words((TIMING,)) == "at least 1.90× as fast, 2.00× in the median"
     slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
     assert gain_in_words((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
+    alike = replace(TIMING, threads=2, ratio=2.004)
+    assert gain_in_words((TIMING, alike)) == "at least 1.90× as fast, 2.00× in the median"
     assert gain_in_words(()) == "not timed"
     few = replace(TIMING, low=0.0)
     assert gain_in_words((few,)) == "2.00× in the median, with too few runs for bounds"

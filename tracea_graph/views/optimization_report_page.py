@@ -19,6 +19,7 @@ from tracea_graph.views.report_record import (
     ReportRecord,
     RuleRow,
     TimingRow,
+    speedup_range,
     with_explicit_folder,
 )
 from tracea_graph.views.terminal_tables import format_bytes, format_three_digits, plain_text
@@ -176,13 +177,9 @@ def _headline(report: ReportRecord) -> tuple[str, str, str]:
     if not report.timings:
         return "Rewritten, not timed", _sentence(report.reason), ""
     worst = min(report.timings, key=lambda row: row.low)
-    best = max(report.timings, key=lambda row: row.ratio)
-    least = min(report.timings, key=lambda row: row.ratio)
-    speed = f"{least.ratio:.2f}× as fast"
-    if best is not least:
-        speed = f"{least.ratio:.2f}× to {best.ratio:.2f}× as fast"
+    speed = f"{speedup_range([row.ratio for row in report.timings])} as fast"
     first = report.timings[0]
-    headline = f"{_ms(first.before_ms)} became {_ms(first.after_ms)}: {speed}"
+    headline = f"{_time(first.before_ms)} became {_time(first.after_ms)}: {speed}"
     bound = f"At least {worst.low:.2f}× with 99 % confidence" if worst.low > 0 else ""
     when = f"timed on {report.timed_at}, by an equal earlier run" if report.timed_at else ""
     return headline, "; ".join(filter(None, (bound, when))), ""
@@ -192,7 +189,10 @@ def _sentence(reason: str) -> str:
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
 
 
-def _ms(ms: float) -> str:
+def _time(ms: float) -> str:
+    """A time in ms, or in µs below a tenth of one."""
+    if 0 < ms < 0.0995:
+        return f"{format_three_digits(1000 * ms)} µs"
     return f"{format_three_digits(ms)} ms"
 
 
@@ -266,7 +266,7 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "as_path": with_explicit_folder, "plain": plain_text, "ms": _ms, "percent": _percent,
+        "as_path": with_explicit_folder, "plain": plain_text, "time": _time, "percent": _percent,
         "bars": _bars,
         "bytes": format_bytes, "flops": _flops, "file_name": lambda path: Path(path).name,
         "breaking": _breaking,

@@ -31,6 +31,7 @@ __all__ = [
     "overridable_warning",
     "rule_rows",
     "speedup_in_words",
+    "speedup_range",
     "with_explicit_folder",
     "with_tensor_name",
     "without_tensor_names",
@@ -342,12 +343,16 @@ def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
 
     A lower bound of 0 means that there were too few runs for bounds.
     """
-    ratios = sorted(medians)
-    most = f" to {ratios[-1]:.2f}×" * (len(ratios) > 1)
-    median = f"{ratios[0]:.2f}×{most} in the median"
+    median = f"{speedup_range(medians)} in the median"
     if min(lows) <= 0:
         return f"{median}, with too few runs for bounds"
     return f"at least {min(lows):.2f}× as fast, {median}"
+
+
+def speedup_range(ratios: Sequence[float]) -> str:
+    """Return the smallest and the largest ratio, or one figure where both round to the same."""
+    ends = dict.fromkeys(f"{ratio:.2f}×" for ratio in (min(ratios), max(ratios)))
+    return " to ".join(ends)
 
 
 def with_explicit_folder(path: str) -> str:
