@@ -1,11 +1,14 @@
 """Models on this machine's GPU for long, and under conditions that make runs fail.
 
-    python -m tests.gpu.endurance [NAME…] [--seconds 120] [--threads 8] [--sessions 500]
+    python -m tests.gpu.endurance [NAME|MODEL.onnx=RESULT.onnx…]
+                                  [--seconds 120] [--threads 8] [--sessions 500]
 
-Prints for each model: seconds to open the library and to run first, MB of the device that the
-first session, its runs and a second session take, runs per second of many threads at several sizes
-(each compared bitwise with the first of its size), and MB lost by sessions that come and go.  Then
-what is said in a forked process, and when the device has no memory left.
+Models of the zoo are optimized for this machine's GPU; a RESULT was, with its library beside it.
+Prints for each model: its largest error against the original, seconds to open the library and to
+run first, MB of the device that the driver's context, the first session, its runs and a second
+session take, runs per second of many threads at several sizes (each compared bitwise with the
+first of its size), and MB of the device and of the process that sessions lose which come and go.
+Then what is said in a forked process, and when the device has no memory left.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +29,18 @@ import numpy as np
 import onnxruntime
 
 from models.make import make
-from tracea_graph import Options, Report, api
+from tests.tiny import child, error_between
+from tracea_graph import Options, api
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.model_inputs import gather_inputs
 
 NAMES = ("minilm", "bert-base")
+_CONTEXT = """
+from tests.gpu.device import Device
+from tests.gpu.endurance import megabytes
+device = Device()
+print(megabytes())
+"""
 Feed = Mapping[str, Any]
 
 
@@ -40,13 +51,56 @@ def megabytes() -> int:
     return int(done.stdout)
 
 
-def opened(report: Report) -> tuple[Any, float]:
+def own_megabytes() -> int:
+    """Return how many MB of the machine's memory this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An optimized model, and feeds for its sizes."""
+
+    original: Path
+    result: Path
+    library: Path
+    feeds: Sequence[Feed]
+
+    @property
+    def stored(self) -> int:
+        """MB of the result's files, which hold its weights."""
+        data = self.result.parent.glob(f"{self.result.stem}.*.data")
+        return sum(path.stat().st_size for path in (self.result, *data)) >> 20
+
+
+def finished(name: str, precision: str, folder: Path) -> Finished:
+    """Return a result that was written before, or optimize a model of the zoo.
+
+    Raises RuntimeError if the model gets no library.
+    """
+    options = Options(target="cuda", keep="all", precision=precision)
+    if "=" in name:
+        original, result = map(Path, name.split("="))
+        library = result.with_suffix(".so")
+    else:
+        original = make(name, folder)
+        report = api.optimize(original, options)
+        if report.library is None:
+            raise RuntimeError(f"no library: {report.reason}")
+        result, library = Path(report.output), Path(report.library)
+    found = gather_inputs(load(original), options)
+    return Finished(
+        original, result, library, [*found.timing.values(), *found.verification.values()]
+    )
+
+
+def opened(made: Finished) -> tuple[Any, float]:
     """Open a session; return it and the seconds it took."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
-    settings.register_custom_ops_library(str(report.library))
+    settings.register_custom_ops_library(str(made.library))
     start = time.perf_counter()
-    session = onnxruntime.InferenceSession(report.output, settings)
+    session = onnxruntime.InferenceSession(str(made.result), settings)
     return session, time.perf_counter() - start
 
 
@@ -73,17 +127,20 @@ def together(session: Any, feeds: Sequence[Feed], threads: int, seconds: float) 
     return f"{threads} threads {runs / seconds:.0f} runs/s, {wrong} of {runs} differ"
 
 
-def sessions(report: Report, feed: Feed, count: int) -> str:
-    """Open, run and close sessions; say what the device has lost."""
+def sessions(made: Finished, count: int) -> str:
+    """Open, run and close sessions; say what the device and the process have lost."""
     if not count:
         return "no sessions"
-    before, start = megabytes(), time.perf_counter()
+    before, own, start = megabytes(), own_megabytes(), time.perf_counter()
     for _ in range(count):
-        session, _ = opened(report)
-        session.run(None, feed)
+        session, _ = opened(made)
+        session.run(None, made.feeds[0])
         del session
     seconds = (time.perf_counter() - start) / count
-    return f"{count} sessions of {1e3 * seconds:.0f} ms, {megabytes() - before:+} MB"
+    return (
+        f"{count} sessions of {1e3 * seconds:.0f} ms, {before} {megabytes() - before:+} MB of the "
+        f"device, {own} {own_megabytes() - own:+} MB of the process"
+    )
 
 
 def forked(session: Any, feed: Feed) -> str:
@@ -103,7 +160,7 @@ def forked(session: Any, feed: Feed) -> str:
     return said
 
 
-def crowded(report: Report, feed: Feed) -> str:
+def crowded(made: Finished) -> str:
     """Return what opening or running says while the device has no memory left, and after."""
     from tests.gpu.device import Device, checked, driver
 
@@ -116,50 +173,56 @@ def crowded(report: Report, feed: Feed) -> str:
                 break
             held.append(place)
     try:
-        opened(report)[0].run(None, feed)
+        opened(made)[0].run(None, made.feeds[0])
         said = "it ran"
     except Exception as error:  # ONNX Runtime's exception classes are not public
         said = str(error)
     for place in held:
         checked(driver.cuMemFree(place))
-    opened(report)[0].run(None, feed)
+    opened(made)[0].run(None, made.feeds[0])
     return said
 
 
+def error(made: Finished, session: Any) -> float:
+    """Return the largest error of a session over all feeds, as a share of the largest answer."""
+    plain = onnxruntime.InferenceSession(str(made.original))
+    names = [one.name for one in plain.get_outputs()]
+    pairs = ((s.run(None, feed) for s in (session, plain)) for feed in made.feeds)
+    return max(
+        error_between(*(dict(zip(names, answers, strict=True)) for answers in pair))
+        for pair in pairs
+    )
+
+
 def endured(name: str, precision: str, folder: Path, asked: argparse.Namespace) -> Iterator[str]:
-    """Optimize a model and put it under load; yield a line after each step."""
-    path = make(name, folder)
-    options = Options(target="cuda", keep="all", precision=precision)
-    report = api.optimize(path, options)
-    if report.library is None:
-        yield f"{name}: no library: {report.reason}"
-        return
-    found = gather_inputs(load(path), options)
-    feeds = [*found.timing.values(), *found.verification.values()]
-    before = megabytes()
-    session, first = opened(report)
+    """Put a model under load; yield a line after each step."""
+    made = finished(name, precision, folder)
+    feeds, before = made.feeds, megabytes()
+    context = int(child(_CONTEXT)) - before
+    session, first = opened(made)
     with_session, start = megabytes(), time.perf_counter()
     session.run(None, feeds[0])
     run = time.perf_counter() - start
     for feed in feeds * 2:
         session.run(None, feed)
     after_runs = megabytes()
-    other, second = opened(report)
+    other, second = opened(made)
     other.run(None, feeds[0])
     after_second = megabytes()
     yield (
-        f"{name} {precision}: {report.error or 0:.1e}, open {first:.2f} s, "
-        f"first run {run:.2f} s, again {second:.2f} s"
+        f"{name} {precision}: error {error(made, session):.1e}, open {first:.2f} s, "
+        f"first run {run:.3f} s, again {second:.2f} s"
     )
     yield (
-        f"  MB: session {with_session - before}, runs {after_runs - with_session:+}, "
-        f"second session {after_second - after_runs:+}"
+        f"  MB: files {made.stored}, session {with_session - before} with the driver's context of "
+        f"{context}, runs {after_runs - with_session:+}, second session "
+        f"{after_second - after_runs:+}"
     )
     yield f"  {together(session, feeds, asked.threads, asked.seconds)}"
     yield f"  after that {megabytes() - after_second:+} MB"
-    yield f"  {sessions(report, feeds[0], asked.sessions)}"
+    yield f"  {sessions(made, asked.sessions)}"
     yield f"  forked: {forked(session, feeds[0])[-300:]}"
-    yield f"  no memory: {crowded(report, feeds[0])[-300:]}"
+    yield f"  no memory: {crowded(made)[-300:]}"
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Models on this machine's GPU, in the plain onnxruntime wheel: built, checked, timed.
 
-    python -m tests.gpu.models [NAME…] [--precision fp32,fp16] [--runs N] [--batch N]
+    python -m tests.gpu.models [NAME|FILE.onnx…] [--precision fp32,fp16] [--runs N] [--batch N]
                                [--launches|--alone]
                                [--write models/RESULTS.md]
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,8 +84,10 @@ def table(rows: Sequence[Sequence[str]], runs: int, batch: int) -> str:
 
 
 def measured(name: str, precision: str, runs: int, folder: Path, batch: int = 1) -> Measured:
-    """Optimize, check and time a model."""
-    path = make(name, folder)
+    """Optimize, check and time a model of the zoo, or a copy of a file."""
+    own = name.endswith(".onnx")
+    path = Path(shutil.copy(name, folder)) if own else make(name, folder)
+    name = path.stem
     start = time.perf_counter()
     shapes = ({"batch": batch},) if batch > 1 else ()
     options = Options(target="cuda", keep="all", precision=precision, shapes=shapes)

@@ -1,0 +1,109 @@
+"""Runs per second of results from many threads, without Python: tensors in host memory.
+
+    python -m tests.gpu.native_load [NAME|MODEL.onnx=RESULT.onnx…] [--threads 1,2,4,8,12]
+
+Compiles ``native_load.cpp``, which runs one session of ONNX Runtime through its C interface, and
+prints a line for each model and number of threads: runs per second, the median and the 99th
+percentile of a run in µs, and how many of the results that were compared differ from the first.
+Models of the zoo are optimized for this machine's GPU first; a RESULT was, with its library beside
+it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from tests.gpu.endurance import NAMES, Finished, finished
+from tracea_graph.config import Environment
+from tracea_graph.ir import DType
+from tracea_graph.toolchain import find_compiler
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_HEADERS = Path(__file__).parents[1] / "deploy"
+_TYPES = {
+    np.dtype(np.float32): DType.F32, np.dtype(np.int64): DType.I64, np.dtype(np.int32): DType.I32,
+}  # fmt: skip
+
+
+def program(folder: Path) -> Path:
+    """Compile the program against the library in ONNX Runtime's wheel; return its path."""
+    capi = Path(onnxruntime.__file__).parent / "capi"
+    library = next(iter(sorted(capi.glob("libonnxruntime.so*"))))
+    (folder / "libonnxruntime.so.1").symlink_to(library)  # the name it is linked by
+    made = folder / "native_load"
+    find_compiler(Environment()).run(
+        [
+            "-O2", "-std=c++17", f"-I{_HEADERS}", str(_SOURCE), str(library), "-pthread",
+            f"-Wl,-rpath,{folder}", "-o", str(made),
+        ],
+        folder,
+    )  # fmt: skip
+    return made
+
+
+def written(feed: Mapping[str, Any], outputs: Sequence[str]) -> bytes:
+    """Return a feed as the program reads it."""
+
+    def text(value: bytes) -> bytes:
+        return len(value).to_bytes(8, "little") + value
+
+    parts = [len(outputs).to_bytes(8, "little"), *(text(name.encode()) for name in outputs)]
+    parts.append(len(feed).to_bytes(8, "little"))
+    for name, array in feed.items():
+        dims = (_TYPES[array.dtype].onnx, array.ndim, *array.shape)
+        parts += [text(name.encode()), *(size.to_bytes(8, "little") for size in dims)]
+        parts.append(text(np.ascontiguousarray(array).tobytes()))
+    return b"".join(parts)
+
+
+def loaded(made: Finished, command: Path, feed: Path, threads: int, seconds: float) -> str:
+    """Run a result on a feed from many threads; return the program's line in words."""
+    arguments = [str(command), str(made.result), str(made.library), str(feed)]
+    done = subprocess.run(
+        [*arguments, str(seconds), str(threads)],
+        capture_output=True, text=True, check=False, timeout=seconds + 300,
+    )  # fmt: skip
+    if done.returncode:
+        return f"exit code {done.returncode}: {done.stderr[-300:]}"
+    rate, half, most, differ, compared = done.stdout.split()
+    return (
+        f"{threads} threads {rate} runs/s, {half} µs, 99 % below {most}, {differ} of {compared} "
+        "differ"
+    )
+
+
+def main() -> int:
+    """Print a line for each model and number of threads."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--threads", default="1,2,4,8,12")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        command = program(folder)
+        for name in asked.names or NAMES:
+            made = finished(name, asked.precision, folder)
+            plain = onnxruntime.InferenceSession(str(made.original))
+            outputs = [one.name for one in plain.get_outputs()]
+            feed = folder / "feed"
+            feed.write_bytes(written(made.feeds[0], outputs))
+            for threads in map(int, asked.threads.split(",")):
+                line = loaded(made, command, feed, threads, asked.seconds)
+                sys.stdout.write(f"{name} {line}\n")
+                sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
