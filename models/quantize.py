@@ -64,17 +64,18 @@ def quantize(source: Path, form: str, target: Path) -> None:
         raise ValueError(f"there is no quantized form '{form}', only {', '.join(FORMS)}")
 
 
-def feeds(source: Path) -> Iterator[Feed]:
+def feeds(source: Path, batch: int = 1) -> Iterator[Feed]:
     """Yield random inputs: words of the vocabulary, full masks, pixels of unit variance."""
     session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
     tables = [t.dims[0] for t in onnx.load(source).graph.initializer if len(t.dims) == 2]
     rng = np.random.default_rng(1)
     for _ in range(_CALIBRATED):
-        yield {i.name: _input(rng, i, max(tables, default=2)) for i in session.get_inputs()}
+        yield {i.name: _input(rng, i, max(tables, default=2), batch) for i in session.get_inputs()}
 
 
-def _input(rng: np.random.Generator, put: Any, words: int) -> Any:
-    shape = [d if isinstance(d, int) else _SIZES.get(d, 1) for d in put.shape]
+def _input(rng: np.random.Generator, put: Any, words: int, batch: int) -> Any:
+    sizes = _SIZES | {"batch": batch}
+    shape = [d if isinstance(d, int) else sizes.get(d, 1) for d in put.shape]
     if put.type == "tensor(float)":
         return rng.standard_normal(shape, np.float32)
     if "mask" in put.name:

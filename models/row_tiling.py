@@ -37,8 +37,9 @@ from tracea_graph.policy import CostModel
 
 _PLAIN = Options(keep="all", verify=False, skip=(TILE_AND_FUSE,))
 _PHASES = (*phases(PlanRequest(), cpu.structure_rules(PlanRequest())), *cpu.phases(PlanRequest()))
-_EVERY = (*(rule.name for phase in _PHASES for rule in phase.passes), TILE_AND_FUSE)
-"""All rules by name: without timing, row tiling runs only if it is requested."""
+_NAMEABLE = (phase for phase in _PHASES if not phase.always)
+_EVERY = (*(rule.name for phase in _NAMEABLE for rule in phase.passes), TILE_AND_FUSE)
+"""All rules that may be named: without timing, row tiling runs only if it is requested."""
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -18,8 +18,9 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, numpy_helper
 
-__all__ = ["TimedVersion", "main"]
+__all__ = ["RacedTimes", "TimedVersion", "main", "race"]
 
 _LARGE, _PAGE = 4096, 4096  # bytes
 _RESTS = 0.15  # seconds until the threads of the session before sleep
@@ -37,7 +38,7 @@ _SIZES = {"sequence": 128}  # of symbolic axes; 1 where missing
 
 @dataclass(frozen=True)
 class TimedVersion:
-    """A result, and environment variables under which its session is opened."""
+    """A result or an original, and environment variables under which its session is opened."""
 
     name: str
     model: Path
@@ -55,7 +56,8 @@ class TimedVersion:
         """Return a session of so many threads."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.register_custom_ops_library(str(self.model.with_suffix(".so").resolve()))
+        if (library := self.model.with_suffix(".so")).exists():
+            options.register_custom_ops_library(str(library.resolve()))
         os.environ.update(self.settings)
         try:
             return onnxruntime.InferenceSession(
@@ -132,26 +134,45 @@ def _median_time(run: Callable[[], Any], seconds: float) -> float:
     return statistics.median(times)
 
 
-def _race(versions: Sequence[TimedVersion], threads: int, rounds: int, seconds: float) -> str:
-    """Return a line of medians, and of ratios to the first version."""
-    sessions = {version.name: version.open(threads) for version in versions}
+@dataclass(frozen=True)
+class RacedTimes:
+    """A median time in ms, a median ratio to the first version, and whether results are equal."""
+
+    ms: float
+    ratio: float
+    same: bool
+
+
+def race(
+    versions: Sequence[TimedVersion],
+    counts: Sequence[int],
+    rounds: int,
+    seconds: float,
+    feed: Mapping[str, Any] | None = None,
+) -> dict[int, dict[str, RacedTimes]]:
+    """Time versions in turn, each for some seconds a round, on ``feed`` or made-up inputs.
+
+    Returns the times by number of threads, then by version.  All numbers of threads take part in
+    every round, so that a machine whose speed changes in the meantime slows them alike.
+    """
     first = versions[0].name
-    feed = _inputs(sessions[first])
-    results = {name: session.run(None, feed) for name, session in sessions.items()}
-    times: dict[str, list[float]] = {name: [] for name in sessions}
+    sessions = {(n, v.name): v.open(n) for n in counts for v in versions}
+    feed = feed or _inputs(sessions[counts[0], first])
+    results = {key: session.run(None, feed) for key, session in sessions.items()}
+    times: dict[tuple[int, str], list[float]] = {key: [] for key in sessions}
     for number in range(rounds):
         order = list(sessions)
         random.Random(number).shuffle(order)
-        for name in order:
+        for key in order:
             time.sleep(_RESTS)
-            session = sessions[name]
-            times[name].append(_median_time(lambda: session.run(None, feed), seconds))  # noqa: B023
-    words = [f"{threads} threads:"]
-    for name, own in times.items():
-        ratio = statistics.median(a / b for a, b in zip(own, times[first], strict=True))
-        same = all(map(np.array_equal, results[name], results[first]))
-        words.append(f"{name} {statistics.median(own):.3f} ({ratio:.3f}){'' if same else ' BITS'}")
-    return "  ".join(words)
+            run = partial(sessions[key].run, None, feed)
+            times[key].append(_median_time(run, seconds))
+    found: dict[int, dict[str, RacedTimes]] = {n: {} for n in counts}
+    for (n, name), own in times.items():
+        ratios = (a / b for a, b in zip(own, times[n, first], strict=True))
+        same = all(map(np.array_equal, results[n, name], results[n, first]))
+        found[n][name] = RacedTimes(statistics.median(own), statistics.median(ratios), same)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,7 +190,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _make_up_weights(version.model)
     for threads in () if options.without_values else map(int, options.threads.split(",")):
-        print(_race(options.version, threads, options.rounds, options.seconds), flush=True)
+        found = race(options.version, [threads], options.rounds, options.seconds)[threads]
+        words = (
+            f"{name} {one.ms:.3f} ({one.ratio:.3f}){'' if one.same else ' BITS'}"
+            for name, one in found.items()
+        )
+        print(f"{threads} threads:", *words, flush=True)
     return 0
 
 

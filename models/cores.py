@@ -1,0 +1,136 @@
+"""Measure how results scale with the cores: ``python -m models.cores [NAME…]``.
+
+Makes models of the zoo, optimizes them in fp32 and bf16 (``--keep all``, several at once), runs
+each original and its results in turn, in sessions of one process, with 1, 2, 8 and 16 threads, and
+prints a Markdown table: medians in ms, in brackets the median of each round's speed over ONNX
+Runtime's fp32 with as many threads, and the parallel efficiency, t₁ / (n tₙ).  Geometric means of
+all models come last.  ``--batch 8`` runs batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from models.make import make
+from models.quantize import feeds
+from models.versions_in_turn import RacedTimes, TimedVersion, race
+from tracea_graph.config import usable_processors
+
+__all__ = ["main", "means_of", "rows_of"]
+
+NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2")
+_BUILDS = 8  # at once, at most
+_ORIGINAL = "ONNX Runtime"
+_FORMS = {"fp32": (), "bf16": ("--precision", "bf16")}
+
+# By number of threads, then by version.
+Found = Mapping[int, Mapping[str, RacedTimes]]
+
+
+def _result(original: Path, form: str) -> Path:
+    return original.with_name(f"{original.stem}.{form}.onnx")
+
+
+def _optimize(original: Path, form: str, threads: int) -> str:
+    """Write a result that keeps all rewrites; return what went wrong, if anything did."""
+    words = [str(original), "-o", str(_result(original, form)), "--keep", "all", "--no-verify"]
+    words += ["--effort", "quick", "--threads", f"1,{threads}", "-q", *_FORMS[form]]
+    command = (sys.executable, "-m", "tracea_graph", "optimize", *words)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr if done.returncode else ""
+
+
+def _versions(original: Path, forms: Sequence[str]) -> list[TimedVersion]:
+    """Return the original and those results that kernels compute."""
+    results = {form: _result(original, form) for form in forms}
+    made = [
+        TimedVersion(form, path)
+        for form, path in results.items()
+        if path.with_suffix(".so").exists()
+    ]
+    return [TimedVersion(_ORIGINAL, original), *made]
+
+
+def rows_of(name: str, found: Found) -> Iterator[str]:
+    """Yield the lines of a table for a model."""
+    counts = sorted(found)
+    for version in found[counts[0]]:
+        cells = [name, version]
+        times = {n: found[n][version] for n in counts}
+        for one in times.values():
+            speed = "" if version == _ORIGINAL else f" ({1 / one.ratio:.2f}×)"
+            cells.append(f"{one.ms:.3g}{speed}")
+        alone = times[counts[0]].ms * counts[0]
+        cells += [f"{100 * alone / (n * times[n].ms):.0f} %" for n in counts if n > 2]
+        yield f"| {' | '.join(cells)} |"
+
+
+def means_of(all_found: Sequence[Found]) -> Iterator[str]:
+    """Yield lines of geometric means over models, of speeds over the original."""
+    counts = sorted(all_found[0])
+    for version in _FORMS:
+        both = [one for one in all_found if version in one[counts[0]]]
+        if len(both) < 2:
+            continue
+        logs = (statistics.fmean(math.log(one[n][version].ratio) for one in both) for n in counts)
+        cells = [
+            f"geometric mean of {len(both)}",
+            version,
+            *(f"{math.exp(-v):.2f}×" for v in logs),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
+    counts = list(map(int, args.threads.split(",")))
+    forms = args.forms.split(",")
+    originals = {name: make(name, folder) for name in names}
+    with ThreadPoolExecutor(min(_BUILDS, usable_processors())) as pool:
+        pairs = [(path, form) for path in originals.values() for form in forms]
+        work = partial(_optimize, threads=max(counts))
+        errors = pool.map(work, (path for path, _ in pairs), (form for _, form in pairs))
+        for (path, form), error in zip(pairs, errors, strict=True):
+            if error:
+                print(f"{path.stem}, {form}: {error}", file=sys.stderr)
+    heads = [*map(str, counts), *(f"efficiency at {n}" for n in counts if n > 2)]
+    print(f"| model | | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
+    all_found = []
+    for name, path in originals.items():
+        feed = next(feeds(path, args.batch))
+        versions = _versions(path, forms)
+        found = race(versions, counts, args.rounds, args.seconds, feed)
+        print("\n".join(rows_of(name, found)), flush=True)
+        all_found.append(found)
+    for line in means_of(all_found):
+        print(line)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Optimize, race, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m models.cores", description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser.add_argument("--threads", default="1,2,8,16")
+    parser.add_argument("--forms", default="fp32,bf16")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.25, help="of a version's turn")
+    parser.add_argument("--folder", type=Path, help="where models are written, and stay")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="tracea-") as scratch:
+        folder = args.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        _measure(args.names, folder, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
