@@ -6,6 +6,7 @@ Images and filters are channels-last: rows are output pixels, the depth is taps 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -23,11 +24,17 @@ _ROWS_APART = 16
 
 
 def as_pixel_rows(view: View) -> View:
-    """View ``[N, H, W, C]`` as ``[pixels, C]``.  Raises GraphError if strides of pixels vary."""
-    (n, h, w, c), (s_n, s_h, s_w, s_c) = view.dims, view.strides
-    if (s_h, s_n) != (combine("mul", s_w, w), combine("mul", s_h, h)):
-        raise GraphError("The pixels of a convolution's result must have one constant stride.")
-    return View(view.buffer, (product((n, h, w)), c), (s_w, s_c), view.offset)
+    """View ``[N, H, W, C]`` as ``[pixels, C]``.
+
+    An axis of size 1 may have any stride.  Raises GraphError if strides of pixels vary.
+    """
+    (*sizes, channels), (*strides, step) = view.dims, view.strides
+    own = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    for (_, outer), (size, stride) in pairwise(own):
+        if outer != combine("mul", stride, size):
+            raise GraphError("The pixels of a convolution's result must have one constant stride.")
+    pixel = own[-1][1] if own else strides[-1]
+    return View(view.buffer, (product(tuple(sizes)), channels), (pixel, step), view.offset)
 
 
 def product_of(call: Call) -> Call:

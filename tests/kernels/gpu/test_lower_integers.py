@@ -28,6 +28,19 @@ def test_signals_are_images_of_one_row() -> None:
     assert got.shape == (2, 11, 24) and np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("image", [(1, 6, 7), (1, 1, 1), (1, 5, 1), (3, 1, 4)])
+@pytest.mark.parametrize("groups", [1, 8])
+def test_single_images_rows_and_columns(image: tuple[int, int, int], groups: int) -> None:
+    """An axis of size 1 has no stride of its own."""
+    rng = np.random.default_rng(0)
+    window = ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+    params = ConvIntegerParams(8, 8, window, IntegerOperand(DType.I8, 3), groups, layout=NK)
+    x = rng.integers(-128, 128, (*image, 8)).astype(np.int8)
+    w = rng.integers(-128, 128, (8, params.k)).astype(np.int8)
+    (got,), (want,) = run_program(params, [x, w]), params.reference([x, w])
+    assert got.shape == (*image, 8) and np.array_equal(got, want)
+
+
 ADDED = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 
 
