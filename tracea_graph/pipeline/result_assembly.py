@@ -183,14 +183,19 @@ class Assembly:
         return problems_of(items, schedule_space.problem_of, bindings)
 
     def tuned(self, schedules: ScheduleTables) -> Assembly:
-        """Return this assembly with tuned schedules in its programs."""
+        """Return this assembly with tuned schedules in its programs, and the kernels they name."""
         if not schedules or (schedule_space := self.backend.schedule_space) is None:
             return self
         programs = (
             with_schedules(i.program, schedule_space.problem_of, schedules) for i in self.placed
         )
         placed = [replace(i, program=p) for i, p in zip(self.placed, programs, strict=True)]
-        return replace(self, placed=placed)
+        made = replace(
+            self, placed=placed, kernels=set(self.kernels), chains=dict(self.chains)
+        )  # fmt: skip
+        for call in (call for item in placed for call in item.program.calls):
+            made.need(call)
+        return made
 
     @property
     def notes(self) -> tuple[str, ...]:
