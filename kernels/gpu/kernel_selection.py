@@ -65,6 +65,7 @@ __all__ = [
     "WINDOWS",
     "Choice",
     "Kernel",
+    "few_row_variants",
     "for_variant",
     "is_transposing_copy",
     "kernel_of",
@@ -309,9 +310,7 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
 
     There are none if it has more rows, and up to two if the number of rows varies at run time.
     """
-    able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
-            and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
-    most = most_few(width)
+    able, most = few_row_variants(call), most_few(width)
     if not able or not width:
         return []
     tiles = list(able)
@@ -328,6 +327,12 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
             tile = choose_few_tile(limit, width, depth, tiles)
             found[tile] = combine("sub", limit + 1, rows)
     return [(able[tile], when) for tile, when in found.items()]
+
+
+def few_row_variants(call: Call) -> dict[FewTile, Variant]:
+    """Return the kernels of few rows that can compute a matmul, by tile."""
+    return {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_ROWS
+            and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
 
 
 def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:

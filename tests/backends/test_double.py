@@ -25,6 +25,7 @@ from tests.tiny import error_between
 from tracea_graph import Options, Report, api, target
 from tracea_graph.config import AttentionWindow
 from tracea_graph.errors import UsageError
+from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of
 from tracea_graph.kernels.gpu.lowering import image_halves
 from tracea_graph.onnx_io import load
@@ -407,6 +408,23 @@ def test_depths_are_cut_by_the_sizes_of_a_run(tmp_path: Path) -> None:
     symbols = _symbols(path, "fp16")
     assert "_few1920_nk_bias_" in symbols and "_cut_64x64x64x3 " in symbols  # Gemm, convolution
     feeds = {f"{i}": {"x": normal(n, 64, 6, 5)} for i, n in enumerate((1, 1, 1, 3, 1))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
+
+
+def test_concurrent_runs_take_tiles_that_occupy_a_gpu_least(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The library holds the kernel of a tile that is chosen after the plan was made."""
+    monkeypatch.setattr(DOUBLE, "schedule_space", GPU.schedule_space)
+    net = Net()
+    y = net("Gemm", net.input("x", 64, 128), net.weight(128, 960), net.weight(960))
+    options = replace(HERE, precision="fp16", max_error=HALF, concurrent_runs=8)
+    report = api.optimize(net.save(tmp_path / "m.onnx", y), options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.library
+    assert re.search(rb"_few128_\w+_64x96x1__", Path(report.library).read_bytes())
+    feeds = {f"{i}": {"x": normal(64, 128)} for i in range(3)}
     found, told = run(report, feeds, tmp_path)
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 

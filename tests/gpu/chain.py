@@ -1,12 +1,15 @@
 """Time a model's run on the device alone: its launches in one CUDA graph, as in the library.
 
-    python -m tests.gpu.chain [NAME…] [--precision fp16] [--parts] [--tiles] [--write FILE.md]
+    python -m tests.gpu.chain [NAME…] [--precision fp16] [--parts] [--tiles] [--streams N]
+                              [--concurrent-runs N] [--write FILE.md]
 
 Prints the launches of a run, the µs of a replay with programmatic edges and with full ones, and
 with ``--parts`` by how much the replay shrinks without the launches of each kind: what they cost
 in their place.  ``--tiles`` tries every tile of each matmul and convolution of few rows in its
-place.  Buffers hold zeros and do not share memory; replays follow one another: weights that fit L2
-stay in it.
+place.  With ``--streams``, all times are those of so many runs at a time, divided by their number;
+they share all buffers.  ``--concurrent-runs`` takes the tiles of that option of the product.
+Buffers hold zeros and do not share memory; replays follow one another: weights that fit L2 stay in
+it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import ctypes
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,11 +33,15 @@ from cuda.bindings import driver
 from models.score import replace_table
 from tests.gpu.device import Device, Loaded, checked, encoded
 from tests.gpu.launches import Run, buffer_bytes, launches, retiled
+from tracea_graph.ir import evaluate
+from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, FEW_ROWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.variants import VARIANTS
+from tracea_graph.tuning.tuning_problem import Case
 
 NAMES = ("minilm", "bert-base", "vit-base", "gpt2", "resnet50", "mobilenetv2")
 _REPLAYS = 60
@@ -45,6 +53,7 @@ class Chain:
 
     device: Device
     runs: list[Run]
+    streams: int = 1
 
     def __post_init__(self) -> None:
         self.kernels: dict[str, Loaded] = {}
@@ -70,25 +79,35 @@ class Chain:
             self.kernels[symbol] = Loaded(one)
 
     def microseconds(self, runs: Sequence[Run], programmatic: bool = True) -> float:
-        """Return the median time of a replay of some launches in a row."""
+        """Return the median time of a replay of some launches in a row, in µs.
+
+        With several streams it is the time of a replay in each, divided by their number.
+        """
+        if self.streams > 1:
+            return self._together(runs, programmatic)
         return self.graph(runs, programmatic)[0]
+
+    def _together(self, runs: Sequence[Run], programmatic: bool) -> float:
+        graph, _held = self._graph(runs, programmatic)
+        pairs = [(checked(driver.cuGraphInstantiate(graph, 0)), checked(driver.cuStreamCreate(1)))
+                 for _ in range(self.streams)]  # fmt: skip
+        times = []
+        for _ in range(4):
+            start = time.perf_counter()
+            for _ in range(_REPLAYS // 2):
+                for pair in pairs:
+                    checked(driver.cuGraphLaunch(*pair))
+            checked(driver.cuCtxSynchronize())
+            times.append(1e6 * (time.perf_counter() - start) / (_REPLAYS // 2) / self.streams)
+        for replay, stream in pairs:
+            checked(driver.cuGraphExecDestroy(replay))
+            checked(driver.cuStreamDestroy(stream))
+        checked(driver.cuGraphDestroy(graph))
+        return median(times[1:])
 
     def graph(self, runs: Sequence[Run], programmatic: bool = True) -> tuple[float, float]:
         """Return the median and the 99th percentile of replays, in µs."""
-        graph = checked(driver.cuGraphCreate(0))
-        held: list[Any] = []
-        before: Any = None
-        most: dict[str, int] = {}
-        for run in runs:
-            node, words = self._node(graph, run, most)
-            held.append(words)
-            if before is not None:
-                edge = driver.CUgraphEdgeData()
-                if programmatic:
-                    edge.from_port = 1
-                    edge.type = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
-                checked(driver.cuGraphAddDependencies(graph, [before], [node], [edge], 1))
-            before = node
+        graph, _held = self._graph(runs, programmatic)
         replay = checked(driver.cuGraphInstantiate(graph, 0))
         stream = checked(driver.cuStreamCreate(1))
         events = [checked(driver.cuEventCreate(0)) for _ in range(_REPLAYS + 1)]
@@ -107,6 +126,24 @@ class Chain:
         checked(driver.cuGraphDestroy(graph))
         return median(times), times[len(times) * 99 // 100]
 
+    def _graph(self, runs: Sequence[Run], programmatic: bool) -> tuple[Any, list[Any]]:
+        """Return a graph of launches in a row, and the arguments that it refers to."""
+        graph = checked(driver.cuGraphCreate(0))
+        held: list[Any] = []
+        before: Any = None
+        most: dict[str, int] = {}
+        for run in runs:
+            node, words = self._node(graph, run, most)
+            held.append(words)
+            if before is not None:
+                edge = driver.CUgraphEdgeData()
+                if programmatic:
+                    edge.from_port = 1
+                    edge.type = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+                checked(driver.cuGraphAddDependencies(graph, [before], [node], [edge], 1))
+            before = node
+        return graph, held
+
     def _node(self, graph: Any, run: Run, most: dict[str, int]) -> tuple[Any, Any]:
         kernel, launch = self.kernels[run.symbol], run.launch
         most[run.symbol] = max(most.get(run.symbol, 48 << 10), launch.shared)
@@ -122,6 +159,22 @@ class Chain:
         node.blockDimX, node.blockDimY, node.blockDimZ = launch.threads, 1, 1
         node.sharedMemBytes, node.kernelParams = launch.shared, ctypes.addressof(held)
         return checked(driver.cuGraphAddKernelNode(graph, None, 0, node)), (words, held)
+
+
+def _shared(run: Run, count: int) -> Run:
+    """Return a launch with the tile for ``count`` concurrent runs, if it has one of its own."""
+    space = GPU.schedule_space
+    problem = space.problem_of(run.program, run.call) if space else None
+    if space is None or problem is None or run.variant.template != FEW_ROWS:
+        return run
+    sizes = [evaluate(n, run.sizes) for n in run.call.views[0].dims]  # type: ignore[union-attr]
+    schedule = space.concurrent_schedule(Case(problem, problem.rows_of(sizes)), count)
+    if not isinstance(schedule, TileSchedule):
+        return run
+    tile = {"n": schedule.n, "split": schedule.split}
+    found = next(v for v in VARIANTS if (v.template, v.dtype) == (FEW_ROWS, run.call.dtype)
+                 and v.params == tile)  # fmt: skip
+    return retiled(run, found) or run
 
 
 def _parts(chain: Chain) -> list[str]:
@@ -169,14 +222,22 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--streams", type=int, default=1, metavar="N")
+    parser.add_argument("--concurrent-runs", type=int, default=1, metavar="N")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
-    asked, device = parser.parse_args(), Device()
+    asked = parser.parse_args()
+    if asked.write and (asked.streams > 1 or asked.concurrent_runs > 1):
+        parser.error("--write records one run at a time")
+    device = Device()
     rows = list[Sequence[str]]()
     for name in asked.names:
         with tempfile.TemporaryDirectory() as folder:
             runs, _ = launches(name, asked.precision, Path(folder))
-        chain = Chain(device, runs)
-        half, late = chain.graph(runs)
+        if asked.concurrent_runs > 1:
+            runs = [_shared(run, asked.concurrent_runs) for run in runs]
+        chain = Chain(device, runs, asked.streams)
+        late = chain.graph(runs)[1]
+        half = chain.microseconds(runs)
         full = chain.microseconds(runs, programmatic=False)
         rows.append((name, f"{len(runs)}", f"{half:.0f}", f"{late:.0f}", f"{full:.0f}"))
         lines = [f"{name:12} {asked.precision} {len(runs):3} launches {half:7.1f} µs (p99 "

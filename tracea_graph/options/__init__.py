@@ -162,6 +162,13 @@ class Options:
         "convolutions, for 6 % of the budget, if that promises 1 % or more of the run time; "
         "`thorough` searches for 15 % of it, and for other row counts too",
     )  # fmt: skip
+    concurrent_runs: int = option(
+        1, parse=int, metavar="N", group=_MEASURING,
+        must=(lambda value: value >= 1, "be 1 or more"),
+        help="choose tiles for runs per second of N runs that share a GPU, not for a run's time",
+        more="choose tiles of GPU kernels for runs per second where N runs share a GPU, instead "
+        "of for the time of a single run, which becomes longer",
+    )  # fmt: skip
     verify: bool = option(
         True, name="no-verify", flag=True, group=_MEASURING,
         help="do not compare outputs with the original's",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from tracea_graph.errors import OutOfTime, UsageError
+from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.onnx_io import (
     BACKEND_KEY,
@@ -46,6 +47,7 @@ from tracea_graph.tuning import (
     tune,
 )
 from tracea_graph.tuning.schedule_hints import hinted_schedule, parse_hints
+from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = [
     "TUNING_SHARE",
@@ -307,10 +309,11 @@ class CandidateBuilder:
         start, deadline = time.perf_counter(), deadline or Deadline()
         assembly, _ = self.plan()
         options = self.options
+        share = TUNING_SHARE[options.effort] if measure and options.keep == "faster" else 0.0
         tuning = TuningOptions(
             self.libraries.target.levels,
             options.thread_counts,
-            min(TUNING_SHARE[options.effort] * options.budget, deadline.left) * measure,
+            min(share * options.budget, deadline.left),
             untuned_ops_us(assembly.graph, self.planner.cost) * len(bindings),
             seed=options.seed,
             storage=options.storage,
@@ -318,9 +321,8 @@ class CandidateBuilder:
             weight_bytes=None if options.storage else assembly.weight_bytes,
         )
         loads = assembly.workloads(bindings)
-        pin = partial(hinted_schedule, parse_hints(options.patterns, tile_setting_names()))
         tuned = tune(
-            loads, tuning, self.planner.backend, options.environment, pin=pin,
+            loads, tuning, self.planner.backend, options.environment, pin=self._prescribed(),
             building=deadline.suspended, listen=_CasesCounted(counted),
         )  # fmt: skip
         found = schedule_tables(tuned)
@@ -328,6 +330,19 @@ class CandidateBuilder:
             raise UsageError("better schedules have been found since")
         self._schedules = found
         self._spent("tune", start)
+
+    def _prescribed(self) -> Callable[[Case], Schedule | None]:
+        """Return a function that gives a case the schedule which the options ask for, if any."""
+        hints = parse_hints(self.options.patterns, tile_setting_names())
+        runs, space = self.options.concurrent_runs, self.planner.backend.schedule_space
+
+        def prescribed(case: Case) -> Schedule | None:
+            found = hinted_schedule(hints, case)
+            if found is None and runs > 1 and space is not None:
+                return space.concurrent_schedule(case, runs)
+            return found
+
+        return prescribed
 
     @property
     def schedules(self) -> ScheduleTables:

@@ -263,7 +263,8 @@ def screen(run: PipelineRun) -> None:
 def tune(run: PipelineRun) -> None:
     """Find schedules for the kernels, or use those of earlier runs."""
     run.timer.step("tuning")
-    if run.options.keep == "faster" and (run.lock is None or run.lock.cached):
+    wanted = run.options.keep == "faster" or run.options.concurrent_runs > 1
+    if wanted and (run.lock is None or run.lock.cached):
         sizes = [b.symbols for b in run.inputs.timed]
         run.builder.tune(
             sizes,

@@ -47,6 +47,10 @@ class HostTimed:
         """Return 3 %."""
         return 0.03
 
+    def concurrent_schedule(self, case: Case, runs: int) -> Schedule | None:
+        """Return None: schedules do not depend on the number of concurrent runs."""
+        return None
+
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Return all thread counts."""
         return tuple(counts)
@@ -82,6 +86,10 @@ class ScheduleSpace(Protocol):
 
     def usual_gain(self, case: Case) -> float:
         """Return the share of a case's time that tuning usually saves."""
+        ...
+
+    def concurrent_schedule(self, case: Case, runs: int) -> Schedule | None:
+        """Return the schedule of a case where so many runs share a device; None: the usual."""
         ...
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.gpu_measurement import NOMINAL, nominal
 from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog, modelled_us
+from tracea_graph.kernels.gpu.kernel_selection import few_row_variants
 from tracea_graph.kernels.gpu.machine_model import gpus, level_of
 from tracea_graph.kernels.gpu.schedule import TILE_SCHEDULES, TileSchedule
 from tracea_graph.kernels.gpu.schedules.attention_problem import (
@@ -34,6 +35,7 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     tiles_of,
     variant_run,
 )
+from tracea_graph.kernels.gpu.tile_choice import choose_concurrent_tile, most_few
 from tracea_graph.kernels.program import Call, Program, Schedule
 from tracea_graph.policy import (
     Config,
@@ -100,6 +102,16 @@ class GpuScheduleSpace:
     def usual_gain(self, case: Case) -> float:
         """Return 0.03, a gain of 3 %."""
         return 0.03
+
+    def concurrent_schedule(self, case: Case, runs: int) -> Schedule | None:
+        """Return the tile of a matmul of few rows where ``runs`` runs share a GPU, else None."""
+        problem, rows = case.problem, case.rows
+        if not isinstance(problem, MatmulProblem) or rows > most_few(problem.n):
+            return None
+        if not (tiles := list(few_row_variants(problem.call(rows)))):
+            return None
+        n, split = choose_concurrent_tile(rows, problem.n, problem.k, tiles, runs)
+        return default_schedule(case).having(m=64, n=n, split=split)
 
     def threads(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Return 1: the time of a GPU kernel does not depend on the number of host threads."""

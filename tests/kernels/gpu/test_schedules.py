@@ -459,3 +459,26 @@ def test_a_product_whose_row_sums_are_read_is_left_to_the_rule() -> None:
     summed = CALLS.make("gemm", "f16", x=named["x"], w=named["w"], bias=named["bias"],
                         y=list(named["y"]), layout="nk", y_sums=sums)  # fmt: skip
     assert matmul_of(call) == PLAIN and matmul_of(summed) is None
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "usual", "shared"),
+    [(768, 2304, (72, 3), (96, 1)), (768, 3072, (64, 2), (96, 1)), (3072, 768, (64, 8), (96, 3)),
+     (384, 384, (16, 2), (48, 1))],
+)  # fmt: skip
+def test_concurrent_runs_get_few_blocks_without_partners(
+    k: int, n: int, usual: tuple[int, int], shared: tuple[int, int]
+) -> None:
+    """Blocks of a cluster occupy multiprocessors while they wait for each other."""
+    case = Case(MatmulProblem(k, n, "f16", static=True), 128)
+    first = variants_of(case.problem.program(rows=128).calls[0])[0][0]
+    assert (first.params["n"], first.params["split"]) == usual
+    found = SPACE.concurrent_schedule(case, 8)
+    assert isinstance(found, TileSchedule) and (found.n, found.split) == shared
+    assert found.max_rows == default_schedule(case).limit
+
+
+def test_concurrent_runs_of_many_rows_or_other_kernels_keep_the_rule() -> None:
+    assert SPACE.concurrent_schedule(Case(PLAIN, 1000), 8) is None
+    assert SPACE.concurrent_schedule(Case(MatmulProblem(768, 768, "f32"), 128), 8) is None
+    assert SPACE.concurrent_schedule(Case(TOKENS, 128), 8) is None
