@@ -110,7 +110,7 @@ FILE: dict[str, Any] = {
     "output": "o.onnx", "effort": "quick", "threads": [1, 2], "shape": [{"a": 1}, "a=2,b=3"],
     "data": "d.npz", "holdout": "h.npz", "metric": "m.py:f", "budget": "1.5m", "no-verify": True,
     "max-error": 0.5, "rtol": 1e-3, "atol": 0, "seed": 7, "storage": "sqlite:///x",
-    "keep": "all", "precision": "bf16", "window": ["0-5:256+1", 64], "low-rank": 0.25,
+    "concurrent-runs": 8, "keep": "all", "precision": "bf16", "window": ["0-5:256+1", 64], "low-rank": 0.25,
     "prune": "2:4", "only": ["x", "y"], "skip": "z", "freeze-initializers": True,
     "no-custom-ops": True, "target": "cpu:avx2", "save-lock": "s.json", "no-cache": True,
     "lock": "l.json", "require-library": False, "no-prepack": True, "single-file": True,
