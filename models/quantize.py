@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -25,6 +24,8 @@ from onnxruntime.quantization import (
     quantize_dynamic,
     quantize_static,
 )
+
+from tracea_graph import session as open_session
 
 __all__ = ["FORMS", "feeds", "main", "quantize"]
 
@@ -65,8 +66,11 @@ def quantize(source: Path, form: str, target: Path) -> None:
 
 
 def feeds(source: Path, batch: int = 1) -> Iterator[Feed]:
-    """Yield random inputs: words of the vocabulary, full masks, pixels of unit variance."""
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    """Yield random inputs: words of the vocabulary, full masks, pixels of unit variance.
+
+    ``source`` is an original or a result with its library.
+    """
+    session = open_session(source, providers=["CPUExecutionProvider"])
     tables = [t.dims[0] for t in onnx.load(source).graph.initializer if len(t.dims) == 2]
     rng = np.random.default_rng(1)
     for _ in range(_CALIBRATED):
