@@ -67,7 +67,7 @@ HIP = Dialect(
             "attention_few",
             "attention_split",
             "attention_wgmma",
-            "depthwise_mma",
+            "depthwise_lanes",
         )
     ),
 )

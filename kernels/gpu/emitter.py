@@ -123,7 +123,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "window.cu.in": depthwise_and_pooling,
         "window_tile.cu.in": depthwise_and_pooling,
         "depthwise_large.cu.in": depthwise_and_pooling,
-        "depthwise_mma.cu.in": depthwise_and_pooling,
+        "depthwise_lanes.cu.in": depthwise_and_pooling,
         "pool_whole.cu.in": depthwise_and_pooling,
         "move.cu.in": strided_copies,
         "transpose.cu.in": strided_copies,

@@ -90,8 +90,8 @@ _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _SMS = 132
 """Number of an H100's SMs."""
-_STEEP = 5
-"""Number of cheap steps that take as long as a GELU."""
+_STEEP, _NORMED = 5, 3
+"""Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
 _SOME = "n"
@@ -403,9 +403,11 @@ def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]
 
 
 def _steps(call: Call) -> int:
-    """Return the cost of a call's epilogue, including sums of rows, in cheap steps."""
+    """Return the cost of a call's epilogue, with sums and norms of rows, in cheap steps."""
     steps = call.chain.steps if call.chain else ()
-    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + _exchanges_sums(call)
+    normed = call.attributes.get("norm", "none") != "none"
+    around: int = _exchanges_sums(call) + _NORMED * normed
+    return sum(_STEEP if s.op in FAST_MATH else 1 for s in steps) + around
 
 
 def _reads(call: Call) -> int:

@@ -14,6 +14,7 @@ __all__ = [
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
     "FEW_TILES",
+    "LANE_WINDOWS",
     "LARGE_WINDOW",
     "LEAST_MANY",
     "LEAST_SIDE",
@@ -21,7 +22,6 @@ __all__ = [
     "MANY_PIXELS",
     "MANY_ROWS",
     "MANY_SHARED",
-    "MMA_WINDOW",
     "MOST_FEW",
     "ONE_ROW_WARPS",
     "SQUARE_WINDOW",
@@ -75,9 +75,13 @@ _FEW_OFWIDE, WIDE = 64, 16384
 """Maximum rows of the kernels of few rows if there are at least ``WIDE`` columns: with more rows
 they would read the weight more than once.
 """
-LARGE_WINDOW, MMA_WINDOW = "7x7", "16x16"
-"""Pixels that a thread computes of a depthwise convolution with a large window; and pixels that
-the warps of a block compute with tensor cores.
+LARGE_WINDOW = "7x7"
+"""Pixels that a thread computes of a depthwise convolution with a large window."""
+LANE_WINDOWS = ((14, 14), (7, 7))
+"""Pixels of a block whose lanes have one channel each of 7 × 7 pixels, for 16-bit numbers.
+
+On an H100, batch 32, 7 × 7 windows, µs: 56² × 96 takes 35.5 and 37.1, 46.8 by threads of two
+channels, 28² × 192 20.8, 23.1 and 23.7, 14² × 384 13.3, 13.5 and 18.9, 7² × 768 13.7, 7.9, 15.0.
 """
 FEW_CODED_ROWS = ((1, 16), (1, 8), (8, 8), (16, 8))
 """Maximum rows of the kernels that dequantize codes in registers, and their warps.
@@ -180,6 +184,13 @@ two warpgroups computes it.
 Fitted to 60 products and convolutions of five models at batch 32, with each tile
 (``python -m tests.gpu.peers --alone --tiles``, one H100): the tiles that the model picks take 1 %
 longer than the best tiles.
+"""
+_HIDDEN, _PER_EXCESS = 5, 0.03
+"""Steps of an epilogue that do not delay the products beside it, and cycles by which each further
+step does, per sum.
+
+Behind a norm and with a GELU, 4096 × 3072 × 768 takes 35.6 µs in tiles 128x256x64x4x1 and 38.3 in
+128x128x64x6x2; with a GELU of single steps 6304 × 3072 × 768 takes 97.5 and 108.2 (one H100).
 """
 LEAST_MANY, _DOUBLINGS, _MOST_TILES = 384, 17, 6
 """Minimum rows for which the rule uses warpgroup kernels.  If the number of rows varies at run
@@ -400,4 +411,5 @@ def _cycles(
     if not pingpong:
         return count * (each + after)
     # half of the warps finish a tile while the others multiply: one of both is the longer
+    each += m * n * max(0, steps - _HIDDEN) * _PER_EXCESS
     return max(count * each + _ALONE * after, ceil(count / 2) * (each + _ALONE * after))

@@ -15,8 +15,8 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_KEYS,
     FEW_PIXEL_TILES,
     FEW_TILES,
+    LANE_WINDOWS,
     LARGE_WINDOW,
-    MMA_WINDOW,
     ONE_ROW_WARPS,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
@@ -149,6 +149,15 @@ def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
     )  # fmt: skip
 
 
+def _lanes(dtype: str, down: int, across: int) -> Variant:
+    """Depthwise convolution with a large window: a warp has 32 channels of 7 × 7 pixels."""
+    side, group = 7, 32
+    warps = down * across // side**2
+    params = {"down": down, "across": across, "side": side, "group": group, "blocks": 16 // warps}
+    tile, needs = f"{down}x{across}x{group}", ("bf16",) * (dtype == "bf16")
+    return Variant("depthwise", dtype, "depthwise_lanes.cu.in", tile, 32 * warps, params, needs)
+
+
 def _attention(dtype: str, queries: int, keys: int, tall: int) -> Variant:
     """Attention with 16 · ``tall`` queries per warp, and double-buffered keys and values."""
     params = {"queries": queries, "keys": keys, "stages": 2, "tall": tall, "blocks": 1}
@@ -264,18 +273,7 @@ VARIANTS = (
         for d in ("u8", "i8")
     ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
-    *(
-        Variant(
-            "depthwise",
-            d,
-            "depthwise_mma.cu.in",
-            MMA_WINDOW,
-            128,
-            {"down": 16, "across": 16, "group": 32, "blocks": 3},
-            ("bf16",) * (d == "bf16"),
-        )
-        for d in ("f16", "bf16")
-    ),
+    *(_lanes(d, *tile) for d in ("f16", "bf16") for tile in LANE_WINDOWS),
     *(
         Variant(
             "depthwise",

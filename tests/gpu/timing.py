@@ -125,6 +125,16 @@ def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
     return Row(f"{dtype} {m}x{n}x{k} + bias", make, tiles, work, 2.0 * m * n * k)
 
 
+def _scores(columns: int) -> Iterator[Row]:
+    """Scores of all words of GPT-2 at batch 32; their rows are aligned with a few words more."""
+    for dtype in (DType.F16, DType.F32):
+        chain = Chain(("full",), (), (0,), (DType.F32,), (dtype,))
+        make = gemm("f16", 4096, columns, 768, "nk", chain=chain, pad=0)
+        yield Row(f"scores {dtype.name.lower()} 4096x{columns}x768", make,
+                  ("128x256x64x4x1", "128x128x64x6x2"), _product(4096, columns, 768, "f16"),
+                  2.0 * 4096 * columns * 768, 0)  # fmt: skip
+
+
 def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
     heads, causal = 16, order != "none"
     make = attention(DType.F16, (8, heads, queries), queries, head, head, order=order)
@@ -182,7 +192,7 @@ CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
 
 def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
     made = depthwise(DType.F16, (32, side, side, channels), (taps, taps), (stride, stride))
-    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "16x16")
+    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "14x14x32", "7x7x32")
     return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
                _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
 
@@ -305,6 +315,8 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1152, 384),
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
+    *_scores(50257),
+    *_scores(50304),
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),

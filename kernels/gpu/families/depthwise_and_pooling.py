@@ -21,8 +21,8 @@ __all__ = [
     "name",
     "parameters",
     "refusal",
+    "refusal_lanes",
     "refusal_large",
-    "refusal_mma",
     "refusal_square",
     "refusal_whole",
     "shared",
@@ -32,15 +32,13 @@ _MOST_TAPS, _MOST_STEP = 7, 2
 """Maximum side of a window, and maximum stride, for which loops over taps are unrolled."""
 _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
 """Bits of one or two minus infinities in a 32-bit word, by type."""
-_TILES = "window_tile.cu.in"
+_TILES, _LANES = "window_tile.cu.in", "depthwise_lanes.cu.in"
 _MOST_HELD = 9
 """Maximum number of a filter's taps that a thread holds in registers."""
-_LEAST_LARGE, _LEAST_SIDE = 36, 9
-"""Minimum taps for which arithmetic takes longer than memory, and minimum side of an image for
-which a tile of tensor cores is not mostly empty.
-"""
-_CHANNELS, _SHIFTS = 8, 23
-"""Channels of a warp's fragments, and how far eight pixels are from 16 that they may read."""
+_LEAST_LARGE = 36
+"""Minimum taps for which arithmetic takes longer than memory."""
+_CHANNELS = 8
+"""Channels that a lane copies at once."""
 
 
 def _product(call: Call) -> Call:
@@ -92,15 +90,12 @@ def refusal_large(call: Call) -> str:
     return "" if high * wide >= _LEAST_LARGE else f"it has fewer than {_LEAST_LARGE} taps"
 
 
-def refusal_mma(call: Call) -> str:
-    """Return why tensor cores cannot compute a call, or "" if they can."""
+def refusal_lanes(call: Call) -> str:
+    """Return why lanes do not compute a channel each of a call with a large window, or ""."""
     if call.dtype == "f32" or max(call.attributes["strides"]) > 1:
-        return "the tensor-core kernel needs 16-bit numbers and strides of 1"
+        return "kernels that hold pixels in shared memory need 16-bit numbers and strides of 1"
     if tensor_core_matmul.vector_length(_product(call)) != _CHANNELS:
-        return f"threads cannot store {_CHANNELS} channels of a pixel at once"
-    sides = CALLS.of(call).named(call)["y"][0].dims[1:3]  # type: ignore[index, union-attr]
-    if any(isinstance(side, int) and side < _LEAST_SIDE for side in sides):
-        return f"a side of the result has fewer than {_LEAST_SIDE} pixels"
+        return f"threads cannot copy {_CHANNELS} channels of a pixel at once"
     return refusal_large(call)
 
 
@@ -177,6 +172,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "run": _run(call, variant),
         "kind": call.dtype,
     }
+    if "side" in variant.params:
+        made["run"] = 1  # a thread stores one channel
     if _tiled(variant):
         (high, wide), steps = _taps(call), call.attributes["strides"]
         made |= {"taps_h": high, "taps_w": wide, "step_h": steps[0], "step_w": steps[1]}
@@ -192,9 +189,7 @@ def _run(call: Call, variant: Variant) -> int:
 def shared(call: Call, variant: Variant) -> int:
     if "group" in variant.params:
         p, (high, wide) = variant.params, _taps(call)
-        pixel = 2 * p["group"] + 16
-        return int((p["down"] + high - 1) * ((p["across"] + 8) * pixel + 16)
-                   + high * _SHIFTS * pixel)  # fmt: skip
+        return int((p["down"] + high - 1) * (p["across"] + wide - 1) * 2 * p["group"])
     if "channels" in variant.params:
         high, wide = _taps(call)
         return int(4 * variant.threads * high * wide * variant.params["channels"])
@@ -224,7 +219,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         tiles = product((n, down, across))
         made += [i32(p), i32(q), divisor(combine("mul", down, across)), divisor(across)]
         made += map(i32, (tiles, *a["pads"]))
-        if call.op == "depthwise" and variant.template == _TILES:
+        if call.op == "depthwise" and variant.template in (_TILES, _LANES):
             made.append(constant_buffer_flag(named["w"]))
         threads = combine("mul", tiles, combine("ceildiv", y.dims[3], run))
     else:

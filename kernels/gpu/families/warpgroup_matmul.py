@@ -363,11 +363,13 @@ def with_row_step(skeleton: Call, call: Call, unknown: Extent) -> Call:
 
 
 def alternates_slowly(call: Call) -> bool:
-    """Whether tiles that take turns are slower than the cost model says: uneven rows of 16 bits.
+    """Whether tiles that take turns are slower than the cost model says: rows known as uneven.
 
-    GPT-2's scores at batch 32 take 631 µs by 128x256x64x4x1 and 755 by 128x128x64x6x2 (one H100).
+    GPT-2's scores at batch 32 take 631 µs by 128x256x64x4x1 and 755 by 128x128x64x6x2 in fp16, and
+    689 and 759 in fp32 (one H100 each).
     """
-    return _in_windows(call) and int(chain_of(call).result_types[0].size) < _WORD
+    (y, *_), dtype = tensor_core_matmul.views_by_operand(call)["y"], chain_of(call).result_types[0]
+    return _in_windows(call) and _uneven(y, dtype)
 
 
 def _refusal_of_sums(call: Call, variant: Variant) -> str:
