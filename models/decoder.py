@@ -1,14 +1,15 @@
 """Decoders as onnxruntime-genai writes them: build one, and time it.
 
     python -m models.decoder llama-3.2-1b OUT.onnx [--block 32|128] [--level 0|4] [--bits 4|8|16]
-        [--half] [--half-caches]
+        [--half] [--caches fp16|int8]
     python -m models.decoder --time MODEL.onnx RESULT.onnx [--past 512] [--prompt 128]
 
 The shapes are those of the named models, the weights random numbers of realistic size: codes with
 a scale for each block, ``MatMulNBits`` for every product, ``GroupQueryAttention`` with caches,
 norms and sums fused.  The embedding table is the output head's codes (``GatherBlockQuantized``).
 With 16 bits, weights are matrices of fp16 and products ``MatMul``.  ``--half`` makes all
-numbers fp16, as in models for GPUs; ``--half-caches`` the caches alone.
+numbers fp16, as in models for GPUs; ``--caches`` the caches alone, int8 ones with a scale for each
+column of a head.
 Timing runs both models alternately and prints processor time, which other load hardly changes.
 """
 
@@ -35,6 +36,8 @@ _PLAIN = 16
 """Bits of weights that are not quantized."""
 _SPREAD = 4.61
 """Standard deviation of uniformly drawn 4-bit codes."""
+_CACHES: dict[str, type[np.generic]] = {"fp16": np.float16, "int8": np.int8}
+"""Types of caches that are not those of the other numbers."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,12 @@ class _Builder:
 
     def __init__(
         self, shape: Shape, block: int, level: int, bits: int, half: bool, hollow: bool,
-        half_caches: bool,
+        caches: str,
     ) -> None:  # fmt: skip
         self.shape, self.block, self.level, self.bits = shape, block, level, bits
         self.hollow = hollow
         self.type: type[np.floating[Any]] = np.float16 if half else np.float32
-        self.cached = np.float16 if half_caches else self.type
+        self.cached = _CACHES.get(caches, self.type)
         self.rng = np.random.default_rng(20261126)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -167,9 +170,19 @@ class _Builder:
         results = [f"{at}.attended", *(f"present.{at}.{c}" for c in ("key", "value"))]
         operands = [q, k, v, *caches, "seqlens_k", "total_sequence_length", "cos_cache",
                     "sin_cache"]  # fmt: skip
+        quantized: dict[str, Any] = {}
+        if self.cached is np.int8:
+            columns = 1, s.kv_heads, 1, s.head
+            scales = [self.rng.uniform(0.7, 1.3, columns) * 4 / 127 for _ in range(2)]
+            names = [f"{at}.{c}_scale" for c in ("key", "value")]
+            for name, array in zip(names, scales, strict=True):
+                self.weight(name, array.astype(np.float32))
+            operands += ["", "", "", *names]
+            kinds = {f"{c}_quant_type": "PER_CHANNEL" for c in "kv"}
+            quantized = {"kv_cache_bit_width": 8, **kinds}
         self.node(
             "GroupQueryAttention", operands, *results, domain=_MICROSOFT, num_heads=s.heads,
-            kv_num_heads=s.kv_heads, do_rotary=1, scale=s.head**-0.5,
+            kv_num_heads=s.kv_heads, do_rotary=1, scale=s.head**-0.5, **quantized,
         )  # fmt: skip
         return self.product(results[0], f"{at}.o_proj", wide, s.width)
 
@@ -248,18 +261,20 @@ class _Builder:
 
 def build(
     name: str, block: int = 32, level: int = 4, bits: int = 4, half: bool = False,
-    hollow: bool = False, half_caches: bool = False,
+    hollow: bool = False, caches: str = "",
 ) -> onnx.ModelProto:  # fmt: skip
     """Return the decoder of one of :data:`DECODERS`; raises KeyError for any other name.
 
-    The matrices of a ``hollow`` decoder are zero.  With ``half``, all numbers are fp16, with
-    ``half_caches`` the caches.
+    The matrices of a ``hollow`` decoder are zero.  With ``half``, all numbers are fp16; ``caches``
+    is ``fp16`` or ``int8`` if the caches have another type than the other numbers.
     """
     shape = DECODERS[name]
-    return _Builder(shape, block, level, bits, half, hollow, half_caches).model()
+    return _Builder(shape, block, level, bits, half, hollow, caches).model()
 
 
 # ---- timing ----------------------------------------------------------------------------------
+
+_ARRAYS = {"tensor(float16)": np.float16, "tensor(int8)": np.int8}
 
 
 def _session(path: str, threads: int) -> onnxruntime.InferenceSession:
@@ -280,8 +295,10 @@ def _feeds(session: onnxruntime.InferenceSession, rows: int, past: int) -> dict[
     }
     for value in session.get_inputs()[2:]:
         _, heads, _, size = value.shape
-        kind = np.float16 if value.type == "tensor(float16)" else np.float32
-        feeds[value.name] = rng.standard_normal((1, heads, past, size)).astype(kind)
+        drawn = rng.standard_normal((1, heads, past, size))
+        if value.type == "tensor(int8)":
+            drawn = np.clip(np.rint(drawn * 32), -128, 127)
+        feeds[value.name] = drawn.astype(_ARRAYS.get(value.type, np.float32))
     return feeds
 
 
@@ -330,7 +347,7 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=4, help="accuracy level")
     parser.add_argument("--bits", type=int, default=4, help="bits of a code; 16: plain numbers")
     parser.add_argument("--half", action="store_true", help="all numbers in fp16")
-    parser.add_argument("--half-caches", action="store_true", help="caches in fp16")
+    parser.add_argument("--caches", choices=_CACHES, default="", help="type of the caches")
     parser.add_argument("--time", action="store_true", help="time two files")
     parser.add_argument("--past", type=int, default=512, help="rows held by the caches")
     parser.add_argument("--prompt", type=int, default=128, help="rows of a prompt; 0: none")
@@ -338,9 +355,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
     if not args.time:
-        model = build(
-            args.first, args.block, args.level, args.bits, args.half, half_caches=args.half_caches
-        )
+        model = build(args.first, args.block, args.level, args.bits, args.half, caches=args.caches)
         target = Path(args.second)
         target.with_suffix(".data").unlink(missing_ok=True)  # onnx writes no file twice
         onnx.save(model, target, save_as_external_data=True, location=f"{target.stem}.data")

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tracea_graph import load, passes
@@ -272,6 +272,13 @@ def run_body(body: Body, arrays: Sequence[Array], opset: int) -> list[Array]:
     kept = [v for v in graph.input if v.name not in fixed]
     graph.ClearField("input")
     graph.input.extend(kept)
+    for node in list(graph.node):  # nor does it return one
+        to = next((a.i for a in node.attribute if a.name == "to"), None)
+        if to == TensorProto.BFLOAT16 and node.output[0] in body.outputs:
+            result = node.output[0]
+            node.output[0] = f"{result}_in_bf16"
+            wide = helper.make_node("Cast", [node.output[0]], [result], to=TensorProto.FLOAT)
+            graph.node.append(wide)
     return net.run({v: a for v, a in feeds.items() if v not in fixed})
 
 

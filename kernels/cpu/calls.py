@@ -164,7 +164,7 @@ def _attention_problem(s: Sizes) -> tuple[int, ...]:
 
 def _attention(dtype: str, product_type: str, *kernels: str | tuple[str, str]) -> CallSchema:
     low = "bf16" if dtype == "bf16" else "f32"
-    cached = "f16" if dtype == "f32_by_f16" else low
+    cached = dtype.partition("_by_")[2] or low
     window = LIMITS["kMaxWindow"]
     return CallSchema(
         "attention",
@@ -504,6 +504,10 @@ CALLS = Calls(
         ROUND_INT8,
         _attention("f32_by_f16", "f32", "attention"),
         _kv_append("f16", ("attention", "f32_by_f16")),
+        _attention("f32_by_bf16", "f32", "attention"),
+        _kv_append("bf16", ("attention", "f32_by_bf16")),
+        _attention("f32_by_i8", "f32", "attention"),
+        _kv_append("i8", ("attention", "f32_by_i8")),
         # of Arm alone
         gemm("f16", {"f16": 12}, ("f16",)),
         round_rows("f16"),

@@ -121,6 +121,15 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
         ("attention", "f32_by_f16"): (
             ExportedFunction("round{}", "const tracea_round_tile*", note="to fp16, any columns"),
         ),
+        ("attention", "f32_by_bf16"): (
+            ExportedFunction("round{}", "const tracea_round_tile*", note="to bf16, any columns"),
+        ),
+        ("attention", "f32_by_i8"): (
+            ExportedFunction(
+                "round{}", "const tracea_round_tile*",
+                note="to the nearest of the integers from -128 to 127, which y holds in bytes",
+            ),
+        ),
         ("conv", "f32"): (ExportedFunction("conv_narrow", _CONV),),
         ("conv", "bf16"): (
             ExportedFunction("conv{}_end", "void"),
@@ -148,6 +157,8 @@ _NOTES = MappingProxyType(
         "gemm_int8": "each lane holds four bytes; k is a number of fours",
         "gemm_bf16x2": "as gemm_bf16; upper and lower halves take turns along k",
         "attention_f32_by_f16": "k and v are fp16, and columns of k lie side by side",
+        "attention_f32_by_bf16": "k and v are bf16, and columns of k lie side by side",
+        "attention_f32_by_i8": "k and v are int8, and columns of k lie side by side",
         "conv_f16": "strides of x are in pairs; two rows of 16 filters lie where pairs do",
         "conv_bf16": "inputs are pairs of bf16; depth and strides are in pairs",
         "conv_int16": "each lane holds a pair of integers; depth and strides are in pairs",

@@ -33,7 +33,7 @@ PANEL = 16
 """Columns of one packed weight panel (``TRACEA_PANEL``)."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_ELEMENTS = MappingProxyType({"int8": "i8", "int16": "i16", "bf16x2": "bf16", "f32_by_f16": "f32"})
+_ELEMENTS = MappingProxyType({"int8": "i8", "int16": "i16", "bf16x2": "bf16"})
 """Element type in C symbols, where it differs from the dtype of the call."""
 Tiles = Mapping[tuple[str, str], str]
 """Requested tiles by kernel and level."""
@@ -70,7 +70,7 @@ class KernelVariant:
     @property
     def element(self) -> str:
         """The type of the multiplied elements."""
-        return _ELEMENTS.get(self.dtype, self.dtype)
+        return _ELEMENTS.get(self.dtype, self.dtype.partition("_by_")[0])
 
     def symbol(self, name: str) -> str:
         """``tracea_<element>_<name>[_<tile>]__<isa>``."""
@@ -216,10 +216,11 @@ def _attention(
     return KernelVariant("attention", isa, "attention.cpp.in", "24x256", params, functions)
 
 
-def _attention_f32_by_f16(same: KernelVariant) -> KernelVariant:
-    """Attention of float32 queries that reads keys and values in fp16."""
-    params, functions = {**same.params, "stored": "f16"}, same.functions | {"f16"}
-    return replace(same, dtype="f32_by_f16", params=params, functions=functions)
+def _attention_by(stored: str) -> tuple[KernelVariant, ...]:
+    """Attention of float32 queries that reads keys and values of type ``stored``."""
+    dtype, needs = f"f32_by_{stored}", {"ints" if stored == "i8" else stored}
+    same = (replace(v, dtype=dtype, functions=v.functions | needs) for v in _ATTENTION)
+    return tuple(replace(v, params={**v.params, "stored": stored}) for v in same)
 
 
 def _attention_bf16(
@@ -435,7 +436,7 @@ VARIANTS = (
     *map(_gather, _BASES),
     *map(_copy, _BASES),
     *_ATTENTION,
-    *map(_attention_f32_by_f16, _ATTENTION),
+    *(v for stored in ("f16", "bf16", "i8") for v in _attention_by(stored)),
     _attention_bf16("scalar", (4, 1), (1,)),
     _attention_bf16("avx2", (6, 4, 2, 1), (1,)),
     _attention_bf16("avx512", (6, 4, 2, 1), (4, 2, 1)),

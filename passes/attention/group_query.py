@@ -15,19 +15,22 @@ The cache is as long as the past one, or ``total_sequence_length`` if that is la
 an item's last are never read (ONNX Runtime writes zeros there; so does this op).  For rows of a
 first prompt beyond an item's own length, ONNX Runtime leaves the output unspecified; this op
 computes plain causal attention.
-Caches in fp16 stay as they are: attention converts their rows as it reads them, and new rows are
-rounded as they are appended.  Queries, new keys and values, and results are float32; where the
-operator has them in fp16, they are cast, and casts beside it are removed.
+Caches in fp16, bf16 and int8 stay as they are: attention converts their rows as it reads them,
+and new rows are rounded as they are appended (see ``narrow_caches``).  Queries, new keys and
+values, and results are float32; where the operator has them in fp16, they are cast, and casts
+beside it are removed.
 Positions and table rows are computed once for all layers. Source: ONNX Runtime's documentation of
 its contributed operators, and its CPU kernel's results.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from tracea_graph.ir import DType, Extent, Node, TensorSpec
+import numpy as np
+
+from tracea_graph.ir import Array, DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.concat import ConcatParams
@@ -35,12 +38,14 @@ from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.passes.attention.attention_matcher import NoMatch, numeric_attribute
 from tracea_graph.passes.attention.kv_cache_positions import Positions
+from tracea_graph.passes.attention.narrow_caches import cache_scales, find_caches
 from tracea_graph.passes.attention.qkv_operands import columns_operand
 from tracea_graph.passes.attention.rotary_embedding import RotaryOperands
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import (
     attribute,
     fused_region,
+    int_constant,
     is_f32,
     operand_producer,
 )
@@ -56,8 +61,8 @@ _INPUTS = (
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
     "q_norm_weight", "k_norm_weight",
 )  # fmt: skip
-_UNMODELLED = _INPUTS[11:]
-_OFF = ("smooth_softmax", "sliding_window_cache", "qk_output", "kv_cache_bit_width")
+_UNMODELLED = ("head_sink", "q_norm_weight", "k_norm_weight")
+_OFF = ("smooth_softmax", "sliding_window_cache", "qk_output")
 _MAX_HEAD = 256
 """Largest head size that kernels support."""
 _RANGE = 11
@@ -66,72 +71,126 @@ _RANGE = 11
 
 @dataclass(frozen=True)
 class _Columns:
-    """``count`` heads that start at column ``offset`` of a value with ``width`` columns."""
+    """``count`` heads of ``size`` columns, from column ``offset`` of a value with ``width``."""
 
     value: str
     count: int
+    size: int
     offset: int
     width: int
+
+
+@dataclass
+class _Writer:
+    """Collects the regions that replace a node; ``places`` has those that layers share."""
+
+    rule: str
+    node: Region
+    places: Positions
+    regions: list[Region] = field(default_factory=list)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+    def fused(self, params: OpParams, reads: tuple[str, ...], result: str) -> str:
+        known = [self.specs.get(v) or self.places.spec(v) for v in reads]
+        self.specs[result] = params.infer(known)[0]
+        self.regions.append(fused_region(self.rule, params, reads, (result,), [self.node]))
+        return result
+
+    def plain(self, op: str, reads: tuple[str, ...], result: str, like: str, width: int) -> str:
+        """Write an ONNX operator whose result has ``width`` columns, and the rows of ``like``."""
+        shape = (self.specs.get(like) or self.places.spec(like)).shape or ()
+        self.specs[result] = TensorSpec(DType.F32, (*shape[:-1], width))
+        made = Node(op, reads, (result,))
+        self.regions.append(Region(f"{op.lower()}:{result}", op, reads, (result,), (made,)))
+        return result
+
+    def scaled(self, op: str, part: _Columns, scales: Array, result: str) -> _Columns:
+        """Multiply heads by the scales of a cache, or divide them: one for all, or one a column.
+
+        Several heads that share keys have the same scales.
+        """
+        size = part.size
+        if scales.size > 1:
+            shared = part.count * size // scales.size
+            scales = np.repeat(scales.reshape(-1, size), shared, axis=0).ravel()
+        value, width = part.value, part.count * size
+        if width != part.width:
+            bounds = [int_constant((x,)) for x in (part.offset, part.offset + width, 2)]
+            self.weights.update({w.name: w for w in bounds})
+            reads = (value, *(w.name for w in bounds))
+            value = self.plain("Slice", reads, f"{result}_columns", value, width)
+        name = f"{result}_by"
+        self.weights[name] = Weight(name, DType.F32, scales.shape, lambda: scales)
+        value = self.plain(op, (value, name), result, value, width)
+        return _Columns(value, part.count, size, 0, width)
 
 
 def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
     """Convert a GroupQueryAttention node; raises NoMatch for unsupported attributes and
     operands."""
     operands = (*node.operands, *[""] * (len(_INPUTS) - len(node.operands)))
+    caches = find_caches(graph, node, operands)
+    operands = (*operands[:3], *caches.past, *operands[5:])
     _check(graph, node, operands)
     batch, rows, size, qkv = _heads(graph, node, operands)
+    scales = cache_scales(graph, node, operands[12:14], qkv[1].count * size, caches.stored)
     places = Positions(graph, operands, batch, rows)
+    w, stem = _Writer(rule, node, places), node.results[0]
     qkv = [replace(part, value=places.widened(part.value)) for part in qkv]
-    regions: list[Region] = []
-    specs: dict[str, TensorSpec] = {}
-
-    def write(params: OpParams, reads: tuple[str, ...], result: str) -> str:
-        known = [specs.get(v) or places.spec(v) for v in reads]
-        specs[result] = params.infer(known)[0]
-        regions.append(fused_region(rule, params, reads, (result,), [node]))
-        return result
-
     if attribute(node, "do_rotary", 0):
         tables = places.tables()
         interleaved = attribute(node, "rotary_interleaved", 0) == 1
         rotated = 2 * _columns_of(graph, operands[7])
         for which in (0, 1):
-            part, name = qkv[which], f"{node.results[0]}_rotated_{'qk'[which]}"
+            part = qkv[which]
             params = _rotated(part, size, rotated, interleaved, tables)
-            value = write(params, (part.value, *tables), name)
-            qkv[which] = _Columns(value, part.count, 0, part.count * size)
+            value = w.fused(params, (part.value, *tables), f"{stem}_rotated_{'qk'[which]}")
+            qkv[which] = _Columns(value, part.count, size, 0, part.count * size)
+    if scales:
+        each = (("Mul", scales[0]), ("Div", scales[0]), ("Div", scales[1]))
+        for which, (op, numbers) in enumerate(each):
+            qkv[which] = w.scaled(op, qkv[which], numbers, f"{stem}_scaled_{'qkv'[which]}")
     cache = []
-    results = (*node.results, "", "")
-    stored = "f16" if _is_f16(graph, operands[3] or operands[0]) else "f32"
-    for part, past, present, name in zip(qkv[1:], operands[3:5], results[1:], "kv", strict=False):
-        append = KvCacheAppendParams(part.count, size, part.offset, part.width, bool(past), stored)
+    for part, past, present, name in zip(qkv[1:], caches.past, caches.present, "kv", strict=True):
+        append = KvCacheAppendParams(
+            part.count, size, part.offset, part.width, bool(past), caches.stored
+        )
         reads = (part.value, *([past] if past else []), places.first(), places.slots())
-        cache.append(write(append, reads, present or f"{node.results[0]}_present_{name}"))
-    q = qkv[0]
-    window = int(numeric_attribute(node, "local_window_size", -1))
+        cache.append(w.fused(append, reads, present or f"{stem}_present_{name}"))
+    q, attend = qkv[0], _attention(node, qkv, size, bool(operands[10]), caches.stored)
     bias = operands[10]
+    last = places.bias(places.widened(bias), q.count) if bias else places.first()
+    narrow = not is_f32(graph, operands[0])
+    covered, result = _result_in_f32(graph, node) if narrow else ((node,), stem)
+    if scales:
+        value = w.fused(attend, (q.value, *cache, last), f"{stem}_of_integers")
+        whole = _Columns(value, q.count, size, 0, q.count * size)
+        w.scaled("Mul", whole, scales[1], result)
+    else:
+        w.fused(attend, (q.value, *cache, last), result)
+    if narrow and len(covered) == 1:
+        w.regions.append(_cast(result, stem, DType.F16))
+    return Proposal(
+        rule, (*covered, *caches.casts), tuple(w.regions[::-1]), {**places.specs, **w.specs},
+        {**places.weights, **w.weights}, shared=tuple(places.regions),
+    )  # fmt: skip
+
+
+def _attention(
+    node: Region, qkv: list[_Columns], size: int, biased: bool, stored: str
+) -> AttentionParams:
+    """Return the op that attends to the caches; ``biased``: it reads a mask, not positions."""
+    q, window = qkv[0], int(numeric_attribute(node, "local_window_size", -1))
     softcap = numeric_attribute(node, "softcap")
-    attend = AttentionParams(
+    return AttentionParams(
         q.count, size, size, numeric_attribute(node, "scale") or 1 / sqrt(size),
-        "add" if bias else "none",
+        "add" if biased else "none",
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
-        layouts=("rows", "heads", "heads", "rows"), causal="none" if bias else "placed",
+        layouts=("rows", "heads", "heads", "rows"), causal="none" if biased else "placed",
         softcap=softcap, window=max(window, 0), zero_rows="none" if softcap else "lowest",
         stored=stored,
-    )  # fmt: skip
-    last = places.bias(places.widened(bias), q.count) if bias else places.first()
-    if is_f32(graph, operands[0]):
-        write(attend, (q.value, *cache, last), node.results[0])
-        covered: tuple[Region, ...] = (node,)
-    else:
-        covered, result = _result_in_f32(graph, node)
-        write(attend, (q.value, *cache, last), result)
-        if len(covered) == 1:
-            regions.append(_cast(result, node.results[0], DType.F16))
-    return Proposal(
-        rule, covered, tuple(regions[::-1]), {**places.specs, **specs}, places.weights,
-        shared=tuple(places.regions),
     )  # fmt: skip
 
 
@@ -145,9 +204,6 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     for name in _OFF:
         if attribute(node, name, 0) not in (0, -1):
             raise NoMatch(f"its {name} is {attribute(node, name, 0)}")
-    for name in ("k_quant_type", "v_quant_type"):
-        if attribute(node, name, b"NONE") not in (b"NONE", "NONE", b"", ""):
-            raise NoMatch("its cache is quantised")
     if not attribute(node, "causal", 1):
         raise NoMatch("it is not causal, and its item lengths are known only at run time")
     if bool(operands[1]) != bool(operands[2]) or bool(operands[3]) != bool(operands[4]):
@@ -162,12 +218,8 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
         raise NoMatch("it rotates without cos and sin tables")
     floats = [v for v in (*operands[:3], *operands[7:9], operands[10]) if v]
-    caches = [v for v in operands[3:5] if v]
-    whole = is_f32(graph, *floats)
-    if not whole and not _is_f16(graph, *floats, *caches):
+    if not is_f32(graph, *floats) and not _is_f16(graph, *floats):
         raise NoMatch(Reason("its operands are neither float32 nor fp16", Code.UNSUPPORTED_DTYPE))
-    if not is_f32(graph, *caches) and not _is_f16(graph, *caches):
-        raise NoMatch(Reason("its caches are neither float32 nor fp16", Code.UNSUPPORTED_DTYPE))
     if graph.opset < _RANGE:
         raise NoMatch(f"its function body needs Range, which requires opset {_RANGE}")
 
@@ -225,7 +277,8 @@ def _heads(
         if not packed and own[2] != count * size:
             raise NoMatch("q, k and v differ in the number or size of heads")
         source, offset, width = columns_operand(graph, _in_f32(graph, value or operands[0]))
-        found.append(_Columns(source, count, offset + (start * size if packed else 0), width))
+        first = offset + (start * size if packed else 0)
+        found.append(_Columns(source, count, size, first, width))
     for past in filter(None, operands[3:5]):
         held = graph.spec(past).shape
         if held is None or len(held) != 4 or held[1] != shared or held[3] != size:

@@ -174,6 +174,8 @@ PLACED: dict[str, Any] = {
 }  # fmt: skip
 HALVES = ("rows", "heads", "heads", "rows")
 KEYS_TURNED = ("rows", "transposed", "heads", "rows")
+STORED: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8}
+"""Types of caches by name."""
 ATTEND = AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8))
 
 CASES = {
@@ -543,14 +545,25 @@ CASES = {
         KvCacheAppendParams(2, 3, 5, 13),
         ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool)),
     ),
-    "append in fp16": Case(
-        KvCacheAppendParams(2, 3, 5, 13, stored="f16"),
-        ((2, 3, 13), np.ones((2, 2, 6, 3), np.float16), np.array([6, 2]), np.zeros(9, bool)),
-    ),
-    "attention over fp16": Case(
-        AttentionParams(2, 3, 4, 0.5, widths=(6, 0, 0), layouts=HALVES, stored="f16"),
-        ((2, 5, 6), *(normal(2, 2, 7, d).astype(np.float16) for d in (3, 4))),
-    ),
+    **{
+        f"append to {stored}": Case(
+            KvCacheAppendParams(2, 3, 5, 13, stored=stored),
+            (
+                99 * normal(2, 3, 13),
+                np.ones((2, 2, 6, 3), kind),
+                np.array([6, 2]),
+                np.zeros(9, bool),
+            ),
+        )
+        for stored, kind in STORED.items()
+    },
+    **{
+        f"attention over {stored}": Case(
+            AttentionParams(2, 3, 4, 0.5, widths=(6, 0, 0), layouts=HALVES, stored=stored),
+            ((2, 5, 6), *((4 * normal(2, 2, 7, d)).astype(kind) for d in (3, 4))),
+        )
+        for stored, kind in STORED.items()
+    },
     "append to nothing": Case(
         KvCacheAppendParams(2, 3, 0, 6, past=False),
         ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool)),
@@ -648,7 +661,7 @@ def test_inferred_shapes_are_the_actual_ones(name: str) -> None:
     specs = case.params.infer([TensorSpec(kinds[a.dtype.name], a.shape) for a in arrays])
     results = case.params.reference([wide(a) for a in arrays])
     assert [s.shape for s in specs] == [r.shape for r in results]
-    whole = [(d := np.asarray(r).dtype).kind in "iu" or d == np.float16 for r in results]
+    whole = [(d := np.asarray(r).dtype).kind in "iuV" or d.itemsize == 2 for r in results]
     integers = [kinds[np.asarray(r).dtype.name] if w else DType.F32
                 for r, w in zip(results, whole, strict=True)]  # fmt: skip
     assert [s.dtype for s in specs] == integers
@@ -754,7 +767,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: KvCacheAppendParams(2, 3, 8, 13), "2 heads of 3 do not fit 13 columns"),
         (lambda: KvCacheAppendParams(0, 3, 0, 13), "0 heads of 3"),
         (lambda: KvCacheAppendParams(2, 3, 0, 6, stored="f64"), "caches in f64"),
-        (lambda: AttentionParams(2, 3, 4, 1.0, stored="i8", layouts=HALVES), "stored in i8"),
+        (lambda: AttentionParams(2, 3, 4, 1.0, stored="i4", layouts=HALVES), "stored in i4"),
         (lambda: replace(ATTEND, stored="f16", layouts=KEYS_TURNED), "transposed keys"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),
         (

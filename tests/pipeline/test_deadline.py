@@ -226,7 +226,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[d
         return Verification(status if given["check"] else "passed", "")
 
     monkeypatch.setattr(evaluator, "compare_with_reference", compare)
-    monkeypatch.setattr(Evaluator, "_index_outputs", lambda _: {})
+    monkeypatch.setattr(evaluator.output_errors, "index_outputs", lambda _: {})
     return asked
 
 
@@ -236,7 +236,8 @@ def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
                              "n=4, padded": {"x": small}, "n=400, uniform": {"x": large}},
                     frozenset(("n=400, uniform",)))  # fmt: skip
     nothing = cast(Any, None)
-    one = Evaluator(nothing, nothing, inputs, Options(), isas, **more)
+    model = cast(Any, SimpleNamespace(graph=None))
+    one = Evaluator(model, nothing, inputs, Options(), isas, **more)
     one._reference = Reference({}, {}, {}, (), (), {})
     return one
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from tests.runtime.support import Case
 from tracea_graph.ir import DType, TensorSpec
@@ -18,6 +20,11 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["cache_cases"]
 
 Shape = tuple[int | str, ...]
+TYPES: dict[str, tuple[DType, npt.DTypeLike]] = {
+    "f32": (DType.F32, np.float32), "f16": (DType.F16, np.float16),
+    "bf16": (DType.BF16, ml_dtypes.bfloat16), "i8": (DType.I8, np.int8),
+}  # fmt: skip
+"""Element types of caches by name."""
 
 
 def lowered(
@@ -29,15 +36,14 @@ def lowered(
     Caches, of rank 4, are of the type that the op says.
     """
     kinds = {("b",): DType.I64, ("p",): DType.BOOL}
-    half = getattr(params, "stored", "f32") == "f16"
-    cached = DType.F16 if half else DType.F32
+    cached, kind = TYPES[getattr(params, "stored", "f32")]
     specs = [TensorSpec(kinds.get(s, cached if len(s) == 4 else DType.F32), s) for s in shapes]
     names = [f"i{n}" for n in range(len(shapes))]
     op = next(o for o, kind in OPS if isinstance(params, kind))
     region = Region("region", op, tuple(names), ("y",), (), params)
     graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
     feeds = [feed(shape, places, seed, sizes) for seed, shape in enumerate(shapes)]
-    feeds = [a.astype(np.float16) if half and a.ndim == 4 else a for a in feeds]
+    feeds = [a.astype(kind) if a.ndim == 4 else a for a in feeds]
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
     expected = () if error else tuple(params.reference(wide))
     return Case(name, lower(graph, region), tuple(feeds), expected, error)
@@ -75,6 +81,21 @@ def attended(
     return lowered(f"attention_placed_{name}", params, shapes, places, error, **sizes)
 
 
+def narrow_cases(stored: str) -> tuple[Case, ...]:
+    """Append to caches of another type than float32, and attend to them."""
+    more = {"stored": stored}
+    return (
+        appended(f"{stored}_prompt", (0, 0), 37, None, 37, **more),
+        appended(f"{stored}_one_each", (7, 0, 90), 1, 90, 91, **more),
+        appended(f"{stored}_in_place", (7, 3), 1, 90, 90, **more),
+        appended(f"{stored}_large", (3000, 5), 700, 3000, 3700, **more),
+        attended(f"{stored}_prompt", (0, 0), 70, 70, **more),
+        attended(f"{stored}_one_each", (7, 0, 299), 1, 300, **more),
+        attended(f"{stored}_few", (7, 40), 3, 300, **more),
+        attended(f"{stored}_near", (100, 3), 60, 300, window=17, **more),
+    )
+
+
 def cache_cases() -> tuple[Case, ...]:
     return (
         appended("prompt", (0, 0), 37, None, 37),
@@ -87,14 +108,7 @@ def cache_cases() -> tuple[Case, ...]:
         appended("too_far", (8,), 3, 10, 10, "begins at row 8 of a cache of 10"),
         appended("beyond_what_is_held", (8,), 1, 7, 10, "begins at row 8"),
         appended("before_the_first", (0, -1), 1, 9, 10, "begins at row -1"),
-        appended("half_prompt", (0, 0), 37, None, 37, stored="f16"),
-        appended("half_one_each", (7, 0, 90), 1, 90, 91, stored="f16"),
-        appended("half_in_place", (7, 3), 1, 90, 90, stored="f16"),
-        appended("half_large", (3000, 5), 700, 3000, 3700, stored="f16"),
-        attended("half_prompt", (0, 0), 70, 70, stored="f16"),
-        attended("half_one_each", (7, 0, 299), 1, 300, stored="f16"),
-        attended("half_few", (7, 40), 3, 300, stored="f16"),
-        attended("half_near", (100, 3), 60, 300, window=17, stored="f16"),
+        *(case for stored in ("f16", "bf16", "i8") for case in narrow_cases(stored)),
         attended("prompt", (0, 0), 70, 70),
         attended("prompt_in_a_long_cache", (0, 0), 5, 300),
         attended("one_each", (7, 0, 299), 1, 300),

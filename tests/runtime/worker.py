@@ -38,8 +38,8 @@ def run(job: dict[str, Any]) -> list[str | None]:
     return answers
 
 
-_ONNX_TYPES = {"V": 16, "f": 1, "i": 6}
-"""Of bf16, float32 and int32 arrays by their kind."""
+_ONNX_TYPES = {"V2": 16, "f4": 1, "i4": 6, "i8": 7, "b1": 9}
+"""Of bf16, float32, int32, int64 and boolean arrays by their kind and bytes."""
 
 
 def run_on(found: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -51,13 +51,17 @@ def run_on(found: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np
     for name, x in feeds.items():
         half = x.dtype.kind == "V"
         bits = np.ascontiguousarray(x.view(np.uint16) if half else x)
-        binding.bind_ortvalue_input(name, made(bits, _ONNX_TYPES[x.dtype.kind]))
+        kind = f"{x.dtype.kind}{x.dtype.itemsize}"
+        binding.bind_ortvalue_input(name, made(bits, _ONNX_TYPES[kind]))
+    sizes = {
+        d: n for v in found.get_inputs() for d, n in zip(v.shape, feeds[v.name].shape, strict=True)
+    }
     for value in found.get_outputs():
         if value.type != "tensor(bfloat16)":
             binding.bind_output(value.name)
             continue
         first = feeds[f"{value.name.rpartition('y')[0]}x0"]
-        shape = [d if isinstance(d, int) else first.shape[0] for d in value.shape]
+        shape = [d if isinstance(d, int) else sizes.get(d, first.shape[0]) for d in value.shape]
         halves[value.name] = np.zeros(shape, np.uint16)
         binding.bind_ortvalue_output(value.name, made(halves[value.name], 16))
     found.run_with_iobinding(binding)

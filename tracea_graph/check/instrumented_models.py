@@ -140,11 +140,19 @@ def result_scale(node: Any) -> int | None:
     return at if at is not None and len(node.input) > at and node.input[at] else None
 
 
-def is_rounding(node: Any) -> bool:
-    """Return whether a node rounds its first operand to integers."""
+def rounded_operands(node: Any) -> tuple[int, ...]:
+    """Return the indices of the operands that a node rounds to integers.
+
+    Attention rounds new keys and values, or what packs them with queries, for a quantized cache.
+    """
+    if node.op_type == "GroupQueryAttention":
+        kinds = {a.s for a in node.attribute if a.name in ("k_quant_type", "v_quant_type")}
+        packed = len(node.input) < 2 or not node.input[1]
+        return () if kinds <= {b"", b"NONE"} else (0,) if packed else (1, 2)
     if node.op_type != "MatMulNBits":
-        return node.op_type in QUANTIZERS
-    return any(a.name == "accuracy_level" and a.i == ROUNDING_LEVEL for a in node.attribute)
+        return (0,) if node.op_type in QUANTIZERS else ()
+    levels = [a.i for a in node.attribute if a.name == "accuracy_level"]
+    return (0,) if ROUNDING_LEVEL in levels else ()
 
 
 def add_jitter(graph: Any, size: float) -> None:
@@ -160,9 +168,11 @@ def add_jitter(graph: Any, size: float) -> None:
     stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
     del graph.node[:]
     for node in nodes:
-        if is_rounding(node) and node.input[0] not in stored:
-            x = node.input[0]
-            steps = [f"{node.output[0]}.jitter{i}" for i in range(5)]
+        for at in rounded_operands(node):
+            x = node.input[at]
+            if x in stored:
+                continue
+            steps = [f"{node.output[0]}.jitter{at}.{i}" for i in range(5)]
             graph.node.extend(
                 helper.make_node(op, inputs, [result])
                 for op, inputs, result in (
@@ -173,12 +183,12 @@ def add_jitter(graph: Any, size: float) -> None:
                     ("Add", [steps[3], x], steps[4]),
                 )
             )
-            node.input[0] = steps[4]
-        if (at := result_scale(node)) is not None:
+            node.input[at] = steps[4]
+        if (last := result_scale(node)) is not None:
             scale = f"{node.output[0]}.jitter"
-            operands = [node.input[at], "jitter.scale"]
+            operands = [node.input[last], "jitter.scale"]
             graph.node.append(helper.make_node("Mul", operands, [scale]))
-            node.input[at] = scale
+            node.input[last] = scale
         graph.node.append(node)
     graph.initializer.extend(
         numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in numbers.items()

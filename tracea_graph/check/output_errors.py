@@ -8,7 +8,7 @@ which may differ where scores are within tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from tracea_graph.check.worker_process import Array
 from tracea_graph.config import TOLERANCE
+from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import TileGraph
 
 __all__ = [
@@ -30,7 +31,9 @@ __all__ = [
     "is_tie_within_tolerance",
     "measure_errors",
     "noise_floors",
+    "quantized_caches",
     "relative_distance",
+    "rounding_of",
 ]  # fmt: skip
 
 _EPSILON: Mapping[str, float] = MappingProxyType(
@@ -121,9 +124,12 @@ class ErrorLimits:
         return self.of(output) if given else max(self.of(output), TOLERANCE.floor_factor * floor)
 
 
-def relative_distance(found: Array, wanted: Array) -> float:
-    """Return ``measure_errors(…).relative`` for floats; 0 or infinity for all other types."""
-    if is_float(wanted):
+def relative_distance(found: Array, wanted: Array, numbers: bool = False) -> float:
+    """Return ``measure_errors(…).relative`` for floats; 0 or infinity for all other types.
+
+    With ``numbers``, integers stand for numbers and are compared as floats are.
+    """
+    if numbers or is_float(wanted):
         return measure_errors(found, wanted).relative
     return 0.0 if np.array_equal(found, wanted) else math.inf
 
@@ -142,6 +148,7 @@ def noise_floors(
     on: Mapping[str, Mapping[str, Array]],
     noise: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     sigmoids: Set[str] = frozenset(),
+    quantized: Set[str] = frozenset(),
 ) -> dict[str, dict[str, float]]:
     """Return the noise floor of each output under each feed: differences below it are noise.
 
@@ -152,12 +159,16 @@ def noise_floors(
     * the distance under another feed, but at most ``TOLERANCE.lent_floor``, so that one extreme
       feed does not excuse errors under the others;
     * ``noise``;
-    * half a unit in the last place, for types of 8 and 16 bits;
+    * half a unit in the last place, for types of 8 and 16 bits and for outputs ``quantized``,
+      whose integers stand for numbers;
     * the error of a sigmoid, for the outputs ``sigmoids``: it is large relative to ``max|y|`` if
       all results are tiny.
     """
     found = {
-        label: {name: relative_distance(on[label][name], y) for name, y in run.items()}
+        label: {
+            name: relative_distance(on[label][name], y, name in quantized)
+            for name, y in run.items()
+        }
         for label, run in off.items()
     }
     lent: dict[str, float] = {}
@@ -170,7 +181,7 @@ def noise_floors(
                 own,
                 noise.get(label, {}).get(name, 0.0),
                 lent.get(name, 0.0),
-                _rounding(off[label][name]),
+                _rounding(off[label][name], name in quantized),
                 _sigmoid_error(off[label][name]) if name in sigmoids else 0.0,
             )
             for name, own in run.items()
@@ -179,11 +190,13 @@ def noise_floors(
     }
 
 
-def _rounding(array: Array) -> float:
+def _rounding(array: Array, quantized: bool) -> float:
     """Return half a unit in the last place of the largest element; 0 for wide types.
 
     Twice that is allowed: an output may be off by one number of its own type.
     """
+    if quantized:
+        return 0.5 / max(float(np.max(np.abs(_wide(array)), initial=0.0)), 1.0)
     return _EPSILON.get(array.dtype.name, 0.0) / 2
 
 
@@ -191,6 +204,15 @@ def _sigmoid_error(array: Array) -> float:
     """Return the error of a sigmoid as a share of its largest result; 0 if that is 0."""
     largest = float(np.max(array, initial=0.0)) if is_float(array) else 0.0
     return TOLERANCE.sigmoid / largest if largest > 0.0 else 0.0
+
+
+def rounding_of(types: Collection[DType]) -> float:
+    """Return the error of numbers of the half types that a model computes in, as a share of them.
+
+    Without such types, it is that of sums in float32.
+    """
+    steps = {DType.F16: _EPSILON["float16"], DType.BF16: _EPSILON["bfloat16"]}
+    return max((steps[t] / 2 for t in types if t in steps), default=TOLERANCE.rounding)
 
 
 def is_float(array: Array) -> bool:
@@ -243,6 +265,19 @@ def index_outputs(graph: TileGraph) -> Mapping[str, IndexOutput]:
         if isinstance(axis, int):
             found[output] = IndexOutput(region.operands[0], axis)
     return found
+
+
+def quantized_caches(graph: TileGraph) -> frozenset[str]:
+    """Return the outputs that hold attention's caches in integers, which stand for numbers.
+
+    A number between two integers may be rounded to either of them.
+    """
+    found = set[str]()
+    for output in graph.outputs:
+        region = graph.producer(output)
+        if region is not None and region.op == "com.microsoft::GroupQueryAttention":
+            found |= {output} & {*region.results[1:3]}
+    return frozenset(v for v in found if graph.spec(v).dtype in (DType.I8, DType.U8))
 
 
 def is_tie_within_tolerance(

@@ -63,7 +63,8 @@ class Reference:
     * ``changes``: changes of outputs that are computed from inputs
       (:func:`.input_sensitivity.largest_output_changes`);
     * ``float32``: answers of an fp16 model's float32 form, to which candidates are closest;
-    * ``sigmoids``: values of the graph that hold results of a sigmoid.
+    * ``sigmoids``: values of the graph that hold results of a sigmoid;
+    * ``quantized``: outputs whose integers stand for numbers.
     """
 
     off: Mapping[str, Outputs]
@@ -81,6 +82,7 @@ class Reference:
     changes: Mapping[str, float] = field(default_factory=dict)
     float32: Mapping[str, Outputs] = field(default_factory=dict)
     sigmoids: frozenset[str] = frozenset()
+    quantized: frozenset[str] = frozenset()
     seconds: float = 0.0
     model: Path = Path()
     unloadable: bool = False
@@ -99,6 +101,8 @@ def run_reference(
     index_outputs: Mapping[str, IndexOutput] = NO_INDEX_OUTPUTS,
     watched: Sequence[str] = (),
     sigmoids: Set[str] = frozenset(),
+    quantized: Set[str] = frozenset(),
+    rounding: float = TOLERANCE.rounding,
     spare: Set[str] = frozenset(),
     trouble: str = "",
     threads: int = 1,
@@ -116,6 +120,10 @@ def run_reference(
       (:func:`.values_before_saturation`);
     * ``sigmoids``: values whose accuracy is relative to 1, not to their largest result
       (:func:`.sigmoid_results`);
+    * ``quantized``: outputs whose integers stand for numbers
+      (:func:`.output_errors.quantized_caches`);
+    * ``rounding``: error that numbers of the model have before they are rounded to integers, as a
+      share of them;
     * ``sensitivity``: which outputs must change with the inputs, and how much;
     * ``float32_form``: a model that computes in float32 what the original computes in fp16; it
       must agree with the original to within ``TOLERANCE.half``;
@@ -133,6 +141,8 @@ def run_reference(
                 scores,
                 watched,
                 sigmoids,
+                quantized,
+                rounding,
                 spare,
                 threads,
                 sensitivity,
@@ -152,6 +162,8 @@ def _reference(
     scores: Set[str],
     watched: Sequence[str],
     sigmoids: Set[str],
+    quantized: Set[str],
+    rounding: float,
     spare: Set[str],
     threads: int,
     sensitivity: OutputSensitivity,
@@ -186,10 +198,8 @@ def _reference(
     info = worker.open("on", original, level="all", cut=cut, threads=threads)
     on, _ = _runs(worker, "on", {label: feeds[label] for label in raw})
     wide: dict[str, Outputs] = {}
-    if float32_form not in (None, original):
-        worker.open("float32", float32_form, level="all", cut=cut, threads=threads)
-        wide, _ = _runs(worker, "float32", {label: feeds[label] for label in raw})
-        worker.close("float32")
+    if float32_form is not None and float32_form != original:
+        wide = _in_float32(worker, float32_form, {k: feeds[k] for k in raw}, cut, threads)
         # inputs that were only scaled up may exceed the range of fp16
         for label in [k for k in added if _far_in_float32({k: raw[k]}, {k: wide.get(k, {})})]:
             added.pop(label), raw.pop(label), wide.pop(label, None)
@@ -205,13 +215,15 @@ def _reference(
     kept = scores | off.get(first or "", {}).keys()
     raw = {k: {n: a for n, a in v.items() if n in kept} for k, v in raw.items()}
     on = {**off, **on}
-    noise = _noise(worker, original, {label: feeds[label] for label in off}, off, levels, cut)
+    shown, ran = {k: feeds[k] for k in off}, ("all",) if wide else levels
+    model = (wide and float32_form) or original
+    noise = _noise(worker, model, wide or off, ran, shown, cut, quantized, rounding)
     return Reference(
         off, on, raw, info.inputs, info.outputs, rejected, levels, trouble, valid,
-        drawn, noise_floors(off, on, noise, sigmoids), seconds=seconds,
+        drawn, noise_floors(off, on, noise, sigmoids, quantized), seconds=seconds,
         model=float32_form or original,
         extra={label: feed for label, (feed, _) in added.items()}, changes=changes,
-        float32=wide, sigmoids=frozenset(sigmoids),
+        float32=wide, sigmoids=frozenset(sigmoids), quantized=frozenset(quantized),
     )  # fmt: skip
 
 
@@ -223,30 +235,46 @@ def _present(worker: Worker, original: Path, names: Set[str], feeds: Feeds) -> l
     return sorted(names & (fed | {*worker.values(original)}))
 
 
+def _in_float32(
+    worker: Worker, model: Path, feeds: Feeds, cut: RandomOutputs, threads: int
+) -> dict[str, Outputs]:
+    """Return the answers of the model's float32 form."""
+    worker.open("float32", model, level="all", cut=cut, threads=threads)
+    found, _ = _runs(worker, "float32", feeds)
+    worker.close("float32")
+    return found
+
+
 def _noise(
     worker: Worker,
-    original: Path,
-    feeds: Feeds,
-    off: Mapping[str, Outputs],
+    model: Path,
+    answers: Mapping[str, Outputs],
     levels: Sequence[str],
+    feeds: Feeds,
     cut: RandomOutputs,
+    quantized: Set[str],
+    rounding: float,
 ) -> dict[str, dict[str, float]]:
-    """Return how far outputs move, per feed, if operands that are rounded to integers move by the
-    rounding of float32 sums; empty for a model that rounds nothing to integers.
+    """Return how far outputs move, per feed, if operands that are rounded to integers move by
+    ``rounding``; empty for a model that rounds nothing to integers.
 
-    A single integer that is rounded the other way moves an output further than all rounding of
-    float32.  ONNX Runtime's own optimization levels differ in which integers are.
+    ``answers`` are those without that, at the first of ``levels``.  A single integer that is
+    rounded the other way moves an output further than all rounding of float32.  ONNX Runtime's own
+    optimization levels differ in which integers are.
     """
-    if not off or not worker.quantizes(original):
+    if not answers or not worker.quantizes(model):
         return {}
     try:
-        worker.open("jitter", original, level=levels[0], cut=cut, jitter=TOLERANCE.rounding)
+        worker.open("jitter", model, level=levels[0], cut=cut, jitter=rounding)
         moved, _ = _runs(worker, "jitter", feeds)
     except RejectedByRuntime:  # what is rounded is no float32 number
         return {}
     worker.close("jitter")
     found = {
-        label: {name: relative_distance(run[name], y) for name, y in off[label].items()}
+        label: {
+            name: relative_distance(run[name], y, name in quantized)
+            for name, y in answers[label].items()
+        }
         for label, run in moved.items()
     }
     return {

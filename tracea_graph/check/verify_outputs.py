@@ -295,7 +295,7 @@ def _compare_outputs(
         elif found.dtype != wanted.dtype or found.shape not in (y.shape for y in references):
             note = f"it is {found.dtype}{found.shape}, not {wanted.dtype}{wanted.shape}"
             yield OutputError(name, label, np.inf, np.inf, 0.0, floor, False, note)
-        elif is_float(wanted):
+        elif is_float(wanted) or name in known.quantized:
             nearer = measure_errors(found, wanted)
             if nearer.relative and (floor or label in known.float32):
                 distances = (measure_errors(found, y) for y in references[1:])

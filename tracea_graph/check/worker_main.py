@@ -31,9 +31,9 @@ import onnxruntime as ort
 if TYPE_CHECKING:
     from tracea_graph.check.instrumented_models import (
         instrument_model,
-        is_rounding,
         random_values,
         result_scale,
+        rounded_operands,
         with_extra_outputs,
         written_values,
     )
@@ -42,9 +42,9 @@ else:
     sys.path.append(str(Path(__file__).parent))
     from instrumented_models import (
         instrument_model,
-        is_rounding,
         random_values,
         result_scale,
+        rounded_operands,
         with_extra_outputs,
         written_values,
     )
@@ -331,7 +331,7 @@ class WorkerServer:
         import onnx
 
         model = onnx.load(request["model"], load_external_data=False)
-        return any(is_rounding(n) or result_scale(n) is not None for n in model.graph.node)
+        return any(rounded_operands(n) or result_scale(n) is not None for n in model.graph.node)
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""

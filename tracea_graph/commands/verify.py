@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tracea_graph.check.output_errors import index_outputs
+from tracea_graph.check.output_errors import index_outputs, quantized_caches, rounding_of
 from tracea_graph.check.reference_outputs import run_reference
 from tracea_graph.check.verify_outputs import compare_with_reference
 from tracea_graph.errors import ModelError, UsageError
@@ -53,7 +53,9 @@ def verify_models(
         backend = target_of(options.target, options.precision).backend
         model = write_float32_reference(model, backend, Path(folder))
         wanted = run_reference(
-            model.runnable, feeds, index_outputs=chosen, spare=inputs.spare,
+            model.runnable, feeds, index_outputs=chosen,
+            quantized=quantized_caches(model.graph), rounding=rounding_of(model.widened),
+            spare=inputs.spare,
             trouble=inputs.trouble, threads=threads, float32_form=model.float32_form,
             sensitivity=inputs.sensitivity(model.graph, options.limits.tolerance),
         )  # fmt: skip

@@ -31,8 +31,8 @@ _CODES = {
 _CONTRIBUTED: Mapping[str, tuple[int, ...]] = MappingProxyType({
     "Attention": (0, 1), "BiasAdd": (0,), "BiasGelu": (0,), "BiasSoftmax": (0,),
     "EmbedLayerNormalization": (0, 2), "FastGelu": (0,), "FusedConv": (0,), "FusedGemm": (0,),
-    "FusedMatMul": (0,), "Gelu": (0,), "GroupQueryAttention": (0, 1, 2),
-    "LayerNormalization": (0,), "MatMulNBits": (0,),
+    "FusedMatMul": (0,), "Gelu": (0,), "GatherBlockQuantized": (0,),
+    "GroupQueryAttention": (0, 1, 2), "LayerNormalization": (0,), "MatMulNBits": (0,),
     "MultiHeadAttention": (0, 1, 2), "QuickGelu": (0,), "RotaryEmbedding": (0,),
     "SimplifiedLayerNormalization": (0,), "SkipLayerNormalization": (0, 3),
     "SkipSimplifiedLayerNormalization": (0, 3),
@@ -40,8 +40,11 @@ _CONTRIBUTED: Mapping[str, tuple[int, ...]] = MappingProxyType({
 """Operators of ONNX Runtime that compute in the type of their float operands, and the indices of
 the results that have this type.  Other operators are not widened.
 """
-_CACHED = frozenset({"GroupQueryAttention"})
-"""Those that are not widened, because they would convert a whole cache in every execution."""
+_FROM_BF16 = frozenset({"GatherBlockQuantized", "GroupQueryAttention"})
+"""Those that are widened from bf16 alone.
+
+ONNX Runtime has them in fp16; widening converts whole tables and caches in every execution.
+"""
 _OTHERWISE_TYPED = frozenset({
     "Bernoulli", "BitCast", "Constant", "EyeLike", "Multinomial", "RandomNormal",
     "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -88,7 +91,8 @@ def can_widen(
         return True
     signature = _signature(node.op_type, _standard(node), opsets.get("", 1))
     if signature is None:
-        return _contributed(node) is not None and node.op_type not in _CACHED
+        bf16 = TensorProto.BFLOAT16 in (*(types.get(v) for v in node.input if v), *results)
+        return _contributed(node) is not None and (bf16 or node.op_type not in _FROM_BF16)
     inputs, outputs = signature
     operands = zip(node.input, _stretched(inputs, len(node.input)), strict=True)
     pairs = [(types.get(v), allowed) for v, (_, allowed) in operands if v]
@@ -118,7 +122,10 @@ def _contributed_results(node: NodeProto, types: Types) -> list[int | None]:
     typed = _contributed(node) or ()
     floats = (*HALF_TYPES, TensorProto.FLOAT, TensorProto.DOUBLE)
     code = next((c for v in node.input if (c := types.get(v)) in floats), None)
-    return [code if i in typed else None for i in range(len(node.output))]
+    found = [code if i in typed else None for i in range(len(node.output))]
+    if node.op_type == "GroupQueryAttention" and len(node.input) > 4 and node.input[3]:
+        found[1:3] = [types.get(v) for v in node.input[3:5]][: len(found) - 1]  # of the caches
+    return found
 
 
 def _constant_type(node: NodeProto) -> int | None:

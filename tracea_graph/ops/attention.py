@@ -47,8 +47,8 @@ from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
-    "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "ZERO_ROWS", "AttentionParams",
-    "without_empty_rows",
+    "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "STORED", "ZERO_ROWS",
+    "AttentionParams", "without_empty_rows",
 ]  # fmt: skip
 
 MASKS = ("none", "add", "bool")
@@ -74,6 +74,9 @@ LOWEST = float(np.finfo(np.float32).min)
 
 LAYOUTS = ("rows", "split", "heads", "transposed")
 """Layouts of q, k, v and y: ``[B,S,columns]``, ``[B,S,H,D]``, ``[B,H,S,D]`` and ``[B,H,D,S]``."""
+
+STORED = ("f32", "f16", "bf16", "i8")
+"""Element types of keys and values that float32 queries meet."""
 
 FEW_QUERIES = 4
 """Number of queries up to which rounding the keys would cost more than it saves
@@ -108,7 +111,8 @@ class AttentionParams:
       sums and softmax stay in float32;
     * ``whole``: whether q, k and v are stored in float32, and not rounded in calls with up to
       ``FEW_QUERIES`` queries;
-    * ``stored``: element type of k and v, ``f32`` or ``f16``; they are converted as they are read.
+    * ``stored``: element type of k and v, one of :data:`STORED`; they are converted as they are
+      read, integers without a scale.
 
     With positions there is no mask; a position p lies in ``[0, T − S]``, and keys from p + S on
     are never read.  Raises ValueError for inconsistent parameters.
@@ -141,7 +145,7 @@ class AttentionParams:
             raise ValueError(f"unknown zero_rows of attention: {self.zero_rows!r}")
         if self.in_bf16 and (self.head % 2 or "transposed" in self.layouts):
             raise ValueError("attention in bf16 needs an even head size and k not transposed")
-        if self.stored not in ("f32", "f16") or (self.stored != "f32" and self.in_bf16):
+        if self.stored not in STORED or (self.stored != "f32" and self.in_bf16):
             raise ValueError(f"keys and values stored in {self.stored} are not supported")
         if self.stored != "f32" and "transposed" in self.layouts:
             raise ValueError("transposed keys must be stored in float32")

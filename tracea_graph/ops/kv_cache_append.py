@@ -35,8 +35,20 @@ from tracea_graph.ttg.region_graph import Region, TileGraph
 __all__ = ["KvCacheAppendParams"]
 
 Floats = npt.NDArray[np.floating[Any]]
-_STORED = MappingProxyType({"f32": DType.F32, "f16": DType.F16})
+_STORED = MappingProxyType(
+    {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16, "i8": DType.I8}
+)
 """Types of caches by name."""
+_LEAST, _LARGEST = -128, 127
+"""Bounds of int8."""
+
+
+def _numpy_type(stored: str) -> np.dtype[Any] | None:
+    """Return the NumPy type of a cache; None for float32, whose references may be wider."""
+    import ml_dtypes
+
+    types = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8}
+    return np.dtype(types[stored]) if stored in types else None
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,9 @@ class KvCacheAppendParams:
     Operands: ``new [B,S,W]``, ``past [B,H,T,D]`` if present, positions (int64 ``[B]``), ``slots
     [P]``.  ``new`` has W = ``width`` columns, of which ``heads`` heads of ``size`` columns start
     at column ``offset``.  ``slots`` is read only for its length P.  The cache holds numbers of
-    type ``stored``, ``f32`` or ``f16``, to which ``new`` is rounded.  Raises ValueError if a head
-    lies outside the columns of ``new``, or for another type.
+    type ``stored`` (``f32``, ``f16``, ``bf16`` or ``i8``), to which ``new`` is rounded half to
+    even; what exceeds int8 becomes its bound.  Raises ValueError if a head lies outside the
+    columns of ``new``, or for another type.
     """
 
     heads: int
@@ -86,7 +99,9 @@ class KvCacheAppendParams:
         batch, rows, _ = new.shape
         part = new[..., self.offset : self.offset + self.heads * self.size]
         heads = part.reshape(batch, rows, self.heads, self.size).swapaxes(1, 2)
-        dtype = np.float16 if self.stored == "f16" else new.dtype
+        if self.stored == "i8":
+            heads = np.clip(np.rint(heads), _LEAST, _LARGEST)
+        dtype = _numpy_type(self.stored) or new.dtype
         y = np.zeros((batch, self.heads, len(slots), self.size), dtype)
         for b, place in enumerate(places):
             if past:
@@ -104,8 +119,10 @@ class KvCacheAppendParams:
             end = self.offset + self.heads * self.size
             new = b.slice_last(new, self.offset, end, 2)
         narrow = self.stored != "f32"
-        if narrow:
-            new = b("Cast", new, to=_STORED[self.stored].onnx)
+        if self.stored == "i8":
+            bounds = (b.number(_LEAST), b.number(_LARGEST))
+            new = b("Min", b("Max", b("Round", new), bounds[0]), bounds[1])
+        past = [b("Cast", v, to=DType.F32.onnx) if narrow else v for v in past]
         new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))
         new = b("Transpose", new, perm=(0, 2, 1, 3))
         one = b("Constant", value=np.asarray(1, np.int64))
@@ -120,18 +137,14 @@ class KvCacheAppendParams:
         sizes = b("Shape", new)
         whole = b("Concat", b("Gather", sizes, b.ints(0, 1)), room, b.ints(self.size), axis=0)
         index = b("Expand", b("Where", fresh, behind, zero), whole)
-        moved, zero_of_all = b("GatherElements", new, index, axis=2), b.number(0.0)
-        if narrow:
-            zero_of_all = b("Cast", zero_of_all, to=_STORED[self.stored].onnx)
-        y = b("Where", fresh, moved, zero_of_all)
-        if not past:
-            return b.done(y)
-        held = b("Shape", past[0])
-        more = b("Sub", room, b("Gather", held, b.ints(2)))
-        lead = b("Gather", held, b.ints(0, 1))
-        wide = b("Concat", lead, more, b.ints(self.size), axis=0)
-        free = b("Expand", zero_of_all, wide) if narrow else b("ConstantOfShape", wide)
-        return b.done(b("Where", before, b("Concat", past[0], free, axis=2), y))
+        y = b("Where", fresh, b("GatherElements", new, index, axis=2), b.number(0.0))
+        if past:
+            held = b("Shape", past[0])
+            more = b("Sub", room, b("Gather", held, b.ints(2)))
+            lead = b("Gather", held, b.ints(0, 1))
+            free = b("ConstantOfShape", b("Concat", lead, more, b.ints(self.size), axis=0))
+            y = b("Where", before, b("Concat", past[0], free, axis=2), y)
+        return b.done(b("Cast", y, to=_STORED[self.stored].onnx) if narrow else y)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model each row as reading the cache and ``new``: positions are unknown before a run."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from tracea_graph.check import output_errors
 from tracea_graph.check.bisection import find_faulty_rewrites
 from tracea_graph.check.ill_conditioned_outputs import sigmoid_results, values_before_saturation
-from tracea_graph.check.output_errors import ErrorLimits, IndexOutput, index_outputs
 from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
 from tracea_graph.check.reference_outputs import Reference, run_reference
 from tracea_graph.check.rewrite_selection import GroupSelection, RewriteGroup, select_faster
@@ -105,9 +105,11 @@ class Evaluator:
             run_reference,
             self.model.runnable,
             self.inputs.verification,
-            index_outputs=self._index_outputs(),
+            index_outputs=output_errors.index_outputs(self.model.graph),
             watched=values_before_saturation(self.model.graph),
             sigmoids=sigmoid_results(self.model.graph),
+            quantized=output_errors.quantized_caches(self.model.graph),
+            rounding=output_errors.rounding_of(self.model.widened),
             spare=self.inputs.spare,
             trouble=self.inputs.trouble,
             threads=max(self.options.thread_counts),
@@ -386,7 +388,7 @@ class Evaluator:
             candidate.runnable,
             self.inputs.verification,
             limits=self._limits(),
-            index_outputs=self._index_outputs(),
+            index_outputs=output_errors.index_outputs(self.model.graph),
             threads=max(self.options.thread_counts),
             env=self.variables(level) if candidate.runnable else {},
             acquire=self._acquire,
@@ -397,11 +399,9 @@ class Evaluator:
             brief=self._bisecting,
         )
 
-    def _index_outputs(self) -> dict[str, IndexOutput]:
-        return dict(index_outputs(self.model.graph))
-
-    def _limits(self) -> ErrorLimits:
-        return ErrorLimits(_METRIC_TOLERANCE) if self.options.metric else self.options.limits
+    def _limits(self) -> output_errors.ErrorLimits:
+        by_metric = output_errors.ErrorLimits(_METRIC_TOLERANCE)
+        return by_metric if self.options.metric else self.options.limits
 
     def _precision_culprits(self) -> frozenset[str]:
         """Return the fewest precision-lowering rewrites to drop for an error within tolerance."""

@@ -59,13 +59,35 @@ enum { AHEAD = 2 * PANEL };  // rows of keys and values asked for before they ar
 
 //% if stored
 // What the cache holds, read as float32: ${stored}.
-typedef uint16_t cached;
+typedef ${"int8_t" if stored == "i8" else "uint16_t"} cached;
 INLINE const cached* cached_keys(const tracea_attention_tile* t) { return (const cached*)t->k; }
 INLINE const cached* cached_values(const tracea_attention_tile* t) { return (const cached*)t->v; }
-INLINE vf load_cached(const cached* p) { return load_${stored}(p); }
+//% if stored == "f16"
+INLINE vf load_cached(const cached* p) { return load_f16(p); }
+INLINE vf load_cached(const cached* p, int64_t n) { return n >= W ? load_cached(p) : load_f16(p, n); }
+INLINE void store_cached(cached* p, vf v, int64_t n) { store_f16(p, v, n); }
+//% else
+INLINE vf load_cached(const cached* p) { return load_${"int" if stored == "i8" else stored}(p); }
 INLINE vf load_cached(const cached* p, int64_t n) {
-  return n >= W ? load_cached(p) : load_${stored}(p, n);
+  if (n >= W) return load_cached(p);
+  cached row[W] = {};
+  for (int64_t i = 0; i < n; i++) row[i] = p[i];
+  return load_cached(row);
 }
+//% endif
+//% if stored == "bf16"
+INLINE void store_cached(cached* p, vf v, int64_t n) { store_bf16(p, v, n); }
+//% elif stored == "i8"
+// The nearest integers, ties to even: adding `whole` leaves no bits for fractions.
+INLINE void store_cached(cached* p, vf v, int64_t n) {
+  const vf whole = set1(12582912.0f), within = max(min(v, set1(127.0f)), set1(-128.0f));
+  const vf near = within + whole - whole;
+  if (n >= W) return store_int(p, near);
+  cached row[W];
+  store_int(row, near);
+  for (int64_t i = 0; i < n; i++) p[i] = row[i];
+}
+//% endif
 
 void pack_keys(const tracea_attention_tile* t, float* to) {
   alignas(64) float block[PANEL * PANEL];

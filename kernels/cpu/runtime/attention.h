@@ -299,15 +299,14 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
       (positions && !(positions->is(q.dims[0]) && check_positions(run, *positions, queries, keys, keys))))
     return misfit(run, "fused attention");
   if (rounds && !round_heads(run, positions, views, heads)) return false;
-  const bool halves = call.opcode == kAttentionF32ByF16;
-  if (halves && views[1].dims[3] > 1 && views[1].strides[3] != 1) return misfit(run, "fused attention");
+  const CacheKernels kernels = cache_kernels(*host.isa, call.opcode);
+  if (kernels.round && views[1].dims[3] > 1 && views[1].strides[3] != 1)
+    return misfit(run, "fused attention");
   if (narrow && !(in_pairs(views[0]) && in_pairs(views[1]) && in_pairs(views[2])))
     return misfit(run, "fused attention");
   AttentionJob job = {};
-  job.attention = narrow   ? host.isa->attention_bf16
-                  : halves ? host.isa->attention_f32_by_f16
-                           : host.isa->attention;
-  job.lane = narrow ? 2 : 1, job.cached_size = narrow || halves ? 2 : 4;
+  job.attention = narrow ? host.isa->attention_bf16 : kernels.attention;
+  job.lane = narrow ? 2 : 1, job.cached_size = narrow ? 2 : kernels.size;
   job.q = &views[0], job.k = &views[1], job.v = &views[2], job.y = &views[kY];
   job.mask = masked ? &views[3] : nullptr;
   job.mask_size = call.ints[kMaskKind] == kMaskKindAdd ? 4 : 1;
@@ -327,15 +326,11 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   if (schedule.columns) job.parts = ceil_div(shared, schedule.columns);
   job.common.direct = !narrow && queries <= kFewQueries && (queries > 1 || shared <= kFewHeads);
   const int64_t tasks = all * job.parts * job.chunks;
-  const auto scratch_of = narrow   ? host.isa->attention_bf16_scratch
-                          : halves ? host.isa->attention_f32_by_f16_scratch
-                                   : host.isa->attention_scratch;
+  const auto scratch_of = narrow ? host.isa->attention_bf16_scratch : kernels.scratch;
   const int64_t bytes = scratch_of(keys, job.common.head, views[2].dims[3]);
   if (call.ints[kTileKind] && !find_spans(run, call, given[kTiles], spans, &job.common))
     return false;
-  job.find_ranges = narrow   ? host.isa->attention_bf16_ranges
-                    : halves ? host.isa->attention_f32_by_f16_ranges
-                             : host.isa->attention_ranges;
+  job.find_ranges = narrow ? host.isa->attention_bf16_ranges : kernels.ranges;
   const RowTasks rows = {queries, job.chunks, job.groups * job.parts, 0, true};
   return find_ranges(run, job, ranges) && make_slots(run, scratch, tasks, bytes, &job.slots) &&
          run.parallel(tasks, attention_task, &job, job.by_rows ? &rows : nullptr);

@@ -44,6 +44,14 @@ struct tracea_isa_table {
   int64_t (*attention_f32_by_f16_scratch)(int64_t, int64_t, int64_t);
   void (*attention_f32_by_f16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
   void (*round_f32_by_f16)(const tracea_round_tile*);  // to fp16, any columns
+  void (*attention_f32_by_bf16)(const tracea_attention_tile*);  // k and v are bf16, and columns of k lie side by side
+  int64_t (*attention_f32_by_bf16_scratch)(int64_t, int64_t, int64_t);
+  void (*attention_f32_by_bf16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*round_f32_by_bf16)(const tracea_round_tile*);  // to bf16, any columns
+  void (*attention_f32_by_i8)(const tracea_attention_tile*);  // k and v are int8, and columns of k lie side by side
+  int64_t (*attention_f32_by_i8_scratch)(int64_t, int64_t, int64_t);
+  void (*attention_f32_by_i8_ranges)(const tracea_attention_tile*, tracea_attention_range*);
+  void (*round_f32_by_i8)(const tracea_round_tile*);  // to the nearest of the integers from -128 to 127, which y holds in bytes
   void (*attention_bf16)(const tracea_attention_tile*);
   int64_t (*attention_bf16_scratch)(int64_t, int64_t, int64_t);
   void (*attention_bf16_ranges)(const tracea_attention_tile*, tracea_attention_range*);
@@ -167,6 +175,10 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // round_int8
     [](const tracea_isa_table& t) { return t.attention_f32_by_f16 != nullptr; },  // attention_f32_by_f16
     [](const tracea_isa_table& t) { return t.attention_f32_by_f16 != nullptr; },  // kv_append_f16
+    [](const tracea_isa_table& t) { return t.attention_f32_by_bf16 != nullptr; },  // attention_f32_by_bf16
+    [](const tracea_isa_table& t) { return t.attention_f32_by_bf16 != nullptr; },  // kv_append_bf16
+    [](const tracea_isa_table& t) { return t.attention_f32_by_i8 != nullptr; },  // attention_f32_by_i8
+    [](const tracea_isa_table& t) { return t.attention_f32_by_i8 != nullptr; },  // kv_append_i8
 #if defined(__aarch64__)
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // gemm_f16
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // round_f16

@@ -6,10 +6,36 @@
 
 namespace tracea {
 
+// Kernels of attention over a cache whose elements have `size` bytes; round: float32 to the type of
+// the cache, null if that is float32.
+struct CacheKernels {
+  tracea_attention_fn attention;
+  int64_t (*scratch)(int64_t, int64_t, int64_t);
+  tracea_attention_ranges_fn ranges;
+  tracea_round_fn round;
+  int64_t size;
+};
+
+inline CacheKernels cache_kernels(const tracea_isa_table& isa, int32_t opcode) {
+  switch (opcode) {
+    case kAttentionF32ByF16: case kKvAppendF16:
+      return {isa.attention_f32_by_f16, isa.attention_f32_by_f16_scratch,
+              isa.attention_f32_by_f16_ranges, isa.round_f32_by_f16, 2};
+    case kAttentionF32ByBf16: case kKvAppendBf16:
+      return {isa.attention_f32_by_bf16, isa.attention_f32_by_bf16_scratch,
+              isa.attention_f32_by_bf16_ranges, isa.round_f32_by_bf16, 2};
+    case kAttentionF32ByI8: case kKvAppendI8:
+      return {isa.attention_f32_by_i8, isa.attention_f32_by_i8_scratch,
+              isa.attention_f32_by_i8_ranges, isa.round_f32_by_i8, 1};
+    default:
+      return {isa.attention, isa.attention_scratch, isa.attention_ranges, nullptr, 4};
+  }
+}
+
 struct KvAppendJob {
   const TensorView *x, *past, *positions, *y;
-  tracea_round_fn round;  // to fp16, or null: the cache holds float32
-  int64_t size;           // bytes of an element of the cache
+  tracea_round_fn round;
+  int64_t size;
   bool in_place;  // the cache is its own result: what it holds stays
   int64_t chunk, chunks;
 };
@@ -89,8 +115,8 @@ inline bool run_kv_append(Run& run, const Call& call, const TensorView* views) {
   if (heads == 0 || y.dims[2] == 0 || y.dims[3] == 0) return true;
   KvAppendJob job = {};
   job.x = &x, job.past = &past, job.positions = &positions, job.y = &y;
-  const bool halves = call.opcode == kKvAppendF16;
-  job.round = halves ? run.host.isa->round_f32_by_f16 : nullptr, job.size = halves ? 2 : 4;
+  const CacheKernels kernels = cache_kernels(*run.host.isa, call.opcode);
+  job.round = kernels.round, job.size = kernels.size;
   job.in_place = cached && past.data == y.data && past.dims[2] == y.dims[2];
   job.chunk = max(1, kGrain / y.dims[3]);
   job.chunks = ceil_div(y.dims[2], job.chunk);

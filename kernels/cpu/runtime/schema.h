@@ -22,12 +22,13 @@ enum Opcode : int32_t {
   kArgReduce, kGatherElements, kConvDispatch, kTopK, kAttentionF32AsBf16, kConvDispatchBf16,
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
   kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8,
-  kAttentionF32ByF16, kKvAppendF16, kGemmF16, kRoundF16, kConvF16, kRoundImagesF16
+  kAttentionF32ByF16, kKvAppendF16, kAttentionF32ByBf16, kKvAppendBf16, kAttentionF32ByI8,
+  kKvAppendI8, kGemmF16, kRoundF16, kConvF16, kRoundImagesF16
 };
 #if defined(__aarch64__)
-constexpr int32_t kLastOpcode = 66;
+constexpr int32_t kLastOpcode = 70;
 #else
-constexpr int32_t kLastOpcode = 62;
+constexpr int32_t kLastOpcode = 66;
 #endif
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
@@ -844,6 +845,34 @@ constexpr OperandSpec kKvAppendF16Operands[] = {
     {"positions", 1, 0, kOnce, 0x80},
     {"y", 4, kWritten, kOnce, 0x400},
 };
+constexpr OperandSpec kAttentionF32ByBf16Operands[] = {
+    {"q", 4, 0, kOnce, 0x2},
+    {"k", 4, 0, kOnce, 0x10000},
+    {"v", 4, 0, kOnce, 0x10000},
+    {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"tiles", 1, kOptional, kOnce, 0x40},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kKvAppendBf16Operands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"past", 4, kOptional, kOnce, 0x10000},
+    {"positions", 1, 0, kOnce, 0x80},
+    {"y", 4, kWritten, kOnce, 0x10000},
+};
+constexpr OperandSpec kAttentionF32ByI8Operands[] = {
+    {"q", 4, 0, kOnce, 0x2},
+    {"k", 4, 0, kOnce, 0x8},
+    {"v", 4, 0, kOnce, 0x8},
+    {"mask", 0, kAnyRank | kOptional, kOnce, 0x282},
+    {"tiles", 1, kOptional, kOnce, 0x40},
+    {"y", 4, kWritten, kOnce, 0x2},
+};
+constexpr OperandSpec kKvAppendI8Operands[] = {
+    {"x", 4, 0, kOnce, 0x2},
+    {"past", 4, kOptional, kOnce, 0x8},
+    {"positions", 1, 0, kOnce, 0x80},
+    {"y", 4, kWritten, kOnce, 0x8},
+};
 constexpr AttributeSpec kGemmF16Ints[] = {
     {"layout", 12, 12, 1, 0x1000},
     {"parts", 1, 16, 1, 0x0},
@@ -996,6 +1025,14 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      8, 4, 6, -1, false, kAttentionInts, kAttentionF32ByF16Operands},
     {"kv_append_f16", kKvAppendOp, kNoChain, kNoSchedule,
      0, 0, 4, -1, false, nullptr, kKvAppendF16Operands},
+    {"attention_f32_by_bf16", kAttentionOp, kNoChain, kTaskSchedule,
+     8, 4, 6, -1, false, kAttentionInts, kAttentionF32ByBf16Operands},
+    {"kv_append_bf16", kKvAppendOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kKvAppendBf16Operands},
+    {"attention_f32_by_i8", kAttentionOp, kNoChain, kTaskSchedule,
+     8, 4, 6, -1, false, kAttentionInts, kAttentionF32ByI8Operands},
+    {"kv_append_i8", kKvAppendOp, kNoChain, kNoSchedule,
+     0, 0, 4, -1, false, nullptr, kKvAppendI8Operands},
 #if defined(__aarch64__)
     {"gemm_f16", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmF16Ints, kGemmF16Operands},
@@ -1072,6 +1109,10 @@ constexpr const char* kPhases[] = {
     "copy: round_int8",
     "mma: attention_f32_by_f16",
     "copy: kv_append_f16",
+    "mma: attention_f32_by_bf16",
+    "copy: kv_append_bf16",
+    "mma: attention_f32_by_i8",
+    "copy: kv_append_i8",
 #if defined(__aarch64__)
     "mma: gemm_f16",
     "copy: round_f16",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.graphs import (
@@ -17,6 +19,7 @@ from tests.graphs import (
     ops,
     optimized,
     reasons,
+    relative_error,
     schedule_only,
 )
 from tracea_graph import load
@@ -26,6 +29,10 @@ from tracea_graph.ttg import TileGraph
 
 H, G, D, LONGEST = 4, 2, 32, 64
 BATCH, SEQ, PAST = "batch", "seq", "past"
+KINDS: dict[int, npt.DTypeLike] = {
+    DType.F16.onnx: np.float16, DType.BF16.onnx: ml_dtypes.bfloat16, DType.I8.onnx: np.int8,
+}  # fmt: skip
+"""Types of caches that are not float32, by their codes."""
 
 
 def grouped(
@@ -39,14 +46,16 @@ def grouped(
     lengths: tuple[str, str] | None = None,
     bias: tuple[Any, ...] = (),
     half: str = "",
+    scales: tuple[Any, Any] | None = None,
     **attrs: Any,
 ) -> tuple[str, ...]:
     """The operator over inputs of the net; ``rotated``: columns of a head its tables turn.
 
-    ``half`` says what is in fp16: the ``caches``, or ``all`` numbers.
+    ``half`` says what is in fp16: the ``caches``, or ``all`` numbers.  With ``scales`` of keys and
+    values, caches are int8.
     """
     kind = {"dtype": DType.F16} if half == "all" else {}
-    held = {"dtype": DType.F16} if half else {}
+    held = {"dtype": DType.I8} if scales else {"dtype": DType.F16} if half else {}
     if packed:
         qkv = [net.input(f"{name}_x", BATCH, SEQ, (H + 2 * G) * D, **kind), "", ""]
     else:
@@ -67,8 +76,17 @@ def grouped(
         tables += ["", ""] * (not rotated and not ids)
         positions = [*(positions or [""]), net.input("bias", *bias, SEQ, "every", **kind)]
     attrs |= {"do_rotary": 1} if rotated else {}
+    operands = [*qkv, *caches, *lengths, *tables, *positions]
+    if scales:
+        operands += [*[""] * (12 - len(operands)), *map(net.const, scales)]
+        kinds = ["PER_TENSOR" if np.size(s) == 1 else "PER_CHANNEL" for s in scales]
+        attrs = {
+            "k_quant_type": kinds[0],
+            "v_quant_type": kinds[1],
+            "kv_cache_bit_width": 8,
+        } | attrs
     return net.many(
-        "GroupQueryAttention", 3, *qkv, *caches, *lengths, *tables, *positions, name=name,
+        "GroupQueryAttention", 3, *operands, name=name,
         domain="com.microsoft", num_heads=H, kv_num_heads=G, **attrs,
     )  # fmt: skip
 
@@ -79,8 +97,10 @@ def feeds(net: Net, lengths: tuple[int, ...], total: int, rows: int, held: int) 
     found: dict[str, Any] = {}
     for i, (name, info) in enumerate(net.inputs.items()):
         dims = [d.dim_value or sizes[d.dim_param] for d in info.type.tensor_type.shape.dim]
-        half = info.type.tensor_type.elem_type == DType.F16.onnx
-        found[name] = normal(*dims, seed=i).astype(np.float16 if half else np.float32)
+        code = info.type.tensor_type.elem_type
+        found[name] = normal(*dims, seed=i).astype(KINDS.get(code, np.float32))
+        if code == DType.I8.onnx:
+            found[name] = np.random.default_rng(i).integers(-128, 128, dims, np.int8)
     found["seqlens"] = np.array(lengths, np.int32) - 1
     found["total"] = np.array(total, np.int32)
     return found
@@ -134,6 +154,93 @@ def test_caches_in_fp16(half: str, form: str, step: str) -> None:
     graph = lifted(net, results)
     assert graph.spec(results[1]).dtype is DType.F16
     assert_same(net, graph, feeds(net, *STEPS[step]), limit=3e-3)
+
+
+SCALES = {
+    "one scale": (np.array([0.02], np.float32), np.array([0.03], np.float32)),
+    "a scale for each column": tuple(
+        np.random.default_rng(i).uniform(0.01, 0.03, (1, G, 1, D)).astype(np.float32)
+        for i in range(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("half", ["", "all"])
+def test_caches_in_int8(half: str, scales: str, form: str, step: str) -> None:
+    """New rows are those of ONNX Runtime, but for products of a rotation in another order."""
+    net = Net()
+    results = grouped(net, half=half, scales=SCALES[scales], **FORMS[form])
+    graph = lifted(net, results)
+    assert graph.spec(results[1]).dtype is DType.I8
+    given = feeds(net, *STEPS[step])
+    found, want = [np.asarray(y) for y in evaluate(graph, given)], net.run(given)
+    assert relative_error(found[0], want[0]) < (5e-3 if half else 1e-4)
+    for own, theirs in zip(found[1:], want[1:], strict=True):
+        apart = np.abs(own.astype(int) - theirs)
+        assert apart.max() <= 1 and (apart > 0).mean() < (5e-2 if half else 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"scales": (np.array([0.0]), np.array([0.1]))},
+         "a scale of its caches is zero, negative, infinite or no number"),
+        ({"scales": (np.array([0.1]), np.array([np.nan]))},
+         "a scale of its caches is zero, negative, infinite or no number"),
+        ({"scales": (np.ones(D), np.ones(D))}, f"its caches have {D} scales instead of {G * D}"),
+        ({"scales": SCALES["one scale"], "kv_cache_bit_width": 4},
+         "its caches hold integers of 4 bits"),
+        ({"scales": SCALES["one scale"], "k_quant_type": "NONE", "v_quant_type": "NONE"},
+         "it has scales of a cache that is not quantized"),
+        ({"scales": SCALES["one scale"], "k_quant_type": "NONE"},
+         "its keys and values do not both have constant scales"),
+        ({"scales": SCALES["one scale"], "past": False},
+         "its caches are quantized, but not of int8"),
+    ],
+)  # fmt: skip
+def test_quantized_caches_that_are_not_supported_say_why(
+    change: dict[str, Any], reason: str
+) -> None:
+    net = Net()
+    graph = net.graph(*grouped(net, **change))
+    assert reasons(schedule_only(graph, AttentionOp()), "attention-op") == {reason}
+
+
+def test_integers_without_a_scale_say_why() -> None:
+    net = Net()
+    results = grouped(net, scales=SCALES["one scale"], k_quant_type="NONE", v_quant_type="NONE")
+    del net.nodes[0].input[12:]
+    trace = schedule_only(net.graph(*results), AttentionOp())
+    assert reasons(trace, "attention-op") == {"its caches are int8, but not quantized"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_caches_in_bf16_are_read_instead_of_their_casts(form: str) -> None:
+    """What import makes of an operator in bf16: the operator in float32, with casts around it."""
+    net = Net()
+    wide = grouped(net, **FORMS[form])
+    node = net.nodes.pop()
+    for i in (3, 4):
+        net.inputs[node.input[i]].type.tensor_type.elem_type = DType.BF16.onnx
+        node.input[i] = net("Cast", node.input[i], to=DType.F32.onnx)
+    net.nodes.append(node)
+    results = (wide[0], *(net("Cast", v, to=DType.BF16.onnx) for v in wide[1:]))
+    graph = lifted(net, results)
+    assert graph.spec(results[1]).dtype is DType.BF16
+    assert "y_1" not in graph.specs or not graph.uses("y_1")
+    assert all(graph.spec(r.operands[0]).dtype is not DType.BF16 or not graph.uses(r.results[0])
+               for r in graph.regions() if r.op == "Cast")  # fmt: skip
+    given = feeds(net, *STEPS["one row each in a long cache"])
+    plain = Net()
+    plain.graph(*grouped(plain, **FORMS[form]))
+    want = plain.run(
+        {v: a.astype(a.dtype if a.dtype.kind == "i" else np.float32) for v, a in given.items()}
+    )
+    for actual, expected in zip(evaluate(graph, given), want, strict=True):
+        assert relative_error(np.asarray(actual), expected) < 1e-2
 
 
 @pytest.mark.parametrize("form", ["plain", "rotated in part, packed", "capped"])
@@ -248,7 +355,7 @@ def test_what_is_not_modelled_says_why(attrs: dict[str, Any], reason: str) -> No
     ("operand", "reason"),
     [
         (11, "it has a head_sink"),
-        (12, "it has a k_scale"),
+        (12, "it has scales of a cache that is not quantized"),
         (14, "it has a q_norm_weight"),
     ],
 )
