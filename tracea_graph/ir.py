@@ -96,6 +96,14 @@ class DType(Enum):
         """Return the type with this ``TensorProto`` code; None for an unknown one."""
         return next((t for t in cls if t.onnx == code), None)
 
+    @classmethod
+    def from_short(cls, short: str) -> DType:
+        """Return the type with this short name; raises ValueError for an unknown one."""
+        found = next((t for t in cls if t.short == short), None)
+        if found is None:
+            raise ValueError(f"there is no element type {short!r}")
+        return found
+
 
 # ---- symbolic extents ------------------------------------------------------------------
 

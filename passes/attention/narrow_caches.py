@@ -28,8 +28,8 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["Caches", "cache_scales", "find_caches"]
 
-_KINDS = {DType.F32: "f32", DType.F16: "f16", DType.I8: "i8"}
-"""Types of caches that the operator itself has in ONNX Runtime, as attention spells them."""
+_OWN = (DType.F32, DType.F16, DType.I8)
+"""Types of caches that the operator itself has in ONNX Runtime."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def find_caches(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> Ca
     present = (results[1], results[2])
     kinds = {graph.spec(v).dtype for v in (past if past[0] else operands[:1])}
     stored = next(iter(kinds)) if len(kinds) == 1 else None
-    if stored not in _KINDS:
+    if stored not in _OWN:
         raise NoMatch(
             Reason("its caches are not float32, fp16 or int8 alike", Code.UNSUPPORTED_DTYPE)
         )
     if stored is DType.F32:
         return _in_bf16(graph, past, present) or Caches(past, present, "f32")
-    return Caches(past, present, _KINDS[stored])
+    return Caches(past, present, stored.short)
 
 
 def _in_bf16(graph: TileGraph, past: tuple[str, str], present: tuple[str, str]) -> Caches | None:

@@ -14,15 +14,13 @@ from tracea_graph.kernels.program import Call
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_TYPES = {**TYPES, "i32": DType.I32, "i64": DType.I64}
 _INDEX = 4
 """Bytes of shared memory per thread for an index, beside the number itself."""
 
 
 def _held(call: Call) -> DType:
     """Return the type that numbers are compared in, which holds each of them exactly."""
-    own = _TYPES[call.dtype]
-    return own if own in (DType.I32, DType.I64) else DType.F32
+    return DType.F32 if call.dtype in TYPES else DType.from_short(call.dtype)
 
 
 def name(call: Call) -> str:
@@ -33,7 +31,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     a = call.attributes
     held = _held(call)
     return {
-        "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
+        "element": chain_parameters.ELEMENTS[DType.from_short(call.dtype)],
         "held": chain_parameters.ELEMENTS[held],
         "load": "number" if held is DType.F32 else "",
         "kind": a["kind"],
@@ -49,7 +47,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y = named["x"], named["y"]
     made = (
-        pointer(x, _TYPES[call.dtype]), *map(i32, x.strides), pointer(y, DType.I64),
+        pointer(x, DType.from_short(call.dtype)), *map(i32, x.strides), pointer(y, DType.I64),
         i32(y.strides[0]), i32(x.dims[1]),
     )  # fmt: skip
     return Launch(symbol, (x.dims[0], 1, 1), variant.threads, shared(call, variant), made)

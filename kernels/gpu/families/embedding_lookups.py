@@ -18,8 +18,6 @@ _RUN = 4
 _BYTES = 16
 """Number of bytes that one thread compares."""
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
-_INDICES = {"i32": DType.I32, "i64": DType.I64}
-_TAKEN = {**TYPES, **_INDICES}
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -40,7 +38,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         return {}
     a = call.attributes
     if call.op == "take":
-        own = chain_parameters.ELEMENTS[_TAKEN[call.dtype]]
+        own = chain_parameters.ELEMENTS[DType.from_short(call.dtype)]
         missing = '__builtin_nanf("")' if call.dtype in TYPES else ""
         return {"element": own, "index_element": a["index_type"], "missing": missing}
     return {
@@ -69,7 +67,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if call.op == "take":
         return _taken(call, variant, symbol)
     made = []
-    kind, index = _TYPES[str(a["table_type"])], _INDICES[str(a["index_type"])]
+    kind, index = _TYPES[str(a["table_type"])], DType.from_short(str(a["index_type"]))
     for table, ids in zip(named["tables"], named["ids"], strict=True):
         made += [pointer(table, kind), *map(i32, (*table.strides, table.dims[0]))]
         made += [pointer(ids, index), *map(i32, ids.strides)]
@@ -83,8 +81,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 
 
 def _taken(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, own = _named(call), _TAKEN[call.dtype]
-    types = {"x": own, "ids": _INDICES[str(call.attributes["index_type"])], "y": own}
+    named, own = _named(call), DType.from_short(call.dtype)
+    types = {"x": own, "ids": DType.from_short(str(call.attributes["index_type"])), "y": own}
     made = list[Argument]()
     for one, dtype in types.items():
         made += [pointer(named[one], dtype), *map(i32, named[one].strides)]

@@ -31,7 +31,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def _source(call: Call) -> DType:
-    return next(d for d in DType if d.short == call.attributes["x_type"])
+    return DType.from_short(str(call.attributes["x_type"]))
 
 
 def shared(call: Call, variant: Variant) -> int:

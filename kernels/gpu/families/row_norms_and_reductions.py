@@ -26,7 +26,7 @@ _SCRATCH = 128
 
 
 def _type(call: Call) -> DType:
-    return next(t for t in DType if t.short == call.dtype)
+    return DType.from_short(call.dtype)
 
 
 def _chain(call: Call) -> Chain:

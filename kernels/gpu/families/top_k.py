@@ -14,8 +14,6 @@ from tracea_graph.kernels.program import Call
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_TYPES = {**TYPES, "i32": DType.I32, "i64": DType.I64}
-
 
 def name(call: Call) -> str:
     return "top_k_smallest" if call.attributes["smallest"] else "top_k_largest"
@@ -23,7 +21,7 @@ def name(call: Call) -> str:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     return {
-        "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
+        "element": chain_parameters.ELEMENTS[DType.from_short(call.dtype)],
         "load": "number" if call.dtype in TYPES else "",
         "smallest": call.attributes["smallest"],
     }
@@ -37,7 +35,7 @@ def shared(call: Call, variant: Variant) -> int:
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y, index = named["x"], named["y"], named["index"]
-    own = _TYPES[call.dtype]
+    own = DType.from_short(call.dtype)
     made = (
         pointer(x, own), *map(i32, x.strides), pointer(y, own), *map(i32, y.strides),
         pointer(index, DType.I64), *map(i32, index.strides), i32(x.dims[1]), i32(y.dims[1]),
