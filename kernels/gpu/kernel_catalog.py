@@ -184,8 +184,6 @@ _WHY = MappingProxyType(
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
         "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
         "gemm_nbits_few.cu.in": "few rows: codes are multiplied in registers as they are",
-        "gemm_one.cu.in": "one row: the matrix goes from memory to registers",
-        "gemm_nbits_one.cu.in": "one row: codes go from memory to registers",
         "gemm_blocks_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_bytes_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",

@@ -24,7 +24,6 @@ from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
     few_pixel_convolution,
     few_row_matmul,
-    one_row_matmul,
     tensor_core_matmul,
     warpgroup_blocks,
     warpgroup_convolution,
@@ -60,7 +59,6 @@ __all__ = [
     "FEW_PIXELS",
     "FEW_ROWS",
     "INTEGERS",
-    "ONE_ROW",
     "WARPGROUPS",
     "WINDOWS",
     "Choice",
@@ -82,7 +80,6 @@ __all__ = [
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
-ONE_ROW = "gemm_one.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 """Warpgroup kernels of 8-bit integers."""
 BLOCKS = "gemm_blocks_wgmma.cu.in"
@@ -197,8 +194,6 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
     if variant.op == "attention":
         queries, keys = map(int, variant.tile.split("x")[:2])
         return queries, keys, 0, p["stages"], 0, 0
-    if variant.template == ONE_ROW:
-        return 1, one_row_matmul.COLUMNS, 0, 0, 0, 0
     if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0
     if variant.template in (WARPGROUPS, WINDOWS):
@@ -215,8 +210,6 @@ def refusal_of(call: Call, variant: Variant) -> str:
         **dict.fromkeys(INTEGERS, warpgroup_integers.refusal), BLOCKS: warpgroup_blocks.refusal,
     }  # fmt: skip
     refuse = own.get(variant.template)
-    if variant.template == ONE_ROW:
-        return "it is chosen for one row alone"
     if call.op == "attention":
         return attention_refusal(call, variant)
     return refuse(call, variant) if refuse else ""
@@ -292,17 +285,7 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
         batch, height, width, depth, tuple(able), side, image, _steps(call), _reads(call)
     )  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
-    return [*_one_row_choices(call), *_few_choices(call, rows, width, depth), *many]
-
-
-def _one_row_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernel of one row for a matmul that may have one."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    rows = named["y"][0].dims[-2]
-    if (isinstance(rows, int) and rows != 1) or one_row_matmul.refusal(call):
-        return []
-    own = next(v for v in VARIANTS if v.template == ONE_ROW and v.dtype == call.dtype)
-    return [(own, combine("sub", 2, rows))]
+    return [*_few_choices(call, rows, width, depth), *many]
 
 
 def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
@@ -515,7 +498,7 @@ def for_variant(call: Call, variant: Variant) -> Call:
         call = tensor_core_matmul.without_operands(call, "column_sums")
     if call.op == "gemm_nbits":
         return block_quantized_matmul.with_norm(call, variant)
-    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS, ONE_ROW)
+    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)
     return tensor_core_matmul.without_parts(call) if own else call
 
 

@@ -23,7 +23,6 @@ __all__ = [
     "MANY_ROWS",
     "MANY_SHARED",
     "MOST_FEW",
-    "ONE_ROW_WARPS",
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -90,12 +89,6 @@ Of those of one row, more warps are for matmuls with at most ``FEW_CODED_COLUMNS
 columns for each SM of an H100.
 """
 FEW_CODED_COLUMNS = 16 * 132
-ONE_ROW_WARPS = (8, 16)
-"""Warps of the kernels that multiply one row by a matrix with codes of four bits.
-
-More are for matmuls with at most ``FEW_CODED_COLUMNS`` whose depth has a chunk for each of them.
-Matrices of fp16 numbers, of which a warp holds more, take the smaller number.
-"""
 MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))

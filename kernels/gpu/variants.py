@@ -17,7 +17,6 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_TILES,
     LANE_WINDOWS,
     LARGE_WINDOW,
-    ONE_ROW_WARPS,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -123,19 +122,6 @@ def _few_coded(dtype: str, rows: int, warps: int) -> Variant:
     return Variant("gemm_nbits", dtype, "gemm_nbits_few.cu.in", tile, 32 * warps, params, needs)
 
 
-def _one_row(op: str, dtype: str, warps: int) -> Variant:
-    """Matmul of one row: each warp holds a chunk of 16 columns in registers.
-
-    At most 64 or 80 registers a thread let an SM start blocks of the next kernel meanwhile.
-    ``ahead`` is how many tiles of a block L2 is asked for ahead.
-    """
-    steps, most = (128, 24) if op == "gemm" else (256, 32)
-    params = {"rows": 1, "resident": most // warps, "ahead": 4}
-    needs = ("bf16",) if dtype == "bf16" else ()
-    tile, template = f"1x16x{warps}x{steps}", f"{op}_one.cu.in"
-    return Variant(op, dtype, template, tile, 32 * warps, params, needs)
-
-
 def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
     """Window kernels: one for all windows, and those whose threads compute several pixels."""
     return (
@@ -214,7 +200,6 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
-    *(_one_row("gemm", d, min(ONE_ROW_WARPS)) for d in ("f16", "bf16")),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)
@@ -236,7 +221,6 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in BLOCK_TILES
     ),
-    *(_one_row("gemm_nbits", "f16", warps) for warps in ONE_ROW_WARPS),
     *(_few_coded(d, *tile) for d in ("f16", "bf16", "tf32", "tf32x3") for tile in FEW_CODED_ROWS),
     *(
         replace(_gemm(d, *tile), op="gemm_nbits", template="gemm_nbits.cu.in")

@@ -173,13 +173,6 @@ DEV void copy_word_async(void* to, const void* from) {  // 4 bytes
 #endif
 }
 DEV void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-// Asks L2 for bytes, of which it may leave out those at the ends that do not fill 16.
-DEV void prefetch_bytes(const void* p, i64 bytes) {
-#if __CUDA_ARCH__ >= 900
-  const u64 from = ((u64)p + 15) & ~(u64)15, to = ((u64)p + (u64)bytes) & ~(u64)15;
-  if (from < to) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"((u32)(to - from)));
-#endif
-}
 DEV void commit_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -365,7 +365,6 @@ DEV void copy_word_async(void* to, const void* from) {
   machine.self().open.push_back(one);
 }
 DEV void prefetch_line(const void*) {}
-DEV void prefetch_bytes(const void*, i64) {}
 DEV void commit_copies() {
   machine.self().groups.push_back(std::move(machine.self().open));
   machine.self().open.clear();
