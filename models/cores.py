@@ -3,8 +3,12 @@
 Makes models of the zoo, optimizes them in fp32 and bf16 (``--keep all``, several at once), runs
 each original and its results in turn, in sessions of one process, with 1, 2, 8 and 16 threads, and
 prints a Markdown table: medians in ms, in brackets the median of each round's speed over ONNX
-Runtime's fp32 with as many threads, and the parallel efficiency, t₁ / (n tₙ).  Geometric means of
-all models come last.  ``--batch 8`` runs batches.
+Runtime's fp32 with as many threads, and, if one thread is among the counts, the parallel
+efficiency, t₁ / (n tₙ).  Geometric means of all models come last.  ``--batch 8`` runs batches;
+``all`` means all models of the zoo.  Results that ``--folder`` has already are not made again.
+
+``--traces`` prints, for each result and more than two threads, what the threads do in a run of its
+slowest program: as ``tracea bench --profile --timeline`` does, a row each.
 """
 
 from __future__ import annotations
@@ -20,20 +24,29 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from models.make import make
+from models.make import available, make
 from models.quantize import feeds
 from models.versions_in_turn import RacedTimes, TimedVersion, race
+from tracea_graph.commands.bench import BenchOptions
+from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.config import usable_processors
+from tracea_graph.views.timeline import Timeline
 
-__all__ = ["main", "means_of", "rows_of"]
+__all__ = ["main", "means_of", "rows_of", "trace_row"]
 
 NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2")
-_BUILDS = 8  # at once, at most
+_BUILDS = 16  # at once, at most
 _ORIGINAL = "ONNX Runtime"
 _FORMS = {"fp32": (), "bf16": ("--precision", "bf16")}
 
 # By number of threads, then by version.
 Found = Mapping[int, Mapping[str, RacedTimes]]
+
+
+def _made(folder: Path, name: str) -> Path:
+    """Return the path of an original, written unless it is there."""
+    path = folder / f"{name}.onnx"
+    return path if path.exists() else make(name, folder)
 
 
 def _result(original: Path, form: str) -> Path:
@@ -42,6 +55,8 @@ def _result(original: Path, form: str) -> Path:
 
 def _optimize(original: Path, form: str, threads: int) -> str:
     """Write a result that keeps all rewrites; return what went wrong, if anything did."""
+    if _result(original, form).exists():
+        return ""
     words = [str(original), "-o", str(_result(original, form)), "--keep", "all", "--no-verify"]
     words += ["--effort", "quick", "--threads", f"1,{threads}", "-q", *_FORMS[form]]
     command = (sys.executable, "-m", "tracea_graph", "optimize", *words)
@@ -69,8 +84,8 @@ def rows_of(name: str, found: Found) -> Iterator[str]:
         for one in times.values():
             speed = "" if version == _ORIGINAL else f" ({1 / one.ratio:.2f}×)"
             cells.append(f"{one.ms:.3g}{speed}")
-        alone = times[counts[0]].ms * counts[0]
-        cells += [f"{100 * alone / (n * times[n].ms):.0f} %" for n in counts if n > 2]
+        if 1 in counts:
+            cells += [f"{100 * times[1].ms / (n * times[n].ms):.0f} %" for n in counts if n > 2]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -90,18 +105,51 @@ def means_of(all_found: Sequence[Found]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+_TRACED = ("in tasks", "waking up", "starting", "tails of calls", "waiting for others")
+_TRACED += ("between calls",)
+
+
+def trace_row(name: str, form: str, timeline: Timeline) -> str:
+    """Return the line of a table about one run: times in ms, then shares of the threads' time."""
+    times = f"{timeline.us / 1e3:.3g}, {(timeline.alone or 0) / timeline.threads / 1e3:.3g}"
+    busy = sum(task.us for task in timeline.tasks)
+    slower = f"{busy / timeline.alone:.2f}" if timeline.alone else ""
+    shares = [f"{100 * timeline.shares[what]:.0f} %" for what in _TRACED]
+    cells = [name, form, str(timeline.threads), times, slower, *shares]
+    return f"| {' | '.join(cells)} |"
+
+
+def _trace(originals: Mapping[str, Path], forms: Sequence[str], args: argparse.Namespace) -> None:
+    """Print what the threads of every result do."""
+    heads = ["model", "", "threads", "run, ideal, ms", "slower", *_TRACED]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    shapes = ({"batch": args.batch},) if args.batch > 1 else ()
+    for name, path in originals.items():
+        for form in forms:
+            result = _result(path, form)
+            for threads in filter(lambda n: n > 2, map(int, args.threads.split(","))):
+                if result.with_suffix(".so").exists():
+                    options = BenchOptions(threads=(threads,), shapes=shapes)
+                    print(trace_row(name, form, record_timeline(result, options)), flush=True)
+
+
 def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
     counts = list(map(int, args.threads.split(",")))
     forms = args.forms.split(",")
-    originals = {name: make(name, folder) for name in names}
+    if "all" in names:
+        names = available()
     with ThreadPoolExecutor(min(_BUILDS, usable_processors())) as pool:
+        originals = dict(zip(names, pool.map(partial(_made, folder), names), strict=True))
         pairs = [(path, form) for path in originals.values() for form in forms]
         work = partial(_optimize, threads=max(counts))
         errors = pool.map(work, (path for path, _ in pairs), (form for _, form in pairs))
         for (path, form), error in zip(pairs, errors, strict=True):
             if error:
                 print(f"{path.stem}, {form}: {error}", file=sys.stderr)
-    heads = [*map(str, counts), *(f"efficiency at {n}" for n in counts if n > 2)]
+    if args.traces:
+        return _trace(originals, forms, args)
+    efficient = [n for n in counts if n > 2 and 1 in counts]
+    heads = [*map(str, counts), *(f"efficiency at {n}" for n in efficient)]
     print(f"| model | | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
     all_found = []
     for name, path in originals.items():
@@ -123,6 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.25, help="of a version's turn")
+    parser.add_argument("--traces", action="store_true", help="show what threads do instead")
     parser.add_argument("--folder", type=Path, help="where models are written, and stay")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="tracea-") as scratch:

@@ -19,6 +19,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -156,7 +157,11 @@ def race(
     every round, so that a machine whose speed changes in the meantime slows them alike.
     """
     first = versions[0].name
-    sessions = {(n, v.name): v.open(n) for n in counts for v in versions}
+    keys = [(n, v) for n in counts for v in versions]
+    settings = any(v.settings for v in versions)  # of the process, while a session opens
+    with ThreadPoolExecutor(1 if settings else len(keys)) as pool:
+        opened = pool.map(lambda key: key[1].open(key[0]), keys)
+        sessions = {(n, v.name): session for (n, v), session in zip(keys, opened, strict=True)}
     feed = feed or _inputs(sessions[counts[0], first])
     results = {key: session.run(None, feed) for key, session in sessions.items()}
     times: dict[tuple[int, str], list[float]] = {key: [] for key in sessions}

@@ -57,6 +57,17 @@ def test_both_ways_of_a_model_and_its_result_are_measured(product: Path) -> None
     assert all(0 < r.p50 <= r.p95 <= r.p99 for r in found.rows)
 
 
+def test_all_sizes_are_measured_and_the_best_way_for_each_is_named(product: Path) -> None:
+    both = BenchOptions(shapes=({"n": 8}, {"n": 64}), seconds=0.1)
+    found = compare_serving([product], 2, both)
+    assert [(r.binding, r.sessions) for r in found.rows] == [
+        ("n=8", 2), ("n=8", 1), ("n=64", 2), ("n=64", 1),
+    ]  # fmt: skip
+    said = shown(found)
+    assert said.count("most runs per second with") == 2
+    assert "product.onnx, n=8" in said and "product.onnx, n=64" in said
+
+
 def test_one_session_of_one_thread_is_one_way(product: Path) -> None:
     assert [(r.sessions, r.threads) for r in compare_serving([product], 1, SHORT).rows] == [(1, 1)]
     with pytest.raises(UsageError, match="--sessions must be at least 1, not 0"):

@@ -7,9 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from tracea_graph.commands.timeline import read_timeline
 from tracea_graph.target import backend_named
+from tracea_graph.views.task_table import calls_of, render_tasks
 from tracea_graph.views.timeline import TaskSpan, Timeline, timeline_svg
 
 
@@ -33,6 +35,20 @@ def test_tasks_are_compared_with_those_of_one_thread() -> None:
     assert "take 1.25 times as long as on one thread" in text
     assert "make 4 µs: 40 % of the run" in text
     assert "on one thread" not in two_threads().summary
+
+
+def test_short_tasks_and_long_tails_of_calls_are_named() -> None:
+    tasks = [TaskSpan(call, i, 10 * call, 10 * call + 1 + i) for call in (0, 1) for i in (0, 1)]
+    names = ("norm 8×16", "norm 8×16", "gemm 8×16×32")
+    timeline = Timeline("m.onnx", 40.0, names, (*tasks, TaskSpan(2, 0, 20, 40)))
+    gemm, norm = calls_of(timeline)
+    assert (norm.calls, norm.tasks, norm.threads, norm.task_us, norm.us) == (2, 2, 2, 1.5, 2.0)
+    assert norm.tail == pytest.approx(1 / 4) and norm.short and norm.late
+    assert gemm.tail == 0 and not gemm.short and not gemm.late
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render_tasks(timeline))
+    assert "2 of 3 calls have tasks of less than 2 µs, 2 a tail of more than 5%" in capture.get()
 
 
 def test_every_task_is_a_bar_in_its_threads_lane() -> None:

@@ -25,6 +25,7 @@ from tracea_graph.views.profile_table import render_profile
 from tracea_graph.views.retune_text import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 from tracea_graph.views.serving import render_serving
+from tracea_graph.views.task_table import render_tasks
 from tracea_graph.views.timeline import Timeline, timeline_svg
 
 __all__ = ["run_bench"]
@@ -64,6 +65,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         _draw(profiled, timeline, pictures)
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
         if timeline and not args.json:
+            _show(console, render_tasks(timeline))
             _show(console, timeline.summary)
         if not args.json:
             print_written_files(console, *pictures.values())

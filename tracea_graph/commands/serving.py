@@ -40,9 +40,10 @@ def compare_serving(
     """Compare ``sessions`` concurrent sessions with one session that has all their threads.
 
     Each concurrent session runs its requests one after another.  It has as many threads as the
-    first count in ``options.threads``, or one.  For each model, both configurations are measured
-    in turns; the whole comparison takes about ``options.seconds``.  For a single model
-    ``NAME.onnx``, the second model is ``NAME.tracea.onnx`` in the same folder, if it exists.
+    first count in ``options.threads``, or one.  For all sizes in ``options.shapes`` and all
+    models, both configurations are measured in turns; the whole comparison takes about
+    ``options.seconds``.  For a single model ``NAME.onnx``, the second model is
+    ``NAME.tracea.onnx`` in the same folder, if it exists.
     Raises UsageError for fewer than one session, and RejectedByRuntime if a model does not run.
     """
     if sessions < 1:
@@ -51,10 +52,9 @@ def compare_serving(
     progress(f"reading {models[0].name}")
     subjects = [model_subject(path) for path in paths]
     inputs = inputs_to_run(load(models[0], inline=True), options.inputs)
-    label, feed = next(iter(inputs.timing.items()))
     each = thread_counts(options.threads)[:1] if options.threads else (1,)
     ways = tuple(dict.fromkeys(((sessions, each[0]), (1, sessions * each[0]))))
-    found: dict[tuple[BenchSubject, int, int], list[ConcurrentTimes]] = {}
+    found: dict[tuple[str, BenchSubject, int, int], list[ConcurrentTimes]] = {}
     others = 0.0
     with Worker() as worker:
         groups = {
@@ -62,19 +62,21 @@ def compare_serving(
             for index, one in enumerate(subjects)
             for count, threads in ways
         }
-        rounds = max(2, math.ceil(options.seconds / (_SLICE * len(groups))))
+        turns = [(label, *key) for label in inputs.timing for key in groups]
+        rounds = max(2, math.ceil(options.seconds / (_SLICE * len(turns))))
         for number in range(rounds):
-            progress(f"serving {label}, round {number + 1} of {rounds}")
-            order = list(groups.items())
-            for key, names in order if number % 2 else reversed(order):
+            for turn in turns if number % 2 else reversed(turns):
+                label, key = turn[0], turn[1:]
+                progress(f"serving {label}, round {number + 1} of {rounds}")
                 before = busy_seconds()
-                served = worker.serve(names, feed, seconds=_SLICE)
+                served = worker.serve(groups[key], inputs.timing[label], seconds=_SLICE)
                 others = max(others, (busy_seconds() - before - served.cpu) / served.wall)
-                found.setdefault(key, []).append(served)
-    rows = tuple(_row(*key, found[key]) for key in groups)
+                found.setdefault(turn, []).append(served)
+    rows = tuple(_row(*turn, found[turn]) for turn in turns)
     return ServingReport(
-        models[0].name, label, rows, rounds, busy_warning(others), versions(), host_fingerprint()
-    )
+        models[0].name, "; ".join(inputs.timing), rows, rounds, busy_warning(others), versions(),
+        host_fingerprint(),
+    )  # fmt: skip
 
 
 def _open(
@@ -87,11 +89,11 @@ def _open(
 
 
 def _row(
-    one: BenchSubject, sessions: int, threads: int, found: Sequence[ConcurrentTimes]
+    label: str, one: BenchSubject, sessions: int, threads: int, found: Sequence[ConcurrentTimes]
 ) -> ServingRow:
     times = sorted(ms for served in found for ms in served.ms)
     per_second = sorted(len(served.ms) / served.wall for served in found)
     return ServingRow(
         one.name, sessions, threads, quantile(per_second, 0.5), per_second[0], per_second[-1],
-        quantile(times, 0.5), quantile(times, 0.95), quantile(times, 0.99), len(times),
+        quantile(times, 0.5), quantile(times, 0.95), quantile(times, 0.99), len(times), label,
     )  # fmt: skip

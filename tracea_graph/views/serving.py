@@ -28,7 +28,8 @@ class ServingRow:
     """One model in ``sessions`` sessions of ``threads`` threads each, all running at once.
 
     ``per_second`` is the median number of runs per second over rounds, ``least`` and ``most`` the
-    extremes; ``p50``, ``p95`` and ``p99`` are quantiles of the ms of all ``runs`` runs.
+    extremes; ``p50``, ``p95`` and ``p99`` are quantiles of the ms of all ``runs`` runs, whose
+    sizes ``binding`` names.
     """
 
     subject: str
@@ -41,13 +42,14 @@ class ServingRow:
     p95: float
     p99: float
     runs: int
+    binding: str = ""
 
 
 @dataclass(frozen=True)
 class ServingReport:
     """Throughput and latency of models, each in one session and in several concurrent sessions.
 
-    All configurations were measured alternately, in ``rounds``.
+    All configurations were measured alternately, in ``rounds``.  ``binding`` names all sizes.
     """
 
     model: str
@@ -80,19 +82,13 @@ def render_serving(report: ServingReport) -> RenderableType:
 
 
 def _parts(report: ServingReport) -> Iterator[RenderableType]:
-    table = new_table(report.model)
-    table.add_column("model", folds=True)
-    for name in ("sessions", "threads", "runs/s", "p50", "p95", "p99"):
-        table.add_column(name, "right")
-    for row in report.rows:
-        times = (f"{format_three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
-        table.add_row(
-            text_cell(row.subject), str(row.sessions), str(row.threads),
-            format_three_digits(row.per_second),
-            *times,
-        )  # fmt: skip
-    yield table
-    yield from (Text(_best(name, tuple(rows))) for name, rows in _by_model(report))
+    bindings = tuple(dict.fromkeys(row.binding for row in report.rows))
+    several = len(bindings) > 1
+    for binding in bindings:
+        rows = tuple(row for row in report.rows if row.binding == binding)
+        yield _table(plain_text(f"{report.model}, {binding}" if several else report.model), rows)
+        by_model = groupby(rows, key=lambda row: row.subject)
+        yield from (Text(_best(name, tuple(own))) for name, own in by_model)
     yield from (Text(f"warning: {plain_text(warning)}") for warning in report.warnings)
     yield Text(
         f"{plain_text(report.binding)}; {report.rounds} rounds, in which all sessions run at once"
@@ -100,8 +96,19 @@ def _parts(report: ServingReport) -> Iterator[RenderableType]:
     yield Text(environment_line(report.versions, report.machine))
 
 
-def _by_model(report: ServingReport) -> Iterator[tuple[str, Iterator[ServingRow]]]:
-    yield from groupby(report.rows, key=lambda row: row.subject)
+def _table(title: str, rows: Sequence[ServingRow]) -> RenderableType:
+    table = new_table(title)
+    table.add_column("model", folds=True)
+    for name in ("sessions", "threads", "runs/s", "p50", "p95", "p99"):
+        table.add_column(name, "right")
+    for row in rows:
+        times = (f"{format_three_digits(ms)} ms" for ms in (row.p50, row.p95, row.p99))
+        table.add_row(
+            text_cell(row.subject), str(row.sessions), str(row.threads),
+            format_three_digits(row.per_second),
+            *times,
+        )  # fmt: skip
+    return table
 
 
 def _best(name: str, rows: Sequence[ServingRow]) -> str:

@@ -56,9 +56,33 @@ class Timeline:
     def threads(self) -> int:
         return max((task.thread for task in self.tasks), default=0) + 1
 
+    def label(self, call: int) -> str:
+        """Return a call's name with its size."""
+        return self.calls[call] if call < len(self.calls) else f"call {call}"
+
     def kernel(self, call: int) -> str:
         """Return the name of a call's kernel, without its size."""
         return self.calls[call].split(" ")[0] if call < len(self.calls) else f"call {call}"
+
+    @cached_property
+    def tails(self) -> dict[int, float]:
+        """The time (µs) of threads between their last task of a call and its end, by call.
+
+        A thread that goes on to another call is idle until then only.
+        """
+        ends: dict[int, float] = {}
+        lanes: dict[int, list[TaskSpan]] = {}
+        for task in sorted(self.tasks, key=lambda task: task.begin):
+            ends[task.call] = max(ends.get(task.call, 0.0), task.end)
+            lanes.setdefault(task.thread, []).append(task)
+        tails: dict[int, float] = {}
+        for lane in lanes.values():
+            for task, after in zip(lane, [*lane[1:], None], strict=True):
+                if after is None or after.call != task.call:
+                    until = ends[task.call] if after is None else min(ends[task.call], after.begin)
+                    idle = max(until - task.end, 0.0)
+                    tails[task.call] = tails.get(task.call, 0.0) + idle
+        return tails
 
     @property
     def shares(self) -> dict[str, float]:
@@ -89,7 +113,7 @@ class Timeline:
             until[task.thread] = task.end
         within *= self.threads
         waiting = max(within - self._busy - waking - starting, 0.0)
-        tails = min(self._tails(), waiting)
+        tails = min(sum(self.tails.values()), waiting)
         return {
             "in tasks": self._busy / total,
             "waking up": waking / total,
@@ -102,21 +126,6 @@ class Timeline:
     @property
     def _busy(self) -> float:
         return sum(task.us for task in self.tasks)
-
-    def _tails(self) -> float:
-        """Return the idle time of threads between their last task of a call and the call's end."""
-        ends: dict[int, float] = {}
-        lanes: dict[int, list[TaskSpan]] = {}
-        for task in sorted(self.tasks, key=lambda task: task.begin):
-            ends[task.call] = max(ends.get(task.call, 0.0), task.end)
-            lanes.setdefault(task.thread, []).append(task)
-        tails = 0.0
-        for lane in lanes.values():
-            for task, after in zip(lane, [*lane[1:], None], strict=True):
-                if after is None or after.call != task.call:
-                    until = ends[task.call] if after is None else min(ends[task.call], after.begin)
-                    tails += max(until - task.end, 0.0)
-        return tails
 
     @property
     def summary(self) -> str:
