@@ -21,15 +21,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from models.make import available, make
-from models.quantize import feeds
 from models.versions_in_turn import RacedTimes, TimedVersion, race
 from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.config import usable_processors
+from tracea_graph.onnx_io.model_reader import load
+from tracea_graph.pipeline.model_inputs import inputs_to_run
 from tracea_graph.views.timeline import Timeline
 
 __all__ = ["main", "means_of", "rows_of", "trace_row"]
@@ -105,8 +107,10 @@ def means_of(all_found: Sequence[Found]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-_TRACED = ("in tasks", "waking up", "starting", "tails of calls", "waiting for others")
-_TRACED += ("between calls",)
+_TRACED = (
+    "in tasks", "waking up", "starting", "tails of calls", "waiting for others", "between calls",
+)  # fmt: skip
+"""Shares of the threads' time, as :attr:`Timeline.shares` names them."""
 
 
 def trace_row(name: str, form: str, timeline: Timeline) -> str:
@@ -119,17 +123,21 @@ def trace_row(name: str, form: str, timeline: Timeline) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _at(batch: int) -> BenchOptions:
+    """Return options that select default sizes, or a batch of so many."""
+    return BenchOptions(shapes=({"batch": batch},) if batch > 1 else ())
+
+
 def _trace(originals: Mapping[str, Path], forms: Sequence[str], args: argparse.Namespace) -> None:
     """Print what the threads of every result do."""
     heads = ["model", "", "threads", "run, ideal, ms", "slower", *_TRACED]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    shapes = ({"batch": args.batch},) if args.batch > 1 else ()
     for name, path in originals.items():
         for form in forms:
             result = _result(path, form)
             for threads in filter(lambda n: n > 2, map(int, args.threads.split(","))):
                 if result.with_suffix(".so").exists():
-                    options = BenchOptions(threads=(threads,), shapes=shapes)
+                    options = replace(_at(args.batch), threads=(threads,))
                     print(trace_row(name, form, record_timeline(result, options)), flush=True)
 
 
@@ -153,7 +161,8 @@ def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> No
     print(f"| model | | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
     all_found = []
     for name, path in originals.items():
-        feed = next(feeds(path, args.batch))
+        inputs = inputs_to_run(load(path, inline=True), _at(args.batch).inputs)
+        feed = next(iter(inputs.timing.values()))
         versions = _versions(path, forms)
         found = race(versions, counts, args.rounds, args.seconds, feed)
         print("\n".join(rows_of(name, found)), flush=True)
