@@ -36,7 +36,7 @@ __all__ = [
 GRAPHS = Path(__file__).with_name("graphs")
 BUILD = Path(__file__).with_name("build")
 SEED = 20240607
-FORMS = ("minilm-dynamic", "minilm-qdq", "resnet50-qdq", "mobilenetv2-qdq",
+FORMS = ("minilm-dynamic", "minilm-qdq", "bert-base-qdq", "resnet50-qdq", "mobilenetv2-qdq",
          "efficientnet-b0-qdq", "detector-qdq", "tiny-bert-dynamic",
          "tiny-bert-qdq", "minilm-fp16", "resnet50-fp16", "detector-fp16", "tiny-bert-fp16",
          "bert-base-fp16", "vit-base-fp16", "gpt2-fp16", "mobilenetv2-fp16",

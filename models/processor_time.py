@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("result", type=Path)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--like", type=Path, help="time with the inputs of optimizing this")
+    parser.add_argument("--data", type=Path, help="time with the first inputs of this .npz")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--openvino", choices=("f32", "bf16"), metavar="PRECISION",
         help="f32 or bf16, which OpenVINO uses where it does not multiply integers")  # fmt: skip
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
     sessions = [session(path, sess_options=options) for path in (args.original, args.result)]
-    feed = _inputs_of(args.like) if args.like else next(feeds(args.original))
+    feed = _inputs(args)
     outputs = [output.name for output in sessions[0].get_outputs()]
     clock = time.thread_time if args.threads == 1 else time.perf_counter
     runs = [(one.run, clock) for one in sessions]
@@ -72,8 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _inputs_of(path: Path) -> Mapping[str, np.ndarray]:
-    return next(iter(gather_inputs(load(path), Options()).timing.values()))
+def _inputs(args: argparse.Namespace) -> Mapping[str, np.ndarray]:
+    if args.data:
+        with np.load(args.data) as sets:
+            return {name: np.asarray(sets[name][0]) for name in sets}
+    if args.like:
+        return next(iter(gather_inputs(load(args.like), Options()).timing.values()))
+    return next(feeds(args.original))
 
 
 def _difference(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:

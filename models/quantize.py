@@ -80,8 +80,9 @@ def feeds(source: Path, batch: int = 1) -> Iterator[Feed]:
 def _input(rng: np.random.Generator, put: Any, words: int, batch: int) -> Any:
     sizes = _SIZES | {"batch": batch}
     shape = [d if isinstance(d, int) else sizes.get(d, 1) for d in put.shape]
-    if put.type == "tensor(float)":
-        return rng.standard_normal(shape, np.float32)
+    if put.type in ("tensor(float)", "tensor(float16)"):
+        drawn = rng.standard_normal(shape, np.float32)
+        return drawn.astype(np.float16) if put.type == "tensor(float16)" else drawn
     if "mask" in put.name:
         return np.ones(shape, np.int64)
     return rng.integers(0, 2 if "type" in put.name else words, shape)
