@@ -2,7 +2,7 @@
 
     python -m models.decoder llama-3.2-1b OUT.onnx [--block 32|128] [--level 0|4] [--bits 4|8|16]
         [--half] [--caches fp16|int8]
-    python -m models.decoder --time MODEL.onnx RESULT.onnx [--past 512] [--prompt 128]
+    python -m models.decoder --time MODEL.onnx RESULT.onnx [--past 512] [--prompt 128] [--copied]
 
 The shapes are those of the named models, the weights random numbers of realistic size: codes with
 a scale for each block, ``MatMulNBits`` for every product, ``GroupQueryAttention`` with caches,
@@ -293,7 +293,11 @@ def _feeds(session: onnxruntime.InferenceSession, rows: int, past: int) -> dict[
         "input_ids": rng.integers(0, words, (1, rows)),
         "attention_mask": np.ones((1, past + rows), np.int64),
     }
-    for value in session.get_inputs()[2:]:
+    inputs = session.get_inputs()[2:]
+    if inputs[0].name == "position_ids":
+        feeds["position_ids"] = np.arange(past, past + rows)[None]
+        del inputs[0]
+    for value in inputs:
         _, heads, _, size = value.shape
         drawn = rng.standard_normal((1, heads, past, size))
         if value.type == "tensor(int8)":
@@ -302,11 +306,15 @@ def _feeds(session: onnxruntime.InferenceSession, rows: int, past: int) -> dict[
     return feeds
 
 
-def _bound(session: onnxruntime.InferenceSession, rows: int, past: int) -> onnxruntime.IOBinding:
-    """Bind inputs, and caches that new rows are written into in place."""
+def _bound(
+    session: onnxruntime.InferenceSession, rows: int, past: int, copied: bool
+) -> onnxruntime.IOBinding:
+    """Bind inputs, and caches that new rows are written into in place unless they are copied."""
     binding = session.io_binding()
     for name, array in _feeds(session, rows, past).items():
-        if not name.startswith("past_key_values"):
+        if copied and name.startswith("past_key_values"):
+            binding.bind_output(name.replace("past_key_values", "present"))
+        if copied or not name.startswith("past_key_values"):
             binding.bind_cpu_input(name, array)
             continue
         wide = np.pad(array, ((0, 0), (0, 0), (0, rows), (0, 0)))
@@ -317,9 +325,11 @@ def _bound(session: onnxruntime.InferenceSession, rows: int, past: int) -> onnxr
     return binding
 
 
-def _timed(sessions: list[onnxruntime.InferenceSession], rows: int, past: int, runs: int) -> None:
+def _timed(
+    sessions: list[onnxruntime.InferenceSession], rows: int, past: int, runs: int, copied: bool
+) -> None:
     """Print milliseconds of processor time of both, and how far apart their logits are."""
-    bindings = [_bound(session, rows, past) for session in sessions]
+    bindings = [_bound(session, rows, past, copied) for session in sessions]
     taken: list[list[float]] = [[] for _ in sessions]
     for _ in range(runs + 1):
         for session, binding, times in zip(sessions, bindings, taken, strict=True):
@@ -351,6 +361,8 @@ def main() -> None:
     parser.add_argument("--time", action="store_true", help="time two files")
     parser.add_argument("--past", type=int, default=512, help="rows held by the caches")
     parser.add_argument("--prompt", type=int, default=128, help="rows of a prompt; 0: none")
+    parser.add_argument("--copied", action="store_true",
+        help="caches grow by Concat, as in the zoo's decoders, instead of in place")  # fmt: skip
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
@@ -361,9 +373,9 @@ def main() -> None:
         onnx.save(model, target, save_as_external_data=True, location=f"{target.stem}.data")
         return
     sessions = [_session(path, args.threads) for path in (args.first, args.second)]
-    _timed(sessions, 1, args.past, args.runs)
+    _timed(sessions, 1, args.past, args.runs, args.copied)
     if args.prompt:
-        _timed(sessions, args.prompt, 0, max(3, args.runs // 4))
+        _timed(sessions, args.prompt, 0, max(3, args.runs // 4), args.copied)
 
 
 if __name__ == "__main__":

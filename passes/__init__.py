@@ -10,6 +10,7 @@ from tracea_graph.config import AttentionWindow
 from tracea_graph.passes import cluster_programs, embedding, recurrent
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
+from tracea_graph.passes.attention.half_caches import HalfCaches
 from tracea_graph.passes.attention.rotary_embedding import RotaryEmbedding
 from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
 from tracea_graph.passes.convolution import batch_norm, channel_shuffle, conv, pad, pool, resize
@@ -180,6 +181,9 @@ _MATCH = Phase(
 )
 """Match idioms before fusing: once a part of an idiom is fused, the idiom no longer matches."""
 
+_HALF_CACHES = Phase("half-caches", (HalfCaches(),))
+"""Run after matching attention, and before anything is fused into concatenations."""
+
 _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
 """Run after ``convert``: converted products accept any number of row axes."""
 
@@ -313,6 +317,7 @@ def phases(
         *write_convolutions(request),
         _DEQUANTIZE,
         _MATCH,
+        _HALF_CACHES,
         *((_QUANTIZED_CONV,) if request.prepack else ()),
         _TRANSPOSES,
         _QUANTIZE_LAST,

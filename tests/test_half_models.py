@@ -63,6 +63,45 @@ def test_halves_are_computed_in_float32(make: object, form: str, tmp_path: Path)
         assert relative_error(found.astype(np.float64), wanted) <= EPSILON[KINDS[form]]
 
 
+def decoder() -> Net:
+    """Attention to earlier rows and those of x, which both are results."""
+    net = Net(OPSET)
+    x = net.input("x", "n", "rows", 64)
+    pasts = [net.input(f"past_{name}", "n", 2, "past", 32) for name in "kv"]
+    q, k, v = (
+        net("Transpose", net("Reshape", net("MatMul", x, net.weight(64, 64)),
+                             net.ints(0, 0, 2, 32)), perm=[0, 2, 1, 3])
+        for _ in range(3)
+    )  # fmt: skip
+    k, v = (net("Concat", past, new, axis=2) for past, new in zip(pasts, (k, v), strict=True))
+    scores = net("MatMul", net("Mul", q, 32**-1.5), net("Transpose", k, perm=[0, 1, 3, 2]))
+    y = net("MatMul", net("Softmax", scores, axis=-1), v)
+    y = net("Reshape", net("Transpose", y, perm=[0, 2, 1, 3]), net.ints(0, 0, 64))
+    net.graph(y, k, v)
+    return net
+
+
+@pytest.mark.parametrize("form", KINDS)
+def test_caches_that_grow_are_read_as_they_are_stored(form: str, tmp_path: Path) -> None:
+    net = decoder()
+    onnx.save(net.model, tmp_path / "m.onnx")
+    halve(tmp_path / "m.onnx", form, tmp_path / "half.onnx")
+    report = api.optimize(tmp_path / "half.onnx", Options(keep="all", budget=60))
+    assert report.status == "passed", report.status_reason
+    result, kind = onnx.load(report.output), NUMPY[KINDS[form]]
+    fed = {v for n in result.graph.node if n.op_type == "Cast" for v in n.input}
+    assert not fed & {"past_k", "past_v"}
+    for rows, past in ((1, 9), (6, 3)):
+        feeds = {f"past_{x}": normal(2, 2, past, 32, seed=i) for i, x in enumerate("kv")}
+        feeds = {n: a.astype(kind) for n, a in (feeds | {"x": normal(2, rows, 64)}).items()}
+        wanted = in_double(onnx.load(tmp_path / "half.onnx"), feeds)
+        for library in (Path(str(report.library)), None):
+            found = answers(session(report.output, library), feeds)
+            for one, right in zip(found, wanted, strict=True):
+                assert one.dtype == kind
+                assert relative_error(one.astype(float), right) <= 2 * EPSILON[KINDS[form]]
+
+
 def _sizes(net: Net) -> list[int]:
     return [d.dim_value for d in net.model.graph.input[0].type.tensor_type.shape.dim[1:]]
 

@@ -17,7 +17,16 @@ from tracea_graph.passes.prove_extents import equal_as_polynomials, scalar_exten
 from tracea_graph.passes.region_helpers import int_constant
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Positions"]
+__all__ = ["Positions", "size_source"]
+
+
+def size_source(graph: TileGraph, extent: Extent, value: str, axis: int) -> tuple[str, int]:
+    """Return a graph input and its axis with this extent; if there is none, ``value`` and
+    ``axis``."""
+    for entry in graph.inputs:
+        if extent in (shape := graph.spec(entry).shape or ()):
+            return entry, shape.index(extent)
+    return value, axis
 
 
 @dataclass
@@ -186,10 +195,7 @@ class Positions:
         from axis ``axis`` of ``value``."""
         if isinstance(extent, int):
             return self._number(extent)
-        for entry in self.graph.inputs:
-            if extent in (shape := self.graph.spec(entry).shape or ()):
-                value, axis = entry, shape.index(extent)
-                break
+        value, axis = size_source(self.graph, extent, value, axis)
         rank = self.spec(value).rank
         sizes = self._write(f"sizes.{value}", "Shape", value, shape=(rank or 0,))
         at = self._number(axis)

@@ -75,4 +75,33 @@ def half_weights(d: Draft) -> None:
     d.add("MatMul", [x, w], (*x.dims[:-1], n))
 
 
-BRANCHING = (branches, half_weights, loop)
+def half_cache(d: Draft) -> None:
+    """Attention to rows that are stored in half precision, earlier ones before new ones."""
+    d.need(_SINCE)
+    x = d.floats(rank=3)
+    batch, length, width = x.dims
+    heads, size = d.choose([1, 2, 4]), d.choose([4, 8, 17])
+    inner = heads * size
+
+    def projected() -> Value:
+        w = d.weight(fixed(width), inner, scale=fixed(width) ** -0.5)
+        y = d.add("MatMul", [x, w], (batch, length, inner))
+        y = d.add("Reshape", [y, d.ints(0, 0, heads, size)], (batch, length, heads, size))
+        return d.add("Transpose", [y], (batch, heads, length, size), perm=[0, 2, 1, 3])
+
+    whole = 2 * length if isinstance(length, int) else f"{length} twice"
+    wide: list[Value] = []
+    for _ in range(2):
+        past, new = (d.add("Cast", [y], y.dims, "h", to=10) for y in (projected(), projected()))
+        both = d.add("Concat", [past, new], (batch, heads, whole, size), "h", axis=2)
+        if d.often(50):
+            d.shown.append(both)
+        wide.append(d.add("Cast", [both], both.dims, to=1))
+    keys = d.add("Transpose", [wide[0]], (batch, heads, size, whole), perm=[0, 1, 3, 2])
+    q = d.add("Mul", [projected(), d.const(np.float32(size**-0.5))], (batch, heads, length, size))
+    scores = d.add("MatMul", [q, keys], (batch, heads, length, whole))
+    weights = d.add("Softmax", [scores], scores.dims, axis=-1)
+    d.add("MatMul", [weights, wide[1]], (batch, heads, length, size))
+
+
+BRANCHING = (branches, half_weights, loop, half_cache)

@@ -564,6 +564,13 @@ CASES = {
         )
         for stored, kind in STORED.items()
     },
+    **{
+        f"append {layout}": Case(
+            KvCacheAppendParams(2, 3, 0, 0, layout=layout),
+            (shape, (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool)),
+        )
+        for layout, shape in (("split", (2, 3, 2, 3)), ("heads", (2, 2, 3, 3)))
+    },
     "append to nothing": Case(
         KvCacheAppendParams(2, 3, 0, 6, past=False),
         ((2, 3, 6), np.array([0, 0]), np.zeros(3, bool)),
@@ -767,6 +774,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: KvCacheAppendParams(2, 3, 8, 13), "2 heads of 3 do not fit 13 columns"),
         (lambda: KvCacheAppendParams(0, 3, 0, 13), "0 heads of 3"),
         (lambda: KvCacheAppendParams(2, 3, 0, 6, stored="f64"), "caches in f64"),
+        (lambda: KvCacheAppendParams(2, 3, 0, 6, layout="turned"), "layout 'turned'"),
         (lambda: AttentionParams(2, 3, 4, 1.0, stored="i4", layouts=HALVES), "stored in i4"),
         (lambda: replace(ATTEND, stored="f16", layouts=KEYS_TURNED), "transposed keys"),
         (lambda: AttentionParams(2, 3, 4, 1.0, softcap=-1.0), "cap -1.0"),

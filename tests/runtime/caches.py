@@ -33,17 +33,19 @@ def lowered(
 ) -> Case:  # fmt: skip
     """An op whose operand of shape ``[b]`` are places, and of shape ``[p]`` slots.
 
-    Caches, of rank 4, are of the type that the op says.
+    Caches, the operands of rank 4 behind the first, are of the type that the op says.
     """
     kinds = {("b",): DType.I64, ("p",): DType.BOOL}
     cached, kind = TYPES[getattr(params, "stored", "f32")]
-    specs = [TensorSpec(kinds.get(s, cached if len(s) == 4 else DType.F32), s) for s in shapes]
+    held = [n > 0 and len(s) == 4 for n, s in enumerate(shapes)]
+    types = [cached if h else DType.F32 for h in held]
+    specs = [TensorSpec(kinds.get(s, t), s) for s, t in zip(shapes, types, strict=True)]
     names = [f"i{n}" for n in range(len(shapes))]
     op = next(o for o, kind in OPS if isinstance(params, kind))
     region = Region("region", op, tuple(names), ("y",), (), params)
     graph = TileGraph([region], names, ["y"], {}, dict(zip(names, specs, strict=True)))
     feeds = [feed(shape, places, seed, sizes) for seed, shape in enumerate(shapes)]
-    feeds = [a.astype(kind) if a.ndim == 4 else a for a in feeds]
+    feeds = [a.astype(kind) if h else a for a, h in zip(feeds, held, strict=True)]
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in feeds]
     expected = () if error else tuple(params.reference(wide))
     return Case(name, lower(graph, region), tuple(feeds), expected, error)
@@ -60,11 +62,14 @@ def feed(shape: Shape, places: Sequence[int], seed: int, sizes: dict[str, int]) 
 
 def appended(
     name: str, places: Sequence[int], rows: int, held: int | None, room: int, error: str = "",
-    **more: Any,
+    layout: str = "rows", **more: Any,
 ) -> Case:  # fmt: skip
-    params = KvCacheAppendParams(2, 24, 5, 60, past=held is not None, **more)
+    params = KvCacheAppendParams(2, 24, 5, 60, past=held is not None, layout=layout, **more)
     past: list[Shape] = [] if held is None else [("b", 2, "t", 24)]
-    shapes = [("b", "s", 60), *past, ("b",), ("p",)]
+    new: dict[str, Shape] = {
+        "rows": ("b", "s", 60), "split": ("b", "s", 2, 24), "heads": ("b", 2, "s", 24)
+    }  # fmt: skip
+    shapes = [new[layout], *past, ("b",), ("p",)]
     sizes = {"b": len(places), "s": rows, "t": held or 0, "p": room}
     return lowered(f"append_{name}", params, shapes, places, error, **sizes)
 
@@ -105,6 +110,11 @@ def cache_cases() -> tuple[Case, ...]:
         appended("chunk", (40,), 30, 64, 70),
         appended("large", (3000, 5), 700, 3000, 3700),
         appended("nothing", (4, 2), 0, 5, 5),
+        *(
+            appended(f"{layout}_{stored}", (7, 0), 3, 90, 100, layout=layout, stored=stored)
+            for layout in ("split", "heads")
+            for stored in ("f32", "f16")
+        ),
         appended("too_far", (8,), 3, 10, 10, "begins at row 8 of a cache of 10"),
         appended("beyond_what_is_held", (8,), 1, 7, 10, "begins at row 8"),
         appended("before_the_first", (0, -1), 1, 9, 10, "begins at row -1"),

@@ -39,6 +39,8 @@ _STORED = MappingProxyType(
     {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16, "i8": DType.I8}
 )
 """Types of caches by name."""
+_AXES = MappingProxyType({"rows": 1, "split": 1, "heads": 2})
+"""The sequence axis of new rows in each layout."""
 _LEAST, _LARGEST = -128, 127
 """Bounds of int8."""
 
@@ -55,12 +57,13 @@ def _numpy_type(stored: str) -> np.dtype[Any] | None:
 class KvCacheAppendParams:
     """Parameters of an op that writes new keys or values into a cache ``[B,H,P,D]``.
 
-    Operands: ``new [B,S,W]``, ``past [B,H,T,D]`` if present, positions (int64 ``[B]``), ``slots
-    [P]``.  ``new`` has W = ``width`` columns, of which ``heads`` heads of ``size`` columns start
-    at column ``offset``.  ``slots`` is read only for its length P.  The cache holds numbers of
-    type ``stored`` (``f32``, ``f16``, ``bf16`` or ``i8``), to which ``new`` is rounded half to
-    even; what exceeds int8 becomes its bound.  Raises ValueError if a head lies outside the
-    columns of ``new``, or for another type.
+    Operands: ``new``, ``past [B,H,T,D]`` if present, positions (int64 ``[B]``), ``slots [P]``.
+    ``new`` is ``[B,S,W]`` in layout ``rows``, with W = ``width`` columns, of which ``heads`` heads
+    of ``size`` columns start at column ``offset``; it is ``[B,S,H,D]`` in layout ``split``, and
+    ``[B,H,S,D]`` in layout ``heads``.  ``slots`` is read only for its length P.  The cache holds
+    numbers of type ``stored`` (``f32``, ``f16``, ``bf16`` or ``i8``), to which ``new`` is rounded
+    half to even; what exceeds int8 becomes its bound.  Raises ValueError if a head lies outside
+    the columns of ``new``, or for another type or layout.
     """
 
     heads: int
@@ -69,13 +72,17 @@ class KvCacheAppendParams:
     width: int
     past: bool = True
     stored: str = "f32"
+    layout: str = "rows"
 
     def __post_init__(self) -> None:
         end = self.offset + self.heads * self.size
-        if min(self.heads, self.size) < 1 or not 0 <= self.offset < end <= self.width:
+        inside = 0 <= self.offset < end <= self.width or self.layout != "rows"
+        if min(self.heads, self.size) < 1 or not inside:
             raise ValueError(f"{self.heads} heads of {self.size} do not fit {self.width} columns")
         if self.stored not in _STORED:
             raise ValueError(f"caches in {self.stored} are not supported")
+        if self.layout not in _AXES:
+            raise ValueError(f"new rows in layout {self.layout!r} are not supported")
 
     @property
     def operands(self) -> int:
@@ -83,9 +90,10 @@ class KvCacheAppendParams:
 
     def extents(self, spec: TensorSpec) -> tuple[Extent, Extent]:
         """Return batch and sequence sizes of ``new``; raises ValueError for a wrong rank."""
-        if spec.shape is None or len(spec.shape) != 3:
-            raise ValueError("the appended operand is not a rank-3 tensor")
-        return spec.shape[0], spec.shape[1]
+        rank = 3 if self.layout == "rows" else 4
+        if spec.shape is None or len(spec.shape) != rank:
+            raise ValueError(f"the appended operand is not a rank-{rank} tensor")
+        return spec.shape[0], spec.shape[_AXES[self.layout]]
 
     def infer(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         batch, _ = self.extents(specs[0])
@@ -96,9 +104,13 @@ class KvCacheAppendParams:
 
     def reference(self, arrays: Sequence[Any]) -> list[Floats]:
         new, *past, places, slots = arrays
-        batch, rows, _ = new.shape
-        part = new[..., self.offset : self.offset + self.heads * self.size]
-        heads = part.reshape(batch, rows, self.heads, self.size).swapaxes(1, 2)
+        batch, rows = new.shape[0], new.shape[_AXES[self.layout]]
+        heads = new
+        if self.layout == "rows":
+            part = new[..., self.offset : self.offset + self.heads * self.size]
+            heads = part.reshape(batch, rows, self.heads, self.size)
+        if self.layout != "heads":
+            heads = heads.swapaxes(1, 2)
         if self.stored == "i8":
             heads = np.clip(np.rint(heads), _LEAST, _LARGEST)
         dtype = _numpy_type(self.stored) or new.dtype
@@ -115,7 +127,7 @@ class KvCacheAppendParams:
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         new, *past, places, slots = b.inputs
-        if self.heads * self.size != self.width:
+        if self.layout == "rows" and self.heads * self.size != self.width:
             end = self.offset + self.heads * self.size
             new = b.slice_last(new, self.offset, end, 2)
         narrow = self.stored != "f32"
@@ -123,8 +135,10 @@ class KvCacheAppendParams:
             bounds = (b.number(_LEAST), b.number(_LARGEST))
             new = b("Min", b("Max", b("Round", new), bounds[0]), bounds[1])
         past = [b("Cast", v, to=DType.F32.onnx) if narrow else v for v in past]
-        new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))
-        new = b("Transpose", new, perm=(0, 2, 1, 3))
+        if self.layout == "rows":
+            new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))
+        if self.layout != "heads":
+            new = b("Transpose", new, perm=(0, 2, 1, 3))
         one = b("Constant", value=np.asarray(1, np.int64))
         zero = b("Constant", value=np.asarray(0, np.int64))
         room = b("Shape", slots)
@@ -158,10 +172,15 @@ class KvCacheAppendParams:
             return None
         names, space = axes_named("d", shape)
         b, h, t, d = names
-        columns = DimIndex(((h, self.size), (d, 1)), self.offset)
+        every = index_whole(rows, (t,))
+        new_dims = {
+            "rows": (index_along(b), every, DimIndex(((h, self.size), (d, 1)), self.offset)),
+            "split": (index_along(b), every, index_along(h), index_along(d)),
+            "heads": (index_along(b), index_along(h), every, index_along(d)),
+        }
         held = [(graph.spec(v).shape or shape)[2] for v in past]
         reads = [
-            access_map(graph, new, (index_along(b), index_whole(rows, (t,)), columns)),
+            access_map(graph, new, new_dims[self.layout]),
             *(
                 access_map(graph, v,
                     (index_along(b), index_along(h), index_whole(rows, (t,)), index_along(d)))

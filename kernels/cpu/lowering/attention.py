@@ -62,7 +62,7 @@ def lower_append(
 ) -> None:
     new, *past, positions, _ = operands
     rows = p.extents(new.spec)[1]
-    heads = _heads(new, "rows", rows, p.heads, p.size, p.width, p.offset)
+    heads = _heads(new, p.layout, rows, p.heads, p.size, p.width, p.offset)
     held = past[0].view if past else None
     w.call("kv_append", p.stored, x=heads, past=held, positions=positions.view, y=results[0].view)
 

@@ -162,6 +162,8 @@ class AttentionBf16(PatternPass):
         params: AttentionParams = m.root.params
         if params.in_bf16:
             return unsuited_reason("it multiplies bf16 already")
+        if params.stored != "f32":
+            return f"its keys and values are read as they are stored, in {params.stored}"
         sizes = (params.head, params.head_v, *params.offsets, *params.widths)
         if any(size % 2 for size in sizes) or "transposed" in params.layouts:
             return "an operand is transposed, or a size or offset of its columns is odd"
