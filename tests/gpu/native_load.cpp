@@ -1,11 +1,18 @@
 // Runs a model from many threads through ONNX Runtime's C interface, as a server does.
 //
-//     native_load MODEL LIBRARY FEED SECONDS THREADS
+//     native_load MODEL LIBRARY FEED SECONDS THREADS [RUNS]
 //
 // FEED holds numbers of eight bytes and, behind their lengths, names and data: the names of the
-// outputs, then for each input its name, element type, shape and data.  Prints runs per second, the
+// outputs, the number of feeds, then for each input of a feed its name, element type, shape and data.
+// A thread takes the feeds in turn, for SECONDS and at least RUNS runs.  Prints runs per second, the
 // median and 99th percentile of a run in µs, how many of the results that were compared (every
-// eighth) differ from the first, and how many were.
+// eighth) differ from the first of their feed, and how many were.
+//
+// With RUNS a line for each feed follows: the µs of its first, second and third run, then the median,
+// the 99th and 99.9th percentile and the most of all runs.  A last line says of runs that took over
+// 1.15 times their feed's median how many there were, and in how many of them the thread was
+// preempted, waited, moved to another processor, or touched new pages; then the same percentiles of
+// equal work without ONNX Runtime and a GPU, which tell how steady the machine is.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +20,9 @@
 #include <fstream>
 #include <string>
 #include <thread>
+
+#include <sched.h>
+#include <sys/resource.h>
 
 #include "onnxruntime_cxx_api.h"
 
@@ -24,6 +34,15 @@ constexpr int kBetween = 8;  // runs between two that are compared
 struct Feed {
   Strings inputs, outputs, data;
   std::vector<void*> values;
+  Strings wanted;
+  double first[3];
+};
+
+// A run of a feed, and what the thread met while it lasted.
+struct Run {
+  double us;
+  std::size_t feed;
+  bool preempted, waited, moved, faulted;
 };
 
 static int64_t number(std::istream& in) {
@@ -38,26 +57,30 @@ static std::string text(std::istream& in) {
   return value;
 }
 
-static Feed read_feed(const char* path) {
+static std::vector<Feed> read_feeds(const char* path) {
   std::ifstream in(path, std::ios::binary);
-  Feed feed;
-  for (int64_t left = number(in); left > 0; left--) feed.outputs.push_back(text(in));
+  Strings outputs;
+  for (int64_t left = number(in); left > 0; left--) outputs.push_back(text(in));
   void* memory = nullptr;
   Ort::check(69, 0, 0, &memory);
-  const int64_t count = number(in);
-  feed.data.reserve(count);  // values point into the strings
-  for (int64_t i = 0; i < count; i++) {
-    feed.inputs.push_back(text(in));
-    const int type = static_cast<int>(number(in));
-    std::vector<int64_t> shape(number(in));
-    for (int64_t& size : shape) size = number(in);
-    feed.data.push_back(text(in));
-    void* value = nullptr;
-    Ort::check(49, memory, static_cast<void*>(feed.data.back().data()), feed.data.back().size(),
-               shape.data(), shape.size(), type, &value);
-    feed.values.push_back(value);
+  std::vector<Feed> feeds(number(in));
+  for (Feed& feed : feeds) {
+    feed.outputs = outputs;
+    const int64_t count = number(in);
+    feed.data.reserve(count);  // values point into the strings
+    for (int64_t i = 0; i < count; i++) {
+      feed.inputs.push_back(text(in));
+      const int type = static_cast<int>(number(in));
+      std::vector<int64_t> shape(number(in));
+      for (int64_t& size : shape) size = number(in);
+      feed.data.push_back(text(in));
+      void* value = nullptr;
+      Ort::check(49, memory, static_cast<void*>(feed.data.back().data()), feed.data.back().size(),
+                 shape.data(), shape.size(), type, &value);
+      feed.values.push_back(value);
+    }
   }
-  return feed;
+  return feeds;
 }
 
 static std::vector<const char*> pointers(const Strings& names) {
@@ -104,54 +127,135 @@ static void release(const std::vector<void*>& results) {
   for (void* result : results) Ort::call<void>(96, result);
 }
 
+static double since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+static Run timed(const Ort::Session& session, std::vector<Feed>& feeds, std::size_t which,
+                 bool watched, std::vector<void*>* results) {
+  rusage before = {}, after = {};
+  if (watched) getrusage(RUSAGE_THREAD, &before);
+  const int cpu = watched ? sched_getcpu() : 0;
+  const Clock::time_point start = Clock::now();
+  *results = run(session, feeds[which]);
+  Run made = {since(start), which, false, false, false, false};
+  if (!watched) return made;
+  made.moved = sched_getcpu() != cpu;
+  getrusage(RUSAGE_THREAD, &after);
+  made.preempted = after.ru_nivcsw != before.ru_nivcsw;
+  made.waited = after.ru_nvcsw != before.ru_nvcsw;
+  made.faulted = after.ru_minflt != before.ru_minflt;
+  return made;
+}
+
+static double part(const std::vector<double>& sorted, double share) {
+  return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(sorted.size() * share))];
+}
+
+static void print_tail(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  std::printf("%.1f %.1f %.1f %.1f\n", part(times, 0.5), part(times, 0.99), part(times, 0.999),
+              times.back());
+}
+
+// Times of additions that take as long as a run.
+static std::vector<double> steady(double us, std::size_t count) {
+  volatile uint64_t sum = 0;
+  auto work = [&](uint64_t steps) {
+    const Clock::time_point start = Clock::now();
+    for (uint64_t i = 0; i < steps; i++) sum = sum + i;
+    return since(start);
+  };
+  constexpr uint64_t kTried = 1 << 16;
+  double least = work(kTried);
+  for (int i = 0; i < 20; i++) least = std::min(least, work(kTried));
+  const uint64_t steps = static_cast<uint64_t>(kTried * us / least);
+  std::vector<double> times;
+  while (times.size() < count) times.push_back(work(steps));
+  return times;
+}
+
+static void print_tails(const std::vector<Feed>& feeds, const std::vector<Run>& runs) {
+  std::vector<std::vector<double>> times(feeds.size());
+  std::vector<double> half;
+  for (const Run& one : runs) times[one.feed].push_back(one.us);
+  for (std::size_t f = 0; f < feeds.size(); f++) {
+    std::sort(times[f].begin(), times[f].end());
+    half.push_back(times[f].empty() ? 0 : part(times[f], 0.5));
+    if (times[f].empty()) continue;
+    std::printf("%.0f %.0f %.0f ", feeds[f].first[0], feeds[f].first[1], feeds[f].first[2]);
+    print_tail(times[f]);
+  }
+  int slow = 0, preempted = 0, waited = 0, moved = 0, faulted = 0;
+  for (const Run& one : runs) {
+    if (one.us <= 1.15 * half[one.feed]) continue;
+    slow++, preempted += one.preempted, waited += one.waited, moved += one.moved;
+    faulted += one.faulted;
+  }
+  std::printf("%d %d %d %d %d ", slow, preempted, waited, moved, faulted);
+  print_tail(steady(half[0], runs.size()));
+}
+
 int main(int count, char** arguments) {
-  if (count != 6) return std::fprintf(stderr, "five arguments are needed\n"), 2;
+  if (count != 6 && count != 7) return std::fprintf(stderr, "five arguments are needed\n"), 2;
   const auto seconds = std::chrono::duration<double>(std::atof(arguments[4]));
   const int threads = std::atoi(arguments[5]);
+  const std::size_t least = count == 7 ? std::strtoul(arguments[6], nullptr, 10) : 0;
   Ort::Env env;
   Ort::SessionOptions options;
   options.RegisterCustomOpsLibrary(arguments[2]);
   const Ort::Session session(env, arguments[1], options);
-  const Feed feed = read_feed(arguments[3]);
-  std::vector<void*> first = run(session, feed);
-  const Strings wanted = bytes(first);
-  release(first);
+  std::vector<Feed> feeds = read_feeds(arguments[3]);
+  std::vector<void*> results;
+  for (std::size_t f = 0; f < feeds.size(); f++)
+    for (double& us : feeds[f].first) {
+      us = timed(session, feeds, f, false, &results).us;
+      if (feeds[f].wanted.empty()) feeds[f].wanted = bytes(results);
+      release(results);
+    }
 
   std::atomic<int> ready{0}, differ{0}, compared{0};
   std::atomic<bool> started{false};
-  Clock::time_point end;
-  std::vector<std::vector<double>> times(threads);
+  Clock::time_point start, end;
+  std::vector<std::vector<Run>> runs(threads);
   std::vector<std::thread> pool;
   for (int t = 0; t < threads; t++) {
     pool.emplace_back([&, t] {
-      for (int warm = 0; warm < 3; warm++) release(run(session, feed));
+      for (Feed& feed : feeds)
+        for (int warm = 0; warm < 3; warm++) release(run(session, feed));
+      runs[t].reserve(least);
       ready++;
       while (!started) std::this_thread::yield();
-      for (Clock::time_point now = Clock::now(); now < end;) {
-        const std::vector<void*> results = run(session, feed);
-        const Clock::time_point after = Clock::now();
-        times[t].push_back(std::chrono::duration<double, std::micro>(after - now).count());
-        if (times[t].size() % kBetween == 0) {
+      for (std::size_t i = 0; Clock::now() < end || i < least; i++) {
+        std::vector<void*> found;
+        const std::size_t which = (i + t) % feeds.size();
+        runs[t].push_back(timed(session, feeds, which, least > 0, &found));
+        if (i / feeds.size() % kBetween == 0) {
           compared++;
-          if (bytes(results) != wanted) differ++;
+          if (bytes(found) != feeds[which].wanted) differ++;
         }
-        release(results);
-        now = Clock::now();
+        release(found);
       }
     });
   }
   while (ready < threads) std::this_thread::yield();
-  end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
+  start = Clock::now();
+  end = start + std::chrono::duration_cast<Clock::duration>(seconds);
   started = true;
   for (std::thread& one : pool) one.join();
+  const double took = since(start) / 1e6;
 
-  std::vector<double> all;
-  for (const std::vector<double>& own : times) all.insert(all.end(), own.begin(), own.end());
+  std::vector<Run> all;
+  std::vector<double> times;
+  for (const std::vector<Run>& own : runs) all.insert(all.end(), own.begin(), own.end());
+  for (const Run& one : all) times.push_back(one.us);
   if (all.empty()) return std::fprintf(stderr, "no run ended in time\n"), 1;
-  std::sort(all.begin(), all.end());
-  std::printf("%.0f %.0f %.0f %d %d\n", all.size() / seconds.count(), all[all.size() / 2],
-              all[all.size() * 99 / 100], differ.load(), compared.load());
+  std::sort(times.begin(), times.end());
+  std::printf("%.0f %.0f %.0f %d %d\n", times.size() / took, part(times, 0.5), part(times, 0.99),
+              differ.load(), compared.load());
+  if (least) print_tails(feeds, all);
   std::fflush(stdout);
-  for (void* value : feed.values) Ort::call<void>(96, value);
+  for (const Feed& feed : feeds)
+    for (void* value : feed.values) Ort::call<void>(96, value);
   return 0;
 }
