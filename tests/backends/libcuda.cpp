@@ -75,7 +75,7 @@ thread_local int current = -1;          // the device of this thread's context
 long launches_on[kDevices];
 std::map<void*, size_t> pinned;
 std::string said;
-long launches = 0, replays = 0;
+long launches = 0, replays = 0, updates = 0;
 int failing = 0;      // a launch to refuse, counted down
 bool broken = false;  // a launch failed: nothing works any more
 
@@ -123,6 +123,7 @@ int copy(const Copy3D& c) {
 API long double_launches() { return launches; }
 API long double_launches_on(int device) { return launches_on[device]; }
 API long double_replays() { return replays; }
+API long double_updates() { return updates; }
 API long double_live() { return (long)(memory.size() + pinned.size()); }
 API void double_fail(int launch) { failing = launch; }
 
@@ -315,6 +316,17 @@ API int cuGraphInstantiateWithFlags(Graph** e, Graph* g, unsigned long long) {
   for (size_t i = 1; i < g->nodes.size(); ++i)
     if (g->nodes[i]->before != g->nodes[i - 1]) return INVALID;
   return *e = g, 0;
+}
+API int cuGraphExecKernelNodeSetParams_v2(Graph* e, Node* node, const KernelNode* k) {
+  for (Node* own : e->nodes) {
+    if (own != node) continue;
+    if (!node->kernel || !k->function || k->function != node->launch.function) return INVALID;
+    node->launch = *k;
+    for (size_t i = 0; i < node->held.size(); ++i)
+      memcpy(node->held[i].data(), k->parameters[i], node->held[i].size());
+    return ++updates, 0;
+  }
+  return INVALID;
 }
 API int cuGraphUpload(Graph*, void*) { return 0; }
 API int cuGraphLaunch(Graph* g, void*) {

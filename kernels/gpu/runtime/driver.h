@@ -113,6 +113,7 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(add_edges, "cuGraphAddDependencies_v2",                                                     \
     (Graph, const Node*, const Node*, const EdgeData*, size_t))                                 \
   X(instantiate, "cuGraphInstantiateWithFlags", (Exec*, Graph, unsigned long long))             \
+  X(update_kernel, "cuGraphExecKernelNodeSetParams_v2", (Exec, Node, const KernelNode*))        \
   X(upload_graph, "cuGraphUpload", (Exec, Stream))                                              \
   X(launch_graph, "cuGraphLaunch", (Exec, Stream))                                              \
   X(destroy_exec, "cuGraphExecDestroy", (Exec))                                                 \

@@ -403,6 +403,29 @@ inline bool bind_outputs(Outcome& run, const Node& node, OrtKernelContext* conte
   return true;
 }
 
+inline int64_t bytes_of(const Program& p, int32_t tensor, const int64_t* sizes) {
+  int64_t bytes = element_size(p.tensors[tensor].type);
+  for (int32_t i = 0; i < p.tensors[tensor].rank; ++i) bytes *= sizes[p.tensors[tensor].dims[i]];
+  return bytes;
+}
+
+// Finds the tensors in device memory that launches can use where they lie: those whose alignment
+// suffices for wide accesses and tensor maps.  An output that shares memory with another tensor is
+// none of them, as a launch may read an input after another launch has written outputs.
+inline void place_tensors(const Shared& s, const int64_t* sizes, void* const* data,
+                          cu::Address* out) {
+  constexpr cu::Address kWidest = 16;
+  const Program& p = *s.program;
+  auto at = [&](int32_t i) { return reinterpret_cast<cu::Address>(data[i]); };
+  auto end = [&](int32_t i) { return at(i) + static_cast<cu::Address>(bytes_of(p, i, sizes)); };
+  for (int32_t i = 0; i < p.tensor_count(); ++i) {
+    bool usable = !s.constants[i] && at(i) % kWidest == 0;
+    for (int32_t k = 0; usable && i >= p.input_count && k < p.tensor_count(); ++k)
+      usable = k == i || s.constants[k] || at(i) >= end(k) || at(k) >= end(i);
+    out[i] = usable ? at(i) : 0;
+  }
+}
+
 constexpr int64_t kPiece = 512 << 10;  // bytes per task of a threaded copy
 
 // Copies host memory, on all threads of the session if it is long: the destination's pages are
@@ -447,19 +470,24 @@ bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf s
   const Program& p = node.program;
   int64_t symbols[kMaxSymbols];
   Pool pool;
+  cu::Address* const tensors =
+      node.shared.resident ? pool.array<cu::Address>(p.tensor_count()) : nullptr;
   Running r = {};
   r.sizes = pool.array<int64_t>(p.size_count + 1);
   r.data = pool.array<void*>(p.tensor_count());
   r.given = {r.data, pool.array<int64_t>(p.input_count * kMaxRank),
              pool.array<bool>(p.input_count)};
   cu::Stream stream = nullptr;
-  bool ok = (r.sizes && r.data && r.given.dims && r.given.repeats) ||
+  bool ok = (r.sizes && r.data && r.given.dims && r.given.repeats &&
+             (tensors || !node.shared.resident)) ||
             run.error.fail("There is no memory for a run.");
   ok = ok && bind_inputs(run, node, context, symbols, r.sizes, r.given) &&
        bind_outputs(run, node, context, r.sizes, r.data + p.input_count) &&
        stream_of(r.given, &stream) && enter(run.error, *node.shared.device);
   r.context = ok ? take_context(run.error, node, stream) : nullptr;
-  r.layout = r.context ? layout_for(run.error, node.shared, *r.context, symbols, r.sizes) : nullptr;
+  if (ok && tensors) place_tensors(node.shared, r.sizes, r.data, tensors);
+  r.layout = r.context ? layout_for(run.error, node.shared, *r.context, symbols, r.sizes, tensors)
+                       : nullptr;
   ok = r.layout && work(static_cast<const Running&>(r));
   if (r.context && ok) give_context(node, r.context);
   else if (r.context) release(r.context);
@@ -496,6 +524,27 @@ inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
   });
 }
 
+// Puts a run with inputs and outputs in device memory on the context's stream.  Kernels use them
+// where they lie; those that `place_tensors` leaves out are copied to and from the arena.
+inline bool run_resident(Error& error, const Shared& s, Context& c, Layout& layout,
+                         void* const* data) {
+  const Program& p = *s.program;
+  auto place = [&](int32_t i) { return c.memory + static_cast<uint64_t>(layout.offsets[i]); };
+  auto tensor = [&](int32_t i) { return reinterpret_cast<cu::Address>(data[i]); };
+  auto move = [&](int32_t i, cu::Address to, cu::Address from) {
+    const int64_t bytes = layout.counts[i];
+    return layout.offsets[i] < 0 || !bytes ||
+           good(error, gpu.driver.move_async(to, from, static_cast<size_t>(bytes), c.stream),
+                "move a tensor");
+  };
+  for (int32_t i = 0; i < p.input_count; ++i)
+    if (!move(i, place(i), tensor(i))) return false;
+  if (!enqueue(error, s, c, layout)) return false;
+  for (int32_t i = p.input_count; i < p.tensor_count(); ++i)
+    if (!move(i, tensor(i), place(i))) return false;
+  return true;
+}
+
 // Runs with inputs and outputs in device memory on ONNX Runtime's stream, asynchronously.
 inline bool run_on_device(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
@@ -510,21 +559,7 @@ inline bool run_on_device(Outcome& run, Node& node, OrtKernelContext* context) {
     return *stream = static_cast<cu::Stream>(found), ok;
   };
   return with_layout(run, node, context, given_stream, [&](const Running& r) {
-    Layout& layout = *r.layout;
-    auto place = [&](int32_t i) {
-      return r.context->memory + static_cast<uint64_t>(layout.offsets[i]);
-    };
-    auto tensor = [&](int32_t i) { return reinterpret_cast<cu::Address>(r.data[i]); };
-    auto move = [&](cu::Address to, cu::Address from, int64_t bytes) {
-      return !bytes || good(run.error, gpu.driver.move_async(to, from, static_cast<size_t>(bytes),
-                                                             r.context->stream), "move a tensor");
-    };
-    for (int32_t i = 0; i < p.input_count; ++i)
-      if (layout.offsets[i] >= 0 && !move(place(i), tensor(i), layout.counts[i])) return false;
-    if (!enqueue(run.error, node.shared, *r.context, layout)) return false;
-    for (int32_t i = p.input_count; i < p.tensor_count(); ++i)
-      if (!move(tensor(i), place(i), layout.counts[i])) return false;
-    return true;
+    return run_resident(run.error, node.shared, *r.context, *r.layout, r.data);
   });
 }
 
