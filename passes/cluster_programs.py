@@ -14,25 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from tracea_graph.ir import DType, Extent, Node, TensorSpec
+from tracea_graph.ir import Node, TensorSpec
 from tracea_graph.kernels.region_signature import localise_symbols, replace_clipped_sizes
-from tracea_graph.ops import OpParams
-from tracea_graph.ops.chain import FULL, Chain, Step
-from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
-from tracea_graph.ops.index_map import IndexMap, ViewMove
-from tracea_graph.ops.layout_op import LayoutParams
-from tracea_graph.ops.size_expressions import substitute_symbols
-from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.layout.layout_ops import read_layout_ops
-from tracea_graph.passes.layout.mask_positions import read_mask_positions
-from tracea_graph.passes.layout.read_views import RESHAPES, read_view
-from tracea_graph.passes.pointwise.compose_elementwise import ElementwiseOperation, read_operation
-from tracea_graph.passes.prove_extents import equal_as_polynomials
-from tracea_graph.passes.region_helpers import fused_region, is_f32, same_shape
-from tracea_graph.rewrite import Miss, Proposal, constant_number
+from tracea_graph.passes.layout.read_views import RESHAPES
+from tracea_graph.passes.pointwise.compose_elementwise import read_operation
+from tracea_graph.passes.preparation_steps import (
+    Steps,
+    converts_halves,
+    gives,
+    preparation_steps,
+)
+from tracea_graph.passes.region_helpers import fused_region, is_f32
+from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import PartitionRules, Region, RegionModel, TileGraph, partition_from
 
 __all__ = ["Cluster", "ClusterAll", "ClusterConv"]
@@ -40,23 +36,8 @@ __all__ = ["Cluster", "ClusterAll", "ClusterConv"]
 _MAX_OPERANDS, _MAX_STEPS = 480, 200
 """Maximum number of steps per program: the kernel library's limit minus a reserve for scratch."""
 
-_NUMBERS = (DType.BOOL, DType.I32, DType.I64)
-"""Types other than float32 that programs may hold."""
 _LATER = "its program begins at an earlier product or convolution"
 _UNFIT = "its shapes are not proven to match those of the program"
-
-_COMPARISONS = MappingProxyType(
-    {
-        "Equal": ("equal", False), "Less": ("less", False), "Greater": ("less", True),
-        "LessOrEqual": ("less_equal", False), "GreaterOrEqual": ("less_equal", True),
-    }
-)  # fmt: skip
-"""Steps of comparisons, and whether their operands are swapped."""
-_EXACT = 1 << 24
-"""float32 holds all integers below this one exactly."""
-
-Steps = Sequence[tuple[OpParams, tuple[str, ...], tuple[str, ...]]]
-"""Parameters, operands and results of the steps."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +189,7 @@ class _Membership:
         steps = []
         for value in values:
             seen = read_operation(graph, region, value)
-            if seen is None or not _gives(graph, seen, value):
+            if seen is None or not gives(graph, seen, value):
                 return None
             steps.append((seen.params, seen.names, (value,)))
         return steps
@@ -243,18 +224,6 @@ def _inside(region: Region) -> Steps:
         values += [leaving.get(i, f"{region.id} {i}") for i in made]
         steps.append((step.params, reads, tuple(values[made.start :])))
     return steps
-
-
-def _gives(graph: TileGraph, seen: ElementwiseOperation, value: str) -> bool:
-    """Return whether the program can infer the value's shape from the operation's operands."""
-    shape = graph.spec(value).shape
-    try:
-        (found,) = seen.params.infer([graph.spec(n) for n in seen.names])
-    except ValueError:
-        return False
-    if shape is None or found.shape is None or len(shape) > MAX_RANK:
-        return False
-    return len(shape) == len(found.shape) and all(map(equal_as_polynomials, shape, found.shape))
 
 
 class _ConvMembership(_Membership):
@@ -292,19 +261,11 @@ class _FullMembership(_Membership):
         return bool(self._prepared(region)) and self._prepares(region)
 
     def _prepared(self, region: Region) -> Steps | None:
-        graph = self.graph
-        return (
-            self._of_any_type(region)
-            or _first_positions(graph, region)
-            or _expanded(graph, region)
-            or _compared(graph, region)
-            or _looked_up(graph, region)
-            or _half_cast(graph, region)
-        )
+        return preparation_steps(self.graph, region)
 
     def may_end(self, region: Region) -> bool:
         """Whether a region after the last anchor should join: kernels, and casts to fp16."""
-        return super().may_end(region) or bool(_half_cast(self.graph, region))
+        return super().may_end(region) or converts_halves(self.graph, region)
 
     def _prepares(self, region: Region) -> bool:
         """Whether kernels consume all of the region's results, possibly through views.
@@ -334,140 +295,6 @@ class _FullMembership(_Membership):
         if moves is None:
             return super().steps_of(region) or self._prepared(region)
         return [(p, names, (v,)) for p, names, v in moves]
-
-    def _of_any_type(self, region: Region) -> Steps | None:
-        """Steps of a view of integers or booleans (indices and masks)."""
-        if region.fused or region.op not in RESHAPES:
-            return None
-        (value,), source = region.results, region.operands[0]
-        dtype, view = self.graph.spec(source).dtype, read_view(self.graph, region, value)
-        if view is None or dtype not in _NUMBERS or self.graph.weight(source):
-            return None
-        chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
-        seen = ElementwiseOperation(ElementwiseParams(chain, (view,)), (source,))
-        return ((seen.params, seen.names, (value,)),) if _gives(self.graph, seen, value) else None
-
-
-def _first_positions(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that slice the leading positions of a constant table to the length of a value's
-    axis."""
-    if region.fused or region.op != "Slice" or len(region.operands) != 5:
-        return None
-    x, source, sizes = region.operands[0], graph.producer(region.operands[0]), ShapeValues(graph)
-    shape, dtype = graph.spec(x).shape, graph.spec(x).dtype
-    table = graph.weight(x) is not None or (source and _first_positions(graph, source))
-    numbers = [sizes.read(v) for v in region.operands[1:]]
-    if not table or shape is None or any(n is None or n.shape != (1,) for n in numbers):
-        return None
-    start, end, axis, step = (n[0] for n in numbers if n is not None)
-    if (start, step) != (0, 1) or not isinstance(end, str) or dtype not in _NUMBERS:
-        return None
-    like, place = sizes.dims[end]
-    params = LayoutParams("first", (int(str(axis)) % len(shape),), 2, (f"1.{place}",))
-    return ((params, (x, like), region.results),)
-
-
-def _expanded(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that expand a value to a shape that consists of dimensions of other values."""
-    if region.fused or region.op != "Expand":
-        return None
-    (x, target), made = region.operands, graph.spec(region.results[0]).shape
-    shape, dtype, lengths = graph.spec(x).shape, graph.spec(x).dtype, ShapeValues(graph)
-    wanted = lengths.read(target)
-    if wanted is None or shape is None or made is None or len(made) > MAX_RANK:
-        return None
-    if dtype not in (*_NUMBERS, DType.F32) or wanted.size > len(made):
-        return None
-    likes = list[str]()
-
-    def named(symbol: str) -> str:
-        value, axis = lengths.dims[symbol]
-        if value not in likes:
-            likes.append(value)
-        return f"{1 + likes.index(value)}.{axis}"
-
-    sizes = list[Extent]()
-    for axis, size in enumerate((*(1,) * (len(made) - wanted.size), *wanted)):
-        own = axis - len(made) + len(shape)
-        if own >= 0 and shape[own] != 1:
-            if not equal_as_polynomials(shape[own], made[axis]):
-                return None
-            sizes.append(f"0.{own}")
-        else:
-            sizes.append(substitute_symbols(size, named))
-    if not all(graph.spec(v).dtype and graph.spec(v).rank is not None for v in likes):
-        return None
-    params = LayoutParams("expand", (), 1 + len(likes), tuple(sizes))
-    return ((params, (x, *likes), region.results),)
-
-
-def _looked_up(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that replace a look-up of a mask at all its positions by a view of the mask."""
-    axes = read_mask_positions(graph, region)
-    if axes is None:
-        return None
-    x, made = region.operands[0], graph.spec(region.results[0]).shape or ()
-    shape, dtype = graph.spec(x).shape or (), graph.spec(x).dtype
-    if dtype not in _NUMBERS or graph.weight(x) or len(made) > MAX_RANK:
-        return None
-    steps, value = list[tuple[OpParams, tuple[str, ...], tuple[str, ...]]](), x
-    for axis, place in enumerate(axes):
-        size = made[place]
-        if equal_as_polynomials(shape[axis], size):
-            continue
-        like = _input_with(graph, size)
-        if like is None:
-            return None
-        params = LayoutParams("first", (axis,), 2, (f"1.{like[1]}",))
-        steps.append((params, (value, like[0]), (f"{region.id} {axis}",)))
-        value = f"{region.id} {axis}"
-    view = IndexMap((ViewMove("unsqueeze", tuple(a for a in range(len(made)) if a not in axes)),))
-    chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
-    steps.append((ElementwiseParams(chain, (view,)), (value,), region.results))
-    return steps
-
-
-def _half_cast(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that convert between fp16 and float32, as at the edges of fp16 models."""
-    if region.fused or region.op != "Cast" or graph.weight(region.operands[0]) is not None:
-        return None
-    source, result = graph.spec(region.operands[0]), graph.spec(region.results[0])
-    if source.dtype is None or result.dtype is None or not same_shape(source, result):
-        return None
-    if {source.dtype, result.dtype} != {DType.F32, DType.F16} or (source.rank or 0) > MAX_RANK:
-        return None
-    params = ElementwiseParams(Chain((FULL,), (), (0,), (source.dtype,), (result.dtype,)))
-    return ((params, region.operands, region.results),)
-
-
-def _input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
-    """Return a graph input and its axis of extent ``size``; None if no input has such an axis."""
-    for value in graph.inputs:
-        for axis, dim in enumerate(graph.spec(value).shape or ()):
-            if dim == size and isinstance(size, str):
-                return value, axis
-    return None
-
-
-def _compared(graph: TileGraph, region: Region) -> Steps | None:
-    """Steps that compare integers with a number.
-
-    Kernels compare in float32, which holds the number exactly.  Converting the integers to float32
-    keeps their order relative to the number.
-    """
-    step, turned = _COMPARISONS.get(region.op, ("", False))
-    if region.fused or not step or len(region.operands) != 2:
-        return None
-    for side, x in enumerate(region.operands):
-        number, dtype = constant_number(graph, region.operands[1 - side]), graph.spec(x).dtype
-        if number is None or graph.weight(x) or dtype not in (DType.I32, DType.I64):
-            continue
-        if abs(number) >= _EXACT or graph.spec(x).shape != graph.spec(region.results[0]).shape:
-            continue
-        args = (0, float(number)) if bool(side) == turned else (float(number), 0)
-        params = ElementwiseParams(Chain((FULL,), (Step(step, args),), (1,), (dtype,)))
-        return ((params, (x,), region.results),)
-    return None
 
 
 def _of_images(model: RegionModel) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tracea_graph.ir import DType, TensorSpec, Weight
+from tracea_graph.ir import DType, Extent, TensorSpec, Weight
 from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ttg import Region, TileGraph
 
@@ -17,12 +17,14 @@ __all__ = [
     "first_value_read_outside",
     "fused_region",
     "gemm_producer",
+    "input_with",
     "int_constant",
     "is_f32",
     "only_read_by",
     "operand_producer",
     "product_producer",
     "same_shape",
+    "sized_alike",
     "with_private_producers",
 ]
 
@@ -160,3 +162,22 @@ def with_private_producers(
                 inside[region.id] = region
                 waiting.append(region)
     return list(inside.values())
+
+
+def sized_alike(graph: TileGraph, value: str, axis: int) -> tuple[str, int]:
+    """Return a graph input, and its axis, of the size that an axis of ``value`` has.
+
+    A program that reads a value for its size alone then needs no other program to compute it.
+    """
+    shape = graph.spec(value).shape
+    found = None if value in graph.inputs or shape is None else input_with(graph, shape[axis])
+    return found or (value, axis)
+
+
+def input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
+    """Return a graph input and its axis of extent ``size``; None if no input has such an axis."""
+    for value in graph.inputs:
+        for axis, dim in enumerate(graph.spec(value).shape or ()):
+            if dim == size and isinstance(size, str):
+                return value, axis
+    return None

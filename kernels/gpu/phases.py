@@ -23,6 +23,8 @@ from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.layout.iota import Iota
+from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
+from tracea_graph.passes.layout.mask_positions import MaskPositions
 from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
@@ -126,6 +128,7 @@ def phases(request: PlanRequest) -> tuple[Phase, ...]:
     tables = Phase("byte-tables", (RulePass(BYTE_EMBEDDING), Iota()))
     return (
         tables,
+        Phase("positions", (MaskPositions(), ItemRows(), RulePass(WIDE_ARG))),
         *LAYOUT,
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),

@@ -25,7 +25,7 @@ from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Iota"]
+__all__ = ["Iota", "read_iota"]
 
 _SINCE = 11
 """Opset that introduced Range."""
@@ -249,14 +249,50 @@ _READERS: Mapping[str, Callable[[_IotaReader, Region, int], _Affine | None]] = M
 )
 
 
-def _worth(graph: TileGraph, value: str, dtype: DType | None) -> bool:
+def _worth(graph: TileGraph, value: str) -> bool:
     """Return whether to convert a value: it is float32, or a fused region reads its integers.
 
     Such integers are, for example, positions that are looked up in a table.
     """
-    if dtype is DType.F32:
+    spec = graph.spec(value)
+    if not spec.rank or spec.rank > MAX_RANK:
+        return False
+    if spec.dtype is DType.F32:
         return True
-    return dtype in _NUMBERS and any(use.region.fused for use in graph.uses(value))
+    return spec.dtype in _NUMBERS and any(use.region.fused for use in graph.uses(value))
+
+
+def read_iota(
+    graph: TileGraph, value: str, source: Callable[[str, int], tuple[str, int]] | None = None
+) -> tuple[IotaParams, list[str]] | Reason:
+    """Return a value that is affine in its indices as an index ramp, and the ramp's operands.
+
+    Returns the reason if it is none, or if all its sizes are constant.  ``source`` returns, for a
+    value and an axis, the value and axis to take this size from.
+    """
+    spec, reader = graph.spec(value), _IotaReader(graph)
+    grid = reader.read(value) if graph.opset >= _SINCE else None
+    if grid is None or all(isinstance(s, int) for s in grid.sizes):
+        return unsuited_reason(
+            f"{value!r} is not affine in its indices, or all its sizes are constant"
+        )
+    values = list[str]()
+
+    def number(symbol: str) -> str:
+        read, axis = reader.lengths.dims[symbol]
+        if source is not None:
+            read, axis = source(read, axis)
+        if read not in values:
+            values.append(read)
+        return f"{values.index(read)}.{axis}"
+
+    sizes = tuple(substitute_symbols(s, number) for s in grid.sizes)
+    dtype = spec.dtype or DType.F32
+    params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
+    known = params.infer([graph.spec(v) for v in values])[0].shape or ()
+    if len(known) != spec.rank or not all(map(equal_as_polynomials, known, spec.shape or ())):
+        return Reason(f"the shape of {value!r} is not proven", Code.UNKNOWN_SHAPE)
+    return params, values
 
 
 class Iota:
@@ -271,42 +307,17 @@ class Iota:
         if region.fused or region.op not in _READERS or graph.opset < _SINCE:
             return
         value = region.results[0]
-        spec, reader = graph.spec(value), _IotaReader(graph)
-        if not spec.rank or spec.rank > MAX_RANK or not _worth(graph, value, spec.dtype):
-            yield Miss(
-                self.name,
-                region.id,
-                unsuited_reason(
-                    "its rank is not supported, or no fused region reads its integers"
-                ),
-            )
-            return
-        grid = reader.read(value)
-        if grid is None or all(isinstance(s, int) for s in grid.sizes):
+        if not _worth(graph, value):
             why = unsuited_reason(
-                f"{value!r} is not affine in its indices, or all its sizes are constant"
+                "its rank is not supported, or no fused region reads its integers"
             )
             yield Miss(self.name, region.id, why)
             return
-        values = list[str]()
-
-        def number(symbol: str) -> str:
-            read, axis = reader.lengths.dims[symbol]
-            if read not in values:
-                values.append(read)
-            return f"{values.index(read)}.{axis}"
-
-        sizes = tuple(substitute_symbols(s, number) for s in grid.sizes)
-        dtype = spec.dtype or DType.F32
-        params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
-        known = params.infer([graph.spec(v) for v in values])[0].shape or ()
-        if len(known) != spec.rank or not all(map(equal_as_polynomials, known, spec.shape or ())):
-            yield Miss(
-                self.name,
-                region.id,
-                Reason(f"the shape of {value!r} is not proven", Code.UNKNOWN_SHAPE),
-            )
+        found = read_iota(graph, value)
+        if isinstance(found, Reason):
+            yield Miss(self.name, region.id, found)
             return
+        params, values = found
         covered = with_private_producers(graph, [region], values)
         new = fused_region(self.name, params, values, region.results, covered)
         yield Proposal(self.name, tuple(covered), (new,))

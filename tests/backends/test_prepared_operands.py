@@ -1,0 +1,116 @@
+"""What prepares the operands of kernels runs with them: masks, positions, rows of items.
+
+Shown on a test double of the CUDA driver: each model becomes one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.double import DOUBLE, driver
+from tests.graphs import Net, normal
+from tracea_graph import Options, api, target
+from tracea_graph.ir import DType
+
+pytestmark = pytest.mark.compiler
+HERE = Options(target="double:sm_90", keep="all")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+
+
+def _size(net: Net, value: str, axis: int) -> str:
+    return net("Gather", net("Shape", value), net.const(axis, np.int64), axis=0)
+
+
+def _count(net: Net, length: str, *new: int) -> str:
+    """Count 0, 1, 2 … along an axis beside axes of size 1."""
+    zero, one = net.const(0, np.int64), net.const(1, np.int64)
+    return net("Unsqueeze", net("Range", zero, length, one), net.ints(*new))
+
+
+def _attended(net: Net, x: str, seen: str) -> str:
+    scores = net("MatMul", x, net("Transpose", x, perm=[0, 2, 1]))
+    scores = net("Where", seen, scores, -1e4)
+    return net("MatMul", net("Softmax", scores, axis=-1), net("MatMul", x, net.weight(32, 16)))
+
+
+def _flat_mask(net: Net, x: str, mask: str, column: bool = True) -> str:
+    """Look a flattened mask up at batch · keys + key, and compare the positions of queries."""
+    hidden = net("Cast", mask, to=DType.BOOL.onnx)
+    flat = net("Flatten", hidden, axis=2) if column else net("Reshape", hidden, net.ints(-1))
+    keys = net("Unsqueeze", _size(net, mask, 1), net.ints(0))
+    rows = net("Mul", _count(net, _size(net, x, 0), 1, 2), keys)
+    places = net("Add", _count(net, _size(net, mask, 1), 0, 1), rows)
+    seen = net("Gather", flat, places, axis=0)
+    if column:
+        seen = net("Reshape", net("Reshape", seen, net.ints(-1)), net("Shape", places))
+    known = net("GreaterOrEqual", _count(net, _size(net, x, 1), 0, 2), np.array(0))
+    return _attended(net, x, net("And", known, seen))
+
+
+def _flat_vector(net: Net, x: str, mask: str) -> str:
+    return _flat_mask(net, x, mask, column=False)
+
+
+@pytest.mark.parametrize("build", [_flat_mask, _flat_vector])
+def test_looked_up_masks_stay_in_the_program(
+    build: Callable[[Net, str, str], str], tmp_path: Path
+) -> None:
+    net = Net(opset=18)
+    x, mask = net.input("x", "batch", "n", 32), net.ids("mask", "batch", "n")
+    path = net.save(tmp_path / "m.onnx", build(net, x, mask))
+    feeds = {"x": normal(2, 5, 32), "mask": np.arange(10).reshape(2, 5) % 3}
+    _assert_one_node(path, feeds, tmp_path)
+
+
+def _assert_one_node(path: Path, feeds: dict[str, Any], folder: Path) -> None:
+    """Assert that the model becomes one node, which passes verification on ``feeds``."""
+    np.savez(folder / "data.npz", **feeds)
+    report = api.optimize(path, replace(HERE, data=folder / "data.npz"))
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
+
+
+def _positions(net: Net) -> str:
+    """Embed tokens and counted positions."""
+    ids = net.ids("ids", "batch", "n")
+    places = net("Range", np.array(0), _size(net, ids, 1), np.array(1))
+    own = net("Gather", net.weight(40, 32), ids)
+    near = net("Gather", net.weight(16, 32), net("Unsqueeze", places, net.ints(0)))
+    return net("MatMul", net("Add", own, near), net.weight(32, 16))
+
+
+def _last_tokens(net: Net, cast: bool = True) -> str:
+    """Return the row of the largest token id of each item, as text encoders of CLIP do."""
+    ids = net.ids("ids", "batch", "n")
+    x = net("MatMul", net("Gather", net.weight(40, 32), ids), net.weight(32, 16))
+    items, rows = _size(net, ids, 0), _size(net, ids, 1)
+    compared = net("Cast", ids, to=DType.I32.onnx) if cast else ids
+    last = net("ArgMax", compared, axis=-1, keepdims=0)
+    first = net("Mul", net("Range", np.array(0), items, np.array(1)), rows)
+    row = net("Gather", net("Flatten", x, axis=2), net("Add", last, first), axis=0)
+    return net("MatMul", row, net.weight(16, 8))
+
+
+def _last_tokens_as_they_are(net: Net) -> str:
+    return _last_tokens(net, cast=False)
+
+
+@pytest.mark.parametrize("build", [_positions, _last_tokens, _last_tokens_as_they_are])
+def test_positions_and_rows_stay_in_the_program(
+    build: Callable[[Net], str], tmp_path: Path
+) -> None:
+    net = Net(opset=17)
+    path = net.save(tmp_path / "m.onnx", build(net))
+    feeds = {"ids": np.array([[3, 1, 39, 0, 2], [39, 5, 4, 39, 1], [0, 0, 0, 0, 0]])}
+    _assert_one_node(path, feeds, tmp_path)

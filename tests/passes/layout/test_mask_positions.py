@@ -1,0 +1,106 @@
+"""Look-ups of masks and rows by counted positions: which become views, and which stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graphs import Net, assert_same, loaded, normal, ops, schedule_only
+from tracea_graph.ir import DType
+from tracea_graph.passes.layout.item_rows import ItemRows
+from tracea_graph.passes.layout.mask_positions import MaskPositions
+from tracea_graph.passes.pointwise.reductions import ARG_REDUCE
+from tracea_graph.rewrite import RulePass
+
+MASK = np.arange(24).reshape(3, 8) % 3
+
+
+def size(net: Net, value: str, axis: int) -> str:
+    return net("Gather", net("Shape", value), net.const(axis, np.int64), axis=0)
+
+
+def count(net: Net, length: str, *new: int, start: int = 0) -> str:
+    """Count up along an axis beside axes of size 1."""
+    first, one = net.const(start, np.int64), net.const(1, np.int64)
+    return net("Unsqueeze", net("Range", first, length, one), net.ints(*new))
+
+
+def joined(net: Net, places: list[str]) -> str:
+    shape = net("Shape", net("Max", *places))
+    parts = [net("Unsqueeze", net("Expand", p, shape), np.array([-1])) for p in places]
+    return net("Concat", *parts, axis=-1)
+
+
+def inputs(net: Net) -> tuple[str, str, str]:
+    """Batch and new keys, past keys, and a mask of more items than the batch has."""
+    x, past = net.input("x", "batch", "n", 4), net.input("past", "batch", "p", 4)
+    return x, past, net.ids("mask", "items", "keys")
+
+
+FEEDS = {"x": normal(2, 5, 4), "past": normal(2, 2, 4, seed=2), "mask": MASK}
+
+
+def test_the_leading_part_of_a_mask_is_a_slice() -> None:
+    net = Net(18)
+    x, past, mask = inputs(net)
+    both = net("Add", size(net, past, 1), size(net, x, 1))
+    places = [count(net, size(net, x, 0), 1, 2), count(net, both, 0, 1)]
+    graph = loaded(net, net("GatherND", mask, joined(net, places)))
+    schedule_only(graph, MaskPositions())
+    graph.prune()
+    assert ops(graph) == ["FusedRegion", "FusedRegion", "FusedElementwise"]
+    assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_leading_rows_of_a_flat_mask(column: bool) -> None:
+    net = Net(18)
+    x, _, mask = inputs(net)
+    flat = net("Flatten", mask, axis=2) if column else net("Reshape", mask, net.ints(-1))
+    rows = net("Mul", count(net, size(net, x, 0), 1, 2), size(net, mask, 1))
+    places = net("Add", rows, count(net, size(net, mask, 1), 0, 1))
+    seen = net("Gather", flat, places, axis=0)
+    if column:
+        seen = net("Reshape", net("Reshape", seen, net.ints(-1)), net("Shape", places))
+    graph = loaded(net, seen)
+    schedule_only(graph, MaskPositions())
+    graph.prune()
+    assert ops(graph) == ["FusedRegion", "FusedElementwise"]
+    assert_same(net, graph, FEEDS)
+
+
+@pytest.mark.parametrize("kind", ["step", "start", "columns", "order"])
+def test_other_places_are_looked_up(kind: str) -> None:
+    """Rows of another length, other first columns, too few columns, and columns first."""
+    net = Net(18)
+    x, past, mask = inputs(net)
+    flat = net("Reshape", mask, net.ints(-1))
+    step = size(net, x, 1) if kind == "step" else size(net, mask, 1)
+    columns = size(net, past, 1) if kind == "columns" else size(net, mask, 1)
+    last = count(net, columns, 0, 1, start=int(kind == "start"))
+    if kind == "order":
+        last = count(net, columns, 1, 2)
+    rows = count(net, size(net, x, 0), *((0, 1) if kind == "order" else (1, 2)))
+    places = net("Add", net("Mul", rows, step), last)
+    graph = loaded(net, net("Gather", flat, places, axis=0))
+    schedule_only(graph, MaskPositions())
+    assert "FusedElementwise" not in ops(graph)
+
+
+@pytest.mark.parametrize("kind", ["argmax", "numbers", "fewer"])
+def test_rows_of_items_need_an_argmax_over_all_of_them(kind: str) -> None:
+    net = Net(18)
+    x = net.input("x", "batch", "n", 4)
+    scores = net.mean(x, axis=1 if kind == "fewer" else 2, keepdims=0)
+    place = net("ArgMax", scores, axis=-1, keepdims=0)
+    if kind == "numbers":
+        place = net("Cast", net.mean(scores, axis=1, keepdims=0), to=DType.I64.onnx)
+    first = net("Mul", net("Range", np.array(0), size(net, x, 0), np.array(1)), size(net, x, 1))
+    row = net("Gather", net("Flatten", x, axis=2), net("Add", place, first), axis=0)
+    graph = loaded(net, row)
+    schedule_only(graph, RulePass(ARG_REDUCE))
+    schedule_only(graph, ItemRows())
+    graph.prune()
+    assert ("FusedGatherElements" in ops(graph)) == (kind == "argmax")
+    if kind == "argmax":
+        assert_same(net, graph, {"x": normal(3, 5, 4)})
