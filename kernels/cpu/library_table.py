@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
+from tracea_graph.kernels.cpu.added_bytes import NOTHING_ADDED, AddedBytes, added_bytes
 from tracea_graph.kernels.cpu.division_by_constant_scale import zero_of_rounded_rows
 from tracea_graph.kernels.cpu.exported_functions import ARM_KERNELS, KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import LOOP_UNITS, units_for
@@ -92,7 +93,8 @@ def _digest(
             parts.append(KINDS.index(chain.operands[i]) if used else 0)
             parts.append(chain.operand_types[i].onnx if used else 0)
         room = MAX_RESULTS - len(chain.result_types)
-        parts += [*(d.onnx for d in chain.result_types), *[0] * room, *_rounding(chain)]
+        how, zero, added = _rounding(chain)
+        parts += [*(d.onnx for d in chain.result_types), *[0] * room, how, zero, *added.bits()]
     for level in levels:
         parts += [level, *_sides(level, tiles)]
         parts += [int(k in held) for k in KERNELS for _ in emitter.symbols(k, level)]
@@ -142,10 +144,10 @@ def _chain_types(chains: Sequence[Chain]) -> str:
         kinds = _codes_of([KINDS.index(kind) for kind in chain.operands], MAX_OPERANDS)
         types = _codes_of([d.onnx for d in chain.operand_types], MAX_OPERANDS)
         results = _codes_of([d.onnx for d in chain.result_types], MAX_RESULTS)
-        rounds = ", ".join(map(str, _rounding(chain)))
+        how, zero, added = _rounding(chain)
         rows.append(
             f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)},\n"
-            f"     {kinds}, {types}, {results}, {rounds}}},"
+            f"     {kinds}, {types}, {results}, {how}, {zero}, {added.as_c()}}},"
         )
     return "\n".join(
         [
@@ -158,10 +160,12 @@ def _chain_types(chains: Sequence[Chain]) -> str:
     )
 
 
-def _rounding(chain: Chain) -> tuple[int, int]:
-    """Whether kernels may round sums to bytes instead of this chain, and what they add."""
-    zero = zero_of_rounded_rows(chain)
-    return (0, 0) if zero is None else (1, zero)
+def _rounding(chain: Chain) -> tuple[int, int, AddedBytes]:
+    """Whether kernels may round sums to bytes instead of this chain, what they add, and how."""
+    zero, added = zero_of_rounded_rows(chain), added_bytes(chain)
+    if added is not None:
+        return 2, 0, added
+    return (0, 0, NOTHING_ADDED) if zero is None else (1, zero, NOTHING_ADDED)
 
 
 def _codes_of(codes: Sequence[int], room: int) -> str:

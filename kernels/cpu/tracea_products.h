@@ -10,6 +10,12 @@
 extern "C" {
 #endif
 
+// What becomes of a sum of bytes q, rounded and within `low` and `high`, and of another byte r:
+// r * added_times + (q * times + offset), rounded half to even, within 0 and 255.
+typedef struct {
+  float low, high, times, added_times, offset;
+} tracea_added_bytes;
+
 // C[mr x n] = init + A[mr x k] * B[k x n] with n = 16 * (nv - 1) + last.
 typedef struct {
   int64_t k;
@@ -43,6 +49,10 @@ typedef struct {
   uint8_t* bytes;
   int64_t bytes_row;
   int32_t bytes_zero;
+  int32_t bytes_fit;           // 1: sum * factor + summand is within 2^31 for every sum
+  const uint8_t* added;        // or null: bytes as `sum` adds them, without bytes_zero
+  int64_t added_row;
+  const tracea_added_bytes* sum;
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile
@@ -217,7 +227,7 @@ typedef struct {
   const float *factor, *summand;  // these as in tracea_gemm_tile
   uint8_t* bytes;
   int64_t bytes_row;
-  int32_t bytes_zero;
+  int32_t bytes_zero, bytes_fit;
 } tracea_depthwise_bytes_tile;
 typedef void (*tracea_depthwise_bytes_fn)(const tracea_depthwise_bytes_tile*);
 

@@ -148,31 +148,64 @@ def test_panels_hold_the_matrix() -> None:
         assert (zeros is None) if columns is None else (zeros == own).all()
 
 
-@pytest.mark.parametrize("level", [level for level in LEVELS if isa_of(level).width == 16])
+WIDE_LEVELS = [level for level in LEVELS if isa_of(level).width == 16]
+
+
+@pytest.mark.parametrize("level", WIDE_LEVELS)
 @pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
 @pytest.mark.parametrize("zero", [0, 131])
-def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int) -> None:
+@pytest.mark.parametrize("fit", [False, True])
+def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int, fit: bool) -> None:
     """Half to even, within 0 and 255; scales are powers of two, so that all is exact."""
-    (mr, nv), rng = gemm_int8_tile(level), np.random.default_rng(n)
-    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[0])
+    (mr, _), rng = gemm_int8_tile(level), np.random.default_rng(n)
     x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
-    factor = guarded(np.exp2(rng.integers(-11, -6, n)).astype(np.float32))
-    summand = guarded((rng.integers(-40, 40, n) / 2).astype(np.float32))
+    powers = (-11, -6) if fit else (-11, 30)  # sums times 2^29 exceed what integers can hold
+    factor = np.exp2(rng.integers(*powers, n)).astype(np.float32)
+    summand = (rng.integers(-40, 40, n) / 2).astype(np.float32)
+    got = rounded_bytes(level, x, w, factor, summand, bytes_zero=zero, bytes_fit=fit)
+    wanted = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand) + zero
+    np.testing.assert_array_equal(got, np.clip(wanted, 0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
+def test_other_bytes_are_added_to_sums(level: str, n: int) -> None:
+    """Of the sum, rounded and limited, and the bytes, times powers of two."""
+    (mr, _), rng = gemm_int8_tile(level), np.random.default_rng(n)
+    x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
+    factor = np.exp2(rng.integers(-11, -6, n)).astype(np.float32)
+    summand = (rng.integers(-40, 40, n) / 2).astype(np.float32)
+    added = guarded(drawn(rng, np.uint8, mr, n))
+    how = np.float32([-120, 100, 0.5, 0.25, 0.75])
+    got = rounded_bytes(
+        level, x, w, factor, summand, added=added.ctypes.data, added_row=n, sum=how.ctypes.data
+    )
+    sums = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand)
+    wanted = np.rint(np.clip(sums, -120, 100) * 0.5 + added * 0.25 + 0.75)
+    np.testing.assert_array_equal(got, np.clip(wanted, 0, 255).astype(np.uint8))
+
+
+def rounded_bytes(
+    level: str, x: np.ndarray, w: np.ndarray, factor: np.ndarray, summand: np.ndarray, **more: int
+) -> np.ndarray:
+    """What the kernel makes of x, whose zero point is 9, by w."""
+    (mr, nv), n, k = gemm_int8_tile(level), w.shape[1], x.shape[1] // 4
+    run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[0])
     rows, weights = guarded(x.view(np.int32)), guarded(pack_int8(w, None))
+    scales, summands = guarded(factor), guarded(summand)
     made, unused = Output(mr, n, dtype=np.uint8), np.zeros((mr, nv * PANEL), np.float32)
-    state = c_int32(0)
+    state, start = c_int32(0), more.get("added", 0)
     for col in range(0, n, nv * PANEL):
         count = min(nv, -(-(n - col) // PANEL))
         run(GemmTile(
-            k=6, a=rows.ctypes.data, lda=6, a_step=1, b=weights[col // PANEL :].ctypes.data,
+            **{**more, "added": start + col if start else 0},
+            k=k, a=rows.ctypes.data, lda=k, a_step=1, b=weights[col // PANEL :].ctypes.data,
             b_panel=weights.shape[1] * PANEL, b_row=PANEL, c=unused.ctypes.data, ldc=nv * PANEL,
             mr=mr, nv=count, last=min(n - col, nv * PANEL) - PANEL * (count - 1), zero=9,
-            factor=factor[col:].ctypes.data, summand=summand[col:].ctypes.data,
-            bytes=made.address + col, bytes_row=made.stride, bytes_zero=zero,
-            state=ctypes.addressof(state),
+            factor=scales[col:].ctypes.data, summand=summands[col:].ctypes.data,
+            bytes=made.address + col, bytes_row=made.stride, state=ctypes.addressof(state),
         ))  # fmt: skip
     if state.value:
         run(GemmTile())
     made.check_canaries()
-    wanted = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand) + zero
-    np.testing.assert_array_equal(made.view, np.clip(wanted, 0, 255).astype(np.uint8))
+    return np.array(made.view)

@@ -18,7 +18,7 @@ from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
 
-__all__ = ["RESIDUAL", "conv_integer_cases", "window"]
+__all__ = ["RESIDUAL", "ROUNDED_TWICE", "conv_integer_cases", "window"]
 
 Array = npt.NDArray[Any]
 _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
@@ -30,6 +30,23 @@ RESIDUAL = Chain(
         Step("add", (11, 9.0)), Step("saturate", (12, 0.0, 255.0)),
     ),
     (13,), (DType.F32, DType.F32, DType.F32, DType.U8), (DType.U8,),
+)  # fmt: skip
+
+ROUNDED_TWICE = Chain(
+    ("full", "row", "row", "full"),
+    (
+        Step("mul", (0, 1)), Step("add", (4, 2)), Step("round", (5,)),
+        Step("saturate", (6, -133.0, 122.0)), Step("mul", (7, 0.0674)), Step("sub", (3, 130.0)),
+        Step("mul", (9, 0.0807)), Step("add", (10, 8)), Step("div", (11, 0.0525)),
+        Step("round", (12,)), Step("add", (13, 17.0)), Step("saturate", (14, 0.0, 255.0)),
+    ),
+    (15,), (DType.F32, DType.F32, DType.F32, DType.U8), (DType.U8,),
+)  # fmt: skip
+"""As quantized nets store a residual sum of two quantized values."""
+
+TO_BYTES = Chain(
+    REQUANTIZE.operands, (*REQUANTIZE.steps[:-1], Step("saturate", (6, 0.0, 255.0))), (7,), (),
+    (DType.U8,),
 )  # fmt: skip
 
 
@@ -113,6 +130,11 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("conv_residual", image, 40, window(3, 3, strides=2), chain=RESIDUAL),
         conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
         conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),
+        conv_case("conv_rounded_twice", image, 40, window(3, 3), chain=ROUNDED_TWICE),
+        conv_case("conv_rounded_twice_groups", (1, 9, 7, 24), 48, window(3, 3), 3,
+                  chain=ROUNDED_TWICE),
+        conv_case("conv_rounded_twice_pointwise", (1, 9, 7, 20), 100, window(1, 1),
+                  chain=ROUNDED_TWICE),
         conv_case("depthwise_3x3", (2, 9, 7, 48), 48, window(3, 3), 48),
         conv_case(
             "depthwise_strided", (1, 9, 12, 19), 19, window(3, 3, strides=2), 19, DType.I8, -3
@@ -128,6 +150,12 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("depthwise_line", (2, 31, 24), 24, window(9), 24),
         conv_case("depthwise_zeros", (1, 5, 5, 20), 20, window(3, 3), 20, own=True),
         conv_case("depthwise_chain", (1, 9, 7, 80), 80, window(3, 3), 80, chain=RESIDUAL),
+        conv_case("depthwise_rounded_twice", (1, 9, 7, 80), 80, window(3, 3), 80,
+                  chain=ROUNDED_TWICE),
+        conv_case("depthwise_bytes", (2, 9, 37, 208), 208, window(3, 3), 208, chain=TO_BYTES),
+        conv_case("depthwise_bytes_strided", (1, 9, 37, 64), 64, window(3, 3, strides=2), 64,
+                  DType.I8, -3, chain=TO_BYTES),
+        conv_case("conv_to_bytes", image, 100, window(3, 3), chain=TO_BYTES),
         pool_case("pool_u8", image, window(3, 3, strides=2), DType.U8),
         pool_case("pool_i8", (1, 5, 6, 19), window(2, 2, strides=2, pads=(0,) * 4), DType.I8),
         pool_case("pool_line", (2, 13, 70), window(3, dilations=2), DType.I8),

@@ -79,7 +79,9 @@ void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
         sum[v] = dot_bytes(left_of(x[i][v], vi{}), load_bytes(w[i][v]), sum[v]);
     }
     if (ROUNDS) {
-      rounding.store_row(t->bytes + at + p * t->bytes_row, sum, edge, whole);
+      uint8_t* to = t->bytes + at + p * t->bytes_row;
+      if (rounding.fit) rounding.store_fitting(to, sum);
+      else rounding.store_row(to, sum, edge, whole);
       continue;
     }
     UNROLL for (int v = 0; v < V; v++) {
@@ -89,8 +91,82 @@ void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
   }
 }
 
+// Vector l of v has channels 16 l + (0 .. 15); afterwards 128 bits l of vector j have 16 l + 4 j + (0 .. 3),
+// as unpacking bytes leaves them.
+INLINE void by_lanes(vf (&v)[4]) {
+  const vf a = _mm512_shuffle_f32x4(v[0], v[1], 0x44), b = _mm512_shuffle_f32x4(v[2], v[3], 0x44);
+  const vf c = _mm512_shuffle_f32x4(v[0], v[1], 0xee), d = _mm512_shuffle_f32x4(v[2], v[3], 0xee);
+  v[0] = _mm512_shuffle_f32x4(a, b, 0x88), v[1] = _mm512_shuffle_f32x4(a, b, 0xdd);
+  v[2] = _mm512_shuffle_f32x4(c, d, 0x88), v[3] = _mm512_shuffle_f32x4(c, d, 0xdd);
+}
+
+// Taps of column i in the order of by_lanes().
+template <bool FLIPS>
+INLINE void load_lanes(vi (&x)[4], const uint8_t* const* taps, int64_t at, vi flip) {
+  __m512i t[3];
+  UNROLL for (int i = 0; i < 3; i++) {
+    t[i] = _mm512_loadu_si512(taps[3 * i] + at);
+    if (FLIPS) t[i] = _mm512_xor_si512(t[i], (__m512i)flip);
+  }
+  const __m512i ab = _mm512_unpacklo_epi8(t[0], t[1]), c = _mm512_unpacklo_epi8(t[2], t[2]);
+  const __m512i ab2 = _mm512_unpackhi_epi8(t[0], t[1]), c2 = _mm512_unpackhi_epi8(t[2], t[2]);
+  x[0] = (vi)_mm512_unpacklo_epi16(ab, c), x[1] = (vi)_mm512_unpackhi_epi16(ab, c);
+  x[2] = (vi)_mm512_unpacklo_epi16(ab2, c2), x[3] = (vi)_mm512_unpackhi_epi16(ab2, c2);
+}
+
+// 64 channels of all pixels, whose results fit, as bytes: no byte changes its 128 bits.
+template <bool FLIPS>
+void depthwise_lanes(const tracea_depthwise_bytes_tile* t, int64_t at) {
+  enum { V = 4 };
+  const int64_t channel = t->channel + at;
+  const vi flip = set1_int(t->flip), zero = set1_int(-t->zero);
+  alignas(64) float w[3][V][W];
+  vf start[V], factor[V], summand[V], turned[3][V];
+  vi x[3][V];
+  UNROLL for (int v = 0; v < V; v++) {
+    const int64_t lane = at + v * W;
+    const float* from = t->w + lane / PANEL * t->w_panel;
+    start[v] = (vf)(vi)((vu)load_ints(from + 3 * PANEL) * (vu)zero);
+    factor[v] = load(t->factor + lane), summand[v] = load(t->summand + lane);
+    UNROLL for (int i = 0; i < 3; i++) turned[i][v] = (vf)column_weights(from, i);
+  }
+  by_lanes(start), by_lanes(factor), by_lanes(summand);
+  UNROLL for (int i = 0; i < 3; i++) {
+    by_lanes(turned[i]);
+    UNROLL for (int v = 0; v < V; v++) store(w[i][v], turned[i][v]);
+  }
+  const __m512i more = _mm512_set1_epi16((int16_t)t->bytes_zero);
+  const uint8_t* const* taps = t->taps;
+  uint8_t* to = t->bytes + at;
+  for (int64_t p = 0; p < t->pixels; p++, taps += 12, to += t->bytes_row) {
+    if (p && same_column(taps, 0, taps - 12, 1) && same_column(taps, 1, taps - 12, 2)) {
+      UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
+    } else {
+      if (p && same_column(taps, 0, taps - 12, 2)) {
+        UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
+      } else {
+        load_lanes<FLIPS>(x[0], taps, channel, flip);
+      }
+      load_lanes<FLIPS>(x[1], taps + 1, channel, flip);
+    }
+    load_lanes<FLIPS>(x[2], taps + 2, channel, flip);
+    __m512i whole[V];
+    UNROLL for (int v = 0; v < V; v++) {
+      vi sum = (vi)start[v];
+      UNROLL for (int i = 0; i < 3; i++)
+        sum = dot_bytes(left_of(x[i][v], vi{}), load_bytes(w[i][v]), sum);
+      whole[v] = rounded(fma(to_float(sum), factor[v], summand[v]));
+    }
+    const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), more);
+    const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), more);
+    _mm512_storeu_si512(to, _mm512_packus_epi16(low, high));
+  }
+}
+
 template <int V>
 void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
+  if (V == 4 && t->bytes && t->bytes_fit && t->channels - at >= 4 * W)
+    return t->flip ? depthwise_lanes<true>(t, at) : depthwise_lanes<false>(t, at);
   if (t->bytes) depthwise_columns<V, true>(t, at);
   else depthwise_columns<V, false>(t, at);
 }

@@ -79,7 +79,9 @@ INLINE void write_rows(const tracea_gemm_tile* t, const float* sums) {
     const Rounding<NV> rounding(t, 0, edge, whole);
     for (int i = 0; i < t->mr; i++) {
       load_sums(i, c);
-      rounding.store_row(t->bytes + i * t->bytes_row, c, edge, whole);
+      uint8_t* to = t->bytes + i * t->bytes_row;
+      if (rounding.fit) rounding.store_fitting(to, c);
+      else rounding.store_row(to, c, edge, whole);
     }
     return;
   }

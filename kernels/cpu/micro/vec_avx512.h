@@ -100,7 +100,7 @@ INLINE void hreduce(const vf (&a)[4], float* to) {
   _mm_storeu_ps(to, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
 //% endif
-//% if "round" in needs
+//% if "round" in needs or "int8" in needs
 
 INLINE vf round_even(vf a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -208,9 +208,11 @@ INLINE void store_int(uint8_t* p, vf v) {
 }
 
 // Numbers of at most the type's range, rounded half to even, plus `zero`; negative sums become 0.
+INLINE __m512i rounded(vf v) {
+  return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE __m512i rounded(vf v, int zero) {
-  const __m512i whole = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_add_epi32(whole, _mm512_set1_epi32(zero));
+  return _mm512_add_epi32(rounded(v), _mm512_set1_epi32(zero));
 }
 INLINE void store_rounded(int8_t* p, vf v, int zero) {
   _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(rounded(v, zero)));
@@ -232,15 +234,28 @@ INLINE void store_rounded(uint8_t* p, vf v, int zero, int64_t n) {
 INLINE __m512i pack_bytes(__m512i a, __m512i b, uint8_t*) { return _mm512_packus_epi16(a, b); }
 INLINE __m512i pack_bytes(__m512i a, __m512i b, int8_t*) { return _mm512_packs_epi16(a, b); }
 template <int V, typename T>
-INLINE void store_bytes(T* p, const __m512i (&v)[V]) {
+INLINE void store_packed(T* p, __m512i low, __m512i high) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i low = _mm512_packs_epi32(v[0], v[V > 1]);
-  const __m512i high = V > 2 ? _mm512_packs_epi32(v[V > 2 ? 2 : 0], v[V > 3 ? 3 : 0]) : low;
   const __m512i bytes = _mm512_permutexvar_epi32(order, pack_bytes(low, high, p));
   if (V == 4) _mm512_storeu_si512(p, bytes);
   if (V == 3 || V == 2) _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
   if (V == 3) _mm_storeu_si128((__m128i*)(p + 2 * W), _mm512_extracti32x4_epi32(bytes, 2));
   if (V == 1) _mm_storeu_si128((__m128i*)p, _mm512_castsi512_si128(bytes));
+}
+template <int V, typename T>
+INLINE void store_bytes(T* p, const __m512i (&v)[V]) {
+  const __m512i low = _mm512_packs_epi32(v[0], v[V > 1]);
+  const __m512i high = V > 2 ? _mm512_packs_epi32(v[V > 2 ? 2 : 0], v[V > 3 ? 3 : 0]) : low;
+  store_packed<V>(p, low, high);
+}
+// After adding `zero`, which is a byte.
+template <int V, typename T>
+INLINE void store_bytes(T* p, const __m512i (&v)[V], int zero) {
+  const __m512i more = _mm512_set1_epi16((int16_t)zero);
+  const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[V > 1]), more);
+  if (V < 3) return store_packed<V>(p, low, low);
+  const __m512i high = _mm512_packs_epi32(v[V > 2 ? 2 : 0], v[V > 3 ? 3 : 0]);
+  store_packed<V>(p, low, _mm512_adds_epi16(high, more));
 }
 //% endif
 //% if "look_up" in needs
@@ -361,6 +376,12 @@ INLINE vi four_taps(const uint8_t* const* t, int64_t at, int64_t n) {
 }
 INLINE vi one_tap(const uint8_t* p, int64_t n) {
   return (vi)_mm512_cvtepu8_epi32(some_bytes(p, n));
+}
+INLINE vi widened(const uint8_t* p) {
+  return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
+INLINE vi widened(const uint8_t* p, vm lanes) {
+  return (vi)_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, p));
 }
 INLINE vi set1_int(int32_t x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi load_ints(const float* p) { return (vi)_mm512_loadu_si512(p); }

@@ -251,7 +251,7 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   job.end = x.data + (x.dims[0] - 1) * x.strides[0] + (x.dims[1] - 1) * x.strides[1] +
             (x.dims[2] - 1) * x.strides[2] + x.dims[3];
   multiply_bytes(gemm);
-  gemm.rounds = rounds_sums(gemm);
+  round_sums(gemm);
   gemm.x_row = gemm.k, gemm.x_step = 1;
   gemm.w_panel = views[1].strides[0] / 4, gemm.w_row = TRACEA_PANEL, gemm.w_column = 1;
   gemm.next_weights = run.next_weights;

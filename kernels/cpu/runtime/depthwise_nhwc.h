@@ -66,20 +66,27 @@ inline bool find_taps(const ConvNhwcJob& job, const WindowPlace& at, const uint8
   return whole;
 }
 
+typedef uint64_t Pair __attribute__((vector_size(16)));  // of addresses
+
 // The taps of windows from `at` on, which moves behind them.  Those of a window in the image are the
 // ones of the window before it in the same row, moved.
 inline void find_all_taps(const ConvNhwcJob& job, WindowPlace& at, int64_t windows,
                           const uint8_t* padding, const uint8_t** taps) {
-  const int64_t all = job.kernel[0] * job.kernel[1], step = job.strides[1] * job.pixel;
+  const int64_t all = job.kernel[0] * job.kernel[1], pairs = job.row_bytes / 2;
+  const uint64_t step = static_cast<uint64_t>(job.strides[1] * job.pixel);
+  const Pair both = {step, step}, one = {step, 0}, none = {};
   // The last column whose windows reach no farther right than the image.
   const int64_t reach = job.width - 1 - (job.kernel[1] - 1) * job.dilations[1] + job.left;
   const int64_t last = reach < 0 ? -1 : reach / job.strides[1];
   bool inside = false;  // the window before
   for (int64_t p = 0; p < windows; ++p, taps += job.row_bytes) {
     if (inside && at.col > 0 && at.col <= last) {
-      const uint8_t* const* before = taps - job.row_bytes;
-      for (int64_t t = 0; t < all; ++t) taps[t] = before[t] + step;
-      for (int64_t t = all; t < job.row_bytes; ++t) taps[t] = padding;
+      for (int64_t t = 0; t < pairs; ++t) {  // the padding's addresses behind them stay
+        Pair two;
+        memcpy(&two, taps + 2 * t - job.row_bytes, sizeof two);
+        two += 2 * t + 1 < all ? both : 2 * t < all ? one : none;
+        memcpy(taps + 2 * t, &two, sizeof two);
+      }
     } else {
       inside = find_taps(job, at, padding, taps);
     }
@@ -110,7 +117,7 @@ inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t r
     const int64_t y_row = gemm.results[0].strides[0];
     tile.c = gemm.chain ? sums : y + row * y_row + first;
     tile.ldc = gemm.chain ? kTapChannels : y_row;
-    if (gemm.rounds && gemm.k == 3 && tile.single) round_into(gemm, item, row, first, tile);
+    if (gemm.rounds == 1 && gemm.k == 3 && tile.single) round_into(gemm, item, row, first, tile);
     gemm.isa->depthwise_nhwc_int8(&tile);
     if (gemm.chain && !tile.bytes)
       finish_tile(gemm, item, {row, first, static_cast<int32_t>(pixels), static_cast<int32_t>(channels)},

@@ -210,7 +210,7 @@ inline void set_fours(const Call& call, const TensorView* views, GemmJob& job) {
   else if (zero) job.zero = *reinterpret_cast<const uint8_t*>(zero);
   if (is_signed) job.zero += 128, job.flip = static_cast<int32_t>(0x80808080);
   multiply_bytes(job);
-  job.rounds = rounds_sums(job);
+  round_sums(job);
   job.whole_k = 1;
   job.x_row /= 4, job.k /= 4;
   job.w_panel = views[1].strides[0] / 4, job.w_row = TRACEA_PANEL, job.w_column = 1;

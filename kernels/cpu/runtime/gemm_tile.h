@@ -41,7 +41,8 @@ struct GemmJob {
   const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null
   int32_t zero, flip;       // zero point of 8-bit integers as unsigned ones; bits of x to invert
   int32_t whole_k;          // sums may not be kept in float32 between blocks of k
-  int32_t rounds;           // 1: kernels round sums of bytes to bytes, instead of the chain
+  int32_t rounds;           // kernels round sums of bytes to bytes, instead of the chain; 2: and add others
+  int32_t fit;              // 1: before that, no sum times its factor exceeds 32 bits
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
   int64_t w_row, w_column; // strides of w along k and between columns; panels: 16 and 1
@@ -157,10 +158,39 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
   else split_tile(job, item.index, at, c, ldc);
 }
 
-// Whether kernels for sums of bytes do what the chain of these sums does.
-inline bool rounds_sums(const GemmJob& job) {
+// Whether kernels for sums of bytes do what the chain of these sums does: 0, or as the chain's type
+// says.
+inline int32_t rounds_sums(const GemmJob& job) {
   const int level = level_of(job.isa->isa);
-  return job.type && job.type->rounds && level >= level_of("avx512") && level <= level_of("amxbf16");
+  const int32_t how = job.type ? job.type->rounds : 0;
+  const char* last = how == 2 ? "avx512bf16" : "amxbf16";
+  return level >= level_of("avx512") && level <= level_of(last) ? how : 0;
+}
+
+// Whether |x| <= most for n numbers; not if some are NaN.
+inline bool all_within(const float* x, int64_t n, float most) {
+  typedef uint32_t Four __attribute__((vector_size(16)));
+  uint32_t limit;
+  memcpy(&limit, &most, sizeof limit);
+  Four over = {}, bits;
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    memcpy(&bits, x + i, sizeof bits);
+    over |= limit - (bits & 0x7fffffff);  // below 0, that is, 2^31 and more
+  }
+  bits = Four{};
+  memcpy(&bits, x + i, static_cast<size_t>(n - i) * sizeof *x);
+  over |= limit - (bits & 0x7fffffff);
+  return (over[0] | over[1] | over[2] | over[3]) >> 31 == 0;
+}
+
+// Kernels round sums of bytes, if they do what the chain does.
+inline void round_sums(GemmJob& job) {
+  job.rounds = rounds_sums(job);
+  if (job.rounds != 1) return;
+  const int64_t columns = job.results[0].dims[job.outer + 1];  // of all groups
+  job.fit = all_within(reinterpret_cast<const float*>(job.extra[0].data), columns, 0.25f) &&
+            all_within(reinterpret_cast<const float*>(job.extra[1].data), columns, 0x1p30f);
 }
 
 inline bool in_place(const GemmJob& job) { return !job.chain && job.parts == 1; }
@@ -264,7 +294,15 @@ inline void round_into(const GemmJob& job, const Item& item, int64_t row, int64_
   tile.summand = reinterpret_cast<const float*>(item.extra[1]) + column;
   tile.bytes_row = job.results[0].strides[job.outer];
   tile.bytes = reinterpret_cast<uint8_t*>(item.result[0]) + row * tile.bytes_row + column;
-  tile.bytes_zero = job.type->zero;
+  tile.bytes_zero = job.type->zero, tile.bytes_fit = job.fit;
+}
+
+// And adds other bytes to them.
+inline void add_bytes(const GemmJob& job, const Item& item, int64_t row, int64_t column,
+                      tracea_gemm_tile& tile) {
+  tile.sum = &job.type->sum;
+  tile.added_row = job.extra[2].strides[job.outer];
+  tile.added = reinterpret_cast<const uint8_t*>(item.extra[2]) + row * tile.added_row + column;
 }
 
 // One register-tile column over the rows of the part and one block of k.
@@ -317,6 +355,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.c = finishes ? finished + held * wide : sum;
     tile.ldc = finishes ? wide : ld;
     if (job.rounds) round_into(job, part.item, row, n0, tile);
+    if (job.rounds == 2) add_bytes(job, part.item, row, n0, tile);
     job.kernel(&tile);
     row += tile.mr;
     if (!finishes || job.rounds) continue;

@@ -32,7 +32,10 @@ typedef struct {
   uint8_t kind[TRACEA_MAX_OPERANDS];  // TRACEA_FULL ...
   uint8_t type[TRACEA_MAX_OPERANDS];  // ONNX element codes
   uint8_t result[TRACEA_MAX_RESULTS];
-  int32_t rounds, zero;  // 1: operand 0 times 1 plus 2 (both rows), rounded, plus zero, as an unsigned byte
+  // 1: operand 0 times 1 plus 2 (both rows), rounded, plus zero, as an unsigned byte; 2: operand 3,
+  // unsigned bytes, is added as `sum` says
+  int32_t rounds, zero;
+  tracea_added_bytes sum;
 } tracea_chain_type;
 
 // By ascending key, one row more than used.

@@ -167,9 +167,17 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
     if (i < chain.results && !element_size(chain.result[i])) return false;
     digest.number(chain.result[i]);
   }
-  if (chain.rounds && (chain.operands != 3 || chain.results != 1 || chain.zero < 0 || chain.zero > 255))
+  if (chain.rounds < 0 || chain.rounds > 2 || chain.zero < 0 || chain.zero > 255 ||
+      (chain.rounds && (chain.operands != chain.rounds + 2 || chain.results != 1)))
     return false;
   digest.number(chain.rounds), digest.number(chain.zero);
+  const float added[] = {chain.sum.low, chain.sum.high, chain.sum.times, chain.sum.added_times,
+                         chain.sum.offset};
+  for (const float number : added) {
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    digest.number(bits);
+  }
   return true;
 }
 

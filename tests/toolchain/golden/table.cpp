@@ -23,9 +23,9 @@ void tracea_f32_chain_115eed4f99ea72b9__avx2(const tracea_chain_tile*);
 
 extern "C" const tracea_chain_type tracea_chain_types[] = {
     {840460417190862468, 1, 1,
-     {0, 0, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0},
+     {0, 0, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}},
     {1251698672596054713, 2, 1,
-     {0, 1, 0, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0},
+     {0, 1, 0, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}},
     {}};
 extern "C" const int32_t tracea_chain_count = 2;
 static const int64_t chain_keys[] = {840460417190862468, 1251698672596054713};
@@ -49,7 +49,7 @@ static const tracea_op_type types[] = {
     {"FusedNorm_a1", 2, 1, elements_1}};
 
 extern "C" const tracea::LoopTable* const tracea_loop_tables[] = {nullptr, nullptr, nullptr};
-extern "C" const uint64_t tracea_table_digest = 6087974516204141995ULL;
+extern "C" const uint64_t tracea_table_digest = 16071201599634384363ULL;
 
 extern "C" const tracea_library tracea_library_table = {
     "tracea.0123456789", 2, levels, 2, types};
