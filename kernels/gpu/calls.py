@@ -32,7 +32,7 @@ from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 from tracea_graph.ops.chain import MAX_OPERANDS
 from tracea_graph.ops.resize import WAYS
 
-__all__ = ["CALLS", "CELLS", "REDUCTIONS", "SQUEEZED"]
+__all__ = ["ACTIVATIONS", "CALLS", "CELLS", "MLP_PARTS", "REDUCTIONS", "SQUEEZED"]
 
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
@@ -45,6 +45,10 @@ CELLS = ("lstm", "gru", "gru_before")
 _LARGEST_CELL = 4096
 SQUEEZED = ("relu", "silu")
 """Activations between both products of a squeeze-and-excitation."""
+MLP_PARTS = ("norm", "up", "down")
+"""The calls that a call of two matmuls behind a norm may stand for, in order."""
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+"""Activations between both matmuls behind a norm."""
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
 
 
@@ -487,6 +491,39 @@ def _squeeze_excite(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _mlp_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the matmul that a call stands for; a norm's has a depth of 1."""
+    rows, depth = s.of("x")
+    hidden, columns = s.of("w1")[0], s.of("w2")[0]
+    n, k = {"norm": (depth, 1), "up": (hidden, depth)}.get(s["part"], (columns, hidden))
+    return 1, rows, n, k
+
+
+def _mlp(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = epilogue(w2 · activation(w1 · norm(x) + bias1) + bias2)``.
+
+    The parts are the layer norm, which writes ``normed``, the first matmul, which writes
+    ``hidden``, and the second one, which writes y.  A kernel that computes all of y from x is
+    launched by the last part, and the others launch nothing; all have the same operands.
+    ``turned1`` is w1 and ``turned2`` w2 with the columns, and rows, in the kernel's order
+    (``lowering/row_mlp.py``).
+    """
+    return CallSchema(
+        "mlp",
+        (
+            _op("x", "M K", dtype), _op("gamma", "K"), _op("beta", "K"), _op("w1", "H K", dtype),
+            _op("bias1", "H"), _op("w2", "N H", dtype), _op("bias2", "N"),
+            _op("turned1", "H K", dtype), _op("turned2", "N H", dtype),
+            _op("inputs", "M N", "chain", many="inputs"), _out("normed", "M K", dtype),
+            _out("hidden", "M H", dtype), _out("y", "M N", "chain", many="results"),
+        ),
+        (choice("part", MLP_PARTS), choice("activation", ACTIVATIONS), real("epsilon")),
+        dtype,
+        chain="epilogue",
+        problem=_mlp_size,
+    )  # fmt: skip
+
+
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
@@ -544,6 +581,7 @@ CALLS = Calls(
         *map(_pool, DTYPES),
         *map(_pack, DTYPES[1:]),
         *map(_squeeze_excite, DTYPES[1:]),
+        *map(_mlp, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_top_k, (*DTYPES, *INDICES)),
         *map(_kv_append, DTYPES),

@@ -131,6 +131,9 @@ class GpuCatalog(KernelCatalog):
         preferred = topology.tiles or _preferred(topology)
         made = list[tuple[bool, CandidateVariant]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
+        if topology.op == "mlp":  # and kernels of its parts
+            known += [v for v in VARIANTS if v.op in ("norm", "gemm")
+                      and v.dtype == topology.dtype and v.tile in topology.tiles]  # fmt: skip
         able = [ARCHITECTURES[level] for level in levels]
         needed = {v.tile: shared_bytes(v, topology) for v in known}
         refused = {v.tile: _refusal(v, topology, needed[v.tile], able) for v in known}
@@ -189,6 +192,7 @@ _WHY = MappingProxyType(
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
+        "mlp.cu.in": "many rows, and both weights fit into shared memory",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "attention_split.cu.in": "the warps of a block share the keys of few heads",
         "attention_wgmma.cu.in": "many queries: warpgroups take turns at the tensor cores",

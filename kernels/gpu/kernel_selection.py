@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
     few_pixel_convolution,
     few_row_matmul,
+    row_mlp,
     tensor_core_matmul,
     warpgroup_blocks,
     warpgroup_convolution,
@@ -32,7 +33,7 @@ from tracea_graph.kernels.gpu.families import (
 )
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
-from tracea_graph.kernels.gpu.row_choice import row_choices
+from tracea_graph.kernels.gpu.row_choice import mlp_choices, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
@@ -143,6 +144,8 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
     if call.op == "gemm_nbits" and call.attributes["second"]:
         return ((found[0][0], 1),)  # of one row, as it is at all sizes
+    if call.op == "mlp":
+        return (*mlp_choices(call), *variants_of(row_mlp.part_of(call)))
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 
@@ -440,9 +443,12 @@ def kernels_of(call: Call) -> list[str]:
 
 def kernel_of(call: Call, variant: Variant) -> str:
     """Return the name of the kernel of a variant for a call."""
-    skeleton = _skeleton(for_variant(call, variant))
+    whole, call = call, for_variant(call, variant)
+    skeleton = _skeleton(call)
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
+    if variant.op == "mlp":
+        skeleton = row_mlp.with_sizes(skeleton, call)
     if variant.template in (WARPGROUPS, WINDOWS, BLOCKS, *INTEGERS):
         skeleton = warpgroup_matmul.with_row_step(skeleton, call, _SOME)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
@@ -451,6 +457,8 @@ def kernel_of(call: Call, variant: Variant) -> str:
         "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
         "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
     }  # fmt: skip
+    if whole.op == "mlp" and call.chain != whole.chain:  # nobody lists the chain of such a part
+        made |= {"chain": None, "part": [whole.attributes["part"], whole.attributes["activation"]]}
     return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
 
 
@@ -469,6 +477,9 @@ def kernel_from_name(name: str, chains: Mapping[int, Chain]) -> Kernel:
     views = tuple(v and View(Buffer("temp", 0), tuple(v[0]), tuple(v[1])) for v in made["views"])
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in made["attributes"].items()}
     chain = None if key is None else chains[key]
+    if part := made.get("part"):
+        which, activation = part
+        chain = row_mlp.chain_of_part(which, activation, made["dtype"])
     call = Call(made["op"], made["dtype"], views, Attributes(values.items()), chain)
     variant = next(
         v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, made["tile"])
@@ -492,6 +503,8 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
 
 def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without operands that a variant does not take."""
+    if call.op == "mlp" and variant.op != "mlp":
+        call = row_mlp.part_of(call)
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
     if call.op in ("integer_gemm", "integer_conv") and variant.template not in INTEGERS:
@@ -517,7 +530,7 @@ _NUMBERS = {
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
+    "mlp": ("activation",), "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

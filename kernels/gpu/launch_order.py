@@ -15,6 +15,7 @@ __all__ = ["constant_calls", "launch_order"]
 
 _NEEDS = MappingProxyType({
     "gemm": "a product reads whole rows",
+    "mlp": "a product reads whole rows",
     "conv": "a filter reads pixels of several tiles",
     "depthwise": "a filter reads pixels of several tiles",
     "pool": "a window reads pixels of several tiles",

@@ -1,13 +1,17 @@
-"""Choose the kernels of norms, softmax and reductions over rows whose length varies."""
+"""Choose kernels by the length and the number of rows: norms, softmax, reductions, small MLPs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tracea_graph.ir import Extent, combine
-from tracea_graph.kernels.gpu.tile_choice import LONG_ROWS, choose_tile
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import row_mlp
+from tracea_graph.kernels.gpu.tile_choice import LEAST_MLP_ROWS, LONG_ROWS, choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["row_choices"]
+__all__ = ["mlp_choices", "row_choices"]
 
 
 def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -22,3 +26,12 @@ def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
         return []
     short = next(v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, tiles[0]))
     return [(short, combine("sub", LONG_ROWS + 1, columns))]
+
+
+def mlp_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel of two matmuls behind a norm for many rows; all parts of it name it."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    when = combine("sub", named["x"].dims[0], LEAST_MLP_ROWS - 1)
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+             and not row_mlp.refusal(call, v)]  # fmt: skip
+    return [(variant, when) for variant in known[:1]]

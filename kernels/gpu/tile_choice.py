@@ -17,11 +17,13 @@ __all__ = [
     "LANE_WINDOWS",
     "LARGE_WINDOW",
     "LEAST_MANY",
+    "LEAST_MLP_ROWS",
     "LEAST_SIDE",
     "LONG_ROWS",
     "MANY_PIXELS",
     "MANY_ROWS",
     "MANY_SHARED",
+    "MLP_TILES",
     "MOST_FEW",
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
@@ -162,11 +164,17 @@ def choose_tile(
         if permuted:
             return "32x32", "input and output contiguous along different axes: a transpose"
         return "256x16", "input and output contiguous along the same axis"
+    if op == "mlp":
+        return "192x1", "both weights fit into shared memory"
     if op == "squeeze_excite":
         return "512x1", "one block per image"
     return ("256x16", "16 bytes per thread") if op == "elementwise" else ("", "")
 
 
+MLP_TILES, LEAST_MLP_ROWS = ((3, 0), (2, 0), (2, 1)), 8192
+"""Numbers of warpgroups of a block that computes two matmuls behind a norm, and whether weights
+pass through shared memory for each tile; and the minimum number of rows.
+"""
 _SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 61, 1.25
 """Figures of an H100: SMs; multiply-adds, and bytes from L2, per SM and cycle; slowdown factor."""
 _PER_TILE, _PER_SUM, _PER_STEP, _PER_READ, _ALONE = 600, 0.12, 0.01, 0.125, 3.4

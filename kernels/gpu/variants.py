@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_TILES,
     LANE_WINDOWS,
     LARGE_WINDOW,
+    MLP_TILES,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -345,6 +346,19 @@ VARIANTS = (
         )
         for d in ("f16", "bf16")
         for cluster in (1, 8)
+    ),
+    *(
+        Variant(
+            "mlp",
+            d,
+            "mlp.cu.in",
+            f"{64 * groups}x{1 + streamed}",
+            128 * (groups + streamed),
+            {"groups": groups, "streamed": streamed},
+            ("wgmma",),
+        )
+        for d in ("f16", "bf16")
+        for groups, streamed in MLP_TILES
     ),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),

@@ -33,6 +33,7 @@ from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_ROWS,
     WARPGROUPS,
     WINDOWS,
+    for_variant,
     launches_for,
     variants_of,
 )
@@ -169,8 +170,8 @@ def runs(placed: Placed) -> Iterator[Run]:
         )  # fmt: skip
         x, y, z = launch.blocks(sizes)
         seen = [_shape(v, sizes) for v in call.views if v is not None]
-        own = _bound(launch, program, sizes)
-        what = " ".join(seen)
+        own, what = _bound(launch, program, sizes), " ".join(seen)
+        call = for_variant(call, variant)
         yield Run(
             symbol, x * y * z, launch.threads, what, call, variant, own, program, sizes, done
         )

@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.gpu.device import Device, Loaded, checked
-from tests.kernels.gpu import block_cases, integer_cases, nbits_cases
+from tests.kernels.gpu import block_cases, integer_cases, mlp_cases, nbits_cases
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -254,6 +254,28 @@ def _blocks(m: int, n: int, k: int, share: float) -> Row:
                2.0 * m * n * k, 0)  # fmt: skip
 
 
+def _mlp(count: int, columns: int, *tiles: str) -> Row:
+    """A ConvNeXt block behind its depthwise convolution; torch compiles it."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        def block(x: Any, y: Any, g: Any, b: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+            own = torch.nn.functional
+            between = own.gelu(own.linear(own.layer_norm(x, (columns,), g, b), w1, b1))
+            return own.linear(between, w2, b2) * g + y
+
+        x, y = (torch.randn(count, columns, device="cuda").half() for _ in "xy")
+        g, b, b2 = (torch.randn(columns, device="cuda").half() for _ in "gbb")
+        sizes = (4 * columns, columns), (columns, 4 * columns)
+        w1, w2 = (torch.randn(*s, device="cuda").half() / 8 for s in sizes)
+        b1 = torch.randn(4 * columns, device="cuda").half()
+        return torch.compile(block), [x, y, g, b, w1, b1, w2, b2]
+
+    chain = mlp_cases.residual(DType.F16)
+    made = mlp_cases.mlp(DType.F16, count, (columns, 4 * columns, columns), "gelu", chain)
+    return Row(f"mlp f16 {count} {columns}->{4 * columns}->{columns}", made, tiles, work,
+               16.0 * count * columns**2)  # fmt: skip
+
+
 def _finite(m: int, k: int) -> Row:
     """The launch before a product over blocks, which looks for numbers that are not finite."""
     made = rows("reduce", DType.F16, (m, k), kind="sum", mean=False)
@@ -315,6 +337,8 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1152, 384),
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
+    _mlp(100352, 96, "192x1", "128x1"),
+    _mlp(25088, 192, "128x2"),
     *_scores(50257),
     *_scores(50304),
     *(_depthwise(*one) for one in MOBILENET),

@@ -42,6 +42,7 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
 )
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.row_mlp import fold_mlps
 from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_arg,
     lower_channel_norm,
@@ -141,6 +142,7 @@ def _written(
             w.copy(value, target)
     w.drop_unread()
     fold_squeeze_excite(w)
+    fold_mlps(w)
     return w
 
 

@@ -12,9 +12,10 @@ from tracea_graph.ir import DType, Extent, product
 from tracea_graph.kernels.gpu.calls import CALLS, SQUEEZED
 from tracea_graph.kernels.gpu.emitter import shared_of
 from tracea_graph.kernels.gpu.families.squeeze_excite import MOST_SHARED, RUN
+from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.variants import VARIANTS
-from tracea_graph.kernels.program import Buffer, Call, View
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import FULL, Chain, Step
 
 __all__ = ["fold_squeeze_excite"]
@@ -31,32 +32,10 @@ class _Means:
     image: View
 
 
-@dataclass
-class _Uses:
-    """The calls that write and that read each scratch buffer."""
-
-    calls: list[Call]
-
-    def __post_init__(self) -> None:
-        self.writers: dict[Buffer, list[Call]] = {}
-        self.readers: dict[Buffer, list[Call]] = {}
-        for call in self.calls:
-            for operand, view in CALLS.of(call).each(call):
-                if view is not None:
-                    found = self.writers if operand.written else self.readers
-                    found.setdefault(view.buffer, []).append(call)
-
-    def only_for(self, view: View, reader: Call) -> Call | None:
-        """Return the call that computes a view, if ``reader`` alone reads its buffer."""
-        writers, readers = (d.get(view.buffer, []) for d in (self.writers, self.readers))
-        alone = view.buffer.kind == "temp" and len(writers) == 1 and readers == [reader]
-        return writers[0] if alone else None
-
-
 def fold_squeeze_excite(w: GpuProgramWriter) -> None:
     """Replace the calls of each squeeze-and-excitation by one."""
     for call in [c for c in w.calls if c.op == "elementwise"]:
-        found = _found(_Uses(w.calls), call)
+        found = _found(BufferUses(w.calls), call)
         if found is None:
             continue
         made, gone = found
@@ -77,7 +56,7 @@ def _drop(w: GpuProgramWriter, call: Call) -> None:
             w.temps[view.buffer.index] = w.temps[view.buffer.index][0], 0
 
 
-def _found(uses: _Uses, scale: Call) -> tuple[Call, list[Call]] | None:
+def _found(uses: BufferUses, scale: Call) -> tuple[Call, list[Call]] | None:
     """Return the call that replaces a multiplication by gates, and the calls before it.
 
     Returns None for other elementwise calls.
@@ -138,7 +117,7 @@ def _is_layer(call: Call, dtype: DType) -> bool:
     return plain and listed and alone and named["bias"] is not None and len(chain.steps) == 1
 
 
-def _means(uses: _Uses, layer: Call) -> _Means | None:
+def _means(uses: BufferUses, layer: Call) -> _Means | None:
     """Return what computes the rows of a matmul, if these are the means of images."""
     rows, calls, kernel = layer.views[0], list[Call](), list[tuple[int, int]]()
     reader: Call | None = layer

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernels.gpu import block_cases, cache_cases, cases, integer_cases, nbits_cases
+from tests.kernels.gpu import (
+    block_cases,
+    cache_cases,
+    cases,
+    integer_cases,
+    mlp_cases,
+    nbits_cases,
+)
 from tests.kernels.gpu.cases import (
     FLOATS,
     TOLERANCE,
@@ -424,4 +431,5 @@ def _sums() -> Iterator[Case]:
 CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
+    *mlp_cases.CASES,
 )  # fmt: skip
