@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "runtime/digest.h"
 #include "runtime/driver.h"
 #include "runtime/inflate.h"
 #include "runtime/plan.h"
@@ -220,26 +221,6 @@ inline bool allocate(Error& error, int64_t bytes, cu::Address* out) {
     return error.fail("The GPU has no %lld MB of memory left.",
                       static_cast<long long>(bytes >> 20));
   return good(error, result, "give memory");
-}
-
-// Four independent hash lanes hide the latency of the multiplication; memory is the limit.
-inline void digest_of(const void* data, int64_t bytes, uint64_t* out) {
-  constexpr uint64_t kFactor = 0xff51afd7ed558ccdu;
-  const unsigned char* at = static_cast<const unsigned char*>(data);
-  uint64_t lanes[4] = {0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(bytes), 0xc2b2ae3d27d4eb4fu,
-                       0x165667b19e3779f9u, 0x27d4eb2f165667c5u};
-  for (; bytes > 0; bytes -= 32, at += 32) {
-    uint64_t words[4] = {};
-    memcpy(words, at, bytes < 32 ? static_cast<size_t>(bytes) : 32);
-    for (int i = 0; i < 4; ++i)
-      lanes[i] = (lanes[i] ^ words[i]) * kFactor, lanes[i] ^= lanes[i] >> 29;
-  }
-  uint64_t a = lanes[0], b = lanes[3];
-  for (int i = 1; i < 4; ++i) {
-    a = (a ^ lanes[i]) * 0xc4ceb9fe1a85ec53u, a ^= a >> 31;
-    b = (b + lanes[3 - i]) * 0x2127599bf4325c37u, b ^= b >> 29;
-  }
-  out[0] = a, out[1] = b;
 }
 
 // Uploads a constant, or returns the copy that is already on the device.

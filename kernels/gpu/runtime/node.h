@@ -91,36 +91,21 @@ inline void find_once(const Program& p, const Constant* constants, const bool* n
   }
 }
 
-// Computes digests of constants on several threads, since one does not saturate memory bandwidth.
-struct Digests {
-  Constant** constants;
-  int32_t count, next;
-
-  static void* work(void* shared) {
-    Digests& own = *static_cast<Digests*>(shared);
-    for (;;) {
-      const int32_t i = __atomic_fetch_add(&own.next, 1, __ATOMIC_RELAXED);
-      if (i >= own.count) return nullptr;
-      Constant& constant = *own.constants[i];
-      digest_of(constant.data, constant.bytes, constant.digest);
-    }
+// Computes the digests of the constants that launches read.
+inline bool digest_constants(Outcome& run, const Program& p, const bool* read, Constant* constants,
+                             Pool& pool) {
+  Digests digests = {pool.array<Digested>(p.input_count), 0, nullptr, 0, 0};
+  if (!digests.items) return run.error.fail("There is no memory for a node.");
+  for (int32_t i = 0; i < p.input_count; ++i) {
+    Constant& constant = constants[i];
+    if (!constant.data || !read[i]) continue;
+    digests.items[digests.count++] = {constant.data, constant.bytes, constant.digest, digests.total};
+    digests.total += Digests::parts_of(constant.bytes);
   }
-
-  void run() {
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < count; ++i) bytes += constants[i]->bytes;
-    const int64_t wanted = min(bytes >> 25, sysconf(_SC_NPROCESSORS_ONLN) - 1);
-    pthread_t threads[kMostHelpers];
-    int32_t started = 0;
-    while (started < min(wanted, kMostHelpers) &&
-           !pthread_create(&threads[started], nullptr, work, this))
-      ++started;
-    work(this);
-    while (started) pthread_join(threads[--started], nullptr);
-  }
-
-  static constexpr int32_t kMostHelpers = 7;
-};
+  digests.parts = pool.array<uint64_t>(2 * digests.total + 1);
+  if (!digests.parts) return run.error.fail("There is no memory for a node.");
+  return digests.run(), true;
+}
 
 // State used while a node is created.
 struct Opening {
@@ -168,12 +153,10 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
     o.digest[1] = __atomic_add_fetch(&counter, 1, __ATOMIC_RELAXED);
     return true;
   }
-  Digests digests = {pool.array<Constant*>(p.input_count), 0, 0};
-  if (!digests.constants) return run.error.fail("There is no memory for a node.");
-  for (int32_t i = 0; i < p.input_count; ++i)
-    if (o.constants[i].data && (o.once[i] || o.later[i]))
-      digests.constants[digests.count++] = &o.constants[i];
-  digests.run();
+  bool* const read = pool.array<bool>(p.input_count);
+  if (!read) return run.error.fail("There is no memory for a node.");
+  for (int32_t i = 0; i < p.input_count; ++i) read[i] = o.once[i] || o.later[i];
+  if (!digest_constants(run, p, read, o.constants, pool)) return false;
   for (int32_t i = 0; i < p.input_count; ++i) {
     const Constant& constant = o.constants[i];
     if (!constant.data || !o.once[i]) continue;
