@@ -99,6 +99,7 @@ _ALL = (
         ("gemm_block_sparse", "gemm_blocks"), "blocks",
     ),
     KernelOperation("gemm_nbits", _MNK, (1, 2048, 2048), _product, ("gemm_nbits",)),
+    KernelOperation("matmul_bytes", _MNK, (128, 128, 64), _product, ("matmul_bytes",)),
     KernelOperation(
         "gemm_bitmap", (*_MNK, "percent"), (1, 768, 768, 20), _product, ("gemm_bitmap",), "bitmap"
     ),

@@ -55,6 +55,7 @@ from tracea_graph.passes.quantized.dequantize_past_views import (
 )
 from tracea_graph.passes.quantized.fold_scales import FoldScales
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
+from tracea_graph.passes.quantized.matmul import QuantizedMatmul
 from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
 from tracea_graph.passes.sparse.chosen_compression import PRUNED, CompressedMatrix
@@ -225,6 +226,7 @@ def _convert(prepack: bool) -> Phase:
     quantized = (
         RulePass(dynamic_quantization.MATMUL_INTEGER),
         QuantizedGemm(),
+        QuantizedMatmul(),
         MatmulNbits(),
         DequantizedGemm(),
         QuantizedEmbedding(),

@@ -277,6 +277,13 @@ def conv_nhwc(
     finish(call.chain, [acc], inputs, y)
 
 
+def matmul_bytes(
+    call: Call, *, x: Array, w: Array, inputs: list[Any], y: list[Any], zero: int, w_zero: int
+) -> None:
+    acc = (np.asarray(x, np.float64) - zero) @ (np.asarray(w, np.float64) - w_zero)
+    finish(call.chain, [acc], inputs, y)
+
+
 def pool_nhwc(call: Call, *, x: Array, y: Array, **window: Any) -> None:
     y[...] = taps_of(x, -np.inf, **window).max(0)
 
@@ -877,7 +884,7 @@ def recurrent(
 KERNELS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
         "gemm": by_type, "gemm_nbits": gemm_nbits, "gather_nbits": gather_nbits,
-        "sum_rows": sum_rows,
+        "sum_rows": sum_rows, "matmul_bytes": matmul_bytes,
         "conv_nhwc": conv_nhwc, "pool_nhwc": pool_nhwc,
         "gemm_block_sparse": gemm_block_sparse, "gemm_bitmap": gemm_bitmap,
         "round": round_rows_of, "norm": norm, "elementwise": elementwise,

@@ -17,6 +17,7 @@ from tracea_graph.kernels.cpu.matmul_calls import (
     BLOCK_SPARSE_BF16,
     CONV_NHWC,
     GATHER_NBITS,
+    MATMUL_BYTES,
     NBITS,
     ROUND_INT8,
     SUM_ROWS,
@@ -508,6 +509,7 @@ CALLS = Calls(
         _kv_append("bf16", ("attention", "f32_by_bf16")),
         _attention("f32_by_i8", "f32", "attention"),
         _kv_append("i8", ("attention", "f32_by_i8")),
+        MATMUL_BYTES,
         # of Arm alone
         gemm("f16", {"f16": 12}, ("f16",)),
         round_rows("f16"),

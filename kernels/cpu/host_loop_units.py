@@ -20,7 +20,7 @@ LOOP_UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "further": (
             "gemm_block_sparse", "gemm_bitmap", "gemm_nbits", "conv_nhwc", "recurrent", "top_k",
-            "arg_reduce",
+            "arg_reduce", "matmul_bytes",
         ),
     }
 )  # fmt: skip

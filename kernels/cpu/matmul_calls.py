@@ -22,7 +22,8 @@ from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 
 __all__ = [
     "BITMAP", "BITMAP_BF16", "BLOCK_SPARSE", "BLOCK_SPARSE_BF16", "CONV_NHWC", "GATHER_NBITS",
-    "NBITS", "ROUND_INT8", "SUM_ROWS", "epilogue", "gemm", "gemm_problem", "round_rows",
+    "MATMUL_BYTES", "NBITS", "ROUND_INT8", "SUM_ROWS", "epilogue", "gemm", "gemm_problem",
+    "round_rows",
 ]  # fmt: skip
 
 _BIAS = _op("bias", "N", optional=True, rows="all")
@@ -98,6 +99,17 @@ SUM_ROWS = CallSchema(
     row_tiled=True,
 )
 """Sum rows of bytes, as unsigned numbers, and pad the rows to whole lanes of four bytes."""
+
+
+MATMUL_BYTES = CallSchema(
+    "matmul_bytes",
+    (_op("x", "... M K", *BYTES), _op("w", "... K N", *BYTES, rows="all"), *epilogue("... M N")),
+    (number("zero", -128, 255), number("w_zero", -128, 255)),
+    chain="epilogue",
+    kernels=(("gemm", "int8"),),
+    problem=gemm_problem,
+)
+"""A product of two computed matrices of bytes; zero points are subtracted from both."""
 
 
 ROUND_INT8 = CallSchema(

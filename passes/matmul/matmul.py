@@ -22,14 +22,18 @@ from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MATMUL"]
+__all__ = ["MATMUL", "ProductOperand", "seen_through"]
 
 MAX_RANK = 8
 
 
 @dataclass
-class _Operand:
-    """A product's operand: the value to read, its axis order and a factor for the epilogue."""
+class ProductOperand:
+    """A product's operand: the value to read, its axis order and a factor for the epilogue.
+
+    Its last axis is split into ``heads`` before its axes are ordered, unless that is 0.  The
+    product makes the regions ``covered`` superfluous.
+    """
 
     value: str
     perm: tuple[int, ...]
@@ -65,7 +69,7 @@ def _build(m: Match) -> Rewrite | str:
         for name in ("transA", "transB")
     ]
     left, right = (
-        _seen_through(graph, value, perm)
+        seen_through(graph, value, perm)
         for value, perm in zip(region.operands[:2], turns, strict=True)
     )
     chain, epilogue_inputs = gemm_epilogue(graph, region)
@@ -93,12 +97,12 @@ def _build(m: Match) -> Rewrite | str:
 MATMUL = Rule("matmul", (_product,), _build, _check)
 
 
-def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Operand:
+def seen_through(graph: TileGraph, value: str, perm: tuple[int, ...] = ()) -> ProductOperand:
     """Follow an operand back through views, and through scales that have no other reader.
 
     A view with other readers stays in the graph for them; the product still reads its source.
     """
-    found, alone = _Operand(value, perm), True
+    found, alone = ProductOperand(value, perm), True
     while (region := graph.producer(found.value)) is not None and not region.fused:
         alone = alone and graph.only_use(found.value) is not None
         step = None
@@ -112,7 +116,7 @@ def _seen_through(graph: TileGraph, value: str, perm: tuple[int, ...]) -> _Opera
     return found
 
 
-def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+def _untranspose(graph: TileGraph, region: Region, found: ProductOperand) -> ProductOperand | None:
     """Skip a Transpose that keeps the contiguous axis among the last two."""
     rank = graph.spec(region.operands[0]).rank if region.op == "Transpose" else None
     if not rank:
@@ -127,7 +131,7 @@ def _untranspose(graph: TileGraph, region: Region, found: _Operand) -> _Operand 
     return dataclasses.replace(found, value=region.operands[0], perm=whole)
 
 
-def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+def _unsplit(graph: TileGraph, region: Region, found: ProductOperand) -> ProductOperand | None:
     """Skip a Reshape that splits heads from columns."""
     if region.op != "Reshape" or not found.perm:
         return None
@@ -141,7 +145,7 @@ def _unsplit(graph: TileGraph, region: Region, found: _Operand) -> _Operand | No
     return dataclasses.replace(found, value=region.operands[0], heads=int(str(heads)))
 
 
-def _unscale(graph: TileGraph, region: Region, found: _Operand) -> _Operand | None:
+def _unscale(graph: TileGraph, region: Region, found: ProductOperand) -> ProductOperand | None:
     """Skip a multiplication or division by a number."""
     if region.op not in ("Mul", "Div"):
         return None

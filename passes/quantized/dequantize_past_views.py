@@ -6,7 +6,8 @@ QuantizeLinear(MaxPool(x))           -> MaxPool(QuantizeLinear(x))
 QuantizeLinear(Concat(x, y))         -> Concat(QuantizeLinear(x), QuantizeLinear(y))
 Slice(DequantizeLinear(q))           -> DequantizeLinear(Slice(q)), if all readers quantize the
                                         result with equal scale again; also for Split and Resize
-QuantizeLinear(DequantizeLinear(q))  -> q, if scales and zero points are equal
+QuantizeLinear(DequantizeLinear(q))  -> q, if scales and zero points are equal; also with views
+                                        such as Reshape and Transpose between the two
 
 To put the DequantizeLinear next to the product that will absorb it:
 DequantizeLinear(Transpose(q))       -> Transpose(DequantizeLinear(q))
@@ -338,11 +339,16 @@ class CancelQuantize:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "QuantizeLinear" or region.fused:
             return
-        source = operand_producer(graph, region.operands[0], "DequantizeLinear")
+        views = _private_views(graph, region)
+        first = views[0].operands[0] if views else region.operands[0]
+        source = operand_producer(graph, first, "DequantizeLinear")
         if source is None or not _alike(graph, source, region):
             yield Miss(
                 self.name, region.id, unsuited_reason("it does not undo a DequantizeLinear")
             )
+            return
+        if views:
+            yield self._of_views(graph, source, views, region)
             return
         quantized, value = region.results[0], source.operands[0]
         readers = graph.in_order(graph.readers(region))
@@ -366,6 +372,37 @@ class CancelQuantize:
             _renamed(r, tuple(value if v == quantized else v for v in r.operands)) for r in readers
         )
         yield Proposal(self.name, old, new, step=True)
+
+    def _of_views(
+        self, graph: TileGraph, source: Region, views: list[Region], region: Region
+    ) -> Proposal:
+        """Propose that ``views`` move the integers that ``source`` dequantizes."""
+        value, stored = source.operands[0], graph.spec(source.operands[0])
+        new, specs = list[Region](), dict[str, TensorSpec]()
+        for view in views:
+            last = view is views[-1]
+            name = region.results[0] if last else f"{view.results[0]}_integers"
+            new.append(_made(view, (value, *view.operands[1:]), name))
+            specs[name] = TensorSpec(stored.dtype, graph.spec(view.results[0]).shape)
+            value = name
+        reader = views[0]
+        alone = only_read_by(graph, source.results[0], reader)
+        old = (*([source] if alone else []), *views, region)
+        return Proposal(self.name, old, tuple(new), specs, step=True)
+
+
+def _private_views(graph: TileGraph, region: Region) -> list[Region]:
+    """Return the views that a region reads its first operand through and that nothing else reads,
+    first to last."""
+    views, reader = list[Region](), region
+    while True:
+        view = graph.producer(reader.operands[0])
+        if view is None or view.fused or view.op not in _VIEWS or len(view.results) != 1:
+            return views[::-1]
+        if not only_read_by(graph, view.results[0], reader):
+            return views[::-1]
+        views.append(view)
+        reader = view
 
 
 def _dequantized(op: Any, q: Any) -> Any:

@@ -59,6 +59,26 @@ def converted_matmul(d: Draft) -> None:
         activation(d, y)
 
 
+def converted_attention(d: Draft) -> None:
+    """A product of two values that are both converted, and one by the softmax of it.
+
+    Edges between the two would be crossed by rounding, so the second one reads numbers.
+    """
+    d.need(_SINCE)
+    x, y = _numbers(d, 3), _numbers(d, 3)
+    if x.dims[0] != y.dims[0] or x.dims[2] != y.dims[2]:
+        y = x
+    (batch, queries, depth), keys = x.dims, y.dims[1]
+    a, b = (d.add("DequantizeLinear", [*_bytes(d, v)], v.dims) for v in (x, y))
+    turned = d.add("Transpose", [b], (batch, depth, keys), perm=[0, 2, 1])
+    scores = d.add("MatMul", [a, turned], (batch, queries, keys))
+    if d.often(60):
+        scores = d.add("Mul", [scores, d.const(np.float32(0.2))], scores.dims)
+    weights = d.add("Softmax", [scores], scores.dims, axis=-1)
+    if d.often(50):
+        d.add("MatMul", [weights, b], (batch, queries, depth))
+
+
 def converted_conv(d: Draft) -> None:
     """A convolution between conversions."""
     d.need(_SINCE)
@@ -100,4 +120,4 @@ def qlinear_matmul(d: Draft) -> None:
     d.add("DequantizeLinear", [y, *result], y.dims)
 
 
-QUANTIZED = (converted_matmul, dynamic_matmul, converted_conv, qlinear_matmul)
+QUANTIZED = (converted_matmul, dynamic_matmul, converted_attention, converted_conv, qlinear_matmul)

@@ -334,6 +334,19 @@ CASES = {
     "matmul, heads side by side": Case(
         MatMulParams((0, 2, 1, 3), (0, 2, 3, 1), heads=(3, 3)), ((2, 5, 21), (2, 4, 21))
     ),
+    **{
+        f"matmul of integers, {left.short} by {right.short}": Case(
+            MatMulParams(
+                (0, 2, 1, 3),
+                (0, 2, 3, 1),
+                heads=(3, 0),
+                integers=(IntegerOperand(left, 3), IntegerOperand(right, 100)),
+            ),
+            (signed(2, 5, 21).view(a), signed(2, 4, 3, 7).view(b)),
+        )
+        for left, a in ((DType.U8, np.uint8), (DType.I8, np.int8))
+        for right, b in ((DType.U8, np.uint8), (DType.I8, np.int8))
+    },
     "matmul, vectors": Case(MatMulParams(), ((7,), (7,))),
     "matmul, a vector on the left": Case(MatMulParams(), ((7,), (2, 7, 4))),
     "matmul, a vector on the right": Case(MatMulParams(), ((2, 5, 7), (7,))),

@@ -21,6 +21,7 @@ from tracea_graph.ops.dynamic_quantize import (
 )
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8_matmul import IntegerOperand
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 
 __all__ = ["INT8_CHAINS", "int8_cases"]
@@ -77,6 +78,58 @@ def integers_case(
     return case
 
 
+KEYS = ((0, 2, 1, 3), (0, 2, 3, 1))
+VALUES = ((), (0, 2, 1, 3))
+"""Orders of axes of queries and keys, and of weights and values, as attention stores them."""
+
+
+def bytes_case(
+    name: str, a: tuple[int, ...], b: tuple[int, ...], types: tuple[DType, DType],
+    zeros: tuple[int, int], chain: Chain | None = None, **how: Any,
+) -> Case:  # fmt: skip
+    """The program the passes write for a product of two computed matrices of integers."""
+    pair = [IntegerOperand(t, z) for t, z in zip(types, zeros, strict=True)]
+    params = MatMulParams(epilogue=chain, integers=(pair[0], pair[1]), **how)
+    feeds = [drawn(t, *shape) for t, shape in zip(types, (a, b), strict=True)]
+    plain = replace(params, epilogue=None)
+    specs = [spec(*f.shape, dtype=t) for f, t in zip(feeds, types, strict=True)]
+    (acc,) = plain.reference(feeds)
+    if chain is None:
+        return operator_case(f"matmul_bytes_{name}", "FusedMatMul", params, specs, feeds, feeds)
+    rows = [np.float32(1e-3) * abs(normal(acc.shape[-1], seed=3)), normal(acc.shape[-1], seed=4)]
+    given = [*feeds, *rows]
+    specs += [spec(*r.shape) for r in rows]
+    case = operator_case(f"matmul_bytes_{name}", "FusedMatMul", params, specs, given, given)
+    (y,) = chain.reference([acc.astype(np.float32), *rows])
+    return replace(case, expected=(y.astype(np.float64),))
+
+
+def bytes_cases() -> tuple[Case, ...]:
+    u8, i8 = DType.U8, DType.I8
+    keys = {"a_perm": KEYS[0], "b_perm": KEYS[1]}
+    values = {"b_perm": VALUES[1]}
+    heads = {**keys, "heads": (3, 3)}
+    return (
+        *(
+            bytes_case(f"{m}x{k}x{n}_{s.short}{t.short}", (m, k), (k, n), (s, t), zeros)
+            for m, k, n in ((1, 1, 1), (3, 7, 33), (70, 66, 97), (5, 8, 16))
+            for s, t, zeros in (
+                (u8, u8, (3, 250)), (u8, i8, (128, 0)), (i8, i8, (-5, 9)), (i8, u8, (0, 128)),
+            )
+        ),
+        bytes_case("of_keys", (2, 37, 96), (2, 50, 96), (u8, u8), (127, 132), **heads),
+        bytes_case("of_split_keys", (2, 37, 3, 32), (2, 50, 3, 32), (u8, u8), (1, 2), **keys),
+        bytes_case("of_values", (2, 3, 37, 50), (2, 50, 3, 32), (u8, u8), (0, 134), **values),
+        bytes_case("of_few_columns", (2, 3, 37, 50), (2, 50, 3, 5), (u8, i8), (0, 4), **values),
+        bytes_case("turned", (70, 60), (37, 70), (u8, u8), (9, 8), a_perm=(1, 0), b_perm=(1, 0)),
+        bytes_case("shared", (4, 70, 60), (1, 60, 40), (u8, u8), (9, 8)),
+        bytes_case("repeated", (1, 70, 60), (4, 60, 40), (i8, u8), (9, 8)),
+        bytes_case("chain", (2, 70, 61), (2, 61, 150), (u8, u8), (0, 134), REQUANTIZE),
+        bytes_case("deep", (130, 6000), (6000, 40), (u8, u8), (0, 134)),
+        bytes_case("without_terms", (3, 0), (0, 5), (u8, u8), (7, 9)),
+    )  # fmt: skip
+
+
 def quantize_case(name: str, x: Array) -> Case:
     shape = ("m", *x.shape[1:])
     params = DynamicQuantizeParams()
@@ -109,6 +162,7 @@ def int8_cases() -> tuple[Case, ...]:
         integers_case(70, 600, 200, own=True),
         integers_case(70, 600, 200, chain=REQUANTIZE),
         integers_case(37, 24, 160, parts=(48, 16, 96)),
+        *bytes_cases(),
         quantize_case("normal", large),
         quantize_rows_case("normal", large),
         quantize_rows_case("scaled", large, scaled=True),

@@ -48,6 +48,13 @@ class IntegerOperand:
         """Number of operands that hold zero points; they follow the matrix in the operand list."""
         return (self.zero is None) + self.own_zeros
 
+    def zero_point(self) -> npt.NDArray[Any]:
+        """Return the zero point as a scalar of the operand's type; raises ValueError if it is an
+        operand."""
+        if self.zero is None:
+            raise ValueError("the zero point is not known before a run")
+        return np.asarray(self.zero, _NUMPY[self.dtype])
+
     def split(self, items: Sequence[Any]) -> tuple[Any | None, Any | None]:
         """Return those of ``items`` that hold the zero points of x and of the columns, or None."""
         x_zero = items[0] if self.zero is None else None

@@ -3,6 +3,8 @@
     acc = transpose(a) · transpose(b)     as numpy.matmul: leading axes broadcast
     y   = epilogue(acc, extra…)           an elementwise chain; acc itself without one
 
+    acc = float32(transpose(a − zero) · transpose(b − zero))    of 8-bit integers, exact sums
+
 Neither operand is packed ahead of time.  Kernels read both through strides: a transposition is
 free if the contiguous axis stays among the last two.
 """
@@ -22,6 +24,7 @@ from tracea_graph.ops.chain import COL, FULL, ROW, SCALAR, Chain
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.index_map import IndexMap, ViewMove
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.iteration_space_parts import (
     Shape,
     access_map,
@@ -62,14 +65,16 @@ class MatMulParams:
     ``a_perm`` and ``b_perm`` permute the axes of the stored tensors; empty keeps them.  ``heads``
     holds a number for a and one for b: the number of heads that the last axis is split into before
     the permutation, 0 for no split.  Kinds of the epilogue's operands refer to the last two axes.
-    Raises ValueError for an invalid permutation, for a split without a permutation, and for an
-    epilogue that does not start from the product.
+    ``integers`` says what 8-bit integers a and b hold, and their zero points.  Raises ValueError
+    for an invalid permutation, for a split without a permutation, for an epilogue that does not
+    start from the product, and for zero points that are operands.
     """
 
     a_perm: tuple[int, ...] = ()
     b_perm: tuple[int, ...] = ()
     epilogue: Chain | None = None
     heads: tuple[int, int] = (0, 0)
+    integers: tuple[IntegerOperand, IntegerOperand] | None = None
 
     def __post_init__(self) -> None:
         for perm in self._perms:
@@ -79,6 +84,8 @@ class MatMulParams:
             raise ValueError("splitting heads needs a permutation")
         if self.epilogue and self.epilogue.operands[:1] != (FULL,):
             raise ValueError("an epilogue must start from the full accumulator")
+        if any(one.operands for one in self.integers or ()):
+            raise ValueError("zero points of a product of computed integers must be numbers")
 
     @property
     def _perms(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,7 +146,11 @@ class MatMulParams:
     def reference(self, arrays: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy in the operands' precision."""
         a, b, *epilogue_inputs = arrays
-        acc = self._matrices(0, a) @ self._matrices(1, b)
+        a, b = self._matrices(0, a), self._matrices(1, b)
+        if self.integers:
+            zeros = [float(one.zero or 0) for one in self.integers]
+            a, b = (np.asarray(x, np.float64) - z for x, z in zip((a, b), zeros, strict=True))
+        acc = a @ b
         return self.epilogue.reference([acc, *epilogue_inputs]) if self.epilogue else [acc]
 
     def _matrices(self, which: int, x: Floats) -> Floats:
@@ -152,7 +163,8 @@ class MatMulParams:
         a = (*a[:-1], heads, a[-1] / heads) if heads else a
         k = a[self.a_perm[-1] if self.a_perm else -1]
         beside = 1 + (self.epilogue.flops if self.epilogue else 0)
-        product = 2.0 * prod(result) * k / fit.shares["FusedMatMul"]
+        share = fit.shares["FusedGemm int8" if self.integers else "FusedMatMul"]
+        product = 2.0 * prod(result) * k / share
         return OpCost(product, prod(result) * beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
@@ -163,10 +175,16 @@ class MatMulParams:
             if heads:
                 value = b.split_last(value, len(perm) - 1, heads)
             seen.append(b("Transpose", value, perm=perm) if perm else value)
-        acc = b("MatMul", *seen)
+        acc = self._product_to_onnx(b, *seen)
         return b.done(
             *(self.epilogue.to_onnx(b, (acc, *epilogue_inputs)) if self.epilogue else (acc,))
         )
+
+    def _product_to_onnx(self, b: BodyBuilder, left: str, right: str) -> str:
+        if not self.integers:
+            return b("MatMul", left, right)
+        zeros = [b("Constant", value=one.zero_point()) for one in self.integers]
+        return b("Cast", b("MatMulInteger", left, right, *zeros), to=DType.F32.onnx)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model batches of rows of a times columns of b, both in their stored layout."""

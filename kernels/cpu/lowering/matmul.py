@@ -29,6 +29,13 @@ def lower_matmul(
     into = [View(slot.buffer, full, dense_strides(full)) for slot in results]
     flat = _flat(left, right, [*views, *into])
     x, weight, *rest = flat
+    if p.integers:
+        zeros = [one.zero for one in p.integers]
+        w.call(
+            "matmul_bytes", x=x, w=weight, zero=zeros[0], w_zero=zeros[1],
+            inputs=rest[: len(views)], y=rest[len(views) :], chain=p.epilogue,
+        )  # fmt: skip
+        return
     w.call(
         "gemm", x=x, w=weight, inputs=rest[: len(views)], y=rest[len(views) :], layout="kn",
         chain=p.epilogue,

@@ -5,6 +5,7 @@
 #include "runtime/gemm_block_sparse.h"
 #include "runtime/gemm_nbits.h"
 #include "runtime/host_loop.h"
+#include "runtime/matmul_bytes.h"
 #include "runtime/recurrent.h"
 #include "runtime/top_k.h"
 
@@ -18,6 +19,7 @@ constexpr LoopTable kFurtherLoops = by_op({
     {kTopKOp, nullptr, run_top_k},
     {kGemmNbitsOp, nullptr, run_gemm_nbits},
     {kConvNhwcOp, check_conv_nhwc, run_conv_nhwc},
+    {kMatmulBytesOp, nullptr, run_matmul_bytes},
 });
 static_assert(has_all(kFurtherLoops, kFurtherUnit), "host_loop_units.py lists others");
 

@@ -179,6 +179,7 @@ constexpr bool (*kHeld[])(const tracea_isa_table&) = {
     [](const tracea_isa_table& t) { return t.attention_f32_by_bf16 != nullptr; },  // kv_append_bf16
     [](const tracea_isa_table& t) { return t.attention_f32_by_i8 != nullptr; },  // attention_f32_by_i8
     [](const tracea_isa_table& t) { return t.attention_f32_by_i8 != nullptr; },  // kv_append_i8
+    [](const tracea_isa_table& t) { return t.gemm_int8 != nullptr; },  // matmul_bytes
 #if defined(__aarch64__)
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // gemm_f16
     [](const tracea_isa_table& t) { return t.gemm_f16 != nullptr; },  // round_f16

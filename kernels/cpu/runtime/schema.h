@@ -23,12 +23,12 @@ enum Opcode : int32_t {
   kConvDispatchInt16, kPoolBf16, kRoundImagesBf16x2, kConvBf16x2, kIota, kBytesEqual, kGemmInt8,
   kSumRows, kGemmNbits, kConvNhwcInt8, kPoolNhwcInt8, kGatherNbits, kRoundInt8,
   kAttentionF32ByF16, kKvAppendF16, kAttentionF32ByBf16, kKvAppendBf16, kAttentionF32ByI8,
-  kKvAppendI8, kGemmF16, kRoundF16, kConvF16, kRoundImagesF16
+  kKvAppendI8, kMatmulBytes, kGemmF16, kRoundF16, kConvF16, kRoundImagesF16
 };
 #if defined(__aarch64__)
-constexpr int32_t kLastOpcode = 70;
+constexpr int32_t kLastOpcode = 71;
 #else
-constexpr int32_t kLastOpcode = 66;
+constexpr int32_t kLastOpcode = 67;
 #endif
 enum Op : int32_t {
   kGemmOp, kNormOp, kElementwiseOp, kEmbeddingOp, kAttentionOp, kConvOp, kConvFirstLayerOp,
@@ -36,9 +36,10 @@ enum Op : int32_t {
   kZeroPadOp, kConvPlainOp, kRoundOp, kReduceOp, kSoftmaxOp, kChannelNormOp, kCopyOp,
   kRecurrentOp, kGemmBlockSparseOp, kResizeOp, kChannelShuffleOp, kGemmBitmapOp, kKvAppendOp,
   kRoundImagesOp, kArgReduceOp, kGatherElementsOp, kConvDispatchOp, kTopKOp, kIotaOp,
-  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp, kGatherNbitsOp
+  kBytesEqualOp, kSumRowsOp, kGemmNbitsOp, kConvNhwcOp, kPoolNhwcOp, kGatherNbitsOp,
+  kMatmulBytesOp
 };
-constexpr int32_t kOps = 38;
+constexpr int32_t kOps = 39;
 enum LoopUnit : uint8_t { kCommonUnit, kImageUnit, kFurtherUnit };
 constexpr LoopUnit kLoopUnits[] = {  // by op
   kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kImageUnit, kImageUnit,
@@ -46,7 +47,7 @@ constexpr LoopUnit kLoopUnits[] = {  // by op
   kImageUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kCommonUnit, kFurtherUnit,
   kFurtherUnit, kImageUnit, kImageUnit, kFurtherUnit, kCommonUnit, kImageUnit, kFurtherUnit,
   kCommonUnit, kImageUnit, kFurtherUnit, kCommonUnit, kCommonUnit, kCommonUnit, kFurtherUnit,
-  kFurtherUnit, kCommonUnit, kCommonUnit
+  kFurtherUnit, kCommonUnit, kCommonUnit, kFurtherUnit
 };
 
 // Places among a call's whole numbers, floats and views, and words' numbers.
@@ -242,6 +243,10 @@ namespace gather_nbits_call {
 enum Int : int32_t { kColumns, kBits, kBlock, kZeros, kInts };
 enum View : int32_t { kW, kScales, kIds, kY };
 enum Zeros : int32_t { kZerosMiddle, kZerosInteger, kZerosFloat };
+}
+namespace matmul_bytes_call {
+enum Int : int32_t { kZero, kWZero, kInts };
+enum View : int32_t { kX, kW, kInputs };
 }
 
 enum CallChain : uint8_t { kNoChain, kChainRequired, kEpilogue, kPrologue };
@@ -873,6 +878,16 @@ constexpr OperandSpec kKvAppendI8Operands[] = {
     {"positions", 1, 0, kOnce, 0x80},
     {"y", 4, kWritten, kOnce, 0x8},
 };
+constexpr AttributeSpec kMatmulBytesInts[] = {
+    {"zero", -128, 255, 1, 0x0},
+    {"w_zero", -128, 255, 1, 0x0},
+};
+constexpr OperandSpec kMatmulBytesOperands[] = {
+    {"x", 2, kOpen, kOnce, 0xc},
+    {"w", 2, kOpen, kOnce, 0xc},
+    {"inputs", 2, kOpen, kChainInputs, 0x0},
+    {"y", 2, kOpen | kWritten, kChainResults, 0x0},
+};
 constexpr AttributeSpec kGemmF16Ints[] = {
     {"layout", 12, 12, 1, 0x1000},
     {"parts", 1, 16, 1, 0x0},
@@ -1033,6 +1048,8 @@ constexpr CallSpec kCalls[] = {  // by opcode - 1
      8, 4, 6, -1, false, kAttentionInts, kAttentionF32ByI8Operands},
     {"kv_append_i8", kKvAppendOp, kNoChain, kNoSchedule,
      0, 0, 4, -1, false, nullptr, kKvAppendI8Operands},
+    {"matmul_bytes", kMatmulBytesOp, kEpilogue, kNoSchedule,
+     2, 0, 4, -1, false, kMatmulBytesInts, kMatmulBytesOperands},
 #if defined(__aarch64__)
     {"gemm_f16", kGemmOp, kEpilogue, kGemmSchedule,
      2, 0, 5, 1, false, kGemmF16Ints, kGemmF16Operands},
@@ -1113,6 +1130,7 @@ constexpr const char* kPhases[] = {
     "copy: kv_append_bf16",
     "mma: attention_f32_by_i8",
     "copy: kv_append_i8",
+    "mma: matmul_bytes",
 #if defined(__aarch64__)
     "mma: gemm_f16",
     "copy: round_f16",

@@ -252,6 +252,8 @@ def _added(p: GemmParams, parts: int) -> Chain:
 def lower_matmul(
     w: GpuProgramWriter, p: MatMulParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
+    if p.integers:
+        raise LackingError("GPU kernels multiply integers by constant matrices only")
     a, b, *epilogue_inputs = operands
     full = p.shapes([TensorSpec(v.dtype, v.shape) for v in operands])[2]
     left, right = w.through(a, p.reading(0)), w.through(b, p.reading(1))

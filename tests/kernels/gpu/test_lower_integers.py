@@ -1,4 +1,4 @@
-"""Convolutions of 8-bit integers on GPUs: programs in the host dialect, against NumPy."""
+"""8-bit integers on GPUs: programs in the host dialect, against NumPy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.int8_matmul import IntegerOperand
+from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import KN, NK, WeightLayout
 
 pytestmark = pytest.mark.compiler
@@ -69,3 +70,10 @@ def test_volumes_of_separate_channels_are_refused() -> None:
     specs = [TensorSpec(DType.I8, (1, 5, 5, 5, 8)), TensorSpec(DType.I8, (8, 27))]
     with pytest.raises(LackingError, match="each channel of integers"):
         program_of(params, specs, DType.F32)
+
+
+def test_products_of_computed_integers_are_refused() -> None:
+    both = IntegerOperand(DType.U8, 3), IntegerOperand(DType.U8, 4)
+    specs = [TensorSpec(DType.U8, (5, 7)), TensorSpec(DType.U8, (7, 6))]
+    with pytest.raises(LackingError, match="multiply integers by constant matrices only"):
+        program_of(MatMulParams(integers=both), specs, DType.F32)

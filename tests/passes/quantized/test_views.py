@@ -37,6 +37,30 @@ def test_other_readers_keep_the_view() -> None:
     assert schedule_only(graph, DequantizeFirst()).applied() == {}
 
 
+def _split_again(net: Net, scale: float, shown: bool) -> list[str]:
+    """Integers whose numbers are split into heads, then rounded with a scale."""
+    s, z = net.const(np.float32(0.1)), net.const(5, np.uint8)
+    q = net("QuantizeLinear", net.input("x", "n", 3, 8), s, z)
+    x = net("Reshape", net("DequantizeLinear", q, s, z), net.ints(0, 0, 2, 4))
+    turned = net("Transpose", x, perm=(0, 2, 1, 3))
+    return [net("QuantizeLinear", turned, net.const(np.float32(scale)), z), *[turned] * shown]
+
+
+def test_numbers_that_are_rounded_again_behind_views_stay_integers() -> None:
+    net = Net()
+    graph = net.graph(*_split_again(net, 0.1, False))
+    assert schedule_only(graph, CancelQuantize()).applied() == {"cancel-quantize": 1}
+    assert ops(graph) == ["QuantizeLinear", "Reshape", "Transpose"]
+    assert_same(net, graph, {"x": normal(2, 3, 8)}, limit=1e-9)
+
+
+@pytest.mark.parametrize("scale,shown", [(0.2, False), (0.1, True)])
+def test_numbers_of_another_scale_or_reader_are_rounded(scale: float, shown: bool) -> None:
+    net = Net()
+    graph = net.graph(*_split_again(net, scale, shown))
+    assert schedule_only(graph, CancelQuantize()).applied() == {}
+
+
 def test_only_the_rows_that_are_looked_up_are_dequantized() -> None:
     net = Net()
     table = np.random.default_rng(0).integers(0, 255, (500, 300), np.uint8)
