@@ -150,8 +150,10 @@ class Call:
 
     Calls are made by their schema (``kernels.schema``), which names views and attributes.
     ``chain`` is the fused elementwise expression, if any.  Each of ``schedules`` applies up to its
-    own row limit.  ``step`` is the number of the region's step that the call belongs to, for
-    reports; −1 if it belongs to none.
+    own row limit.  From ``barrier_from`` threads on, and up to ``barrier_rows`` rows, a CPU's
+    threads wait for each other before the call instead of for the rows they read; 0 threads: the
+    library decides; 0 rows: any number.  ``step`` is the number of the region's step that the call
+    belongs to, for reports; −1 if it belongs to none.
     """
 
     op: str
@@ -160,6 +162,8 @@ class Call:
     attributes: Attributes = field(default_factory=Attributes)
     chain: Chain | None = None
     schedules: tuple[Schedule, ...] = ()
+    barrier_from: int = 0
+    barrier_rows: int = 0
     step: int = field(default=-1, compare=False, repr=False)
 
     @staticmethod

@@ -34,10 +34,12 @@ from tracea_graph.kernels.cpu.processor_families import nominal_ghz, pipes_of
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
-__all__ = ["SECONDS", "assumed_figures", "compiler_key", "measure_core"]
+__all__ = ["HANDOVER", "SECONDS", "assumed_figures", "compiler_key", "measure_core"]
 
 SECONDS = 5.0
 """Time limit in seconds of all measurements together, compiling included."""
+HANDOVER = "hand-over"
+"""How the names of times between two processors begin, in which one sees what the other wrote."""
 _COMPILE_SHARE = 0.7
 _WHOLE = "machine"
 """Name under which complete figures are cached."""
@@ -170,7 +172,7 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         further: tuple[NamedFigure, ...] = ()
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
-            further = () if only else _between(Path(name), top, end)
+            further = _between(Path(name), top, end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
     if why:
         texts += (f"memory was not measured: {why}",)
@@ -197,7 +199,7 @@ def _between(folder: Path, probe: Probe, end: float) -> tuple[NamedFigure, ...]:
     names = [_SHARED[level] for level in pairs]
     processors = (str(processor) for pair in pairs.values() for processor in pair)
     figures, _ = _figures(folder, probe, ("pairs", *processors), end)
-    kinds = {"handover": "hand-over", "wake": "wake-up"}
+    kinds = {"handover": HANDOVER, "wake": "wake-up"}
     return tuple(
         NamedFigure(f"{what}, {name}", figures[key], "µs")
         for word, what in kinds.items()

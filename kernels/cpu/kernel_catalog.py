@@ -13,6 +13,7 @@ from math import ceil, prod
 from types import MappingProxyType
 
 from tracea_graph.hardware import Measurements, profile_cpu
+from tracea_graph.kernels.cpu.call_links import choose_links, with_links
 from tracea_graph.kernels.cpu.calls import BLOCK, CALLS
 from tracea_graph.kernels.cpu.isa_levels import (
     LEVELS,
@@ -31,6 +32,7 @@ from tracea_graph.policy import (
     CandidateVariant,
     Channelwise,
     KernelCatalog,
+    Machine,
     OperatorTopology,
     Pointwise,
     Rowwise,
@@ -143,6 +145,13 @@ class CpuCatalog(KernelCatalog):
         own = next(s for s in GEMM_SCHEDULES if topology.m <= s.limit)
         rows = f"{topology.m} row{'s' * (topology.m > 1)}"
         return GEMM_SCHEDULES, f"{'' if topology.static else 'about '}{rows}: {own.text}"
+
+    def linked(
+        self, calls: Sequence[Call], topologies: Sequence[OperatorTopology], machine: Machine
+    ) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+        """Choose by the cost model which calls' tasks wait for rows; see ``call_links``."""
+        links = choose_links(list(zip(calls, topologies, strict=True)), machine)
+        return tuple(with_links(calls, links)), tuple(link.reason for link in links)
 
 
 def _rounds(chain: Chain | None) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracea_graph.config import Environment
 from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.machine_measurements import Measurements
+from tracea_graph.kernels.cpu.call_links import LINKED_THREADS
 from tracea_graph.kernels.cpu.call_stats import call_stats
-from tracea_graph.kernels.cpu.core_measurement import assumed_figures, measure_core
+from tracea_graph.kernels.cpu.core_measurement import HANDOVER, assumed_figures, measure_core
 from tracea_graph.kernels.cpu.isa_levels import PLAIN, TILES, features_of, levels_of
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
@@ -19,7 +21,8 @@ __all__ = ["CALL_TRACING", "DIAGNOSTICS", "CpuDiagnostics", "machine_of", "measu
 def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -> Machine:
     """Build the machine model from measured figures, for kernels up to the level ``isa``.
 
-    A level that was not measured gets the figure of the next lower one that was.
+    A level that was not measured gets the figure of the next lower one that was.  Figures of
+    cores together come from a machine that has enough of them to link calls.
     """
     peaks = [figures.peak("f32", name) for name in _levels(cpu, isa)]
     typical = assumed_figures(cpu).bandwidth
@@ -28,7 +31,14 @@ def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -
     l2 = max(figures.bandwidth.l2, l3)
     gflops = max(peaks) or max(assumed_figures(cpu).peak("f32", n) for n in _levels(cpu, isa))
     tiles = isa in (None, TILES) and TILES in levels_of(cpu, "bf16")
-    return Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
+    machine = Machine(gflops, l2, l3, dram, cpu.l2, cpu.l3, tiles=tiles)
+    shared, lines = figures.bandwidth.dram_all, figures.bandwidth.lines
+    handover = max((f.value for f in figures.further if f.name.startswith(HANDOVER)), default=0.0)
+    if min(shared, lines, handover) <= 0 or cpu.threads < LINKED_THREADS:
+        return machine
+    return replace(
+        machine, cores=cpu.threads, handover_us=handover, line_gbytes=lines, shared_gbytes=shared
+    )
 
 
 def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:

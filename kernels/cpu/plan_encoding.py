@@ -19,6 +19,9 @@ call       opcode, #ints, #floats, #views, #schedules, #results, chain (its key,
 view       kind (-1 none: nothing follows; 0 input, 1 output, 2 temp), index, rank, offset
            expression, one expression per dimension, one per stride
 schedule     the fields of the call's schedule, in order
+barrier    (only if it is decided for a call) for each call, the threads from which on they wait
+           for each other before it, instead of for rows (0: the library decides), and up to how
+           many rows (0: any number)
 expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator (2 add, 3 sub,
            4 mul, 5 floordiv, 6 ceildiv, 7 max, 8 min)
 =========  =====================================================================================
@@ -27,7 +30,7 @@ expression #words, then postfix code: ``0 value``, ``1 symbol``, or an operator 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
@@ -106,6 +109,9 @@ def encode(program: Program) -> tuple[int, ...]:
     index |= {name: len(program.symbols) + i for i, name in enumerate(loops)}
     for call in program.calls:
         body += _call(call, index)
+    if any(call.barrier_from for call in program.calls):
+        for call in program.calls:
+            body += (call.barrier_from, call.barrier_rows)
     plan = (MAGIC, VERSION, len(body) + 3, *body)
     _counted("words", plan)
     return plan
@@ -227,7 +233,7 @@ class _Reader:
             bound,
             tuple(self.loop(symbols + 2 * i) for i in range(loops)),
             tuple(self.temp() for _ in range(temps)),
-            tuple(self.call() for _ in range(calls)),
+            self.calls(calls, total),
             loose,
         )
         if self.at != total or total != len(self.words):
@@ -248,6 +254,16 @@ class _Reader:
     def temp(self) -> Temp:
         (code,) = self.take(1)
         return Temp(_element(code), self.extent(), *self.take(2))
+
+    def calls(self, count: int, total: int) -> tuple[DecodedCall, ...]:
+        found = [self.call() for _ in range(count)]
+        if not count or self.at + 2 * count != total:
+            return tuple(found)
+        pairs = [self.take(2) for _ in found]
+        return tuple(
+            replace(one, call=replace(one.call, barrier_from=threads, barrier_rows=rows))
+            for one, (threads, rows) in zip(found, pairs, strict=True)
+        )
 
     def call(self) -> DecodedCall:
         opcode, ints, floats, views, schedules, results, chain = self.take(7)

@@ -170,6 +170,30 @@ def test_plans_of_another_type_are_refused(
     assert "not those of its op type" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((5, 0), ""),
+        ((65, 512), ""),
+        ((66, 0), "threads of a barrier is 66, but must lie in 0 .. 65"),
+        ((5, -1), "rows of a barrier is -1"),
+        ((5,), "ends too early"),
+        ((5, 0, 0), "goes on after its end"),
+    ],
+)
+def test_barriers_of_all_calls_are_read_and_checked(
+    words: tuple[int, ...], why: str, cases: dict[str, Case], library: Library, tmp_path: Path
+) -> None:
+    case = cases["gemm_then_norm"]
+    more = (5, 0) * (len(case.program.calls) - 1) + words
+    magic, version, total, *rest = encode(case.program)
+    plan = (magic, version, total + len(more), *rest, *more)
+    onnx.save(model(case.program, library.domain, plan), tmp_path / "model.onnx")
+    np.savez(tmp_path / "feeds.npz", **{f"x{i}": x for i, x in enumerate(case.feeds)})
+    (text,) = run_worker({"task": "run", "library": str(library.path), "jobs": [str(tmp_path)]})
+    assert why in text if why else text is None
+
+
 def test_an_unknown_isa_names_the_choices(library: Library) -> None:
     job = {"task": "register", "library": str(library.path)}
     text = run_worker(job, isa="neon")

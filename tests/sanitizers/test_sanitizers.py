@@ -149,6 +149,15 @@ def test_concurrent_runs_share_nothing(tmp_path_factory: pytest.TempPathFactory)
         conforms(case, answer, TOLERANCE.exact)
 
 
+def with_barriers(case: Case, *calls: int, threads: int) -> Case:
+    """Return a case in which so many threads wait for each other before some calls."""
+    chosen = [
+        replace(call, barrier_from=threads if i in calls else 65)
+        for i, call in enumerate(case.program.calls)
+    ]
+    return replace(case, program=replace(case.program, calls=tuple(chosen)))
+
+
 def test_linked_calls_touch_rows_in_order(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +165,10 @@ def test_linked_calls_touch_rows_in_order(
         pytest.skip("g++ has no thread sanitizer here")
     monkeypatch.setenv("TRACEA_PROCESSORS", "5")
     cases = [linked_block(), linked_block(m=96, heads=2, d=32)]
+    cases += [
+        with_barriers(linked_block(), 2, 4, threads=5),
+        with_barriers(linked_block(), 4, threads=6),
+    ]
     cases += [linked_images(), linked_images((33, 9), 16, 48), linked_images((7, 7), 64, 96)]
     cases = [replace(case, name=f"{case.name}_{i}") for i, case in enumerate(cases)]
     racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("linked"))

@@ -26,7 +26,8 @@ class Peak:
 class Bandwidth:
     """Read bandwidth of each memory level in GB/s, 0 if unknown.
 
-    All are for one core, except ``dram_all``, which is for all cores together.
+    All are for one core, except ``dram_all``, which is for all cores together.  ``lines`` is that
+    of data which another core has just written, while all cores read such data.
     """
 
     l1: float = 0.0
@@ -34,6 +35,7 @@ class Bandwidth:
     l3: float = 0.0
     dram: float = 0.0
     dram_all: float = 0.0
+    lines: float = 0.0
 
 
 @dataclass(frozen=True)

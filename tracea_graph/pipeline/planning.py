@@ -245,7 +245,9 @@ class Planner:
             made = plan()
             try:
                 bodies = self._fallback.body if self._fallback else None
-                return assemble_result(made.graph, self.backend, self.policy, bodies), made
+                machine = self.cost.machine
+                assembly = assemble_result(made.graph, self.backend, self.policy, bodies, machine)
+                return assembly, made
             except RuleError as error:
                 self._leave_out(error)
 

@@ -20,7 +20,7 @@ from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
-from tracea_graph.policy import CallDecision, CostModel, PolicyEngine
+from tracea_graph.policy import CallDecision, CostModel, Machine, PolicyEngine
 from tracea_graph.target import Backend, Target
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning import ScheduleTables, Workload, problems_of, with_schedules
@@ -263,12 +263,14 @@ def assemble_result(
     backend: Backend,
     policy: PolicyEngine | None = None,
     make_body: MakeBody | None = None,
+    machine: Machine | None = None,
 ) -> Assembly:
     """Lower every fused region of a graph, with the schedules that the policy decides.
 
     Without a ``policy``, the one for this machine decides; without ``make_body``, function bodies
-    are standard operators.  Raises RuleError if a region cannot be lowered; the error names the
-    rule that made the region.
+    are standard operators.  The figures of ``machine`` decide what separates calls; without them
+    the library decides.  Raises RuleError if a region cannot be lowered; the error names the rule
+    that made the region.
     """
     policy = policy or Target(backend, backend.levels("", "fp32")).policy()
     inner = Assembly(graph, backend) if make_body else None
@@ -280,7 +282,7 @@ def assemble_result(
         with RuleErrorContext(region.rule):
             specs = [graph.spec(v) for v in region.operands]
             program, decisions = policy.planned(
-                backend.lower(graph, region), specs, graph.bindings, _rank(graph, region)
+                backend.lower(graph, region), specs, graph.bindings, _rank(graph, region), machine
             )
             if make_body and inner:
                 body = make_body(graph, region, inner)

@@ -12,6 +12,7 @@ from tracea_graph.kernels.operations import OPERATIONS, KernelOperation
 from tracea_graph.kernels.program import Call, Schedule
 from tracea_graph.kernels.schema import Calls, CallSchema, Operand, Sizes
 from tracea_graph.policy.kernel_decision import CandidateVariant
+from tracea_graph.policy.machine_model import Machine
 from tracea_graph.policy.operator_topology import Dense, Kind, OperatorTopology, Pointwise, Rowwise
 
 __all__ = ["KernelCatalog", "SizeOf"]
@@ -110,6 +111,15 @@ class KernelCatalog:
     def schedules(self, topology: OperatorTopology) -> tuple[tuple[Schedule, ...], str]:
         """Return a call's default schedules and the reason; none if the library decides."""
         return (), ""
+
+    def linked(
+        self, calls: Sequence[Call], topologies: Sequence[OperatorTopology], machine: Machine
+    ) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+        """Return a program's calls with what separates each from the one before, and the reasons.
+
+        A reason is empty if the library or the device decides.
+        """
+        return tuple(calls), ("",) * len(calls)
 
 
 def _spanning(schema: CallSchema) -> tuple[Operand, ...]:

@@ -21,6 +21,10 @@ class Machine:
 
     ``step_us`` is the overhead in µs of each further step of a program.
 
+    Where ``cores`` cores work together, ``handover_us`` is the time in which one core sees what
+    another has written, ``line_gbytes`` the rate at which each of them reads data that others
+    wrote, ``shared_gbytes`` that of memory for all together.  They are 0 where unknown.
+
     ``tiles`` is true if the machine has a matrix unit for bf16, ``bf16`` if it can multiply bf16.
     The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
     depend on where they are made; a backend measures the machine it runs on.
@@ -36,11 +40,17 @@ class Machine:
     step_us: float = 0.0
     tiles: bool = False
     bf16: bool = True
+    cores: int = 0
+    handover_us: float = 0.0
+    line_gbytes: float = 0.0
+    shared_gbytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError unless speeds are positive and sizes are not negative."""
         speeds = (self.gflops, self.l2_gbytes, self.l3_gbytes, self.dram_gbytes)
-        if min(speeds) <= 0 or min(self.l2_bytes, self.l3_bytes, self.node_us, self.step_us) < 0:
+        sizes = (self.l2_bytes, self.l3_bytes, self.node_us, self.step_us)
+        together = (self.cores, self.handover_us, self.line_gbytes, self.shared_gbytes)
+        if min(speeds) <= 0 or min(*sizes, *together) < 0:
             raise ValueError(f"speeds must be positive and sizes not negative: {self}")
 
     @property

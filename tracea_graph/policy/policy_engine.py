@@ -20,6 +20,7 @@ from tracea_graph.kernels.operations import ALIASES, KernelOperation
 from tracea_graph.kernels.program import Call, Program
 from tracea_graph.policy.kernel_catalog import KernelCatalog, SizeOf
 from tracea_graph.policy.kernel_decision import KernelPlan, PolicyDecision, RejectedVariant
+from tracea_graph.policy.machine_model import Machine
 from tracea_graph.policy.operator_topology import (
     BlockSparse,
     Channelwise,
@@ -43,10 +44,15 @@ _STREAM_ROWS = 4
 
 @dataclass(frozen=True)
 class CallDecision:
-    """One kernel call of a region, and what the policy decided for it."""
+    """One kernel call of a region, and what the policy decided for it.
+
+    ``link`` says why threads wait for rows before the call, or for each other; empty if the
+    library decides.
+    """
 
     call: str
     decision: PolicyDecision
+    link: str = ""
 
 
 class PolicyEngine:
@@ -96,12 +102,13 @@ class PolicyEngine:
         specs: Sequence[TensorSpec],
         bindings: Mapping[str, int],
         rank: int | None = None,
+        machine: Machine | None = None,
     ) -> tuple[Program, tuple[CallDecision, ...]]:
         """Return a lowered program with the policy's schedules, and the decision for each call.
 
         ``specs`` describe the operands of the node; ``bindings`` are the assumed symbol values.
         If ``rank`` is given, the matrix that the program multiplies by is a factor of a matrix of
-        that rank.
+        that rank.  The figures of ``machine`` decide what separates calls.
         """
         size_of = _size_of(program, specs, bindings)
         calls, found = list[Call](), list[CallDecision]()
@@ -113,6 +120,11 @@ class PolicyEngine:
             found.append(CallDecision(call.name, decision))
             scheduled = decision.schedules and not call.schedules
             calls.append(replace(call, schedules=decision.schedules) if scheduled else call)
+        if machine is not None:
+            topologies = [one.decision.topology for one in found]
+            linked, reasons = self.catalog.linked(calls, topologies, machine)
+            calls = list(linked)
+            found = [replace(a, link=why) for a, why in zip(found, reasons, strict=True)]
         return replace(program, calls=tuple(calls)), tuple(found)
 
     # ---- problems that a user names ------------------------------------------------------

@@ -24,6 +24,10 @@ from tracea_graph.views.terminal_tables import (
 __all__ = ["render_health", "render_kernel_choice"]
 
 
+_READ = {"dram_all": "DRAM, all cores", "lines": "lines of other cores"}
+"""Words for what is read, where these are not the name in capitals."""
+
+
 def render_health(health: Health) -> RenderableType:
     """Return tables of the machine, its measurements, and what is missing or broken."""
     return Group(*_health(health))
@@ -99,7 +103,7 @@ def _figures(figures: Measurements) -> FittedTable:
         table.add_row(f"{peak.dtype} multiply-add, {peak.level}", _rate(peak.gops))
     for name, value in asdict(figures.bandwidth).items():
         if value:
-            label = "DRAM, all cores" if name == "dram_all" else name.upper()
+            label = _READ.get(name, name.upper())
             table.add_row(f"read {label}", f"{value:.0f} GB/s")
     table.add_row("clock", f"{figures.ghz:.2f} GHz")
     for further in figures.further:

@@ -35,7 +35,8 @@ def kernel_rows(decisions: Iterable[CallDecision]) -> tuple[KernelRow, ...]:
     return tuple(
         KernelRow(
             one.call, str(one.decision.topology), one.decision.tiling, one.decision.variant_id,
-            one.decision.winner.level, count, one.decision.reasons,
+            one.decision.winner.level, count,
+            (*one.decision.reasons, *filter(None, (one.link,))),
         )
         for one, count in counts.items()
     )  # fmt: skip

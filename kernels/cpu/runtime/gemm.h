@@ -88,15 +88,16 @@ inline void divide_work(GemmJob& job, const GemmSchedule& schedule, const GemmSh
 }
 
 // Whether a team's tasks of the same columns are neighbours, so that one or two threads read each of
-// the weights, which come from memory.  Products of fewer weights have tasks in the order of rows,
-// because they may be linked.
-inline bool stays_with_columns(const Run& run, const GemmJob& job) {
+// the weights, which come from memory.  Products that may be linked have tasks in the order of rows.
+inline bool stays_with_columns(const Run& run, const Call& call, const GemmJob& job) {
   const bool simple = job.items == 1 && job.chunks > 1 && !job.packs && job.k_blocks == 1;
-  return simple && run.team && run.threads() >= kLinkedThreads && job.k * job.n * 4 > kLinkedWeights;
+  if (!simple || !run.team || run.threads() < kLinkedThreads) return false;
+  return call.barrier_from ? has_barrier(call, run.threads(), job.m)
+                           : job.k * job.n * 4 > kLinkedWeights;
 }
 
-inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
-  divide_work(job, schedule, share_of(run));
+inline bool run_tiles(Run& run, const Call& call, GemmJob& job) {
+  divide_work(job, choose_gemm_schedule(call, job.m), share_of(run));
   job.next_weights = run.next_weights;
   job.caller = pthread_self();
   job.streams = streams(job);
@@ -110,7 +111,7 @@ inline bool run_tiles(Run& run, GemmJob& job, const GemmSchedule& schedule) {
   if (job.packed_floats + sums > 0 &&
       !make_slots(run, scratch, tasks, (job.packed_floats + sums) * 4, &job.slots))
     return false;
-  job.by_columns = stays_with_columns(run, job);
+  job.by_columns = stays_with_columns(run, call, job);
   const RowTasks rows = {job.m, job.chunks, job.groups, 0};
   return run.parallel(tasks, gemm_task, &job, job.items == 1 && !job.by_columns ? &rows : nullptr);
 }
@@ -268,7 +269,7 @@ inline bool run_gemm(Run& run, const Call& call, const TensorView* views) {
     job.w_exact = (job.n == 1 || job.w_column == 1) && job.m <= kDotRows;
     job.packs = !job.w_exact;
   }
-  return run_tiles(run, job, choose_gemm_schedule(call, job.m));
+  return run_tiles(run, call, job);
 }
 
 }  // namespace tracea

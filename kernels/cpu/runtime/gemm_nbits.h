@@ -219,7 +219,7 @@ inline bool run_gemm_nbits(Run& run, const Call& call, const TensorView* views) 
   gemm.mr = gemm.isa->gemm_mr, gemm.nv = gemm.isa->gemm_nv;
   gemm.nbits = &job.w;
   gemm.packs = 1;
-  return run_tiles(run, gemm, choose_gemm_schedule(call, gemm.m));
+  return run_tiles(run, call, gemm);
 }
 
 }  // namespace tracea

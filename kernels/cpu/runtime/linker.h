@@ -51,7 +51,7 @@ struct ProgramLinker : Linker {
   bool link(const RowTasks* now, void (*task)(void*, size_t), void* job, bool* ok) {
     if (!linked) {
       if (nested || !now || current < 0 || !run.team || run.threads() < kLinkedThreads) return false;
-      if (!now->more && !offer()) return false;
+      if (!now->more && !offer(*now)) return false;
       waits.begin(*now), touches = 0;
       if (!add(*now)) return false;
     } else if (!offered || !now || !follows(*now)) {
@@ -64,7 +64,7 @@ struct ProgramLinker : Linker {
     run.team->link(*now, waits.waits(), !linked, task, job);
     rows = *now, ++linked;
     *ok = true;
-    offered = now->more || offer();
+    offered = now->more || offer(*now);
     if (now->more) return true;
     if (offered) {
       nested = true;
@@ -75,9 +75,11 @@ struct ProgramLinker : Linker {
   }
 
  private:
-  // Whether the next call may be linked.
-  bool offer() const {
-    return linked + 1 < kMaxLinked && at.call < program.call_count && may_be_linked(program, at.call);
+  // Whether the next call may be linked to one with these tasks; it has as many rows.
+  bool offer(const RowTasks& now) const {
+    return linked + 1 < kMaxLinked && at.call < program.call_count &&
+           may_be_linked(program, at.call) &&
+           !has_barrier(program.calls[at.call], run.threads(), now.rows);
   }
 
   // Whether tasks may follow the last ones.

@@ -59,6 +59,7 @@ struct Call {
   int32_t opcode, int_count, float_count, view_count, schedule_count;
   int32_t result_count;  // views it writes
   int32_t chain;  // index in the chain table, or -1
+  int32_t barrier_from, barrier_rows;  // has_barrier(): threads from which on, rows up to which
   const int64_t* ints;
   const double* floats;
   View* views;
@@ -120,6 +121,15 @@ inline int64_t constant_bytes(const View& view) {
   return bytes;
 }
 
+// Whether so many threads wait for each other before a call of so many rows that could be linked: as
+// the plan says, or by the bytes of weights.
+inline bool has_barrier(const Call& call, int64_t threads, int64_t rows) {
+  if (call.barrier_from)
+    return threads >= call.barrier_from && (!call.barrier_rows || rows <= call.barrier_rows);
+  return kCalls[call.opcode - 1].op == kGemmOp &&
+         constant_bytes(call.views[gemm_call::kW]) > kLinkedWeights;
+}
+
 // Whether a call's tasks may wait for the rows they read instead of for the end of the call before:
 // its host loop only shares out tasks over rows, or lines of an image, and reads no values itself.
 // Attention's tasks wait for all rows.
@@ -132,7 +142,6 @@ inline bool may_be_linked(const Program& program, int32_t index) {
   if (is_image_op(op)) return true;
   if (op == kAttentionOp) return reads_all_rows(call);
   if (op != kGemmOp) return op == kNormOp;
-  if (constant_bytes(call.views[gemm_call::kW]) > kLinkedWeights) return false;
   const int64_t layout = call.ints[gemm_call::kLayout];
   return layout == gemm_call::kLayoutPanels || layout == gemm_call::kLayoutVnni2 ||
          layout == gemm_call::kLayoutWeightOnlyBf16 || layout == gemm_call::kLayoutBf16x2;
@@ -147,7 +156,8 @@ inline int32_t last_linked(const Program& program, int32_t call) {
   if (is_image_op(kCalls[program.calls[call].opcode - 1].op))
     return min(call + kImagesApart, program.call_count - 1);
   while (last + 1 < program.call_count && last + 1 - call < kMaxLinked &&
-         may_be_linked(program, last + 1) && !reads_all_rows(program.calls[last + 1]))
+         may_be_linked(program, last + 1) && !reads_all_rows(program.calls[last + 1]) &&
+         !has_barrier(program.calls[last + 1], kLinkedThreads, INT64_MAX))
     ++last;
   return last;
 }
@@ -416,6 +426,9 @@ inline bool Reader::program() {
   }
   symbols_ = p.all_symbols();
   for (int32_t i = 0; i < p.call_count && !error_.set; ++i) call(&calls[i], i);
+  for (int32_t i = 0; i < p.call_count && !error_.set && (i || at_ != end_); ++i)
+    calls[i].barrier_from = small(0, kMaxTeam + 1, "threads of a barrier"),
+    calls[i].barrier_rows = small(0, INT32_MAX, "rows of a barrier");
   return finished();
 }
 
