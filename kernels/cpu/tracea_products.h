@@ -217,6 +217,8 @@ typedef void (*tracea_sum_rows_fn)(const tracea_sum_rows_tile*);
 typedef struct {
   int64_t pixels, channels, groups;
   const uint8_t* const* taps;  // 4 * groups addresses for each pixel, of its channel 0
+  const uint8_t* moved;        // or null; 1 for a pixel whose addresses are not given: they are those
+  int64_t step;                // of the pixel before, so many bytes on (AVX-512, nine taps)
   int64_t channel;             // the first of these channels
   const float* w;              // its panel
   int64_t w_panel;

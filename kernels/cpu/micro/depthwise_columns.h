@@ -4,13 +4,59 @@
 // column are brought side by side, four a lane and the last one idle, and serve all windows that
 // see the column: those of the next pixel have the same addresses one or two columns before.
 
+struct Column {  // of a window: addresses of channel 0
+  const uint8_t* tap[3];
+
+  static INLINE_MEMBER Column at(const uint8_t* const* taps) { return {{taps[0], taps[3], taps[6]}}; }
+  INLINE_MEMBER bool operator==(const Column& other) const {
+    return tap[0] == other.tap[0] && tap[1] == other.tap[1] && tap[2] == other.tap[2];
+  }
+  INLINE_MEMBER Column moved(int64_t by) const { return {{tap[0] + by, tap[1] + by, tap[2] + by}}; }
+};
+
+// The columns of one window after another; those that two windows share are loaded once.
+struct Windows {
+  const tracea_depthwise_bytes_tile* t;
+  Column second, third;  // of the window before
+  int64_t apart;         // bytes between columns of a window in the image
+  int shared;            // columns that such a window has in common with the next one
+
+  template <int V, class LOAD>
+  INLINE_MEMBER void next(int64_t p, vi (&x)[3][V], const LOAD& load) {
+    if (t->moved && t->moved[p]) {
+      second = second.moved(t->step), third = third.moved(t->step);
+      if (shared == 2) {
+        UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
+      } else {
+        if (shared == 1) UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
+        else load(x[0], second.moved(-apart));
+        load(x[1], second);
+      }
+      return load(x[2], third);
+    }
+    const uint8_t* const* taps = t->taps + 12 * p;
+    const Column one = Column::at(taps), two = Column::at(taps + 1), three = Column::at(taps + 2);
+    if (p && one == second && two == third) {
+      UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
+    } else {
+      if (p && one == third) UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
+      else load(x[0], one);
+      load(x[1], two);
+    }
+    load(x[2], three);
+    second = two, third = three;
+    apart = three.tap[0] - two.tap[0];
+    shared = apart == t->step ? 2 : 2 * apart == t->step ? 1 : 0;
+  }
+};
+
 // Taps of column i for channels 16 j + (0 .. 15) in x[j].
 template <int V>
-INLINE void load_column(vi (&x)[V], const uint8_t* const* taps, int64_t at, __mmask64 bytes, vi flip) {
+INLINE void load_column(vi (&x)[V], const Column& taps, int64_t at, __mmask64 bytes, vi flip) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   __m512i t[3];
   UNROLL for (int i = 0; i < 3; i++) {
-    const uint8_t* from = taps[3 * i] + at;
+    const uint8_t* from = taps.tap[i] + at;
     const __m512i all = V == 4 && bytes == ~(__mmask64)0 ? _mm512_loadu_si512(from)
                                                          : _mm512_maskz_loadu_epi8(bytes, from);
     t[i] = _mm512_xor_si512(_mm512_permutexvar_epi32(order, all), (__m512i)flip);
@@ -35,11 +81,6 @@ INLINE __m512i column_weights(const float* w, int i) {
   return _mm512_or_si512(byte(i), _mm512_or_si512(second, third));
 }
 
-// Whether column i of one window is column j of the window before.
-INLINE bool same_column(const uint8_t* const* taps, int i, const uint8_t* const* before, int j) {
-  return taps[i] == before[j] && taps[i + 3] == before[j + 3] && taps[i + 6] == before[j + 6];
-}
-
 // V vectors of channels of all pixels, the last one perhaps in part.
 template <int V, bool ROUNDS>
 void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
@@ -57,21 +98,14 @@ void depthwise_columns(const tracea_depthwise_bytes_tile* t, int64_t at) {
     start[v] = (vi)((vu)load_ints(from + 3 * PANEL) * (vu)zero);
     UNROLL for (int i = 0; i < 3; i++) _mm512_store_si512(w[i][v], column_weights(from, i));
   }
-  const uint8_t* const* taps = t->taps;
+  Windows windows = {t, {}, {}, 0, 0};
+  const auto load = [&](vi (&to)[V], const Column& taps) __attribute__((always_inline)) {
+    load_column(to, taps, channel, bytes, flip);
+  };
   float* c = t->c + at;
   const Rounding<ROUNDS ? V : 0> rounding(t, at, edge, whole);
-  for (int64_t p = 0; p < t->pixels; p++, taps += 12, c += t->ldc) {
-    if (p && same_column(taps, 0, taps - 12, 1) && same_column(taps, 1, taps - 12, 2)) {
-      UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
-    } else {
-      if (p && same_column(taps, 0, taps - 12, 2)) {
-        UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
-      } else {
-        load_column(x[0], taps, channel, bytes, flip);
-      }
-      load_column(x[1], taps + 1, channel, bytes, flip);
-    }
-    load_column(x[2], taps + 2, channel, bytes, flip);
+  for (int64_t p = 0; p < t->pixels; p++, c += t->ldc) {
+    windows.next(p, x, load);
     vi sum[V];
     UNROLL for (int v = 0; v < V; v++) {
       sum[v] = start[v];
@@ -102,10 +136,10 @@ INLINE void by_lanes(vf (&v)[4]) {
 
 // Taps of column i in the order of by_lanes().
 template <bool FLIPS>
-INLINE void load_lanes(vi (&x)[4], const uint8_t* const* taps, int64_t at, vi flip) {
+INLINE void load_lanes(vi (&x)[4], const Column& taps, int64_t at, vi flip) {
   __m512i t[3];
   UNROLL for (int i = 0; i < 3; i++) {
-    t[i] = _mm512_loadu_si512(taps[3 * i] + at);
+    t[i] = _mm512_loadu_si512(taps.tap[i] + at);
     if (FLIPS) t[i] = _mm512_xor_si512(t[i], (__m512i)flip);
   }
   const __m512i ab = _mm512_unpacklo_epi8(t[0], t[1]), c = _mm512_unpacklo_epi8(t[2], t[2]);
@@ -136,20 +170,13 @@ void depthwise_lanes(const tracea_depthwise_bytes_tile* t, int64_t at) {
     UNROLL for (int v = 0; v < V; v++) store(w[i][v], turned[i][v]);
   }
   const __m512i more = _mm512_set1_epi16((int16_t)t->bytes_zero);
-  const uint8_t* const* taps = t->taps;
+  Windows windows = {t, {}, {}, 0, 0};
+  const auto load = [&](vi (&columns)[V], const Column& taps) __attribute__((always_inline)) {
+    load_lanes<FLIPS>(columns, taps, channel, flip);
+  };
   uint8_t* to = t->bytes + at;
-  for (int64_t p = 0; p < t->pixels; p++, taps += 12, to += t->bytes_row) {
-    if (p && same_column(taps, 0, taps - 12, 1) && same_column(taps, 1, taps - 12, 2)) {
-      UNROLL for (int v = 0; v < V; v++) x[0][v] = x[1][v], x[1][v] = x[2][v];
-    } else {
-      if (p && same_column(taps, 0, taps - 12, 2)) {
-        UNROLL for (int v = 0; v < V; v++) x[0][v] = x[2][v];
-      } else {
-        load_lanes<FLIPS>(x[0], taps, channel, flip);
-      }
-      load_lanes<FLIPS>(x[1], taps + 1, channel, flip);
-    }
-    load_lanes<FLIPS>(x[2], taps + 2, channel, flip);
+  for (int64_t p = 0; p < t->pixels; p++, to += t->bytes_row) {
+    windows.next(p, x, load);
     __m512i whole[V];
     UNROLL for (int v = 0; v < V; v++) {
       vi sum = (vi)start[v];

@@ -66,29 +66,24 @@ inline bool find_taps(const ConvNhwcJob& job, const WindowPlace& at, const uint8
   return whole;
 }
 
-typedef uint64_t Pair __attribute__((vector_size(16)));  // of addresses
-
 // The taps of windows from `at` on, which moves behind them.  Those of a window in the image are the
-// ones of the window before it in the same row, moved.
+// ones of the window before it in the same row, moved; `moved` says so instead, if it is not null.
 inline void find_all_taps(const ConvNhwcJob& job, WindowPlace& at, int64_t windows,
-                          const uint8_t* padding, const uint8_t** taps) {
-  const int64_t all = job.kernel[0] * job.kernel[1], pairs = job.row_bytes / 2;
-  const uint64_t step = static_cast<uint64_t>(job.strides[1] * job.pixel);
-  const Pair both = {step, step}, one = {step, 0}, none = {};
+                          const uint8_t* padding, const uint8_t** taps, uint8_t* moved) {
+  const int64_t all = job.kernel[0] * job.kernel[1], step = job.strides[1] * job.pixel;
   // The last column whose windows reach no farther right than the image.
   const int64_t reach = job.width - 1 - (job.kernel[1] - 1) * job.dilations[1] + job.left;
   const int64_t last = reach < 0 ? -1 : reach / job.strides[1];
   bool inside = false;  // the window before
   for (int64_t p = 0; p < windows; ++p, taps += job.row_bytes) {
-    if (inside && at.col > 0 && at.col <= last) {
-      for (int64_t t = 0; t < pairs; ++t) {  // the padding's addresses behind them stay
-        Pair two;
-        memcpy(&two, taps + 2 * t - job.row_bytes, sizeof two);
-        two += 2 * t + 1 < all ? both : 2 * t < all ? one : none;
-        memcpy(taps + 2 * t, &two, sizeof two);
-      }
-    } else {
+    const bool moves = inside && at.col > 0 && at.col <= last;
+    if (moved) moved[p] = moves;
+    if (!moves) {
       inside = find_taps(job, at, padding, taps);
+    } else if (!moved) {
+      const uint8_t* const* before = taps - job.row_bytes;
+      for (int64_t t = 0; t < all; ++t) taps[t] = before[t] + step;
+      for (int64_t t = all; t < job.row_bytes; ++t) taps[t] = padding;
     }
     to_next_window(job, at);
   }
@@ -102,8 +97,13 @@ inline int64_t depthwise_bytes(const ConvNhwcJob& job) {
   return padding_bytes(job) + kTapPixels * job.row_bytes * static_cast<int64_t>(sizeof(void*));
 }
 
+// Whether kernels round the sums of nine taps, and find the taps of windows that move.
+inline bool rounds_windows(const ConvNhwcJob& job) {
+  return job.gemm.rounds == 1 && job.gemm.k == 3 && job.taps_bytes % 4 == 1;
+}
+
 inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t row, int64_t pixels,
-                             const uint8_t* const* taps) {
+                             const uint8_t* const* taps, const uint8_t* moved) {
   alignas(64) float sums[kTapPixels * kTapChannels];
   const GemmJob& gemm = job.gemm;
   for (int64_t first = 0; first < job.channels; first += kTapChannels) {
@@ -113,11 +113,12 @@ inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t r
     tile.w = item.w + first / TRACEA_PANEL * gemm.w_panel, tile.w_panel = gemm.w_panel;
     tile.zero = gemm.zero, tile.flip = gemm.flip, tile.single = job.taps_bytes % 4 == 1;
     tile.taps = taps, tile.channel = first;
+    tile.moved = moved, tile.step = job.strides[1] * job.pixel;
     float* y = reinterpret_cast<float*>(item.result[0]);
     const int64_t y_row = gemm.results[0].strides[0];
     tile.c = gemm.chain ? sums : y + row * y_row + first;
     tile.ldc = gemm.chain ? kTapChannels : y_row;
-    if (gemm.rounds == 1 && gemm.k == 3 && tile.single) round_into(gemm, item, row, first, tile);
+    if (rounds_windows(job)) round_into(gemm, item, row, first, tile);
     gemm.isa->depthwise_nhwc_int8(&tile);
     if (gemm.chain && !tile.bytes)
       finish_tile(gemm, item, {row, first, static_cast<int32_t>(pixels), static_cast<int32_t>(channels)},
@@ -130,11 +131,12 @@ inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, int64_t 
   uint8_t* padding = reinterpret_cast<uint8_t*>(memory);
   memset(padding, job.padding, static_cast<size_t>(job.channels));
   const uint8_t** taps = reinterpret_cast<const uint8_t**>(memory + padding_bytes(job));
+  uint8_t flags[kTapPixels], *moved = rounds_windows(job) ? flags : nullptr;
   WindowPlace at = window_at(job, first);
   for (int64_t row = first; row < end; row += kTapPixels) {
     const int64_t pixels = min(kTapPixels, end - row);
-    find_all_taps(job, at, pixels, padding, taps);
-    depthwise_pixels(job, item, row, pixels, taps);
+    find_all_taps(job, at, pixels, padding, taps, moved);
+    depthwise_pixels(job, item, row, pixels, taps, moved);
   }
 }
 
