@@ -15,6 +15,7 @@ namespace tracea {
 constexpr int kMaxTile = 32 * 64;  // floats of the largest register tile
 constexpr int64_t kPage = 4096;    // bytes
 constexpr int64_t kMaxPrefetchLinesOfGemm = 9 * 1024;  // of the next product's weights: half of a small L2
+constexpr int64_t kNearBytes = 32 << 10;   // of a product's weights that stay in L1 and L2 unaided
 constexpr int64_t kFarFloats = 2 << 20;    // results of this size have left L2 when they are read
 
 // Weights as codes that have a scale for each block of k.
@@ -287,6 +288,13 @@ inline PrefetchRange panels_ahead(const GemmJob& job, const Part& part, int64_t 
   return {panels_at(job, part, i, k0), min(job.k_block, job.k - k0), panels, job.w_panel};
 }
 
+// Whether the product's own weights need no prefetch: so few bytes that the tiles which are rounded
+// where they are take less time than it takes to divide the lines among them.
+inline bool stays_near(const GemmJob& job, const Part& part, int64_t i, int64_t ahead) {
+  const bool ends = part.end == job.m && i + ahead >= job.columns;
+  return job.rounds && !ends && job.k * job.n * 4 <= kNearBytes;
+}
+
 // Lets a tile that begins at a row and column round its sums to bytes where the result lies.
 template <typename T>
 inline void round_into(const GemmJob& job, const Item& item, int64_t row, int64_t column, T& tile) {
@@ -313,10 +321,12 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const int64_t k0 = block * job.k_block, columns = min(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
   PrefetchRange wanted = {};
-  if (job.prefetch) wanted = panels_ahead(job, part, i, block, 1);
+  if (job.prefetch && !stays_near(job, part, i, 1)) wanted = panels_ahead(job, part, i, block, 1);
   // Of what will be prefetched a column later, one line of every page.  Where that is in memory is
   // then known: prefetches that had to look it up would wait in line, and the loads behind them.
-  const PrefetchRange later = panels_ahead(job, part, i, block, job.prefetch ? 2 : 1);
+  const int64_t far = job.prefetch ? 2 : 1;
+  const PrefetchRange later =
+      stays_near(job, part, i, far) ? PrefetchRange{} : panels_ahead(job, part, i, block, far);
   float* y = reinterpret_cast<float*>(part.item.result[0]);
   const int64_t y_row = job.results[0].strides[job.outer];
   // Sums between blocks of k: where the result will be, or in scratch if more is to follow.
