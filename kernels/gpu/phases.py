@@ -25,6 +25,7 @@ from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
+from tracea_graph.passes.layout.softmax_over_axes import SOFTMAX_OVER_AXES
 from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
@@ -128,7 +129,10 @@ def phases(request: PlanRequest) -> tuple[Phase, ...]:
     tables = Phase("byte-tables", (RulePass(BYTE_EMBEDDING), Iota()))
     return (
         tables,
-        Phase("positions", (MaskPositions(), ItemRows(), RulePass(WIDE_ARG))),
+        Phase(
+            "views-of-operands",
+            (MaskPositions(), ItemRows(), *map(RulePass, (WIDE_ARG, SOFTMAX_OVER_AXES))),
+        ),
         *LAYOUT,
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),

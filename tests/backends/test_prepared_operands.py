@@ -114,3 +114,21 @@ def test_positions_and_rows_stay_in_the_program(
     path = net.save(tmp_path / "m.onnx", build(net))
     feeds = {"ids": np.array([[3, 1, 39, 0, 2], [39, 5, 4, 39, 1], [0, 0, 0, 0, 0]])}
     _assert_one_node(path, feeds, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "shape"),
+    [
+        ("Softmax", 1, (3, 4, 5)), ("Softmax", 2, (2, 4, 3, 5)), ("LogSoftmax", 0, (2, 7)),
+        ("Softmax", -2, (1, 1, 1)), ("LogSoftmax", -3, (2, 3, 31)), ("Softmax", 1, (1, 97, 13)),
+    ],
+)  # fmt: skip
+def test_softmax_over_several_axes(
+    kind: str, axis: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Before opset 13 all axes from ``axis`` on are normalised together."""
+    net = Net(opset=11)
+    x = net.input("x", *shape[:1] if axis in (0, -3) else ["batch"], *shape[1:])
+    y = net(kind, net("MatMul", x, net.weight(shape[-1], 6)), axis=axis)
+    path = net.save(tmp_path / "m.onnx", net("MatMul", y, net.weight(6, 4)))
+    _assert_one_node(path, {"x": normal(*shape)}, tmp_path)

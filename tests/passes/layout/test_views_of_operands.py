@@ -1,4 +1,4 @@
-"""Look-ups of masks and rows by counted positions: which become views, and which stay."""
+"""Look-ups by counted positions and softmax over axes: which become views, and which stay."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.graphs import Net, assert_same, loaded, normal, ops, schedule_only
 from tracea_graph.ir import DType
 from tracea_graph.passes.layout.item_rows import ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
+from tracea_graph.passes.layout.softmax_over_axes import SOFTMAX_OVER_AXES
 from tracea_graph.passes.pointwise.reductions import ARG_REDUCE
 from tracea_graph.rewrite import RulePass
 
@@ -104,3 +105,23 @@ def test_rows_of_items_need_an_argmax_over_all_of_them(kind: str) -> None:
     assert ("FusedGatherElements" in ops(graph)) == (kind == "argmax")
     if kind == "argmax":
         assert_same(net, graph, {"x": normal(3, 5, 4)})
+
+
+@pytest.mark.parametrize(
+    ("opset", "dims", "axis", "found"),
+    [
+        (11, ("b", 4, 5), 1, True), (11, (2, 4, 5), 0, True), (13, ("b", 4, 5), 1, False),
+        (11, ("b", 4, "w"), 1, False), (11, ("b", 4, 0), 1, False), (11, ("b", 5), 0, False),
+    ],
+)  # fmt: skip
+def test_softmax_over_several_axes_of_known_size(
+    opset: int, dims: tuple[int | str, ...], axis: int, found: bool
+) -> None:
+    net = Net(opset)
+    graph = loaded(net, net("Softmax", net.input("x", *dims), axis=axis))
+    trace = schedule_only(graph, RulePass(SOFTMAX_OVER_AXES))
+    assert ("FusedSoftmax" in ops(graph)) == found
+    if found:
+        assert_same(net, graph, {"x": normal(2, 4, 5)})
+    else:
+        assert [e.verdict for e in trace.entries] == ["missed"]
