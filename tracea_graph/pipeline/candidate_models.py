@@ -147,6 +147,8 @@ class CandidateBuilder:
         self.seconds: dict[str, float] = {}
         self.wrong: set[str] = set()
         """Groups that were dropped for their results, not for their speed."""
+        self.links = True
+        """Whether plans hold what the cost model chose to separate calls on several threads."""
         self._frozen: dict[str, frozenset[str]] = {}
         self._rules: dict[str, tuple[str, ...]] = {}
         self._count = 0
@@ -174,12 +176,16 @@ class CandidateBuilder:
     def plan(self, dropped: frozenset[str] = frozenset()) -> tuple[Assembly, DecisionTrace]:
         """Return the assembly without the dropped groups, and its trace.  Raises OutOfTime."""
         assembly, plan = self._planned(dropped)
-        return assembly.tuned(self._schedules), plan.trace
+        tuned = assembly.tuned(self._schedules)
+        return (tuned if self.links else tuned.unlinked()), plan.trace
 
     def decisions(self, dropped: frozenset[str]) -> Decisions:
         """Return the decisions that reproduce the plan without the dropped groups."""
         plan = self._planned(dropped)[1]
-        return Decisions(self.planner.cost, plan.constraints, self._schedules)
+        cost = self.planner.cost
+        if not self.links:
+            cost = replace(cost, machine=cost.machine.alone)
+        return Decisions(cost, plan.constraints, self._schedules)
 
     def _planned(self, dropped: frozenset[str]) -> tuple[Assembly, ScheduledGraph]:
         if dropped not in self._plans:

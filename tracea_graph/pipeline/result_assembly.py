@@ -197,6 +197,16 @@ class Assembly:
             made.need(call)
         return made
 
+    def unlinked(self) -> Assembly:
+        """Return this assembly with programs in which the library decides what separates calls."""
+        placed = []
+        for item in self.placed:
+            calls = (replace(c, barrier_from=0, barrier_rows=0) for c in item.program.calls)
+            decisions = tuple(replace(one, link="") for one in item.decisions)
+            program = replace(item.program, calls=tuple(calls))
+            placed.append(replace(item, program=program, decisions=decisions))
+        return replace(self, placed=placed)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """The report's note about kernels that function bodies call; empty if there are none."""

@@ -24,6 +24,7 @@ from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.int8_calibration import calibrate_rounding
 from tracea_graph.pipeline.library_builder import LibraryBuilder
+from tracea_graph.pipeline.link_choice import faster_links
 from tracea_graph.pipeline.model_inputs import ModelInputs, gather_inputs
 from tracea_graph.pipeline.output_files import (
     ResultPaths,
@@ -298,8 +299,16 @@ def verify(run: PipelineRun) -> None:
 def measure(run: PipelineRun) -> None:
     """Time the candidate against the original and drop the rewrites that are not faster."""
     run.timer.step("timing")
-    run.evaluator.counted = run.timer.count
-    run.candidate = run.evaluator.time(run.candidate)
+    evaluator = run.evaluator
+    evaluator.counted = run.timer.count
+    run.candidate = evaluator.time(run.candidate)
+    measured = run.options.keep == "faster" and not (evaluator.lock or evaluator.unmeasured)
+    if run.candidate is not None and measured and not evaluator.interrupted:
+        run.candidate, note = faster_links(
+            run.candidate, run.builder, evaluator.dropped, run.inputs.timing,
+            max(run.options.thread_counts), min(run.options.budget, run.deadline.left),
+        )  # fmt: skip
+        evaluator.notes += filter(None, (note,))
     run.reporter.confirm(run.candidate)
 
 

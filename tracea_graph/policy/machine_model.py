@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tracea_graph.ttg import MemoryLevel, innermost_level
@@ -52,6 +52,11 @@ class Machine:
         together = (self.cores, self.handover_us, self.line_gbytes, self.shared_gbytes)
         if min(speeds) <= 0 or min(*sizes, *together) < 0:
             raise ValueError(f"speeds must be positive and sizes not negative: {self}")
+
+    @property
+    def alone(self) -> Machine:
+        """The same machine, where nothing is known about several cores that work together."""
+        return replace(self, cores=0, handover_us=0.0, line_gbytes=0.0, shared_gbytes=0.0)
 
     @property
     def vector_gops(self) -> float:
