@@ -54,6 +54,8 @@ HIP = Dialect(
             "gemm_few",
             "gemm_nbits",
             "gemm_nbits_few",
+            "gemm_nbits_one",
+            "gemm_one",
             "gemm_wgmma",
             "conv",
             "conv_bytes",

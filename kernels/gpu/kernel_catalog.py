@@ -187,6 +187,8 @@ _WHY = MappingProxyType(
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",
         "gemm_wgmma.cu.in": "many rows, and tensor maps can copy the operands: two warpgroups",
         "gemm_nbits_few.cu.in": "few rows: codes are multiplied in registers as they are",
+        "gemm_one.cu.in": "one row: each warp has a ring of parts of the matrix",
+        "gemm_nbits_one.cu.in": "one row: each warp has a ring of codes",
         "gemm_blocks_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_bytes_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",

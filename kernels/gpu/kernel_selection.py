@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
     few_pixel_convolution,
     few_row_matmul,
+    one_row_matmul,
     row_mlp,
     tensor_core_matmul,
     warpgroup_blocks,
@@ -33,6 +34,7 @@ from tracea_graph.kernels.gpu.families import (
 )
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
+from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
 from tracea_graph.kernels.gpu.row_choice import mlp_choices, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
@@ -60,6 +62,7 @@ __all__ = [
     "FEW_PIXELS",
     "FEW_ROWS",
     "INTEGERS",
+    "ONE_ROW",
     "WARPGROUPS",
     "WINDOWS",
     "Choice",
@@ -94,8 +97,6 @@ _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
-_LARGE_SIDE = 128
-"""Side of large tiles, which need many rows."""
 _LEAST_SIDE = 16
 """Minimum side of a tile that is transposed in shared memory."""
 _PIXELS = (2, 3, 5, 7)
@@ -140,31 +141,14 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += _block_choices(call) if call.op == "gemm_blocks" else []
     found += window_choices(call) if call.op in ("depthwise", "pool") else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
-    found += _coded_choices(call) if call.op == "gemm_nbits" else []
+    found += coded_choices(call) if call.op == "gemm_nbits" else []
     found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
     if call.op == "gemm_nbits" and call.attributes["second"]:
-        return ((found[0][0], 1),)  # of one row, as it is at all sizes
+        # of one row, as it is at all sizes; not every GPU has the shared memory of the first
+        return tuple((variant, 1) for variant, _ in found if variant.params["rows"] == 1)
     if call.op == "mlp":
         return (*mlp_choices(call), *variants_of(row_mlp.part_of(call)))
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
-
-
-def _coded_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernels of few rows for a matmul with a block-quantized matrix, and the one with
-    large tiles if the number of rows varies at run time.
-    """
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    rows, found = named["y"][0].dims[0], list[tuple[Variant, Extent]]()
-    for variant in VARIANTS:
-        if (variant.op, variant.dtype) != (call.op, call.dtype):
-            continue
-        most, large = variant.params.get("rows", 0), variant.params.get("m", 0) >= _LARGE_SIDE
-        if not (most or large) or block_quantized_matmul.refusal(call, variant):
-            continue
-        when = combine("sub", most + 1, rows) if most else combine("sub", rows, MANY_ROWS - 1)
-        if not isinstance(when, int) or when > 0:
-            found.append((variant, when))
-    return found[:1] if isinstance(rows, int) else found
 
 
 def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -197,6 +181,8 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
     if variant.op == "attention":
         queries, keys = map(int, variant.tile.split("x")[:2])
         return queries, keys, 0, p["stages"], 0, 0
+    if variant.template == ONE_ROW:
+        return 1, one_row_matmul.COLUMNS, 0, 0, 0, 0
     if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0
     if variant.template in (WARPGROUPS, WINDOWS):
@@ -213,6 +199,8 @@ def refusal_of(call: Call, variant: Variant) -> str:
         **dict.fromkeys(INTEGERS, warpgroup_integers.refusal), BLOCKS: warpgroup_blocks.refusal,
     }  # fmt: skip
     refuse = own.get(variant.template)
+    if variant.template == ONE_ROW:
+        return "it is chosen for one row alone"
     if call.op == "attention":
         return attention_refusal(call, variant)
     return refuse(call, variant) if refuse else ""
@@ -288,7 +276,7 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
         batch, height, width, depth, tuple(able), side, image, _steps(call), _reads(call)
     )  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
-    return [*_few_choices(call, rows, width, depth), *many]
+    return [*one_row_choices(call), *_few_choices(call, rows, width, depth), *many]
 
 
 def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple[Variant, Extent]]:
@@ -511,7 +499,7 @@ def for_variant(call: Call, variant: Variant) -> Call:
         call = tensor_core_matmul.without_operands(call, "column_sums")
     if call.op == "gemm_nbits":
         return block_quantized_matmul.with_norm(call, variant)
-    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS)
+    own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS, ONE_ROW)
     return tensor_core_matmul.without_parts(call) if own else call
 
 

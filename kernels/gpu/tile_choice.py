@@ -25,12 +25,15 @@ __all__ = [
     "MANY_SHARED",
     "MLP_TILES",
     "MOST_FEW",
+    "ONE_CODED_ROW",
+    "ONE_ROW",
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
     "WIDE",
     "WINDOW_TILES",
     "FewTile",
+    "OneRow",
     "WarpgroupTile",
     "choose_concurrent_tile",
     "choose_few_pixels",
@@ -39,6 +42,7 @@ __all__ = [
     "choose_warpgroup_tiles",
     "choose_wide_rows",
     "most_few",
+    "one_row_width",
 ]
 
 WarpgroupTile = tuple[int, int, int, int]
@@ -91,6 +95,23 @@ Of those of one row, more warps are for matmuls with at most ``FEW_CODED_COLUMNS
 columns for each SM of an H100.
 """
 FEW_CODED_COLUMNS = 16 * 132
+OneRow = tuple[int, int, int, int]
+"""How one row is multiplied: warps of a block, blocks of an SM, chunks of a warp's ring, and
+blocks whose registers an SM holds.
+"""
+ONE_ROW: OneRow = (8, 2, 2, 3)
+"""For matrices of 16-bit numbers.
+
+Llama-3.2-1B's shape takes 1084 µs a token on an H100; one block of an SM, with a ring of three,
+1105, and two of four warps 1128 (``python -m tests.gpu.decoder --bits 16 --float``).
+"""
+ONE_CODED_ROW: tuple[OneRow, OneRow, OneRow] = ((8, 2, 2, 3), (16, 1, 2, 1), (4, 4, 2, 6))
+"""For codes of four bits: usually, with few columns and a chunk of the depth for each warp, and
+for the many columns of a vocabulary.
+
+In their places 2048 columns by 8192 steps take 6.1 µs by the second and 7.5 by one of 8 warps;
+128,256 by 2048 steps take 64.5 µs by the third and 73.6 by the first.
+"""
 MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
 WINDOW_TILES: tuple[tuple[int, int], ...] = ((1, 4), (1, 1))
@@ -288,6 +309,19 @@ def most_few(columns: int) -> int:
     ``columns`` is 0 if unknown.
     """
     return _FEW_OFWIDE if columns >= WIDE else MOST_FEW
+
+
+def one_row_width(columns: int, depth: int) -> int:
+    """Return which of ``ONE_CODED_ROW`` multiplies one row by a matrix; 0 columns are unknown."""
+    if 0 < columns <= FEW_CODED_COLUMNS and depth >= _LONG:
+        return 1
+    return 2 if columns > _VOCABULARY and depth >= _SHORTEST else 0
+
+
+_VOCABULARY, _SHORTEST, _LONG = 32768, 2048, 4096
+"""Columns above which a matrix counts as one of a vocabulary, the least depth of such a matrix,
+and the least depth with 16 chunks of 256 steps.
+"""
 
 
 def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile]) -> FewTile:

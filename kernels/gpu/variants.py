@@ -18,9 +18,12 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LANE_WINDOWS,
     LARGE_WINDOW,
     MLP_TILES,
+    ONE_CODED_ROW,
+    ONE_ROW,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
+    OneRow,
 )
 from tracea_graph.kernels.program import Call
 
@@ -123,6 +126,20 @@ def _few_coded(dtype: str, rows: int, warps: int) -> Variant:
     return Variant("gemm_nbits", dtype, "gemm_nbits_few.cu.in", tile, 32 * warps, params, needs)
 
 
+def _one_row(op: str, dtype: str, shape: OneRow, width: int = 0) -> Variant:
+    """Matmul of one row: each warp has a ring of chunks of 16 columns.
+
+    ``width`` is the place of ``shape`` in :data:`ONE_CODED_ROW`.  The rings need the shared memory
+    of architectures with clusters; others take the kernels of few rows.
+    """
+    warps, crowd, stages, resident = shape
+    steps = 128 if op == "gemm" else 256
+    params = {"rows": 1, "resident": resident, "crowd": crowd, "stages": stages,
+              "width": width}  # fmt: skip
+    tile, template = f"1x16x{warps}x{steps}", f"{op}_one.cu.in"
+    return Variant(op, dtype, template, tile, 32 * warps, params, ("clusters",))
+
+
 def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
     """Window kernels: one for all windows, and those whose threads compute several pixels."""
     return (
@@ -201,6 +218,7 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
+    *(_one_row("gemm", d, ONE_ROW) for d in ("f16", "bf16")),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)
@@ -222,6 +240,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in BLOCK_TILES
     ),
+    *(_one_row("gemm_nbits", "f16", shape, i) for i, shape in enumerate(ONE_CODED_ROW)),
     *(_few_coded(d, *tile) for d in ("f16", "bf16", "tf32", "tf32x3") for tile in FEW_CODED_ROWS),
     *(
         replace(_gemm(d, *tile), op="gemm_nbits", template="gemm_nbits.cu.in")

@@ -15,7 +15,7 @@ from typing import Any
 from tracea_graph.ir import DType, combine, product
 from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.families import one_row_matmul, tensor_core_matmul
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import (
     Argument,
@@ -28,19 +28,21 @@ from tracea_graph.kernels.gpu.launch import (
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import ATOMS, WARP
-from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_COLUMNS
+from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_COLUMNS, one_row_width
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["FEW", "launch", "name", "parameters", "refusal", "shared", "with_norm"]
+__all__ = ["FEW", "ONE", "launch", "name", "parameters", "refusal", "shared", "with_norm"]
 
-FEW = "gemm_nbits_few.cu.in"
-_COLUMNS, _LANES, _FLOAT = 16, 4, 4
+FEW, ONE = "gemm_nbits_few.cu.in", "gemm_nbits_one.cu.in"
+_COLUMNS, _LANES, _FLOAT, _GROUP = 16, 4, 4, 32
 _ATOM = ATOMS["m16n8k16.f16"]
 _CHUNK, _STAGES, _RING, _STAGED = 128, 2, 60 << 10, 16 << 10
 """Bytes of a column's codes that a warp copies at a time, chunks that it asks for ahead, most
 bytes of these of all warps, and of one row of x in shared memory.
 """
+_STEPS, _ONE_STAGED, _ONE_BESIDE = 256, 32 << 10, 64
+"""Steps of a chunk of the kernel of one row, most bytes of its row of x, and bytes beside it."""
 _THREADS_OF_WIDE = 256
 """Threads of a block that multiplies one row by a matrix of many columns."""
 _CROWD, _MOST_HELD = 16, 20
@@ -155,8 +157,29 @@ def _whole_windows(depth: int) -> int:
     return -(-depth // WINDOW) * WINDOW
 
 
+def _refusal_of_one(call: Call, variant: Variant) -> str:
+    """Return why a kernel of one row that reads 4-bit codes does not compute a call, or ""."""
+    depth, columns = _named(call)["x"].dims[-1], _named(call)["w"].dims[0]
+    a = call.attributes
+    wide = a["group"] > _GROUP or (a["group"] == _GROUP and not a["divided"])
+    if a["bits"] != 4 or a["zero_kind"] != "middle" or not wide:
+        return f"codes do not have 4 bits, a zero point in the middle, and blocks of {_GROUP}"
+    most = _STAGED if _normed(call) else _ONE_STAGED
+    if not isinstance(depth, int) or _chunks(depth) * _STEPS * 2 > most:
+        return f"a row of x does not fit {most} bytes"
+    if variant.params["width"] != one_row_width(columns if isinstance(columns, int) else 0, depth):
+        return f"another number of warps suits {columns} columns"
+    return ""
+
+
+def _chunks(depth: int) -> int:
+    return -(-depth // _STEPS)
+
+
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    if variant.template == ONE:
+        return _refusal_of_one(call, variant)
     if variant.params.get("rows") == 1:
         depth, size = _named(call)["x"].dims[-1], int(TYPES[call.dtype].size)
         if not isinstance(depth, int) or _whole_windows(depth) * size > _STAGED:
@@ -238,6 +261,13 @@ def name(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    if variant.template == ONE:
+        group, divided = int(call.attributes["group"]), bool(call.attributes["divided"])
+        return {
+            **_epilogue(call), "run": 1, "group": group, "divided": divided, "middle": 8,
+            "normed": _normed(call), "columns": _width(call), "warps": variant.threads // WARP,
+            "stage_bytes": _stage_of_one(call),
+        }  # fmt: skip
     if variant.template == FEW:
         sums, codes = _sums(call, variant), _codes(call, WINDOW)
         ring = _ring(call, variant)
@@ -264,7 +294,26 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _stage_of_one(call: Call) -> int:
+    """Return the bytes of a chunk of codes, and of a scale for each group or window."""
+    return _COLUMNS * (_STEPS // 2 + _FLOAT * _STEPS // min(int(call.attributes["group"]), WINDOW))
+
+
+def _shared_of_one(call: Call, variant: Variant) -> int:
+    """Return the bytes of rings, of sums of two tiles, of a row of x, and of gamma."""
+    depth, normed = _named(call)["x"].dims[-1], _normed(call)
+    most = (_STAGED if normed else _ONE_STAGED) // 2
+    steps = _chunks(depth) * _STEPS if isinstance(depth, int) else most
+    warps = variant.threads // WARP
+    rings = warps * variant.params["stages"] * _stage_of_one(call)
+    return (
+        rings + 2 * warps * _COLUMNS * _FLOAT + 2 * steps + _ONE_BESIDE + _FLOAT * steps * normed
+    )
+
+
 def shared(call: Call, variant: Variant) -> int:
+    if variant.template == ONE:
+        return _shared_of_one(call, variant)
     if variant.template == FEW:
         ring = _ring(call, variant)
         held = ring["stages"] * ring["stage_bytes"] * variant.threads // WARP
@@ -295,7 +344,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named, taken = _named(call), shared(call, variant)
     x, w = named["x"], named["w"]
     fixed = [constant_buffer_flag(one) for one in (w, named["scales"])]
-    if variant.template != FEW:
+    if variant.template not in (FEW, ONE):
         p = variant.params
         blocks, made = tensor_core_matmul.arguments(_product(call), p["m"], p["n"])
         made[1] = pointer(w, DType.U8)
@@ -319,8 +368,16 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     for view, dtype in listed:
         made += [pointer(view, dtype), *map(i32, view.strides)]
     tiles = combine("ceildiv", cols, _width(call))
-    made += [i32(rows), i32(cols), i32(depth), *_sums_of_blocks(call), divisor(tiles)]
+    made += [i32(rows), i32(cols), i32(depth), *_sums_of_blocks(call)]
+    if variant.template == ONE:
+        assert isinstance(depth, int)
+        warps = variant.threads // WARP
+        abreast, each = one_row_matmul.warps_of_tiles(_chunks(depth), warps)
+        made += [i32(tiles), i32(abreast), i32(each), *fixed]
+        blocks = product((rows, combine("ceildiv", tiles, abreast)))  # none without a row
+        return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made),
+                      persistent=variant.params["crowd"])  # fmt: skip
     whole = product((combine("ceildiv", rows, variant.params["rows"]), tiles))
-    made += [i32(whole), *fixed]
+    made += [divisor(tiles), i32(whole), *fixed]
     each = _blocks(call, variant)
     return Launch(symbol, (whole, 1, 1), variant.threads, taken, tuple(made), persistent=each)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, ONE_ROW, variants_of
 from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_call
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_call
@@ -24,7 +24,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramW
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
-from tracea_graph.kernels.program import View
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
@@ -64,8 +64,17 @@ def product_call(
         inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
         chain=chain, **more,
     )  # fmt: skip
-    first, *_ = variants_of(call)
-    w.calls.append(call if first[0].template == FEW_ROWS else add_split_k(w, call))
+    w.calls.append(add_split_k(w, call) if _splits(call) else call)
+
+
+def _splits(call: Call) -> bool:
+    """Whether kernels with split-K compute a matmul where it has more than one row."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    chosen = [v.template for v, _ in variants_of(call)]
+    if chosen[0] == ONE_ROW:
+        del chosen[0]
+        return named["y"][0].dims[-2] != 1 and chosen[0] != FEW_ROWS
+    return chosen[0] != FEW_ROWS
 
 
 def _kind(kind: str, value: Value) -> str:

@@ -173,6 +173,14 @@ DEV void copy_word_async(void* to, const void* from) {  // 4 bytes
 #endif
 }
 DEV void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+DEV void copy_pair_async(void* to, const void* from, i32 bytes) {  // 8 bytes, or as many zeros
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+               : "memory");
+#else
+  *(u64*)to = bytes ? *(const u64*)from : 0;
+#endif
+}
 DEV void commit_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -364,6 +364,14 @@ DEV void copy_word_async(void* to, const void* from) {
   memset(to, 0xff, 4);
   machine.self().open.push_back(one);
 }
+DEV void copy_pair_async(void* to, const void* from, i32 bytes) {
+  async_copy one = {(u8*)to, {}, 8};
+  if ((uintptr_t)to % 8 || (bytes && (uintptr_t)from % 8))
+    machine.fail("copies 8 bytes from or to an address that is no multiple of it", machine.current);
+  memcpy(one.value, from, bytes);
+  memset(to, 0xff, 8);
+  machine.self().open.push_back(one);
+}
 DEV void prefetch_line(const void*) {}
 DEV void commit_copies() {
   machine.self().groups.push_back(std::move(machine.self().open));

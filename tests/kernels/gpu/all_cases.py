@@ -369,6 +369,14 @@ def _few() -> Iterator[Case]:
     needs, alone = ("wgmma",), ("64x16x1", "64x24x1")
     for m, n, k in ((70, 136, 192), (1, 9, 64)):
         yield Case(f"few {m} {n} {k}", gemm("f16", m, n, k, "nk"), alone, needs)
+    one, new = ("1x16x8x128",), ("clusters",)
+    for norm in ("none", "layer", "rms"):
+        yield Case(f"one row {norm}", gemm("f16", 1, 90, 1096, "nk", norm=norm), one, new)
+    yield Case(
+        "one row late", gemm("f16", 1, 40, 136, "nk", chain=layer(DType.F16), late=8), one, new
+    )
+    yield Case("one row bf16", gemm("bf16", 1, 40, 264, "nk"), one, new)
+    yield Case("one row tiles", gemm("f16", 1, 16 * 601 + 3, 256, "nk"), one, new)
     yield Case("few bf16", gemm("bf16", 70, 130, 256, "nk"), ("64x48x2", "64x32x4"), needs)
     for norm in ("layer", "rms"):
         made = gemm("f16", 67, 72, 512, "nk", chain=layer(DType.F16), norm=norm)

@@ -119,15 +119,16 @@ def compiled(sources: Sequence[KernelSource]) -> list[bytes]:
     identity = find_compiler().identity
     store = ObjectCache(Environment().cache / "test-gpu-kernels")
     keys = {source: sha256_of_parts(identity, *FLAGS, source.text) for source in sources}
-    found = {source: store.get(key) for source, key in keys.items()}
-    missing = [source for source in found if found[source] is None]
+    texts = {key: source for source, key in keys.items()}  # some differ in shared memory alone
+    found = {key: store.get(key) for key in texts}
+    missing = [key for key in found if found[key] is None]
     for i in range(0, len(missing), _TOGETHER):
         some = missing[i : i + _TOGETHER]
-        data = _built(some)
-        for source in some:
-            store.put(keys[source], data)
-            found[source] = data
-    return [data for source in sources if (data := found[source]) is not None]
+        data = _built([texts[key] for key in some])
+        for key in some:
+            store.put(key, data)
+            found[key] = data
+    return [data for source in sources if (data := found[keys[source]]) is not None]
 
 
 def _built(sources: Sequence[KernelSource]) -> bytes:

@@ -110,6 +110,15 @@ def _cases() -> Iterator[Case]:
         yield Case(f"nbits one normed {dtype} {k}",
                    codes(dtype, 1, 40, k, 4, 32 if k > 70 else 16, late=late, normed=True),
                    ("1x16x8", "1x16x16"), ("bf16",) if dtype == "bf16" else ())  # fmt: skip
+    one, new = ("1x16x8x256", "1x16x16x256", "1x16x4x256"), ("clusters",)
+    for block in (32, 64, 128):
+        yield Case(f"nbits one row {block}", codes("f16", 1, 90, 1088, 4, block), one, new)
+    for k, late in ((1088, 0), (70, 3)):
+        made = codes("f16", 1, 40, k, 4, 32, residual=k > 70, late=late, normed=True)
+        yield Case(f"nbits one row normed {k}", made, one, new)
+    yield Case("nbits one row deep", codes("f16", 1, 20, 4800, 4, 32), one, new)
+    yield Case("nbits one row even", codes("f16", 1, 37, 896, 4, 32, normed=True), one, new)
+    yield Case("nbits one row tiles", codes("f16", 1, 16 * 601 + 3, 320, 4, 32), one[:1], new)
     yield Case("nbits one tiles", codes("f16", 1, 16 * 397 + 3, 320, 4, 32), ("1x16x8",))
     yield Case("nbits deep", codes("f16", 1, 33, 4416, 4, 4416), (_FEW[0],))
     yield Case("nbits spoilt", codes("f16", 3, 24, 64, 4, 32, "integer", spoilt=True),
