@@ -68,6 +68,7 @@ HIP = Dialect(
             "attention_split",
             "attention_wgmma",
             "depthwise_lanes",
+            "mlp",
         )
     ),
 )
