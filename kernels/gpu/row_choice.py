@@ -13,6 +13,9 @@ from tracea_graph.kernels.program import Call
 
 __all__ = ["mlp_choices", "row_choices"]
 
+_SMS = 132
+"""Number of an H100's SMs."""
+
 
 def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the kernel for short rows, for a call whose rows have a length that varies."""
@@ -29,9 +32,20 @@ def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def mlp_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernel of two matmuls behind a norm for many rows; all parts of it name it."""
+    """Return the kernel of two matmuls behind a norm for many rows; all parts of it name it.
+
+    Where weights pass through shared memory for each tile, a second wave of tiles must have as
+    many rows as the first one needs.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
-    when = combine("sub", named["x"].dims[0], LEAST_MLP_ROWS - 1)
+    rows = named["x"].dims[0]
     known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
              and not row_mlp.refusal(call, v)]  # fmt: skip
-    return [(variant, when) for variant in known[:1]]
+    if not known:
+        return []
+    when, tile = combine("sub", rows, LEAST_MLP_ROWS - 1), known[0].params
+    if tile["streamed"]:
+        within = combine("sub", _SMS * 64 * tile["groups"] + 1, rows)
+        more = combine("sub", rows, 2 * LEAST_MLP_ROWS - 1)
+        when = combine("max", combine("min", when, within), more)
+    return [(known[0], when)] if not isinstance(when, int) or when > 0 else []

@@ -112,15 +112,21 @@ def test_few_rows_other_sizes_and_norms_with_other_readers_stay_calls(
     assert not parts(made) and [c.op for c in made.calls].count("norm") == 1
 
 
-def test_a_batch_that_varies_has_the_parts_for_few_rows() -> None:
-    made = program("n", sizes={"n": 32})
+@pytest.mark.parametrize(
+    ("columns", "images", "apart"), [(96, (4, 6, 32), (1, 3)), (192, (4, 5, 7, 32), (1, 3, 6))]
+)
+def test_a_batch_that_varies_has_the_parts_for_few_rows(
+    columns: int, images: tuple[int, ...], apart: tuple[int, ...]
+) -> None:
+    """And for a second wave of few tiles, if weights pass through shared memory for each."""
+    made = program("n", columns, 4 * columns, sizes={"n": 32})
     (symbol,) = made.symbols
     for call in (c for c in made.calls if c.op == "mlp"):
         ops = {
             n: next(v.op for v, when in variants_of(call) if evaluate(when, {symbol: n}) > 0)
-            for n in (1, 32)
+            for n in (*images, *apart)
         }
-        assert ops[1] in ("norm", "gemm") and ops[32] == "mlp"
+        assert [n for n, op in ops.items() if op == "mlp"] == list(images)
 
 
 @pytest.mark.compiler
