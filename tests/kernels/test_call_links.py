@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.runtime.linked_cases import linked_block
+from tracea_graph.hardware.cpu import profile_cpu
+from tracea_graph.hardware.machine_measurements import Bandwidth, Measurements, NamedFigure
 from tracea_graph.kernels.cpu.call_links import (
     LINKED_THREADS,
     MOST_THREADS,
     CallLink,
     choose_links,
 )
+from tracea_graph.kernels.cpu.core_measurement import HANDOVER, assumed_figures
 from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
+from tracea_graph.kernels.cpu.machine_model import machine_of
 from tracea_graph.kernels.cpu.plan_encoding import decode, encode
 from tracea_graph.kernels.program import Attributes, Call
 from tracea_graph.policy import Machine, OperatorTopology, PolicyEngine
@@ -71,6 +75,23 @@ def test_slow_lines_and_hand_overs_count() -> None:
     assert {link.barrier_from for link in choose_links(encoder(768, 12), slow)} == {LINKED}
     late = replace(SIXTEEN, handover_us=200.0)
     assert all(link.barrier_from <= 16 for link in choose_links(encoder(768, 12), late)[:-1])
+
+
+@pytest.mark.parametrize(("threads", "handover"), [(16, 0.4), (LINKED_THREADS - 1, 0.0)])
+def test_the_slowest_hand_over_of_a_topology_counts(threads: int, handover: float) -> None:
+    """Of two memory nodes; few processors say nothing about a team of many."""
+    cpu = replace(profile_cpu(), threads=threads)
+    further = tuple(
+        NamedFigure(f"{HANDOVER}, {level}", us, "µs")
+        for level, us in (("cores of an L3", 0.08), ("memory nodes", 0.4))
+    )
+    bandwidth = Bandwidth(198.0, 111.0, 22.0, 13.0, dram_all=109.0, lines=8.8)
+    peaks = assumed_figures(cpu).peaks
+    machine = machine_of(cpu, Measurements(peaks, bandwidth, 2.5, further=further))
+    assert machine.handover_us == handover
+    assert (machine.cores, machine.line_gbytes) == ((threads, 8.8) if handover else (0, 0.0))
+    partly = replace(bandwidth, lines=0.0)
+    assert machine_of(cpu, Measurements(peaks, partly, 2.5, further=further)).handover_us == 0.0
 
 
 def test_calls_that_cannot_be_linked_are_left_to_the_library() -> None:
