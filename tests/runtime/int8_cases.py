@@ -104,6 +104,13 @@ def bytes_case(
     return replace(case, expected=(y.astype(np.float64),))
 
 
+def too_deep() -> Case:
+    """A product whose sums may not fit 32 bits, as a run finds out."""
+    shapes = (1, 32769), (32769, 2)
+    made = bytes_case("too_deep", *shapes, (DType.U8, DType.U8), (0, 0))
+    return replace(made, expected=(), error="sums of 32769 terms, more than 32768")
+
+
 def bytes_cases() -> tuple[Case, ...]:
     u8, i8 = DType.U8, DType.I8
     keys = {"a_perm": KEYS[0], "b_perm": KEYS[1]}
@@ -126,6 +133,7 @@ def bytes_cases() -> tuple[Case, ...]:
         bytes_case("repeated", (1, 70, 60), (4, 60, 40), (i8, u8), (9, 8)),
         bytes_case("chain", (2, 70, 61), (2, 61, 150), (u8, u8), (0, 134), REQUANTIZE),
         bytes_case("deep", (130, 6000), (6000, 40), (u8, u8), (0, 134)),
+        too_deep(),
         bytes_case("without_terms", (3, 0), (0, 5), (u8, u8), (7, 9)),
     )  # fmt: skip
 
