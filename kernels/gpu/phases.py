@@ -26,6 +26,7 @@ from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
 from tracea_graph.passes.layout.softmax_over_axes import SOFTMAX_OVER_AXES
+from tracea_graph.passes.layout.true_comparisons import TrueComparisons
 from tracea_graph.passes.region_helpers import fused_region
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
@@ -131,7 +132,12 @@ def phases(request: PlanRequest) -> tuple[Phase, ...]:
         tables,
         Phase(
             "views-of-operands",
-            (MaskPositions(), ItemRows(), *map(RulePass, (WIDE_ARG, SOFTMAX_OVER_AXES))),
+            (
+                MaskPositions(),
+                TrueComparisons(),
+                ItemRows(),
+                *map(RulePass, (WIDE_ARG, SOFTMAX_OVER_AXES)),
+            ),
         ),
         *LAYOUT,
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),

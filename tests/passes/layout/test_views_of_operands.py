@@ -10,7 +10,10 @@ from tracea_graph.ir import DType
 from tracea_graph.passes.layout.item_rows import ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
 from tracea_graph.passes.layout.softmax_over_axes import SOFTMAX_OVER_AXES
+from tracea_graph.passes.layout.true_comparisons import TrueComparisons
+from tracea_graph.passes.pointwise.elementwise import ElementwiseOp
 from tracea_graph.passes.pointwise.reductions import ARG_REDUCE
+from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.rewrite import RulePass
 
 MASK = np.arange(24).reshape(3, 8) % 3
@@ -125,3 +128,31 @@ def test_softmax_over_several_axes_of_known_size(
         assert_same(net, graph, {"x": normal(2, 4, 5)})
     else:
         assert [e.verdict for e in trace.entries] == ["missed"]
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "start", "dropped"),
+    [
+        ("GreaterOrEqual", 0, 0, True), ("Greater", -1, 0, True), ("Less", -1, 0, True),
+        ("LessOrEqual", 0, 0, True), ("Greater", 0, 0, False), ("LessOrEqual", 1, 0, False),
+        ("GreaterOrEqual", 1, 0, False),
+    ],
+)  # fmt: skip
+def test_conditions_that_hold_everywhere_are_dropped(
+    op: str, number: int, start: int, dropped: bool
+) -> None:
+    net = Net(18)
+    x, mask = net.input("x", "batch", "n", 4), net.input("seen", "batch", 1, "n", dtype=DType.BOOL)
+    places = count(net, size(net, x, 1), 0, 2, start=start)
+    sides = (places, net.const(number, np.int64))
+    known = net(op, *(sides if op[0] == "G" else sides[::-1]))
+    both = net("And", net("And", net.const(True, np.bool_), known), mask)
+    graph = loaded(net, both)
+    schedule_only(graph, ElementwiseOp())
+    schedule_only(graph, VerticalFusion())
+    schedule_only(graph, TrueComparisons())
+    graph.prune()
+    assert (ops(graph) == ["FusedRegion"]) == dropped
+    feeds = {"x": normal(2, 5, 4), "seen": np.arange(10).reshape(2, 1, 5) % 3 > 0}
+    if dropped:
+        assert_same(net, graph, feeds)
