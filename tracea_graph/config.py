@@ -61,6 +61,12 @@ class Environment:
         default_factory=lambda: os.environ.get("TRACEA_STRICT", "") not in ("", "0")
     )
     """``TRACEA_STRICT=1``: end the run if a rule raises, instead of leaving the rule out."""
+    task_times: bool = field(
+        default_factory=lambda: os.environ.get("TRACEA_TASK_TIMES", "") not in ("", "0")
+    )
+    """``TRACEA_TASK_TIMES=1``: build kernels that can record when their tasks run, on backends
+    where only kernels made for it can; they are slower.
+    """
 
 
 def usable_processors() -> int:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, did_you_mean
-from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics, TaskRecording
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu.backend import CPU, CpuBackend
 from tracea_graph.kernels.cpu.platform_deployment import deployments_of, unmeasured
@@ -113,6 +113,11 @@ class Backend(Tunable, Protocol):
     @property
     def tracing(self) -> CallWorkQueries | None:
         """Access to the work of kernel calls; None if the backend's libraries time no calls."""
+        ...
+
+    @property
+    def recording(self) -> TaskRecording | None:
+        """How libraries record the tasks of a run; None if they record none."""
         ...
 
     def structure_rules(self, request: PlanRequest) -> tuple[Pass, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError
-from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics, profile_cpu
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics, TaskRecording, profile_cpu
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.cpu import emitter, plan_encoding
 from tracea_graph.kernels.cpu.isa_levels import (
@@ -93,6 +93,7 @@ class CpuBackend:
     catalog: KernelCatalog = CATALOG
     diagnostics: MachineDiagnostics | None = DIAGNOSTICS
     tracing: CallWorkQueries | None = CALL_TRACING
+    recording: TaskRecording | None = TaskRecording()
     bypass: Mapping[str, str] = MappingProxyType({})
     standalone_ops = tuple(STANDALONE)
 

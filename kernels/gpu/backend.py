@@ -10,7 +10,7 @@ from typing import Any
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import GraphError
-from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics
+from tracea_graph.hardware import CallWorkQueries, MachineDiagnostics, TaskRecording
 from tracea_graph.ir import TensorSpec
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.gpu import plan_encoding
@@ -69,6 +69,7 @@ class GpuBackend:
     caps = ()
     diagnostics: MachineDiagnostics | None = GpuDiagnostics()
     tracing: CallWorkQueries | None = None
+    recording: TaskRecording | None = TaskRecording("multiprocessor", True, "TRACEA_TASK_TIMES=1")
     bypass: Mapping[str, str] = MappingProxyType({"TRACEA_DEVICE": "cpu"})
     standalone_ops: tuple[str, ...] = OPS
 

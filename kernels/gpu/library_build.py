@@ -19,6 +19,7 @@ from pathlib import Path
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.block_times import FLAG, with_block_times
 from tracea_graph.kernels.gpu.cubin import why_not_launchable
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, shared_of
@@ -150,15 +151,16 @@ def compile_part(
 
     ``entry`` is the name of the function that registers the op types.  Raises BuildError.
     """
-    compiler = find_compiler(environment)
-    sources = sources_of(kernels, chains, levels, dialect)
+    compiler, timed = find_compiler(environment), environment.task_times
+    sources = _recorded(sources_of(kernels, chains, levels, dialect), dialect, timed)
+    flags = (*entry_flags(entry), *((FLAG,) if timed else ()))
     least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else _FUNCTIONS_SINCE
     facts: LibraryManifest = {
         "version": VERSION,
         "levels": list(levels),
         "driver": least,
         "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in types],
-        "runtime": sha256_of_parts(*_FLAGS, *entry_flags(entry), *_runtime()),
+        "runtime": sha256_of_parts(*_FLAGS, *flags, *_runtime()),
         "sources": {s.symbol: sha256_of_parts(s.text) for level in levels for s in sources[level]},
     }
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
@@ -166,10 +168,11 @@ def compile_part(
     symbols = [kernel.symbol for kernel in _kernels(kernels, chains)]
     images = [_images(compiled, sources, level, environment) for level in levels]
     if dialect is CUDA:  # PTX for newer architectures
-        images.append(_text(kernels, chains, levels[-1], environment))
+        newest = {levels[-1]: _text_sources(kernels, chains, levels[-1])}
+        images.append(_text(_recorded(newest, dialect, timed), environment))
     held = () if types else functions_of(kernels)
     cache = ObjectCache(environment.cache / "objects")
-    _compile_runtime(compiler, cache, folder, entry)
+    _compile_runtime(compiler, cache, folder, flags)
     (folder / "images.bin").write_bytes(_laid_out(images))
     table = _table(domain, least, types, symbols, levels, images, held)
     (folder / "table.cpp").write_text(table)
@@ -185,14 +188,27 @@ def _images(
     return compiled(sources[level], level, environment) if sources[level] else []
 
 
-def _text(
-    kernels: Sequence[str], chains: Sequence[Chain], level: str, environment: Environment
-) -> list[Image]:
-    """Compile to PTX those kernels of the newest level that newer GPUs can run."""
-    architecture = ARCHITECTURES[level]
-    target, own = Target(CUDA, architecture), _kernels(kernels, chains)
-    sources = [emit_kernel(c, v, target) for c, v in _able(own, target) if not v.exact]
-    return cubins(sources, f"compute_{architecture.capability}", environment) if sources else []
+def _recorded(
+    sources: dict[str, list[KernelSource]], dialect: Dialect, timed: bool
+) -> dict[str, list[KernelSource]]:
+    """Return the kernels of each level, which record their blocks if ``timed``."""
+    if not timed:
+        return sources
+    return {level: [with_block_times(s, dialect) for s in own] for level, own in sources.items()}
+
+
+def _text_sources(
+    kernels: Sequence[str], chains: Sequence[Chain], level: str
+) -> list[KernelSource]:
+    """Generate those kernels of the newest level that newer GPUs can run."""
+    target, own = Target(CUDA, ARCHITECTURES[level]), _kernels(kernels, chains)
+    return [emit_kernel(c, v, target) for c, v in _able(own, target) if not v.exact]
+
+
+def _text(sources: dict[str, list[KernelSource]], environment: Environment) -> list[Image]:
+    """Compile the kernels of a level to PTX."""
+    ((level, own),) = sources.items()
+    return cubins(own, f"compute_{ARCHITECTURES[level].capability}", environment) if own else []
 
 
 # ---- the runtime -----------------------------------------------------------------------------
@@ -216,13 +232,15 @@ def _runtime() -> list[str]:
     return [text, *(part for item in _headers(text).items() for part in item)]
 
 
-def _compile_runtime(compiler: Compiler, cache: ObjectCache, folder: Path, entry: str) -> None:
+def _compile_runtime(
+    compiler: Compiler, cache: ObjectCache, folder: Path, own: Sequence[str]
+) -> None:
     """Write ``runtime.o`` and the headers to the folder."""
     text = (_HERE / "runtime" / "runtime.cpp").read_text()
     (folder / "runtime").mkdir()
     for name, held in _headers(text).items():
         (folder / name).write_text(held)
-    flags = (*_FLAGS, *entry_flags(entry))
+    flags = (*_FLAGS, *own)
     key = sha256_of_parts(compiler.identity, *compiler.command, *flags, *_runtime())
     data = cache.get(key)
     if data is None:

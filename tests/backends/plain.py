@@ -203,7 +203,7 @@ class PlainBackend:
     rules = RuleNames()
     providers: tuple[str, ...] = ()
     most_guarded = 8
-    schedule_space = diagnostics = tracing = None
+    schedule_space = diagnostics = tracing = recording = None
     catalog = KernelCatalog("plain")
     standalone_ops: tuple[str, ...] = ()
 

@@ -101,7 +101,8 @@ def add_bench(commands: Any) -> None:
     group.add_argument("--png", type=Path, metavar="FILE", help="draw the roofline (matplotlib)")
     group.add_argument(
         "--timeline", type=Path, metavar="FILE.svg",
-        help="draw the tasks of each thread in one run of the fused kernel that takes longest",
+        help="draw the tasks of each thread in one run of the fused kernel that takes longest; on "
+        "a GPU the blocks of each multiprocessor, for results optimized under TRACEA_TASK_TIMES=1",
     )  # fmt: skip
     groups["retune"].add_argument(
         "--retune", action="store_true",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from tracea_graph.hardware.cpu import CpuProfile, fingerprint_hash, profile_cpu
-from tracea_graph.hardware.diagnostics_protocol import CallWorkQueries, MachineDiagnostics
+from tracea_graph.hardware.diagnostics_protocol import (
+    CallWorkQueries,
+    MachineDiagnostics,
+    TaskRecording,
+)
 from tracea_graph.hardware.machine_measurements import Measurements
 
 __all__ = [
@@ -11,6 +15,7 @@ __all__ = [
     "CpuProfile",
     "MachineDiagnostics",
     "Measurements",
+    "TaskRecording",
     "fingerprint_hash",
     "profile_cpu",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tracea_graph.config import Environment
@@ -36,3 +37,17 @@ class CallWorkQueries(Protocol):
         Raises GraphError if ``words`` are not an encoded program.
         """
         ...
+
+
+@dataclass(frozen=True)
+class TaskRecording:
+    """How a backend's libraries record tasks in the file that ``TRACEA_TIMELINE`` names.
+
+    A task runs on a ``processor``.  ``named``: a line has the names of its calls and the numbers
+    of processors, each of which may run several tasks at a time.  ``needs`` is the setting of the
+    environment under which a library must be built to record; "" if all do.
+    """
+
+    processor: str = "thread"
+    named: bool = False
+    needs: str = ""

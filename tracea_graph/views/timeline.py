@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
+from itertools import pairwise
 
 import jinja2
 
@@ -21,6 +23,8 @@ _COLOURS = (
 )  # fmt: skip
 """Colors of the kernels, the longest first; kernels beyond the list share the last color."""
 _TICKS = 8
+_MANY, _EACH = 64, 4
+"""Lanes above which they are drawn low, with a number beside every fourth processor's."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ class Timeline:
     The run took ``us`` microseconds.  ``calls`` are the names of the kernel calls, which tasks
     refer to by index.  Threads are numbered from 0 in the order in which they began.
     All tasks of a run on one thread take ``alone`` µs; None where that was not measured.
+
+    Where ``processors`` are given, these run several tasks at a time: each "thread" is then a slot
+    of one of them, and ``processors`` holds its number.  ``recorded`` are the µs of a run that
+    records tasks, and of one that does not, by the host's clock.
     """
 
     title: str
@@ -51,6 +59,9 @@ class Timeline:
     calls: tuple[str, ...]
     tasks: tuple[TaskSpan, ...]
     alone: float | None = None
+    processors: tuple[int, ...] = ()
+    processor: str = "thread"
+    recorded: tuple[float, float] | None = None
 
     @cached_property
     def threads(self) -> int:
@@ -128,7 +139,42 @@ class Timeline:
         return sum(task.us for task in self.tasks)
 
     @property
+    def _on_processors(self) -> str:
+        """What processors do that run several tasks at a time, and how calls follow each other."""
+        spans: dict[int, list[TaskSpan]] = {}
+        for task in self.tasks:
+            spans.setdefault(self.processors[task.thread], []).append(task)
+        busy = sum(_covered(own) for own in spans.values()) / (self.us * len(spans) or 1.0)
+        ends: dict[int, tuple[float, float]] = {}
+        for task in self.tasks:
+            begin, end = ends.get(task.call, (math.inf, 0.0))
+            ends[task.call] = min(begin, task.begin), max(end, task.end)
+        calls = [ends[call] for call in sorted(ends)]
+        gaps = [after[0] - before[1] for before, after in pairwise(calls)]
+        text = (
+            f"{len(spans)} {self.processor}s, {len(calls)} calls: {100 * busy:.0f} % of their "
+            f"time in tasks, {100 - 100 * _covered(self.tasks) / (self.us or 1.0):.0f} % without "
+            "any task at all"
+        )
+        if gaps:
+            text += f"; a call begins {_gap(statistics.median(gaps))} the one before it has ended"
+        return text
+
+    @property
+    def cost(self) -> str:
+        """A sentence about how much longer runs take that record their tasks; "" if unknown."""
+        if not self.recorded:
+            return ""
+        own, plain = self.recorded
+        return (
+            f"Recording costs {own - plain:.1f} µs of {plain:.0f} by the host's clock "
+            f"({own / plain - 1:+.1%})."
+        )
+
+    @property
     def summary(self) -> str:
+        if self.processors:
+            return "\n".join(filter(None, (self._on_processors, self.cost)))
         parts = ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.shares.items())
         text = f"{self.threads} threads: {parts}"
         if self.threads == 1 or not self.alone:
@@ -139,6 +185,19 @@ class Timeline:
             f"thread, of which {self.threads} threads could at best make {ideal:.0f} µs: "
             f"{100 * ideal / self.us:.0f} % of the run."
         )
+
+
+def _covered(tasks: Iterable[TaskSpan]) -> float:
+    """Return the µs in which at least one of some tasks runs."""
+    covered = end = 0.0
+    for task in sorted(tasks, key=lambda task: task.begin):
+        covered += max(task.end - max(task.begin, end), 0.0)
+        end = max(end, task.end)
+    return covered
+
+
+def _gap(us: float) -> str:
+    return f"{abs(us):.2f} µs {'after' if us >= 0 else 'before'}"
 
 
 def timeline_svg(timeline: Timeline) -> str:
@@ -154,12 +213,13 @@ def timeline_svg(timeline: Timeline) -> str:
     )
     environment.filters["plain"] = plain_text
     text = (resources.files(__package__) / "timeline.svg.jinja").read_text(encoding="utf-8")
-    bottom = TOP + LANE * timeline.threads
+    lane, gap = (LANE, 2.0) if timeline.threads <= _MANY else (LANE / 3, 0.5)
+    bottom = TOP + lane * timeline.threads
     return environment.from_string(text).render(
         timeline=timeline,
         bars=[
             (
-                LEFT + t.begin * scale, TOP + LANE * t.thread, max(t.us * scale, 0.2),
+                LEFT + t.begin * scale, TOP + lane * t.thread + gap, max(t.us * scale, 0.2),
                 colours[timeline.kernel(t.call)],
                 f"{t.call}: {_name(timeline, t.call)}, {t.us:.1f} µs from {t.begin:.1f}",
             )
@@ -168,9 +228,19 @@ def timeline_svg(timeline: Timeline) -> str:
         legend=[(name, colours[name]) for name in kernels[: len(_COLOURS)]],
         more=max(len(kernels) - len(_COLOURS), 0),
         ticks=[(LEFT + at * scale, f"{at:g} µs") for at in _ticks(timeline.us)],
-        left=LEFT, top=TOP, right=LEFT + WIDTH, bottom=bottom, lane=LANE,
+        lanes=list(_lane_labels(timeline)), height=lane - 2 * gap,
+        left=LEFT, top=TOP, right=LEFT + WIDTH, bottom=bottom, lane=lane,
         page=(LEFT + WIDTH + 14, bottom + 34),
     )  # fmt: skip
+
+
+def _lane_labels(timeline: Timeline) -> Iterator[tuple[int, int]]:
+    """Yield lanes with the numbers beside them: threads, or some of many processors."""
+    for lane in range(timeline.threads):
+        own = timeline.processors[lane] if timeline.processors else lane
+        first = not timeline.processors or lane == timeline.processors.index(own)
+        if first and (timeline.threads <= _MANY or own % _EACH == 0):
+            yield lane, own
 
 
 def _name(timeline: Timeline, call: int) -> str:

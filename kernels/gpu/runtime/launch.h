@@ -4,6 +4,18 @@
 
 namespace tracea {
 
+#ifdef TRACEA_BLOCK_TIMES
+constexpr bool kTimed = true;  // kernels have one more parameter
+#else
+constexpr bool kTimed = false;
+#endif
+
+// Where a kernel records its blocks, as templates/block_times.h takes it.
+struct BlockTimes {
+  cu::Address at;
+  int32_t across, tall;
+};
+
 // A launch with its arguments, stored in `bytes` at multiples of 8.
 struct Ready {
   cu::Function function;
@@ -155,7 +167,7 @@ bool make_ready(Error& error, const Device& device, const Launch& launch, cu::Fu
   auto room = [](const Argument& a) {
     return a.maps() ? static_cast<int64_t>(sizeof(cu::TensorMap)) : 16;
   };
-  int64_t size = 0;
+  int64_t size = kTimed ? sizeof(BlockTimes) : 0;
   for (int32_t i = 0; i < launch.count; ++i) size += room(launch.arguments[i]);
   char* at = pool.array<char>(size + 16);
   void** parameters = pool.array<void*>(launch.count + 1);
@@ -166,6 +178,7 @@ bool make_ready(Error& error, const Device& device, const Launch& launch, cu::Fu
     if (!write_argument(error, a, sizes, counts, constants, address, at)) return false;
     at += room(a);
   }
+  if (kTimed) memset(parameters[launch.count] = at, 0, sizeof(BlockTimes));
   out->parameters = parameters;
   return true;
 }

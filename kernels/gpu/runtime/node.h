@@ -1,7 +1,7 @@
 // A node: a decoded program, its constants on the device, and a pool of contexts for concurrent runs.
 #pragma once
+#include "runtime/block_times.h"
 #include "runtime/inputs.h"
-#include "runtime/run.h"
 
 namespace tracea {
 
@@ -497,7 +497,11 @@ inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
         return false;
       }
     }
+    if (!record_blocks(run.error, node.shared, *r.layout)) return false;
+    const int64_t start = kTimed ? nanoseconds() : 0;
     if (!execute(run.error, node.shared, *r.context, *r.layout)) return false;
+    const int64_t took = kTimed ? nanoseconds() - start : 0;
+    if (!write_timeline(run.error, node.shared, *r.context, layout, node.type, took)) return false;
     for (int32_t i = p.input_count; i < p.tensor_count(); ++i) {
       const char* const from = r.context->out + (layout.offsets[i] - layout.out_first);
       if (!move_all(run, context, {from, static_cast<char*>(r.data[i]), layout.counts[i]}))

@@ -26,6 +26,8 @@ struct Layout {
   cu::Exec exec;
   uint64_t used;
   int64_t runs;
+  cu::Address records;  // of blocks, see runtime/block_times.h
+  int64_t record_count;
   Pool pool;
 };
 
@@ -64,6 +66,7 @@ inline void release(Layout* layout) {
   if (!layout) return;
   if (layout->exec) gpu.driver.destroy_exec(layout->exec);
   if (layout->graph) gpu.driver.destroy_graph(layout->graph);
+  if (layout->records) gpu.driver.free_device(layout->records);
   layout->pool.release();
   free(layout);
 }
