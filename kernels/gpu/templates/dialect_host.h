@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ struct async_copy {
 
 struct fiber {
   void* at = nullptr;  // the saved stack pointer
-  std::vector<u8> stack;
+  std::unique_ptr<u8[]> stack;  // not filled: most of its pages are never touched
   enum { RUNS, GRID, BLOCK, CLUSTER, WARP, WAITS, DONE } state = RUNS;
   const void* met = nullptr;  // the warp-wide instruction it waits in
   void* argument = nullptr;
@@ -144,11 +145,11 @@ struct block_machine {
     }
     fibers.resize(cluster * count);
     for (fiber& f : fibers) {
-      f.stack.resize(STACK);
+      if (!f.stack) f.stack.reset(new u8[STACK]);
       f.state = fiber::RUNS;
       f.open.clear();
       f.groups.clear();
-      void** top = (void**)((uintptr_t)(f.stack.data() + STACK) & ~(uintptr_t)15);
+      void** top = (void**)((uintptr_t)(f.stack.get() + STACK) & ~(uintptr_t)15);
       *--top = nullptr;  // keeps the stack alignment that calls expect
       *--top = (void*)&block_machine::enter;
       f.at = top - 6;
