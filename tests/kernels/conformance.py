@@ -185,6 +185,7 @@ class AttentionTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+@cache
 def compile_unit(source: CompilationUnit) -> Path:
     """The shared object of one unit, from the object that libraries link and the cache holds.
 
