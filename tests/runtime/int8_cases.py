@@ -85,14 +85,19 @@ VALUES = ((), (0, 2, 1, 3))
 
 def bytes_case(
     name: str, a: tuple[int, ...], b: tuple[int, ...], types: tuple[DType, DType],
-    zeros: tuple[int, int], chain: Chain | None = None, **how: Any,
+    zeros: tuple[int, int], chain: Chain | None = None, symbol: str = "", **how: Any,
 ) -> Case:  # fmt: skip
-    """The program the passes write for a product of two computed matrices of integers."""
+    """The program the passes write for a product of two computed matrices of integers.
+
+    ``symbol`` is the number of rows of the first one, if programs do not know it.
+    """
     pair = [IntegerOperand(t, z) for t, z in zip(types, zeros, strict=True)]
     params = MatMulParams(epilogue=chain, integers=(pair[0], pair[1]), **how)
     feeds = [drawn(t, *shape) for t, shape in zip(types, (a, b), strict=True)]
     plain = replace(params, epilogue=None)
     specs = [spec(*f.shape, dtype=t) for f, t in zip(feeds, types, strict=True)]
+    if symbol:
+        specs[0] = spec(symbol, *a[1:], dtype=types[0])
     (acc,) = plain.reference(feeds)
     if chain is None:
         return operator_case(f"matmul_bytes_{name}", "FusedMatMul", params, specs, feeds, feeds)
@@ -124,6 +129,7 @@ def bytes_cases() -> tuple[Case, ...]:
                 (u8, u8, (3, 250)), (u8, i8, (128, 0)), (i8, i8, (-5, 9)), (i8, u8, (0, 128)),
             )
         ),
+        bytes_case("any_rows", (9, 70), (70, 33), (u8, i8), (9, 0), symbol="m"),
         bytes_case("of_keys", (2, 37, 96), (2, 50, 96), (u8, u8), (127, 132), **heads),
         bytes_case("of_split_keys", (2, 37, 3, 32), (2, 50, 3, 32), (u8, u8), (1, 2), **keys),
         bytes_case("of_values", (2, 3, 37, 50), (2, 50, 3, 32), (u8, u8), (0, 134), **values),
