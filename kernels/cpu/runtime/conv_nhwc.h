@@ -128,21 +128,8 @@ inline void conv_nhwc_task(void* usr, size_t index) {
     return release_slot(job.gemm.slots, slot);
   }
   gather_patches(job, group * job.depth, first, end, patches);
-  GemmJob gemm = job.gemm;
-  int32_t* sums = reinterpret_cast<int32_t*>(patches + (end - first) * job.row_bytes);
-  if (job.sums) {
-    const tracea_sum_rows_tile tile = {end - first, job.taps_bytes,
-                                       reinterpret_cast<const uint8_t*>(patches), job.row_bytes,
-                                       gemm.flip & 0xff, sums};
-    gemm.isa->sum_rows_int8(&tile);
-    gemm.row_sums = sums - first;
-  }
-  Item item = group_of(job, group);
-  item.x = reinterpret_cast<const float*>(patches) - first * gemm.x_row;
-  int32_t state = 0;
-  const Part part = {item, first, end, 0, gemm.columns, nullptr, nullptr, &state};
-  for (int64_t i = 0; i < gemm.columns; ++i) gemm_column(gemm, part, i, 0);
-  end_tiles(gemm, state);
+  char* sums = job.sums ? patches + (end - first) * job.row_bytes : nullptr;
+  multiply_byte_rows(job.gemm, group_of(job, group), first, end, patches, job.taps_bytes, sums, nullptr);
   release_slot(job.gemm.slots, slot);
 }
 
@@ -201,10 +188,7 @@ inline bool conv_nhwc_shapes(Run& run, const Call& call, const TensorView* views
        w.dims[0] == ceil_div(filters, TRACEA_PANEL) && w.strides[3] == 1 && w.strides[2] == 4 &&
        w.strides[1] == 4 * TRACEA_PANEL && w.strides[0] % 4 == 0 &&
        (job.groups == 1 || job.depthwise || filters / job.groups % TRACEA_PANEL == 0);
-  const int32_t results = gemm.type ? gemm.type->results : 1;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
-    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  ok = ok && epilogue_lies(gemm);
   if (job.depthwise) job.groups = 1;
   gemm.n = filters / job.groups;
   return ok || misfit(run, "convolution of bytes");

@@ -158,6 +158,16 @@ inline bool lies_as(const GemmJob& job, const TensorView& box, uint8_t kind) {
          (job.n == 1 || strides[1] == by_column);
 }
 
+// Whether the results, and the operands of the epilogue, lie as their kinds say.
+inline bool epilogue_lies(const GemmJob& job) {
+  const int32_t results = job.type ? job.type->results : job.parts;
+  bool ok = true;
+  for (int32_t i = 0; ok && i < results; ++i) ok = lies_as(job, job.results[i], TRACEA_FULL);
+  for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
+    ok = lies_as(job, job.extra[i - 1], job.type->kind[i]);
+  return ok;
+}
+
 inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, GemmJob& job) {
   const TensorView &x = *job.x, &w = *job.w, &y = job.results[0];
   const int32_t o = job.outer;
@@ -187,10 +197,7 @@ inline bool gemm_shapes(Run& run, const Call& call, const TensorView* views, Gem
          columns.is(ceil_div(job.n, TRACEA_PANEL) * TRACEA_PANEL) && columns.strides[0] == 1;
     job.row_scale = rows.f32(), job.column_scale = columns.f32(), job.whole_k = 1;
   }
-  const int32_t results = job.type ? job.type->results : job.parts;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(job, job.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && job.type && i < job.type->operands; ++i)
-    ok = lies_as(job, job.extra[i - 1], job.type->kind[i]);
+  ok = ok && epilogue_lies(job);
   job.items = 1;
   for (int32_t axis = 0; ok && axis < o; ++axis) {
     job.items *= y.dims[axis];  // no more than the result has elements

@@ -51,11 +51,7 @@ inline bool stored_results(GemmJob& gemm) {
   for (int32_t i = 0; i < gemm.parts; ++i)
     ok = ok && !__builtin_add_overflow(gemm.n, gemm.results[i].dims[1], &gemm.n);
   ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
-  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
-    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
-  return ok;
+  return ok && epilogue_lies(gemm);
 }
 
 inline int64_t places_of_panel(const BlockSparseJob& job) { return job.depth / job.block; }

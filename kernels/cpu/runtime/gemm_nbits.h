@@ -152,10 +152,7 @@ inline bool nbits_shapes(Run& run, const Call& call, const TensorView* views, NB
                           call.ints[gemm_nbits_call::kBlock], call.ints[gemm_nbits_call::kZeros], job.w);
   ok = ok && (!gemm.bias || (gemm.bias->is(gemm.n) && (gemm.n <= 1 || gemm.bias->strides[0] == 1)));
   ok = ok && (gemm.k <= 1 || x.strides[1] == 1);
-  const int32_t results = gemm.type ? gemm.type->results : gemm.parts;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
-    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  ok = ok && epilogue_lies(gemm);
   return ok || run.error.fail("The views of a gemm_nbits do not fit together (M %lld, N %lld, K %lld).",
                               static_cast<long long>(gemm.m), static_cast<long long>(gemm.n),
                               static_cast<long long>(gemm.k));

@@ -414,6 +414,24 @@ inline void end_tiles(const GemmJob& job, int32_t state) {
   job.kernel(&none);
 }
 
+// Multiplies bytes of rows [first, end) of an item, which lie in scratch or elsewhere from `rows` on, by all columns.
+// With room for `sums`, those of the `depth` bytes of each row come first.
+inline void multiply_byte_rows(GemmJob job, Item item, int64_t first, int64_t end, const char* rows,
+                               int64_t depth, char* sums, float* packed) {
+  if (sums) {
+    int32_t* made = reinterpret_cast<int32_t*>(sums);
+    const tracea_sum_rows_tile tile = {end - first, depth, reinterpret_cast<const uint8_t*>(rows),
+                                       4 * job.x_row, job.flip & 0xff, made};
+    job.isa->sum_rows_int8(&tile);
+    job.row_sums = made - first;
+  }
+  item.x = reinterpret_cast<const float*>(rows) - first * job.x_row;
+  int32_t state = 0;
+  const Part part = {item, first, end, 0, job.columns, packed, nullptr, &state};
+  for (int64_t i = 0; i < job.columns; ++i) gemm_column(job, part, i, 0);
+  end_tiles(job, state);
+}
+
 inline void gemm_task(void* usr, size_t index) {
   GemmJob& job = *static_cast<GemmJob*>(usr);
   int64_t task = static_cast<int64_t>(index);

@@ -130,7 +130,7 @@ inline void copy_rows(const MatmulBytesJob& job, const char* from, int64_t rows,
 // A task: rows [first, end) of one product.
 inline void matmul_bytes_task(void* usr, size_t index) {
   MatmulBytesJob& job = *static_cast<MatmulBytesJob*>(usr);
-  GemmJob gemm = job.gemm;
+  const GemmJob& gemm = job.gemm;
   const int64_t task = static_cast<int64_t>(index), at = task / gemm.chunks;
   const int64_t chunk = task % gemm.chunks;
   const int64_t first = gemm.m * chunk / gemm.chunks, end = gemm.m * (chunk + 1) / gemm.chunks;
@@ -147,19 +147,8 @@ inline void matmul_bytes_task(void* usr, size_t index) {
     rows = free;
     free += (end - first) * 4 * gemm.k;
   }
-  if (job.w_zero) {
-    int32_t* sums = reinterpret_cast<int32_t*>(free);
-    const tracea_sum_rows_tile tile = {end - first, job.depth, reinterpret_cast<const uint8_t*>(rows),
-                                       4 * gemm.x_row, gemm.flip & 0xff, sums};
-    gemm.isa->sum_rows_int8(&tile);
-    gemm.row_sums = sums - first;
-  }
-  Item item = item_of(gemm, at);
-  item.x = reinterpret_cast<const float*>(rows) - first * gemm.x_row;
-  int32_t state = 0;
-  const Part part = {item, first, end, 0, gemm.columns, packed, nullptr, &state};
-  for (int64_t i = 0; i < gemm.columns; ++i) gemm_column(gemm, part, i, 0);
-  end_tiles(gemm, state);
+  multiply_byte_rows(gemm, item_of(gemm, at), first, end, rows, job.depth, job.w_zero ? free : nullptr,
+                     packed);
   release_slot(job.gemm.slots, slot);
 }
 
@@ -170,10 +159,7 @@ inline bool matmul_bytes_shapes(Run& run, const Call& call, const TensorView* vi
   const int32_t o = gemm.outer;
   gemm.m = x.dims[o], job.depth = x.dims[o + 1], gemm.n = y.dims[o + 1];
   bool ok = y.dims[o] == gemm.m && w.dims[o] == job.depth && w.dims[o + 1] == gemm.n;
-  const int32_t results = gemm.type ? gemm.type->results : 1;
-  for (int32_t i = 0; i < results; ++i) ok = ok && lies_as(gemm, gemm.results[i], TRACEA_FULL);
-  for (int32_t i = 1; ok && gemm.type && i < gemm.type->operands; ++i)
-    ok = lies_as(gemm, gemm.extra[i - 1], gemm.type->kind[i]);
+  ok = ok && epilogue_lies(gemm);
   gemm.items = 1;
   for (int32_t axis = 0; ok && axis < o; ++axis) {
     gemm.items *= y.dims[axis];  // no more than the result has elements
