@@ -39,6 +39,7 @@ from tracea_graph.kernels.gpu.row_choice import mlp_choices, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
+    H100_SMS,
     LEAST_MANY,
     LEAST_SIDE,
     MANY_ROWS,
@@ -89,8 +90,6 @@ INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
-_SMS = 132
-"""Number of an H100's SMs."""
 _STEEP, _NORMED = 5, 3
 """Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
@@ -335,7 +334,7 @@ def _block_choices(call: Call) -> list[tuple[Variant, Extent]]:
             and not warpgroup_blocks.refusal(call, v)}  # fmt: skip
     for tile, variant in able.items():
         m, n, *_ = tile
-        full = 2 * _SMS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
+        full = 2 * H100_SMS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
         when = combine("sub", rows, max(full, LEAST_MANY) - 1)
         if not isinstance(when, int) or when > 0:
             found.append((variant, when))

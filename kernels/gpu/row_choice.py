@@ -7,14 +7,11 @@ from typing import Any
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import row_mlp
-from tracea_graph.kernels.gpu.tile_choice import LEAST_MLP_ROWS, LONG_ROWS, choose_tile
+from tracea_graph.kernels.gpu.tile_choice import H100_SMS, LEAST_MLP_ROWS, LONG_ROWS, choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
 __all__ = ["mlp_choices", "row_choices"]
-
-_SMS = 132
-"""Number of an H100's SMs."""
 
 
 def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -45,7 +42,7 @@ def mlp_choices(call: Call) -> list[tuple[Variant, Extent]]:
         return []
     when, tile = combine("sub", rows, LEAST_MLP_ROWS - 1), known[0].params
     if tile["streamed"]:
-        within = combine("sub", _SMS * 64 * tile["groups"] + 1, rows)
+        within = combine("sub", H100_SMS * 64 * tile["groups"] + 1, rows)
         more = combine("sub", rows, 2 * LEAST_MLP_ROWS - 1)
         when = combine("max", combine("min", when, within), more)
     return [(known[0], when)] if not isinstance(when, int) or when > 0 else []

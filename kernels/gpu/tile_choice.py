@@ -14,6 +14,7 @@ __all__ = [
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
     "FEW_TILES",
+    "H100_SMS",
     "LANE_WINDOWS",
     "LARGE_WINDOW",
     "LEAST_MANY",
@@ -88,13 +89,15 @@ LANE_WINDOWS = ((14, 14), (7, 7))
 On an H100, batch 32, 7 × 7 windows, µs: 56² × 96 takes 35.5 and 37.1, 46.8 by threads of two
 channels, 28² × 192 20.8, 23.1 and 23.7, 14² × 384 13.3, 13.5 and 18.9, 7² × 768 13.7, 7.9, 15.0.
 """
+H100_SMS = 132
+"""SMs of an H100, for which kernels and tiles are chosen."""
 FEW_CODED_ROWS = ((1, 16), (1, 8), (8, 8), (16, 8))
 """Maximum rows of the kernels that dequantize codes in registers, and their warps.
 
 Of those of one row, more warps are for matmuls with at most ``FEW_CODED_COLUMNS``: one tile of 16
 columns for each SM of an H100.
 """
-FEW_CODED_COLUMNS = 16 * 132
+FEW_CODED_COLUMNS = 16 * H100_SMS
 OneRow = tuple[int, int, int, int]
 """How one row is multiplied: warps of a block, blocks of an SM, chunks of a warp's ring, and
 blocks whose registers an SM holds.
@@ -202,8 +205,8 @@ thousand rows (one H100).
 """
 
 
-_SMS, _FLOPS, _BYTES, _SLOWER = 132, 2048, 61, 1.25
-"""Figures of an H100: SMs; multiply-adds, and bytes from L2, per SM and cycle; slowdown factor."""
+_FLOPS, _BYTES, _SLOWER = 2048, 61, 1.25
+"""Figures of an H100: multiply-adds, and bytes from L2, per SM and cycle; slowdown factor."""
 _PER_TILE, _PER_SUM, _PER_STEP, _PER_READ, _ALONE = 600, 0.12, 0.01, 0.125, 3.4
 """Cycles of a tile in addition to its products; cycles of an epilogue per sum, per step of its
 chain, and per matrix that it reads; and the factor by which an epilogue takes longer if one of
@@ -353,7 +356,7 @@ def choose_concurrent_tile(
         occupied = _PER_BLOCK + 2 * (64 + n) * depth / split * _PER_SHARED_BYTE
         occupied += split * _PER_PARTNER if split > 1 else 0
         blocks = ceil(rows / 64) * ceil(columns / n) * split
-        return occupied * (blocks / (2 * _SMS) + 1 / (2 * runs))
+        return occupied * (blocks / (2 * H100_SMS) + 1 / (2 * runs))
 
     return min(tiles, key=cost)
 
@@ -361,7 +364,7 @@ def choose_concurrent_tile(
 def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
     """Return the modelled µs of a matmul of few rows in tiles of 64 × n, without its launch."""
     blocks = ceil(rows / 64) * ceil(columns / n) * split
-    crowd = max(1.0, blocks / _SMS)  # blocks of an SM share its shared memory
+    crowd = max(1.0, blocks / H100_SMS)  # blocks of an SM share its shared memory
     loaded = 2 * (64 + n) * depth / split
     return crowd * (loaded * _PER_BYTE + 4 * 64 * n * (split - 1) / split * _PER_EXCHANGED)
 
@@ -376,7 +379,7 @@ def choose_wide_rows(
     found = {
         tile: _microseconds(rows, columns, depth, *tile)
         for tile in tiles
-        if ceil(rows / 64) * ceil(columns / tile[0]) * tile[1] <= _SMS
+        if ceil(rows / 64) * ceil(columns / tile[0]) * tile[1] <= H100_SMS
     }
     best = min(found, key=lambda tile: found[tile], default=None)
     return best if best and found[best] <= _SHORT else None
@@ -409,7 +412,7 @@ def choose_few_pixels(
 def _at_once(steps: int, n: int) -> int:
     """Return the number of blocks that are resident at a time, limited by their shared memory."""
     taken = min(_LARGEST, steps * (64 + n) * 128) + _BESIDE
-    return _SMS * min(_CROWD, _SHARED // taken)
+    return H100_SMS * min(_CROWD, _SHARED // taken)
 
 
 _LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
@@ -448,7 +451,7 @@ def _cycles(
     each = ceil(depth / 64) * max(64 * m * n / _FLOPS, 128 * (m + n) / _BYTES) * _SLOWER
     each += _PER_TILE
     after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
-    count = ceil(tiles / _SMS)
+    count = ceil(tiles / H100_SMS)
     if not pingpong:
         return count * (each + after)
     # half of the warps finish a tile while the others multiply: one of both is the longer

@@ -12,6 +12,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of
 from tracea_graph.kernels.gpu.families import depthwise_and_pooling
 from tracea_graph.kernels.gpu.tile_choice import (
+    H100_SMS,
     LANE_WINDOWS,
     LARGE_WINDOW,
     MANY_PIXELS,
@@ -24,8 +25,6 @@ from tracea_graph.kernels.program import Call
 __all__ = ["window_choices"]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-_SMS = 132
-"""Threads compute several pixels each only if there are more blocks than this: one for each SM."""
 
 
 def window_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -51,7 +50,8 @@ def window_choices(call: Call) -> list[tuple[Variant, Extent]]:
         )
         blocks = launch_of(call, variant, _ANY).grid[0]
         many = tile in (tiled[0], square, LARGE_WINDOW, *lanes)
-        when = combine("sub", blocks, _SMS) if many else 1
+        # several pixels a thread, if more blocks are left than one for each SM
+        when = combine("sub", blocks, H100_SMS) if many else 1
         found.append((variant, when))
     return found
 
