@@ -173,8 +173,7 @@ def _division(one: OperatorTopology, threads: int) -> tuple[int, int]:
 
 def _share(layout: str, machine: Machine) -> float:
     """Speed of a product as a multiple of the peak in fp32."""
-    fit = packaged_coefficients()
-    shares = (fit.on_matrix_unit() if machine.tiles else fit).shares
+    shares = packaged_coefficients().on(machine).shares
     named = "FusedGemm" if layout == "panels" else f"FusedGemm {layout}"
     return shares.get(named, shares["FusedGemm"])
 

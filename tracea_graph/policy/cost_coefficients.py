@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from tracea_graph.policy.machine_model import Machine
+
 __all__ = ["FILE", "UNMEASURED", "Coefficients", "packaged_coefficients"]
 
 FILE = Path(__file__).with_name("coefficients.json")
@@ -63,6 +65,10 @@ class Coefficients:
         end = " tiles"
         own = {n.removesuffix(end): s for n, s in self.shares.items() if n.endswith(end)}
         return replace(self, shares={**self.shares, **own})
+
+    def on(self, machine: Machine) -> Coefficients:
+        """Return the coefficients of a machine: it may have a matrix unit."""
+        return self.on_matrix_unit() if machine.tiles else self
 
     def to_json(self) -> str:
         """Return the text of the coefficients' file."""

@@ -59,7 +59,7 @@ class CostModel:
     @cached_property
     def _coefficients(self) -> Coefficients:
         """Coefficients for this machine."""
-        return self.coefficients.on_matrix_unit() if self.machine.tiles else self.coefficients
+        return self.coefficients.on(self.machine)
 
     def __call__(self, graph: TileGraph, region: Region) -> float:
         """Return the predicted µs of one run of the region."""
