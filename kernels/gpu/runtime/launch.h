@@ -74,12 +74,12 @@ inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu
                    : map.type == kBrainHalf ? cu::kMapBF16
                                             : cu::kMapU8;
   const uint32_t rank = static_cast<uint32_t>(map.rank);
-  void* place = reinterpret_cast<void*>(at);
+  void* tensor = reinterpret_cast<void*>(at);
   const cu::Result result =
-      pixels ? gpu.driver.encode_pixels(out, type, rank, place, shape.dims, shape.strides,
+      pixels ? gpu.driver.encode_pixels(out, type, rank, tensor, shape.dims, shape.strides,
                                         shape.lower, shape.upper, map.box[0], map.box[1], steps, 0,
                                         cu::kSwizzle128, cu::kPromote256, 0)
-             : gpu.driver.encode_map(out, type, rank, place, shape.dims, shape.strides, map.box,
+             : gpu.driver.encode_map(out, type, rank, tensor, shape.dims, shape.strides, map.box,
                                      steps, 0, cu::kSwizzle128, cu::kPromote256, 0);
   return !result;
 }

@@ -34,7 +34,7 @@ MATCH = (Phase("match", (Attention(),)), Phase("half-caches", (HalfCaches(),)))
 
 
 @dataclass(frozen=True)
-class Spelling:
+class CachedAttention:
     """A decoder's attention; every field is a choice of its exporter.
 
     ``past`` is the type of the caches.  Rows are concatenated in float32, or as ``narrow`` ones.
@@ -106,12 +106,12 @@ class Spelling:
         return given
 
 
-PLAIN = Spelling()
+PLAIN = CachedAttention()
 
 
-def read(spelling: Spelling) -> tuple[Net, TileGraph, DecisionTrace]:
+def read(model: CachedAttention) -> tuple[Net, TileGraph, DecisionTrace]:
     net = Net()
-    graph = loaded(net, *spelling.build(net))
+    graph = loaded(net, *model.build(net))
     return net, graph, optimized(graph, MATCH)
 
 
@@ -135,8 +135,8 @@ def expected(net: Net, given: dict[str, Any]) -> list[Any]:
 def test_the_cache_grows_in_its_own_type(
     kind: DType, rows: int, past: int, rotated: bool, narrow: bool
 ) -> None:
-    spelling = replace(PLAIN, past=(kind, kind), rotated=rotated, narrow=narrow)
-    net, graph, trace = read(spelling)
+    model = replace(PLAIN, past=(kind, kind), rotated=rotated, narrow=narrow)
+    net, graph, trace = read(model)
     assert trace.applied() == {"attention": 1, "half-caches": 1}, trace.misses()
     graph.check()
     assert not {"Cast"} & set(ops(graph))
@@ -144,7 +144,7 @@ def test_the_cache_grows_in_its_own_type(
     attend = only(graph, "FusedAttention")
     assert attend.params.stored == kind.short
     assert attend.operands[1:3] == ("present_k", "present_v")
-    given = spelling.feeds(rows, past)
+    given = model.feeds(rows, past)
     want = expected(net, given)
     for i, (found, right) in enumerate(zip(evaluate(graph, given), want, strict=True)):
         limit = {DType.F16: 1e-3, DType.BF16: 8e-3}[kind]
@@ -185,12 +185,12 @@ def test_layers_share_what_they_know_of_sizes() -> None:
 
 def test_caches_that_are_only_read() -> None:
     """Keys and values of an encoder, which a decoder gets in each step."""
-    spelling = replace(PLAIN, grown=False)
-    net, graph, trace = read(spelling)
+    model = replace(PLAIN, grown=False)
+    net, graph, trace = read(model)
     assert trace.applied() == {"attention": 1, "half-caches": 1}, trace.misses()
     assert only(graph, "FusedAttention").operands[1:3] == ("past_k", "past_v")
     assert "Cast" not in ops(graph)
-    given = spelling.feeds(3, 6)
+    given = model.feeds(3, 6)
     (found,) = evaluate(graph, given)
     assert relative_error(np.asarray(found), expected(net, given)[0]) < 1e-5
 
@@ -214,7 +214,7 @@ def test_a_cache_that_no_output_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelling", "reason"),
+    ("model", "reason"),
     [
         (replace(PLAIN, past=(DType.F16, DType.BF16)), "its keys and values differ in type"),
         (replace(PLAIN, past=(DType.F16, DType.F32)), "its keys and values differ in type"),
@@ -222,8 +222,8 @@ def test_a_cache_that_no_output_has() -> None:
         (replace(PLAIN, counted=True), "'whole_k' has other readers"),
     ],
 )  # fmt: skip
-def test_others_stay_and_say_why(spelling: Spelling, reason: str) -> None:
-    _, graph, trace = read(spelling)
+def test_others_stay_and_say_why(model: CachedAttention, reason: str) -> None:
+    _, graph, trace = read(model)
     assert trace.applied() == {"attention": 1}
     assert reasons(trace, "half-caches") == {reason}
     assert only(graph, "FusedAttention").params.stored == "f32"

@@ -29,9 +29,9 @@ def count(net: Net, length: str, *new: int, start: int = 0) -> str:
     return net("Unsqueeze", net("Range", first, length, one), net.ints(*new))
 
 
-def joined(net: Net, places: list[str]) -> str:
-    shape = net("Shape", net("Max", *places))
-    parts = [net("Unsqueeze", net("Expand", p, shape), np.array([-1])) for p in places]
+def joined(net: Net, positions: list[str]) -> str:
+    shape = net("Shape", net("Max", *positions))
+    parts = [net("Unsqueeze", net("Expand", p, shape), np.array([-1])) for p in positions]
     return net("Concat", *parts, axis=-1)
 
 
@@ -48,8 +48,8 @@ def test_the_leading_part_of_a_mask_is_a_slice() -> None:
     net = Net(18)
     x, past, mask = inputs(net)
     both = net("Add", size(net, past, 1), size(net, x, 1))
-    places = [count(net, size(net, x, 0), 1, 2), count(net, both, 0, 1)]
-    graph = loaded(net, net("GatherND", mask, joined(net, places)))
+    positions = [count(net, size(net, x, 0), 1, 2), count(net, both, 0, 1)]
+    graph = loaded(net, net("GatherND", mask, joined(net, positions)))
     schedule_only(graph, MaskPositions())
     graph.prune()
     assert ops(graph) == ["FusedRegion", "FusedRegion", "FusedElementwise"]
@@ -62,10 +62,10 @@ def test_leading_rows_of_a_flat_mask(column: bool) -> None:
     x, _, mask = inputs(net)
     flat = net("Flatten", mask, axis=2) if column else net("Reshape", mask, net.ints(-1))
     rows = net("Mul", count(net, size(net, x, 0), 1, 2), size(net, mask, 1))
-    places = net("Add", rows, count(net, size(net, mask, 1), 0, 1))
-    seen = net("Gather", flat, places, axis=0)
+    positions = net("Add", rows, count(net, size(net, mask, 1), 0, 1))
+    seen = net("Gather", flat, positions, axis=0)
     if column:
-        seen = net("Reshape", net("Reshape", seen, net.ints(-1)), net("Shape", places))
+        seen = net("Reshape", net("Reshape", seen, net.ints(-1)), net("Shape", positions))
     graph = loaded(net, seen)
     schedule_only(graph, MaskPositions())
     graph.prune()
@@ -74,7 +74,7 @@ def test_leading_rows_of_a_flat_mask(column: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["step", "start", "columns", "order"])
-def test_other_places_are_looked_up(kind: str) -> None:
+def test_other_positions_are_looked_up(kind: str) -> None:
     """Rows of another length, other first columns, too few columns, and columns first."""
     net = Net(18)
     x, past, mask = inputs(net)
@@ -85,8 +85,8 @@ def test_other_places_are_looked_up(kind: str) -> None:
     if kind == "order":
         last = count(net, columns, 1, 2)
     rows = count(net, size(net, x, 0), *((0, 1) if kind == "order" else (1, 2)))
-    places = net("Add", net("Mul", rows, step), last)
-    graph = loaded(net, net("Gather", flat, places, axis=0))
+    positions = net("Add", net("Mul", rows, step), last)
+    graph = loaded(net, net("Gather", flat, positions, axis=0))
     schedule_only(graph, MaskPositions())
     assert "FusedElementwise" not in ops(graph)
 
@@ -143,8 +143,8 @@ def test_conditions_that_hold_everywhere_are_dropped(
 ) -> None:
     net = Net(18)
     x, mask = net.input("x", "batch", "n", 4), net.input("seen", "batch", 1, "n", dtype=DType.BOOL)
-    places = count(net, size(net, x, 1), 0, 2, start=start)
-    sides = (places, net.const(number, np.int64))
+    positions = count(net, size(net, x, 1), 0, 2, start=start)
+    sides = (positions, net.const(number, np.int64))
     known = net(op, *(sides if op[0] == "G" else sides[::-1]))
     both = net("And", net("And", net.const(True, np.bool_), known), mask)
     graph = loaded(net, both)
