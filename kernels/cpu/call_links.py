@@ -20,11 +20,19 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from tracea_graph.kernels.cpu.panels import PANEL
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.program import Call
 from tracea_graph.policy import Machine, OperatorTopology
 from tracea_graph.policy.cost_coefficients import packaged_coefficients
 
-__all__ = ["LINKED_THREADS", "MOST_THREADS", "CallLink", "choose_links", "with_links"]
+__all__ = [
+    "LINKED_THREADS",
+    "MOST_THREADS",
+    "CallLink",
+    "choose_links",
+    "divide_product",
+    "with_links",
+]
 
 LINKED_THREADS, MOST_THREADS = 5, 64
 """Threads from which on calls may be linked (with fewer, barriers were measured to take less), and
@@ -38,6 +46,10 @@ _UNEVEN = 0.5
 """What the slowest of several threads adds, in tasks: ``kUneven`` of the runtime."""
 _LINES_PER_TASK = 2
 """Lines handed over for a task: the counters of the rows that it reads, and that it computes."""
+_WIDEST = 3
+"""Panels of the widest register tiles, which AVX-512 kernels have."""
+_NEAR_NUMBERS = 192 * 1024
+"""Numbers of a column of weights that stay in a core's cache: ``kNearFloats`` of the runtime."""
 _THREADS_PER_LINE = 4
 """Lines of other threads that the lead of a team reads in the time of one, at a barrier."""
 _MOST_ROWS = 1 << 20
@@ -136,7 +148,7 @@ def _product(
 ) -> _Ways:
     layout = call.attributes["layout"]
     weight, element = _PRODUCTS[layout]
-    chunks, tasks = _division(one, threads)
+    chunks, tasks = divide_product(one, threads)
     supply = machine.l3_gbytes * threads if near else machine.shared_gbytes
     read_us = weight * one.k * one.n / supply * 1e-3  # once
     rows_us = element * one.m * one.k / machine.line_gbytes * 1e-3  # all
@@ -162,13 +174,25 @@ def _rows(call: Call, one: OperatorTopology, machine: Machine, threads: int, nea
     return _Ways(us + _linked_us(machine, 1.0), us + tail + _barrier_us(machine, threads))
 
 
-def _division(one: OperatorTopology, threads: int) -> tuple[int, int]:
-    """Chunks of rows, and tasks, that the runtime divides a product into (``runtime/gemm.h``)."""
-    columns = ceil(ceil(one.n / PANEL) / 3)
-    chunks = ceil(one.m / 256)
-    while chunks * columns < 8 * threads and one.m // (2 * chunks) >= 32:
+def divide_product(one: OperatorTopology, threads: int) -> tuple[int, int]:
+    """Return the chunks of rows, and the tasks, that a team divides a product into.
+
+    The rule is ``divide_work`` of ``runtime/gemm.h``, with the policy's schedules.
+    """
+    rows_per_task = next(s.mc for s in GEMM_SCHEDULES if one.m <= s.max_rows)
+    panels, width, wanted = ceil(one.n / PANEL), _WIDEST, 8 * threads
+    chunks = ceil(one.m / rows_per_task)
+    while chunks * ceil(panels / width) < wanted and one.m // (2 * chunks) >= 32:
         chunks *= 2
-    return chunks, chunks * columns
+    while width > 1 and chunks * ceil(panels / width) < (3 if width > 2 else 1) * threads:
+        width -= 1
+    columns = ceil(panels / width)
+    together = 1 if one.m >= 64 else min(max(columns // 4, 1), 2 if one.m >= 32 else 4)
+    if one.m >= 64 and one.k * width * PANEL > _NEAR_NUMBERS:
+        together = 8
+    while together > 1 and chunks * ceil(columns / together) < wanted:
+        together //= 2
+    return chunks, chunks * ceil(columns / min(columns, together))
 
 
 def _share(layout: str, machine: Machine) -> float:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import subprocess
+from dataclasses import astuple, replace
+from itertools import product
+from pathlib import Path
 
 import pytest
 
 from tests.runtime.linked_cases import linked_block
 from tracea_graph.hardware.cpu import profile_cpu
 from tracea_graph.hardware.machine_measurements import Bandwidth, Measurements, NamedFigure
+from tracea_graph.kernels import cpu
 from tracea_graph.kernels.cpu.call_links import (
     LINKED_THREADS,
     MOST_THREADS,
     CallLink,
     choose_links,
+    divide_product,
 )
 from tracea_graph.kernels.cpu.core_measurement import HANDOVER, assumed_figures
 from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
 from tracea_graph.kernels.cpu.machine_model import machine_of
 from tracea_graph.kernels.cpu.plan_encoding import decode, encode
+from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES
 from tracea_graph.kernels.program import Attributes, Call
 from tracea_graph.policy import Machine, OperatorTopology, PolicyEngine
 
@@ -121,3 +127,23 @@ def test_words_of_some_calls(threads: int, rows: int) -> None:
     found = [one.call for one in decode(encode(replace(program, calls=calls))).calls]
     assert [call.barrier_from for call in found] == [threads] + [0] * len(rest)
     assert [call.barrier_rows for call in found] == [rows] + [0] * len(rest)
+
+
+@pytest.mark.compiler
+def test_products_are_divided_as_the_runtime_divides_them(tmp_path: Path) -> None:
+    headers = Path(str(cpu.__file__)).parent
+    made, source = tmp_path / "product_tasks", Path(__file__).with_name("product_tasks.cpp")
+    options = ("-std=c++17", "-O0", f"-I{headers}", f"-I{headers.parent}", "-pthread")
+    subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True, timeout=600)
+    sizes = [
+        *product((5, 40, 64, 128, 197, 512, 1024), (16, 384, 1000, 4096), (768, 6500), (5, 16))
+    ]
+    lines = [len(GEMM_SCHEDULES), *(" ".join(map(str, astuple(s))) for s in GEMM_SCHEDULES)]
+    lines += (" ".join(map(str, one)) for one in sizes)
+    done = subprocess.run(
+        [made], input="\n".join(map(str, lines)), check=True, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    wanted = [divide_product(OperatorTopology("gemm", m, n, k), t) for m, n, k, t in sizes]
+    assert found == wanted

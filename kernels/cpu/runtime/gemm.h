@@ -42,11 +42,14 @@ struct GemmShare {
   int64_t many, some, few, width, rows;
 };
 
-// Enough tasks for every processor, of rows enough to make use of a packed panel.  A team of some
-// threads gets more, because processors differ in speed, and its threads need not be woken up.
+// A team of some threads gets more tasks, because processors differ in speed, and its threads need not
+// be woken up.
+inline GemmShare team_share(int64_t threads) { return {8 * threads, 3 * threads, threads, 2, 32}; }
+
+// Enough tasks for every processor, of rows enough to make use of a packed panel.
 inline GemmShare share_of(const Run& run) {
   const int64_t threads = run.threads(), processors = run.host.processors;
-  if (run.team && threads > 2) return {8 * threads, 3 * threads, threads, 2, 32};
+  if (run.team && threads > 2) return team_share(threads);
   return {processors > 1 ? 4 * processors : 1, processors, processors, 1, 64};
 }
 
