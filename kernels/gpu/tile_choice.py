@@ -27,7 +27,7 @@ __all__ = [
     "MLP_TILES",
     "MOST_FEW",
     "ONE_CODED_ROW",
-    "ONE_ROW",
+    "ONE_ROW_TILE",
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
@@ -102,7 +102,7 @@ OneRow = tuple[int, int, int, int]
 """How one row is multiplied: warps of a block, blocks of an SM, chunks of a warp's ring, and
 blocks whose registers an SM holds.
 """
-ONE_ROW: OneRow = (8, 2, 2, 3)
+ONE_ROW_TILE: OneRow = (8, 2, 2, 3)
 """For matrices of 16-bit numbers.
 
 Llama-3.2-1B's shape takes 1084 µs a token on an H100; one block of an SM, with a ring of three,

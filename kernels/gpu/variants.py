@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LARGE_WINDOW,
     MLP_TILES,
     ONE_CODED_ROW,
-    ONE_ROW,
+    ONE_ROW_TILE,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -218,7 +218,7 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
-    *(_one_row("gemm", d, ONE_ROW) for d in ("f16", "bf16")),
+    *(_one_row("gemm", d, ONE_ROW_TILE) for d in ("f16", "bf16")),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)

@@ -25,6 +25,7 @@ from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.block_quantized import LARGEST as LARGEST_OF_BLOCK
 from tracea_graph.ops.block_quantized import SMALLEST, BlockQuantized
 from tracea_graph.ops.chain import COL, FULL, Chain, Step
+from tracea_graph.ops.fused_region import RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.quantize_rows import LARGEST, NOTHING, QuantizeRowsParams
@@ -33,6 +34,7 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 
 __all__ = [
     "block_quantized_call",
+    "block_quantized_params",
     "lower_gated",
     "lower_quantize_rows",
     "lower_quantized_embedding",
@@ -81,6 +83,16 @@ _SCALE = Chain(
     (5,),
 )
 """Scale of a row, from its largest magnitude; NaN if that is not finite."""
+
+
+def block_quantized_params(step: RegionStep) -> GemmParams | None:
+    """Return the parameters of a step that multiplies by a block-quantized matrix and does no more
+    than an epilogue besides; None for others.
+    """
+    own = step.params
+    if not isinstance(own, GemmParams) or type(own.layout) is not BlockQuantized:
+        return None
+    return None if own.bias or own.norm or own.splits or own.integers else own
 
 
 def block_quantized_call(

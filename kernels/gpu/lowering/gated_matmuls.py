@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.lowering.block_quantized import lower_gated
+from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_params, lower_gated
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.block_quantized import BlockQuantized
@@ -62,13 +62,12 @@ def gated_matmuls(p: RegionParams) -> dict[int, GatedMatmuls]:
 
 def _coded(step: RegionStep) -> bool:
     """Whether a step is a matmul by a block-quantized matrix, with one float32 result."""
-    own = step.params
-    if not isinstance(own, GemmParams) or type(own.layout) is not BlockQuantized:
+    own = block_quantized_params(step)
+    if own is None or (isinstance(own.layout, BlockQuantized) and own.layout.int8_rows):
         return False
-    plain = not (own.bias or own.norm or own.splits or own.integers or own.layout.int8_rows)
     types = own.epilogue.result_types if own.epilogue else (DType.F32,)
     half = step.narrow in [t.short for t in HALVES]
-    return plain and types == (DType.F32,) and half and own.k <= _DEEPEST
+    return types == (DType.F32,) and half and own.k <= _DEEPEST
 
 
 def _alike(p: RegionParams, gate: RegionStep, step: RegionStep) -> bool:

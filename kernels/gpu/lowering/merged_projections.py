@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracea_graph.kernels.gpu.lowering.block_quantized import lower_side_by_side
+from tracea_graph.kernels.gpu.lowering.block_quantized import (
+    block_quantized_params,
+    lower_side_by_side,
+)
 from tracea_graph.kernels.gpu.lowering.cached_attention import CachedAttention
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program_writer import Value
-from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 
@@ -50,10 +52,8 @@ def _alike(p: RegionParams, steps: list[RegionStep]) -> bool:
     """Whether steps are plain matmuls of the same rows by block-quantized matrices."""
     first = steps[0]
     for step in steps:
-        own = step.params
-        if not isinstance(own, GemmParams) or type(own.layout) is not BlockQuantized:
-            return False
-        if own.bias or own.epilogue or own.norm or own.splits or own.integers:
+        own = block_quantized_params(step)
+        if own is None or own.epilogue:
             return False
         assert isinstance(first.params, GemmParams)
         if own.layout != first.params.layout or step.narrow != first.narrow:
