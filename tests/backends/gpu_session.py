@@ -95,7 +95,8 @@ def main(model: str, library: str, feeds: str, out: str, wishes: str = "{}") -> 
     try:
         double = ctypes.CDLL("libcuda.so.1")
         told |= {
-            name: getattr(double, f"double_{name}")() for name in ("launches", "replays", "live")
+            name: getattr(double, f"double_{name}")()
+            for name in ("launches", "replays", "live", "most_pinned")
         }
         told["launches_on"] = [double.double_launches_on(device) for device in range(8)]
     except (OSError, AttributeError):  # no driver, or a real one

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -62,6 +63,20 @@ struct Node {
 struct Graph {
   std::vector<Node*> nodes;
 };
+// A copy that a stream makes as late as it may.
+struct Later {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+struct Stream {
+  std::deque<Later> copies;
+  long made = 0;  // copies that were made or wait
+};
+struct Event {
+  Stream* stream = nullptr;
+  long copies = 0;
+};
 
 std::mutex mutex;
 constexpr int kDevices = 8;
@@ -74,6 +89,8 @@ char contexts[kDevices];                // their addresses are the contexts
 thread_local int current = -1;          // the device of this thread's context
 long launches_on[kDevices];
 std::map<void*, size_t> pinned;
+size_t pinned_bytes = 0, most_pinned = 0;
+Stream null_stream;
 std::string said;
 long launches = 0, replays = 0, updates = 0;
 int failing = 0;      // a launch to refuse, counted down
@@ -87,6 +104,24 @@ bool inside(uint64_t at, size_t bytes) {
 }
 
 int usable() { return broken ? LAUNCH_FAILED : current < 0 ? INVALID : 0; }
+
+// Makes the copies of a stream, except for the last `left`; kernels come after all of them.
+void finish(Stream* stream, long left = 0) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!stream) stream = &null_stream;
+  for (; (long)stream->copies.size() > left; stream->copies.pop_front()) {
+    const Later& one = stream->copies.front();
+    memcpy(one.to, one.from, one.bytes);
+  }
+}
+
+int copy_later(Stream* stream, void* to, const void* from, size_t bytes, const void* on_device) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!inside((uint64_t)on_device, bytes)) return INVALID;
+  if (!stream) stream = &null_stream;
+  stream->copies.push_back({to, from, bytes}), ++stream->made;
+  return 0;
+}
 
 size_t held() {  // bytes of this thread's device
   size_t sum = 0;
@@ -124,6 +159,7 @@ API long double_launches() { return launches; }
 API long double_launches_on(int device) { return launches_on[device]; }
 API long double_replays() { return replays; }
 API long double_updates() { return updates; }
+API long double_most_pinned() { return (long)most_pinned; }
 API long double_live() { return (long)(memory.size() + pinned.size()); }
 API void double_fail(int launch) { failing = launch; }
 
@@ -209,12 +245,16 @@ API int cuMemHostAlloc(void** p, size_t n, unsigned) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!(*p = malloc(n))) return OUT_OF_MEMORY;
   memset(*p, 0xff, n);
-  pinned[*p] = n;
+  pinned[*p] = n, pinned_bytes += n;
+  if (pinned_bytes > most_pinned) most_pinned = pinned_bytes;
   return 0;
 }
 API int cuMemFreeHost(void* p) {
   std::lock_guard<std::mutex> lock(mutex);
-  if (!pinned.erase(p)) return INVALID;
+  auto found = pinned.find(p);
+  if (found == pinned.end()) return INVALID;
+  pinned_bytes -= found->second;
+  pinned.erase(found);
   free(p);
   return 0;
 }
@@ -224,16 +264,14 @@ API int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) {
   memcpy((void*)to, from, n);
   return 0;
 }
-API int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t n, void*) {
-  return cuMemcpyHtoD_v2(to, from, n);
+API int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t n, Stream* stream) {
+  return copy_later(stream, (void*)to, from, n, (void*)to);
 }
-API int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t n, void*) {
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!inside(from, n)) return INVALID;
-  memcpy(to, (void*)from, n);
-  return 0;
+API int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t n, Stream* stream) {
+  return copy_later(stream, to, (void*)from, n, (void*)from);
 }
-API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void*) {
+API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, Stream* stream) {
+  finish(stream);
   std::lock_guard<std::mutex> lock(mutex);
   if (!inside(from, n) || !inside(to, n)) return INVALID;
   memmove((void*)to, (void*)from, n);
@@ -277,10 +315,23 @@ API int cuTensorMapEncodeIm2col(void* map, int type, uint32_t rank, void* at, co
   return memcpy((char*)map + 98, &count, sizeof count), 0;
 }
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
-API int cuStreamCreate(void** s, unsigned) { return *s = malloc(1), 0; }
-API int cuStreamDestroy_v2(void* s) { return free(s), 0; }
-API int cuStreamSynchronize(void*) { return usable(); }
+API int cuStreamCreate(Stream** s, unsigned) { return *s = new Stream, 0; }
+API int cuStreamDestroy_v2(Stream* s) { return delete s, 0; }
+API int cuStreamSynchronize(Stream* s) { return finish(s), usable(); }
+API int cuEventCreate(Event** e, unsigned flags) {
+  return flags == 2 ? *e = new Event, 0 : INVALID;  // not timed
+}
+API int cuEventDestroy_v2(Event* e) { return delete e, 0; }
+API int cuEventRecord(Event* e, Stream* s) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return e->stream = s, e->copies = s->made, usable();
+}
+API int cuEventSynchronize(Event* e) {
+  if (!e->stream) return INVALID;
+  return finish(e->stream, e->stream->made - e->copies), usable();
+}
 API int cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** arguments, void**) {
+  finish((Stream*)c->stream);
   return run(f, c->grid, c->block, c->shared, arguments);
 }
 API int cuGraphCreate(Graph** g, unsigned) { return *g = new Graph, 0; }
@@ -329,7 +380,8 @@ API int cuGraphExecKernelNodeSetParams_v2(Graph* e, Node* node, const KernelNode
   return INVALID;
 }
 API int cuGraphUpload(Graph*, void*) { return 0; }
-API int cuGraphLaunch(Graph* g, void*) {
+API int cuGraphLaunch(Graph* g, Stream* stream) {
+  finish(stream);
   ++replays;
   for (Node* node : g->nodes) {
     int result;

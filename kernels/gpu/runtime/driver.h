@@ -15,6 +15,7 @@ typedef struct ContextOfDriver* Context;
 typedef struct ModuleOfDriver* Module;
 typedef struct FunctionOfDriver* Function;
 typedef struct StreamOfDriver* Stream;
+typedef struct EventOfDriver* Event;
 typedef struct GraphOfDriver* Graph;
 typedef struct NodeOfDriver* Node;
 typedef struct ExecOfDriver* Exec;
@@ -28,7 +29,7 @@ inline bool is_final(Result result) {
 enum { kMultiprocessors = 16, kMajor = 75, kMinor = 76 };  // CUdevice_attribute
 enum { kMaxDynamicShared = 8, kPreferredCarveout = 9 };    // CUfunction_attribute
 enum { kHost = 1, kDevice = 2 };                           // CUmemorytype
-enum { kNonBlocking = 1, kPortable = 1 };                  // flags of a stream; of host memory
+enum { kNonBlocking = 1, kPortable = 1, kUntimed = 2 };  // flags: a stream, host memory, an event
 
 struct LaunchConfig {
   unsigned grid[3], block[3], shared;
@@ -98,6 +99,10 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(create_stream, "cuStreamCreate", (Stream*, unsigned))                                       \
   X(destroy_stream, "cuStreamDestroy_v2", (Stream))                                             \
   X(wait_for_stream, "cuStreamSynchronize", (Stream))                                           \
+  X(create_event, "cuEventCreate", (Event*, unsigned))                                          \
+  X(destroy_event, "cuEventDestroy_v2", (Event))                                                \
+  X(record_event, "cuEventRecord", (Event, Stream))                                             \
+  X(wait_for_event, "cuEventSynchronize", (Event))                                              \
   X(launch, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                \
   X(encode_map, "cuTensorMapEncodeTiled",                                                       \
     (TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,       \

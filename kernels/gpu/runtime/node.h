@@ -1,7 +1,7 @@
 // A node: a decoded program, its constants on the device, and a pool of contexts for concurrent runs.
 #pragma once
 #include "runtime/block_times.h"
-#include "runtime/inputs.h"
+#include "runtime/staging.h"
 
 namespace tracea {
 
@@ -409,38 +409,12 @@ inline void place_tensors(const Shared& s, const int64_t* sizes, void* const* da
   }
 }
 
-constexpr int64_t kPiece = 512 << 10;  // bytes per task of a threaded copy
-
-// Copies host memory, on all threads of the session if it is long: the destination's pages are
-// often touched for the first time.
-struct Move {
-  const char* from;
-  char* to;
-  int64_t bytes;
-};
-
-inline void move_piece(void* job, size_t index) {
-  const Move& move = *static_cast<Move*>(job);
-  const int64_t at = static_cast<int64_t>(index) * kPiece;
-  const int64_t left = move.bytes - at;
-  memcpy(move.to + at, move.from + at, static_cast<size_t>(left < kPiece ? left : kPiece));
-}
-
-inline bool move_all(Outcome& run, OrtKernelContext* context, Move move) {
-  const size_t pieces = static_cast<size_t>(ceil_div(move.bytes, kPiece));
-  if (pieces > 2)
-    return run.good(ort::KernelContext_ParallelFor(
-        run.api, static_cast<const OrtKernelContext*>(context), move_piece, pieces, size_t{0},
-        static_cast<void*>(&move)));
-  for (size_t i = 0; i < pieces; ++i) move_piece(&move, i);
-  return true;
-}
-
 // One run of a node: its tensors, and the layout and launches for their sizes.
 struct Running {
   void** data;  // non-constant inputs, then outputs
   int64_t* sizes;
   Given given;
+  Pool* pool;
   Context* context;
   Layout* layout;
 };
@@ -460,6 +434,7 @@ bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf s
   r.data = pool.array<void*>(p.tensor_count());
   r.given = {r.data, pool.array<int64_t>(p.input_count * kMaxRank),
              pool.array<bool>(p.input_count)};
+  r.pool = &pool;
   cu::Stream stream = nullptr;
   bool ok = (r.sizes && r.data && r.given.dims && r.given.repeats &&
              (tensors || !node.shared.resident)) ||
@@ -478,36 +453,33 @@ bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf s
   return ok;
 }
 
+// Replaces an input with a broadcast axis of size 1 by one with the axis's whole size.
+inline bool write_repeated(Outcome& run, const Program& p, const Running& r, int32_t input) {
+  const int64_t bytes = r.layout->counts[input];
+  char* const made = r.pool->array<char>(bytes + 1);
+  if (!made) return run.error.fail("There is no memory for a run.");
+  int64_t dims[kMaxRank];
+  for (int32_t axis = 0; axis < p.tensors[input].rank; ++axis)
+    dims[axis] = r.sizes[p.tensors[input].dims[axis]];
+  repeat(p.tensors[input], r.given.dims + input * kMaxRank, dims,
+         static_cast<const char*>(r.data[input]), bytes, made);
+  return r.data[input] = made, true;
+}
+
 inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
   const Program& p = node.program;
   auto own_stream = [](const Given&, cu::Stream*) { return true; };
   return with_layout(run, node, context, own_stream, [&](const Running& r) {
     const Layout& layout = *r.layout;
-    for (int32_t i = 0; i < p.input_count; ++i) {
-      const int64_t bytes = layout.counts[i];
-      if (layout.offsets[i] < 0 || !bytes) continue;
-      char* const to = r.context->in + layout.offsets[i];
-      const char* const from = static_cast<const char*>(r.data[i]);
-      if (r.given.repeats[i]) {
-        int64_t dims[kMaxRank];
-        for (int32_t axis = 0; axis < p.tensors[i].rank; ++axis)
-          dims[axis] = r.sizes[p.tensors[i].dims[axis]];
-        repeat(p.tensors[i], r.given.dims + i * kMaxRank, dims, from, bytes, to);
-      } else if (!move_all(run, context, {from, to, bytes})) {
-        return false;
-      }
-    }
+    for (int32_t i = 0; i < p.input_count; ++i)
+      if (r.given.repeats[i] && layout.offsets[i] >= 0 && !write_repeated(run, p, r, i)) return false;
+    if (!send_inputs(run, context, p, *r.context, layout, r.data)) return false;
     if (!record_blocks(run.error, node.shared, *r.layout)) return false;
     const int64_t start = kTimed ? nanoseconds() : 0;
     if (!execute(run.error, node.shared, *r.context, *r.layout)) return false;
     const int64_t took = kTimed ? nanoseconds() - start : 0;
     if (!write_timeline(run.error, node.shared, *r.context, layout, node.type, took)) return false;
-    for (int32_t i = p.input_count; i < p.tensor_count(); ++i) {
-      const char* const from = r.context->out + (layout.offsets[i] - layout.out_first);
-      if (!move_all(run, context, {from, static_cast<char*>(r.data[i]), layout.counts[i]}))
-        return false;
-    }
-    return true;
+    return receive_outputs(run, context, p, *r.context, layout, r.data);
   });
 }
 

@@ -10,6 +10,14 @@ constexpr int32_t kMostPlaced = 2;  // of these, layouts of equal sizes for tens
 constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
 constexpr int64_t kMostWritten = 256 << 10;  // and of outputs that kernels write to host memory
 
+// Most bytes of inputs, and of outputs, that pinned memory holds at a time.  Locking pages takes the
+// host about 1 ms a MB; with less than 1 MB a half, waits for each half would take longer than copies.
+constexpr int64_t kMostStaged = 2 << 20, kHalfStaged = kMostStaged / 2;
+constexpr int64_t kMemoryStep = 2 << 20;  // the driver gives large blocks of memory in such steps
+
+// Whether inputs or outputs pass through both halves of pinned memory in turn.
+inline bool in_parts(int64_t bytes) { return bytes > kMostStaged; }
+
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
 // A program instantiated for concrete sizes in one context.
@@ -45,7 +53,8 @@ struct Context {
   Retired* retired;
   cu::Address memory;
   int64_t bytes, in_bytes, out_bytes;
-  char *in, *out;
+  char *in, *out;  // pinned memory
+  cu::Event events[2];  // the last copy of each half; null until something is copied in parts
   Layout* layouts[kMostKept];
   uint64_t clock;
   Context* next;
@@ -87,6 +96,8 @@ inline void release(Context* c) {
   }
   if (c->in) gpu.driver.free_host(c->in);
   if (c->out) gpu.driver.free_host(c->out);
+  for (cu::Event event : c->events)
+    if (event) gpu.driver.destroy_event(event);
   if (c->stream && !c->borrowed) gpu.driver.destroy_stream(c->stream);
   free(c);
 }
@@ -150,14 +161,25 @@ inline void lay_out(const Shared& s, Layout& out) {
   out.bytes = at;
 }
 
-// Grows host and device memory for a layout; cached layouts are dropped when the memory moves.
-inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
-  if (layout.bytes <= c.bytes &&
-      (resident || (layout.in_bytes <= c.in_bytes && layout.out_bytes <= c.out_bytes)))
-    return true;
-  forget(c);
-  const int64_t in = max(layout.in_bytes, c.in_bytes), out = max(layout.out_bytes, c.out_bytes);
-  const int64_t bytes = max(layout.bytes, c.bytes);
+// Grows pinned memory to hold so many bytes, or a part of them.  It grows by factors of two, so that
+// sizes that rise slowly do not lock pages each time.
+inline bool grow_pinned(Error& error, int64_t bytes, char** memory, int64_t* held) {
+  int64_t room = max(*held, 4 << 10);
+  while (room < min(bytes, kMostStaged)) room *= 2;
+  if (*memory && room == *held) return true;
+  if (*memory) gpu.driver.free_host(*memory);
+  *memory = nullptr, *held = 0;
+  void* made = nullptr;
+  if (!good(error, gpu.driver.allocate_host(&made, static_cast<size_t>(room), cu::kPortable),
+            "give memory of the host"))
+    return false;
+  *memory = static_cast<char*>(made), *held = room;
+  return true;
+}
+
+// Grows the arena.  What ONNX Runtime has captured still refers to the old one.
+inline bool grow_arena(Error& error, Context& c, int64_t bytes) {
+  if (bytes > kMemoryStep) bytes = ceil_div(bytes, kMemoryStep) * kMemoryStep;
   if (c.memory && c.captured) {
     Retired* old = static_cast<Retired*>(calloc(1, sizeof(Retired)));
     if (!old) return error.fail("There is no memory for a run.");
@@ -166,22 +188,25 @@ inline bool make_room(Error& error, Context& c, const Layout& layout, bool resid
   } else if (c.memory) {
     gpu.driver.free_device(c.memory);
   }
-  if (c.in) gpu.driver.free_host(c.in);
-  if (c.out) gpu.driver.free_host(c.out);
-  c.memory = 0, c.in = c.out = nullptr;
-  c.bytes = c.in_bytes = c.out_bytes = 0;
-  void *a = nullptr, *b = nullptr;
-  if (resident) return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
-  if (!allocate(error, bytes, &c.memory) ||
-      !good(error, gpu.driver.allocate_host(&a, static_cast<size_t>(in + 1), cu::kPortable),
-            "give memory of the host"))
+  c.memory = 0, c.bytes = 0;
+  return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
+}
+
+// Grows host and device memory for a layout; cached layouts are dropped when memory moves.
+inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
+  const bool fits = c.memory && layout.bytes <= c.bytes;
+  const bool staged = resident || (c.in && min(layout.in_bytes, kMostStaged) <= c.in_bytes && c.out &&
+                                   min(layout.out_bytes, kMostStaged) <= c.out_bytes);
+  if (!fits || !staged) forget(c);
+  if (!fits && !grow_arena(error, c, layout.bytes)) return false;
+  if (!staged && !(grow_pinned(error, layout.in_bytes, &c.in, &c.in_bytes) &&
+                   grow_pinned(error, layout.out_bytes, &c.out, &c.out_bytes)))
     return false;
-  c.in = static_cast<char*>(a);
-  if (!good(error, gpu.driver.allocate_host(&b, static_cast<size_t>(out + 1), cu::kPortable),
-            "give memory of the host"))
-    return false;
-  c.out = static_cast<char*>(b);
-  c.bytes = bytes, c.in_bytes = in, c.out_bytes = out;
+  const bool parts = !resident && (in_parts(layout.in_bytes) || in_parts(layout.out_bytes));
+  for (cu::Event& event : c.events)
+    if (parts && !event &&
+        !good(error, gpu.driver.create_event(&event, cu::kUntimed), "make an event"))
+      return false;
   return true;
 }
 
@@ -395,34 +420,42 @@ class Row {
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
   Row row(error, *s.device, l.graph);
-  if (!s.resident && !l.direct && !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes)))
+  if (!s.resident && !l.direct && !in_parts(l.in_bytes) &&
+      !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes)))
     return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i], &l.nodes[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return (s.resident || l.written || row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
+  return (s.resident || l.written || in_parts(l.out_bytes) ||
+          row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
-// Inputs and outputs are in pinned host memory.
+// Starts a run without a graph: the first one of its sizes, and possibly the only one.
+inline bool start_once(Error& error, const Shared& s, Context& c, Layout& l) {
+  const cu::Driver& d = gpu.driver;
+  if (l.in_bytes && !l.direct && !in_parts(l.in_bytes) &&
+      !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes), c.stream),
+            "take inputs"))
+    return false;
+  for (int32_t i = 0; i < s.program->launch_count; ++i)
+    if (!start(error, l.launches[i], c.stream)) return false;
+  const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
+  return !l.out_bytes || l.written || in_parts(l.out_bytes) ||
+         good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes), c.stream),
+              "give results");
+}
+
+// Runs a layout.  Inputs and outputs are in pinned memory; those that pass it in parts are on the
+// device: the inputs already, and the outputs once the stream has computed them.
 inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
   if (l.runs == 1 && !build_graph(error, s, c, l)) return false;
   ++l.runs;
-  if (l.exec) {
-    if (!good(error, d.launch_graph(l.exec, c.stream), "start a graph")) return false;
-  } else {  // first run of these sizes, possibly the only one: no graph
-    if (l.in_bytes && !l.direct && !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes),
-                                                  c.stream), "take inputs"))
-      return false;
-    for (int32_t i = 0; i < s.program->launch_count; ++i)
-      if (!start(error, l.launches[i], c.stream)) return false;
-    const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-    if (l.out_bytes && !l.written && !good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes),
-                                                     c.stream), "give results"))
-      return false;
-  }
-  return good(error, d.wait_for_stream(c.stream), "finish a run");
+  const bool started = l.exec ? good(error, d.launch_graph(l.exec, c.stream), "start a graph")
+                              : start_once(error, s, c, l);
+  const bool later = in_parts(l.out_bytes) && !kTimed;  // the wait for the outputs' first part
+  return started && (later || good(error, d.wait_for_stream(c.stream), "finish a run"));
 }
 
 // Launches asynchronously on ONNX Runtime's stream, without a graph of its own, because ONNX
