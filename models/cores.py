@@ -7,6 +7,10 @@ Runtime's fp32 with as many threads, and, if one thread is among the counts, the
 efficiency, t₁ / (n tₙ).  Geometric means of all models come last.  ``--batch 8`` runs batches;
 ``all`` means all models of the zoo.  Results that ``--folder`` has already are not made again.
 
+``--limit 500`` begins no model later than 500 s after the start.  ``--times FILE`` adds what was
+measured to a file, leaves out models that are there, and includes them in the means: the same
+command again goes on where the last one stopped.
+
 ``--traces`` prints, for each result and more than two threads, what the threads do in a run of its
 slowest program: as ``tracea bench --profile --timeline`` does, a row each.
 """
@@ -14,14 +18,16 @@ slowest program: as ``tracea bench --profile --timeline`` does, a row each.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,10 +40,11 @@ from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.pipeline.model_inputs import inputs_to_run
 from tracea_graph.views.timeline import Timeline
 
-__all__ = ["main", "means_of", "rows_of", "trace_row"]
+__all__ = ["add_times", "main", "means_of", "read_times", "rows_of", "trace_row"]
 
 NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2")
 _BUILDS = 16  # at once, at most
+_TOGETHER = 8  # models that are made before any of them is timed
 _ORIGINAL = "ONNX Runtime"
 _FORMS = {"fp32": (), "bf16": ("--precision", "bf16")}
 
@@ -141,34 +148,83 @@ def _trace(originals: Mapping[str, Path], forms: Sequence[str], args: argparse.N
                     print(trace_row(name, form, record_timeline(result, options)), flush=True)
 
 
-def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
-    counts = list(map(int, args.threads.split(",")))
-    forms = args.forms.split(",")
-    if "all" in names:
-        names = available()
+def read_times(path: Path | None, key: str) -> dict[str, Found]:
+    """Return what earlier runs added to a file under these settings, by model."""
+    if not path or not path.exists():
+        return {}
+    lines = map(json.loads, path.read_text().splitlines())
+    return {
+        line["model"]: {
+            int(n): {name: RacedTimes(**one) for name, one in row.items()}
+            for n, row in line["times"].items()
+        }
+        for line in lines
+        if line["settings"] == key
+    }
+
+
+def add_times(path: Path | None, key: str, name: str, found: Found) -> None:
+    """Add what was measured of a model to a file, a line of JSON."""
+    if path:
+        times = {n: {v: asdict(one) for v, one in row.items()} for n, row in found.items()}
+        with path.open("a") as file:
+            print(json.dumps({"settings": key, "model": name, "times": times}), file=file)
+
+
+def _make_results(
+    names: Sequence[str], folder: Path, forms: Sequence[str], threads: int
+) -> dict[str, Path]:
+    """Make originals and results, several at once; return the originals' paths by name."""
     with ThreadPoolExecutor(min(_BUILDS, usable_processors())) as pool:
         originals = dict(zip(names, pool.map(partial(_made, folder), names), strict=True))
         pairs = [(path, form) for path in originals.values() for form in forms]
-        work = partial(_optimize, threads=max(counts))
+        work = partial(_optimize, threads=threads)
         errors = pool.map(work, (path for path, _ in pairs), (form for _, form in pairs))
         for (path, form), error in zip(pairs, errors, strict=True):
             if error:
                 print(f"{path.stem}, {form}: {error}", file=sys.stderr)
+    return originals
+
+
+def _race(name: str, path: Path, counts: Sequence[int], args: argparse.Namespace) -> Found:
+    """Time a model's versions, and print its rows."""
+    inputs = inputs_to_run(load(path, inline=True), _at(args.batch).inputs)
+    feed = next(iter(inputs.timing.values()))
+    versions = _versions(path, args.forms.split(","))
+    found = race(versions, counts, args.rounds, args.seconds, feed)
+    print("\n".join(rows_of(name, found)), flush=True)
+    return found
+
+
+def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
+    start = time.monotonic()
+    counts, forms = list(map(int, args.threads.split(","))), args.forms.split(",")
+    names = list(available()) if "all" in names else list(names)
     if args.traces:
-        return _trace(originals, forms, args)
+        return _trace(_make_results(names, folder, forms, max(counts)), forms, args)
+    key = f"threads {args.threads}, {args.forms}, batch {args.batch}"
+    earlier = read_times(args.times, key)
     efficient = [n for n in counts if n > 2 and 1 in counts]
     heads = [*map(str, counts), *(f"efficiency at {n}" for n in efficient)]
     print(f"| model | | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
-    all_found = []
-    for name, path in originals.items():
-        inputs = inputs_to_run(load(path, inline=True), _at(args.batch).inputs)
-        feed = next(iter(inputs.timing.values()))
-        versions = _versions(path, forms)
-        found = race(versions, counts, args.rounds, args.seconds, feed)
-        print("\n".join(rows_of(name, found)), flush=True)
-        all_found.append(found)
-    for line in means_of(all_found):
+    all_found, left = [earlier[name] for name in names if name in earlier], list[str]()
+    waiting = [name for name in names if name not in earlier]
+    for i in range(0, len(waiting), _TOGETHER):
+        some = waiting[i : i + _TOGETHER]
+        late = time.monotonic() - start > args.limit
+        originals = {} if late else _make_results(some, folder, forms, max(counts))
+        for name in some:
+            if name not in originals or time.monotonic() - start > args.limit:
+                left.append(name)
+                continue
+            all_found.append(_race(name, originals[name], counts, args))
+            add_times(args.times, key, name, all_found[-1])
+        for path in () if args.folder else filter(Path.is_file, folder.iterdir()):
+            path.unlink()  # the zoo's weights and results are 20 GB
+    for line in means_of(all_found) if all_found else ():
         print(line)
+    if left:
+        print(f"not measured within {args.limit:g} s: {', '.join(left)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -182,6 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.25, help="of a version's turn")
     parser.add_argument("--traces", action="store_true", help="show what threads do instead")
     parser.add_argument("--folder", type=Path, help="where models are written, and stay")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds; see above")
+    parser.add_argument("--times", type=Path, metavar="FILE", help="add to it; see above")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="tracea-") as scratch:
         folder = args.folder or Path(scratch)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from models.cores import means_of, rows_of, trace_row
+from pathlib import Path
+
+import pytest
+
+from models import cores
+from models.cores import add_times, main, means_of, read_times, rows_of, trace_row
 from models.versions_in_turn import RacedTimes
 from tracea_graph.views.timeline import TaskSpan, Timeline
 
@@ -40,3 +45,33 @@ def test_a_trace_says_where_the_threads_time_goes() -> None:
     assert trace_row("net", "bf16", timeline) == (
         "| net | bf16 | 2 | 2, 1 | 1.50 | 75 % | 0 % | 0 % | 25 % | 0 % | 0 % |"
     )
+
+
+def test_times_of_earlier_runs_are_read_under_the_same_settings(tmp_path: Path) -> None:
+    """A file holds runs of several settings; a model's times come back as they were."""
+    file = tmp_path / "times"
+    assert read_times(file, "threads 8") == {}
+    add_times(file, "threads 8", "net", FOUND)
+    add_times(file, "threads 8, batch 32", "other", FOUND)
+    assert read_times(file, "threads 8") == {"net": FOUND}
+
+
+def test_the_same_command_goes_on_where_the_last_one_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After its limit a run begins no model, says which are left, and the next one times those."""
+    raced, folder = list[str](), tmp_path / "made"
+
+    def found(name: str, *_: object) -> cores.Found:
+        raced.append(name)
+        return FOUND
+
+    monkeypatch.setattr(cores, "_make_results", lambda names, *_: dict.fromkeys(names, folder))
+    monkeypatch.setattr(cores, "_race", found)
+    words = ["a", "b", "--threads", "1,8", "--times", str(tmp_path / "times")]
+    assert main([*words, "--limit", "-1"]) == 0
+    assert "not measured within -1 s: a, b" in capsys.readouterr().out
+    add_times(tmp_path / "times", "threads 1,8, fp32,bf16, batch 1", "a", FOUND)
+    assert main(words) == 0
+    assert raced == ["b"]
+    assert "| geometric mean of 2 | fp32 | 1.25× | 2.00× |" in capsys.readouterr().out
