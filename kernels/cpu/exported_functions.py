@@ -110,6 +110,14 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
             ExportedFunction("sum_rows{}", "const tracea_sum_rows_tile*"),
             ExportedFunction("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
             ExportedFunction("round{}", "const tracea_round_int8_tile*"),
+            ExportedFunction(
+                "winograd_filters{}", "const tracea_winograd_filters_tile*", "int32_t",
+                note="0: this level has none",
+            ),
+            ExportedFunction(
+                "winograd_nhwc{}", "const tracea_winograd_bytes_tile*", "int32_t",
+                note="likewise",
+            ),
         ),
         ("gemm", "bf16x2"): (
             ExportedFunction("gemm{}_end", "void"),

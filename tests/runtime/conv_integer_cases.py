@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.runtime.int8_cases import REQUANTIZE, drawn
+from tests.runtime.int8_cases import REQUANTIZE
+from tests.runtime.int8_cases import drawn as _drawn
 from tests.runtime.support import Case, normal, operator_case, spec
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.panels import INT8, INT8_ZEROS, pack_int8
@@ -60,11 +61,23 @@ def window(
     return ConvWindow(kernel, (strides,) * rank, (dilations,) * rank, pads)
 
 
+def _bounds(dtype: DType, *shape: int) -> Array:
+    limits = np.iinfo(_NUMPY[dtype])
+    return np.where(_drawn(dtype, *shape) > limits.max // 3, limits.max, limits.min).astype(
+        _NUMPY[dtype]
+    )
+
+
 def conv_case(
     name: str, sizes: tuple[int, ...], filters: int, over: ConvWindow, groups: int = 1,
     dtype: DType = DType.U8, zero: int | None = 5, own: bool = False, chain: Chain | None = None,
+    bounds: bool = False,
 ) -> Case:  # fmt: skip
-    """The program the passes write for one convolution of images of ``sizes`` (channels last)."""
+    """The program the passes write for one convolution of images of ``sizes`` (channels last).
+
+    ``bounds``: all bytes are the least or the most of their type.
+    """
+    drawn = _bounds if bounds else _drawn
     layout = INT8_ZEROS if own else INT8
     channels = sizes[-1]
     if own and groups == channels:  # such filters are joined before they are packed
@@ -101,9 +114,22 @@ def conv_case(
 def pool_case(name: str, sizes: tuple[int, ...], over: ConvWindow, dtype: DType) -> Case:
     params = PoolParams("max", over, channels_last=True)
     symbols = ("n", "h", "w") if len(sizes) == 4 else ("n", "w")
-    x = drawn(dtype, *sizes)
+    x = _drawn(dtype, *sizes)
     given = spec(*symbols, sizes[-1], dtype=dtype)
     return operator_case(name, "FusedPool", params, [given], (x,), [x])
+
+
+def _transformed_cases() -> tuple[Case, ...]:
+    """Convolutions that AVX-512 levels compute through transforms, and such with extreme sums."""
+    return (
+        conv_case("conv_transformed", (2, 23, 22, 64), 64, window(3, 3), chain=TO_BYTES),
+        conv_case("conv_transformed_i8", (1, 25, 22, 128), 192, window(3, 3), dtype=DType.I8,
+                  zero=-3, chain=TO_BYTES),
+        conv_case("conv_transformed_uneven", (1, 33, 18, 192), 128,
+                  window(3, 3, pads=(0, 2, 3, 1)), zero=None, chain=TO_BYTES),
+        conv_case("conv_transformed_bounds", (1, 32, 31, 128), 64, window(3, 3), chain=TO_BYTES,
+                  bounds=True),
+    )  # fmt: skip
 
 
 def conv_integer_cases() -> tuple[Case, ...]:
@@ -127,6 +153,7 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("conv_given_i8", image, 40, window(3, 3), dtype=DType.I8, zero=None, own=True),
         conv_case("conv_one", (1, 1, 1, 1), 1, window(3, 3)),
         conv_case("conv_requantized", image, 40, window(3, 3), chain=REQUANTIZE),
+        *_transformed_cases(),
         conv_case("conv_residual", image, 40, window(3, 3, strides=2), chain=RESIDUAL),
         conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
         conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),

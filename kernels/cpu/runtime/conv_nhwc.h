@@ -3,6 +3,7 @@
 #pragma once
 #include "runtime/depthwise_nhwc.h"
 #include "runtime/gemm.h"
+#include "runtime/winograd_bytes.h"
 
 namespace tracea {
 
@@ -240,6 +241,7 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   gemm.w_panel = views[1].strides[0] / 4, gemm.w_row = TRACEA_PANEL, gemm.w_column = 1;
   gemm.next_weights = run.next_weights;
   gemm.caller = pthread_self();
+  if (is_winograd(job)) return run_winograd_bytes(run, job, group_of(job, 0));
   divide_windows(job, run.host.processors);
   const int64_t rows = ceil_div(gemm.m, gemm.chunks);
   const int64_t bytes = job.depthwise ? depthwise_bytes(job)
