@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
+from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, INDICES
+from tracea_graph.kernels.gpu.call_operands import operand as _op
+from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
     CallSchema,
-    Operand,
     Problem,
     Sizes,
     choice,
@@ -36,9 +38,6 @@ __all__ = ["ACTIVATIONS", "CALLS", "CELLS", "MLP_PARTS", "REDUCTIONS", "SQUEEZED
 
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
-DTYPES = ("f32", "f16", "bf16")
-INDICES = ("i32", "i64")
-BYTES = ("u8", "i8")
 MOST = 2**31 - 1
 CELLS = ("lstm", "gru", "gru_before")
 """Recurrent cells; ``gru_before`` resets the state before the last gate's product."""
@@ -50,14 +49,6 @@ MLP_PARTS = ("norm", "up", "down")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 """Activations between both matmuls behind a norm."""
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
-
-
-def _op(name: str, shape: str, *types: str, **more: Any) -> Operand:
-    return Operand(name, tuple(shape.split()), types or ("f32",), **more)
-
-
-def _out(name: str, shape: str, *types: str, **more: Any) -> Operand:
-    return replace(_op(name, shape, *types, **more), written=True)
 
 
 _ELEMENTWISE = CallSchema(
@@ -277,48 +268,6 @@ def _attention_cached(dtype: str) -> CallSchema:
         ),
         dtype,
     )  # fmt: skip
-
-
-def _embedding(dtype: str) -> CallSchema:
-    """Schema of a sum of embedding rows: one row of each table, selected by 2-D indices."""
-    return CallSchema(
-        "embedding",
-        (
-            _op("tables", "V N", *DTYPES, *BYTES, many="count", touched="picks"),
-            _op("ids", "A B", "i32", "i64", many="count"), _out("y", "M N", dtype),
-        ),
-        (
-            number("count", 1, 4), choice("table_type", (*DTYPES, *BYTES)),
-            choice("index_type", INDICES),
-        ),
-        dtype,
-    )  # fmt: skip
-
-
-def _arg(dtype: str) -> CallSchema:
-    """Schema of ArgMax and ArgMin: for each row, the index of its first or last extremum."""
-    operands = _op("x", "M N", dtype), _out("y", "M", "i64")
-    kinds = choice("kind", ("max", "min"))
-    return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
-
-
-def _take(dtype: str) -> CallSchema:
-    """Schema of ``y[…, j] = x[…, ids[…, j]]``; negative indices count from the end."""
-    return CallSchema(
-        "take",
-        (
-            _op("x", "A B C P", dtype, touched="picks"), _op("ids", "A B C T", "i32", "i64"),
-            _out("y", "A B C T", dtype),
-        ),
-        (choice("index_type", INDICES),),
-        dtype,
-    )  # fmt: skip
-
-
-def _top_k(dtype: str) -> CallSchema:
-    """Schema of the k largest or smallest elements of each row, and their indices."""
-    operands = _op("x", "M N", dtype), _out("y", "M k", dtype), _out("index", "M k", "i64")
-    return CallSchema("top_k", operands, (flag("smallest", False),), dtype)
 
 
 def _resize(dtype: str) -> CallSchema:
@@ -568,9 +517,7 @@ CALLS = Calls(
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),
         *map(_attention_cached, DTYPES),
-        *map(_embedding, (*DTYPES, *BYTES)),
-        *map(_take, (*DTYPES, *INDICES)),
-        *map(_arg, (*DTYPES, *INDICES)),
+        *LOOK_UPS,
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),
@@ -583,7 +530,6 @@ CALLS = Calls(
         *map(_squeeze_excite, DTYPES[1:]),
         *map(_mlp, DTYPES[1:]),
         *map(_resize, DTYPES),
-        *map(_top_k, (*DTYPES, *INDICES)),
         *map(_kv_append, DTYPES),
         *map(_recurrent, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),

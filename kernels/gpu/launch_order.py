@@ -30,6 +30,9 @@ _NEEDS = MappingProxyType({
     "arg": "an ArgMax or ArgMin reads whole rows",
     "top_k": "a top-k selection reads whole rows",
     "take": "a look-up reads any element of its row",
+    "gather_nd": "a look-up reads any slice",
+    "update_order": "the order of updates is found from zeros",
+    "scatter_nd": "an update reads the order of all updates",
     "recurrent": "the steps of a sequence read many rows",
 })  # fmt: skip
 """Reasons why an op needs the results of several blocks of the previous launch."""

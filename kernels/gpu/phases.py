@@ -22,6 +22,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
+from tracea_graph.passes.layout import indexed_slices
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
@@ -140,6 +141,7 @@ def phases(request: PlanRequest) -> tuple[Phase, ...]:
             ),
         ),
         *LAYOUT,
+        Phase("indexed-slices", tuple(map(RulePass, indexed_slices.RULES))),
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((mixed,) if mixed else ()),
         Phase(PARTITION, (cluster_programs.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),

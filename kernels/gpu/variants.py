@@ -337,6 +337,8 @@ VARIANTS = (
             ("attention_rows", 128),
             ("embedding", 256),
             ("take", 256),
+            ("gather_nd", 256),
+            ("scatter_nd", 256),
             ("arg", 256),
             ("top_k", 256),
             ("resize", 256),
@@ -349,7 +351,7 @@ VARIANTS = (
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
     *(
         Variant(op, d, f"{op}.cu.in", "256", 256)
-        for op in ("take", "arg", "top_k")
+        for op in ("take", "gather_nd", "scatter_nd", "arg", "top_k")
         for d in ("i32", "i64")
     ),
     *(Variant("pack", d, "pack.cu.in", "256", 256) for d in ("f16", "bf16")),
@@ -379,6 +381,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for groups, streamed in MLP_TILES
     ),
+    Variant("update_order", "i32", "update_order.cu.in", "256", 256),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),

@@ -159,11 +159,23 @@ def ranked(net: Net) -> str:
     return net("MatMul", numbers, net.weight(13, 7))
 
 
+def updated(net: Net) -> str:
+    """Build slices of items that tuples name, added to rows of a table in their order."""
+    x = net.input("x", "batch", 5)
+    y = net("Reshape", net("MatMul", x, net.weight(5, 60)), net.ints(0, 5, 12))
+    _, places = net.many("TopK", 2, x, net.ints(4))
+    index = net("Unsqueeze", places, net.ints(2))
+    rows = net("GatherND", y, index, batch_dims=1)
+    sums = net("ScatterND", net.weight(5, 12), index, rows, reduction="add")
+    return net("MatMul", net("Add", y, sums), net.weight(12, 3))
+
+
 NETS: dict[str, Callable[[Net], str]] = {
     "perceptron": _perceptron, "heads": heads, "images": images,
     "depthwise": lambda net: images(net, 8, 8), "groups": lambda net: images(net, 2, 16),
     "moved": moved, "lines": lines, "pasted": pasted, "taken": taken,
     "chosen": chosen, "resized": resized, "spoken": spoken, "ranked": ranked,
+    "updated": updated,
 }  # fmt: skip
 """Networks that together use every family of kernels."""
 

@@ -60,6 +60,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
+from tracea_graph.ops.indexed_slices import SCATTERS, GatherNDParams, ScatterNDParams
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -409,6 +410,18 @@ CASES = {
     "take, int32 indices for each item": Case(
         GatherElementsParams(3), ((2, 5, 9), ids(2, 1, 6, dtype=np.int32))
     ),
+    "slices": Case(GatherNDParams(), ((4, 3, 5), ids(2, 6, 2, low=-3, high=3))),
+    "slices of items": Case(
+        GatherNDParams(1), ((2, 3, 5), ids(2, 6, 1, low=-3, high=3)), since=12
+    ),
+    "numbers by tuples": Case(GatherNDParams(), ((4, 3), ids(6, 2, low=-3, high=3))),
+    "updated slices": Case(ScatterNDParams(), ((9, 5), ids(1, 1, low=-9), (1, 5))),
+    **{
+        f"slices by {how}": Case(
+            ScatterNDParams(how), ((4, 3, 5), ids(6, 2, low=-3, high=3), (6, 5)), since=18
+        )
+        for how in SCATTERS[1:]
+    },
     "take from a line": Case(GatherElementsParams(1), ((9,), ids(4))),
     "expanded": Case(
         ConcatParams(
@@ -753,6 +766,7 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: GemmParams(4, 4, PANELS, epilogue=TWO, norm=LAYER), "one result"),
         (lambda: GemmParams(4, 4, PANELS, epilogue=Chain(("row",), (), (0,))), "full accumulator"),
         (lambda: GatherElementsParams(0), "operands with an axis"),
+        (lambda: ScatterNDParams("sub"), "combines by 'sub'"),
         (lambda: IotaParams(0, (3,), 0.0, (1.0,)), "one step per axis"),
         (lambda: IotaParams(1, ("0.0", 3), 0.0, (1.0,)), "one step per axis"),
         (lambda: MatMulParams((0, 2)), "not a permutation"),

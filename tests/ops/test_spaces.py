@@ -26,6 +26,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
+from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -192,6 +193,12 @@ CASES = (
     Case("FusedGatherElements",
          ((2, 3, 5), np.array([[[1, 0, 4, 4], [2, 2, 3, 0], [0, 1, 2, 3]]])),
          tight=False, params=GatherElementsParams(3)),
+    Case("FusedGatherND", ((2, 3, 5, 4), np.array([[[1], [0], [2]], [[0], [0], [1]]])),
+         tight=False, params=GatherNDParams(1)),
+    Case("FusedGatherND", ((2, 3, 5), np.array([[1, 0], [0, 2]])), tight=False,
+         params=GatherNDParams()),
+    Case("FusedScatterND", ((3, 4, 5), np.array([[1], [0], [1]]), (3, 4, 5)), tight=False,
+         params=ScatterNDParams("add")),
     Case("FusedIota", ((2, 3),), params=IotaParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),

@@ -18,6 +18,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -52,6 +53,8 @@ OpParams = (
     | DynamicQuantizeParams
     | QuantizeRowsParams
     | GatherElementsParams
+    | GatherNDParams
+    | ScatterNDParams
     | IotaParams
     | RecurrentParams
     | ConvParams
@@ -80,6 +83,8 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedDynamicQuantize", DynamicQuantizeParams),
     ("FusedQuantizeRows", QuantizeRowsParams),
     ("FusedGatherElements", GatherElementsParams),
+    ("FusedGatherND", GatherNDParams),
+    ("FusedScatterND", ScatterNDParams),
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),

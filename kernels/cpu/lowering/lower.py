@@ -57,6 +57,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -92,6 +93,8 @@ _NARROW = ("bf16", "int16")
 def lacking(graph: TileGraph, region: Region) -> str:
     """Return why no kernel takes a region's element types, or "" if kernels do."""
     params: OpParams = region.params
+    if isinstance(params, GatherNDParams | ScatterNDParams):
+        return "CPU kernels take no index tuples"
     chosen = isinstance(params, TopKParams | GatherElementsParams)
     if chosen or (isinstance(params, ArgParams) and params.prologue is None):
         value = region.operands[0]

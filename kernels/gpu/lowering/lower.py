@@ -30,6 +30,10 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
 )
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
+from tracea_graph.kernels.gpu.lowering.indexed_slices import (
+    lower_gather_nd,
+    lower_scatter_nd,
+)
 from tracea_graph.kernels.gpu.lowering.integers import (
     lower_conv_integer,
     lower_dynamic_quantize,
@@ -77,6 +81,7 @@ from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -292,6 +297,8 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         NormParams: lower_norm,
         EmbeddingParams: lower_embedding,
         GatherElementsParams: lower_take,
+        GatherNDParams: lower_gather_nd,
+        ScatterNDParams: lower_scatter_nd,
         ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         ReduceParams: lower_reduce,

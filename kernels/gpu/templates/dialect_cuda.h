@@ -40,6 +40,7 @@ DEV u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 // ---- values written by another block of the same grid that has signalled its arrival
 DEV void make_seen() { __threadfence(); }
 DEV i32 arrive(i32* p) { return atomicAdd(p, 1); }
+DEV void keep_larger(i32* p, i32 v) { atomicMax(p, v); }
 DEV void load_made(float (&to)[4], const float* p) {
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])

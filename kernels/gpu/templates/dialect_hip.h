@@ -60,6 +60,9 @@ DEV void make_seen() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEV i32 arrive(i32* p) {
   return __hip_atomic_fetch_add(p, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+DEV void keep_larger(i32* p, i32 v) {
+  __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 DEV void load_made(float (&to)[4], const float* p) {
   UNROLL
   for (i32 i = 0; i < 4; i++)

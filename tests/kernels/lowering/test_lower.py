@@ -17,7 +17,7 @@ from tests.graphs import normal, relative_error
 from tests.interpreter import bind, check_lifetimes, check_views, run, written
 from tracea_graph.ir import DType, Expr, Extent, TensorSpec, evaluate, symbols_of
 from tracea_graph.kernels.cpu.gate_layouts import GATE_PANELS
-from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.lower import lacking, lower
 from tracea_graph.kernels.cpu.nbits_panels import NBitsPanels
 from tracea_graph.kernels.cpu.panels import (
     BF16X2,
@@ -44,6 +44,7 @@ from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
+from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -627,4 +628,12 @@ def test_only_fused_regions_are_lowered() -> None:
 
 def test_every_word_is_lowered_somewhere() -> None:
     cases = (*CASES.values(), *convolutions.CASES.values())
-    assert {type(c.params) for c in cases} == {kind for _, kind in OPS}
+    kinds = {kind for _, kind in OPS}
+    assert {type(c.params) for c in cases} == kinds - {GatherNDParams, ScatterNDParams}
+
+
+def test_index_tuples_stay_with_onnx_runtime() -> None:
+    specs = {"x": TensorSpec(F32, (4, 3)), "i": TensorSpec(I64, (2, 1))}
+    region = Region("r", "FusedGatherND", ("x", "i"), ("y",), (), GatherNDParams())
+    graph = TileGraph([region], [*specs], ["y"], {}, specs)
+    assert lacking(graph, region) == "CPU kernels take no index tuples"

@@ -1,0 +1,24 @@
+"""Operands of the GPU backend's kernel calls, and their element types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tracea_graph.kernels.schema import Operand
+
+__all__ = ["BYTES", "DTYPES", "INDICES", "operand", "written"]
+
+DTYPES = ("f32", "f16", "bf16")
+INDICES = ("i32", "i64")
+BYTES = ("u8", "i8")
+
+
+def operand(name: str, shape: str, *types: str, **more: Any) -> Operand:
+    """Return an operand whose axes are the words of ``shape``; its type is float32 by default."""
+    return Operand(name, tuple(shape.split()), types or ("f32",), **more)
+
+
+def written(name: str, shape: str, *types: str, **more: Any) -> Operand:
+    """Return an operand that the call writes; see :func:`operand`."""
+    return replace(operand(name, shape, *types, **more), written=True)

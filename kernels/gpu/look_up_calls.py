@@ -1,0 +1,100 @@
+"""Schemas of the GPU backend's look-ups, and of choices among numbers (see ``calls.py``)."""
+
+from __future__ import annotations
+
+from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, INDICES
+from tracea_graph.kernels.gpu.call_operands import operand as _op
+from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.schema import CallSchema, choice, flag, number
+from tracea_graph.ops.indexed_slices import SCATTERS
+
+__all__ = ["LOOK_UPS"]
+
+
+def _embedding(dtype: str) -> CallSchema:
+    """Schema of a sum of embedding rows: one row of each table, selected by 2-D indices."""
+    return CallSchema(
+        "embedding",
+        (
+            _op("tables", "V N", *DTYPES, *BYTES, many="count", touched="picks"),
+            _op("ids", "A B", "i32", "i64", many="count"), _out("y", "M N", dtype),
+        ),
+        (
+            number("count", 1, 4), choice("table_type", (*DTYPES, *BYTES)),
+            choice("index_type", INDICES),
+        ),
+        dtype,
+    )  # fmt: skip
+
+
+def _arg(dtype: str) -> CallSchema:
+    """Schema of ArgMax and ArgMin: for each row, the index of its first or last extremum."""
+    operands = _op("x", "M N", dtype), _out("y", "M", "i64")
+    kinds = choice("kind", ("max", "min"))
+    return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
+
+
+def _take(dtype: str) -> CallSchema:
+    """Schema of ``y[…, j] = x[…, ids[…, j]]``; negative indices count from the end."""
+    return CallSchema(
+        "take",
+        (
+            _op("x", "A B C P", dtype, touched="picks"), _op("ids", "A B C T", "i32", "i64"),
+            _out("y", "A B C T", dtype),
+        ),
+        (choice("index_type", INDICES),),
+        dtype,
+    )  # fmt: skip
+
+
+def _gather_nd(dtype: str) -> CallSchema:
+    """Schema of slices of x, ``[items, …, columns]``, that index tuples name."""
+    return CallSchema(
+        "gather_nd",
+        (
+            _op("x", "...", dtype, touched="picks"), _op("ids", "B M K", "i32", "i64"),
+            _out("y", "B M N", dtype),
+        ),
+        (choice("index_type", INDICES),),
+        dtype,
+    )  # fmt: skip
+
+
+_UPDATE_ORDER = CallSchema(
+    "update_order",
+    (
+        _op("ids", "M K", "i32", "i64"), _out("ends", "...", "i32"), _out("slices", "M", "i32"),
+    ),
+    (choice("index_type", INDICES),),
+    "i32",
+)  # fmt: skip
+"""Schema of the first half of ScatterND: the slice that each tuple names, and the first and last
+tuple of each slice.  ``ends`` has the indexed axes and one of size 2, and holds zeros before.
+"""
+
+
+def _scatter_nd(dtype: str) -> CallSchema:
+    """Schema of the second half of ScatterND: updates of each slice of x, in order."""
+    return CallSchema(
+        "scatter_nd",
+        (
+            _op("x", "S N", dtype), _op("updates", "M N", dtype), _op("ends", "S two", "i32"),
+            _op("slices", "M", "i32"), _out("y", "S N", dtype),
+        ),
+        (choice("reduction", SCATTERS),),
+        dtype,
+    )  # fmt: skip
+
+
+def _top_k(dtype: str) -> CallSchema:
+    """Schema of the k largest or smallest elements of each row, and their indices."""
+    operands = _op("x", "M N", dtype), _out("y", "M k", dtype), _out("index", "M k", "i64")
+    return CallSchema("top_k", operands, (flag("smallest", False),), dtype)
+
+
+_NUMBERS = (*DTYPES, *INDICES)
+LOOK_UPS = (
+    *map(_embedding, (*DTYPES, *BYTES)),
+    *(make(d) for make in (_take, _gather_nd, _scatter_nd, _arg, _top_k) for d in _NUMBERS),
+    _UPDATE_ORDER,
+)
