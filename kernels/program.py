@@ -7,7 +7,7 @@ the node's inputs, hence one plan serves every shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, Self
 
@@ -16,11 +16,13 @@ from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
+    "NO_CONTENTS",
     "Attributes",
     "Buffer",
     "Call",
     "CallStats",
     "LaunchedCall",
+    "LibraryContents",
     "Loop",
     "OpType",
     "Program",
@@ -238,6 +240,38 @@ class OpType:
     name: str
     inputs: tuple[DType, ...]
     outputs: tuple[DType, ...]
+
+
+@dataclass(frozen=True)
+class LibraryContents:
+    """What a backend's code in a library is made for: op types, kernels by name, and chains.
+
+    Two that differ only in order make the same library.  ``a | b`` holds what either has, sorted;
+    ``a <= b`` says whether ``b`` has all that ``a`` has.
+    """
+
+    types: Collection[OpType] = ()
+    kernels: Collection[str] = ()
+    chains: Collection[Chain] = ()
+
+    def __or__(self, other: LibraryContents) -> LibraryContents:
+        types = {t.name: t for t in (*self.types, *other.types)}
+        chains = {c.key: c for c in (*self.chains, *other.chains)}
+        return LibraryContents(
+            tuple(t for _, t in sorted(types.items())),
+            tuple(sorted({*self.kernels, *other.kernels})),
+            tuple(c for _, c in sorted(chains.items())),
+        )
+
+    def __le__(self, other: LibraryContents) -> bool:
+        return (
+            {t.name for t in self.types} <= {t.name for t in other.types}
+            and {*self.kernels} <= {*other.kernels}
+            and {c.key for c in self.chains} <= {c.key for c in other.chains}
+        )
+
+
+NO_CONTENTS = LibraryContents()
 
 
 @dataclass(frozen=True)

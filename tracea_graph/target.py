@@ -5,7 +5,7 @@ A backend is a folder of ``kernels/``; only this module imports backends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,9 +19,13 @@ from tracea_graph.kernels.cpu.platform_deployment import deployments_of, unmeasu
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
-from tracea_graph.kernels.program import LaunchedCall, OpType, Program
+from tracea_graph.kernels.program import (
+    NO_CONTENTS,
+    LaunchedCall,
+    LibraryContents,
+    Program,
+)
 from tracea_graph.kernels.rule_names import RuleNames
-from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine, PolicyEngine
 from tracea_graph.rewrite import Pass, Phase
@@ -180,7 +184,7 @@ class Backend(Tunable, Protocol):
         """
         ...
 
-    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+    def standalone(self, ops: Sequence[str]) -> LibraryContents:
         """Return the kernels and chains that ``ops`` (of :attr:`standalone_ops`) need."""
         ...
 
@@ -196,19 +200,16 @@ class Backend(Tunable, Protocol):
         levels: Sequence[str],
         environment: Environment,
         stopped: Callable[[], bool],
-        kernels: Sequence[str] = (),
-        chains: Sequence[Chain] = (),
+        contents: LibraryContents = NO_CONTENTS,
     ) -> None:
-        """Compile what every library for these levels needs, then ``kernels`` and ``chains``.
+        """Compile what every library for these levels needs, then ``contents``.
 
         This is called in a separate thread.  No compilation is started after ``stopped`` has
         returned True.  Errors are not raised here: ``build`` meets them again.
         """
         ...
 
-    def sources(
-        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
-    ) -> Sequence[Source]:
+    def sources(self, contents: LibraryContents, levels: Sequence[str]) -> Sequence[Source]:
         """Return the generated sources of a library."""
         ...
 
@@ -224,9 +225,7 @@ class PartBuilder(Protocol):
 
     def compile_part(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         folder: Path,
         environment: Environment,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -44,9 +44,14 @@ from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
 from tracea_graph.kernels.cpu.standalone_functions import STANDALONE, kernels_of_functions
 from tracea_graph.kernels.cpu.variants import kernels_with_variant_at
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
-from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
+from tracea_graph.kernels.program import (
+    NO_CONTENTS,
+    Call,
+    LaunchedCall,
+    LibraryContents,
+    Program,
+)
 from tracea_graph.kernels.rule_names import RuleNames
-from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
@@ -213,15 +218,15 @@ class CpuBackend:
         """
         return kernel_metadata(levels, kernels, environment)
 
-    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+    def standalone(self, ops: Sequence[str]) -> LibraryContents:
         """Return the kernels and chains that these functions of the C interface call."""
         return kernels_of_functions(ops)
 
     def sources(
-        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
+        self, contents: LibraryContents, levels: Sequence[str]
     ) -> list[emitter.CompilationUnit]:
         """The generated sources of a library, without its runtime."""
-        return emitter.compilation_units(kernels, chains, levels)
+        return emitter.compilation_units(contents.kernels, contents.chains, levels)
 
     def device_runtime(self) -> Mapping[str, str]:
         """Return no sources: kernels run on the host."""
@@ -232,8 +237,7 @@ class CpuBackend:
         levels: Sequence[str],
         environment: Environment,
         stopped: Callable[[], bool],
-        kernels: Sequence[str] = (),
-        chains: Sequence[Chain] = (),
+        contents: LibraryContents = NO_CONTENTS,
     ) -> None:
         """Compile what all libraries for these levels have in common, then these kernels.
 
@@ -243,15 +247,15 @@ class CpuBackend:
             here = (d.levels for d in self.deployments if d.platform == HERE)
             levels = next(here, ())
         if levels:
-            useful = useful_levels(levels, {*kernels})
-            wanted = useful if kernels else [name for name in levels if name not in _OPTIONAL]
-            build_ahead(wanted, environment, stopped, kernels, chains)
+            useful = useful_levels(levels, {*contents.kernels})
+            wanted = (
+                useful if contents.kernels else [name for name in levels if name not in _OPTIONAL]
+            )
+            build_ahead(wanted, environment, stopped, contents)
 
     def build(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         out: Path,
         environment: Environment,
@@ -262,17 +266,15 @@ class CpuBackend:
 
         ``counted`` is called with the number of units compiled so far, and the number to compile.
         """
-        useful = useful_levels(levels, {*kernels})
+        useful = useful_levels(levels, {*contents.kernels})
         if self.deployments and not self._drafted(levels):
             every = tuple(
-                replace(d, levels=tuple(useful_levels(d.levels, {*kernels})))
+                replace(d, levels=tuple(useful_levels(d.levels, {*contents.kernels})))
                 for d in self.deployments
             )
-            return build_all(every, types, kernels, chains, out, environment, quick, counted)
+            return build_all(every, contents, out, environment, quick, counted)
         return build_library(
-            types,
-            kernels,
-            chains,
+            contents,
             useful,
             out,
             environment=environment,
@@ -287,9 +289,7 @@ class CpuBackend:
 
     def compile_part(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         folder: Path,
         environment: Environment,
@@ -300,9 +300,9 @@ class CpuBackend:
 
         ``entry`` is the name of the function that registers the op types.  Raises BuildError.
         """
-        useful = useful_levels(levels, {*kernels})
+        useful = useful_levels(levels, {*contents.kernels})
         return compile_part(
-            types, kernels, chains, useful, folder, environment=environment, quick=quick,
+            contents, useful, folder, environment=environment, quick=quick,
             entry=entry,
         )  # fmt: skip
 

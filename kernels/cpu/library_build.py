@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,9 +33,8 @@ from tracea_graph.kernels.cpu.precompiled_header import (
     takes_intrinsics,
 )
 from tracea_graph.kernels.cpu.variants import NO_TILES, Tiles
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import NO_CONTENTS, LibraryContents
 from tracea_graph.kernels.runtime import header
-from tracea_graph.ops.chain import Chain
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import (
     COMPILE_SECONDS,
@@ -71,9 +70,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:runtime/)?[a-z0-9_]+\.h)"', re.MU
 
 
 def manifest(
-    types: Sequence[OpType],
-    kernels: Iterable[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     isas: Sequence[str],
     *,
     quick: bool = False,
@@ -85,8 +82,8 @@ def manifest(
 
     These are the tool's version, levels, op types, flags, and digests of all sources.
     """
-    units = _units(types, kernels, chains, isas, _NO_DOMAIN, quick, tiles, entry, platform)
-    ordered = sorted(types, key=lambda t: t.name)
+    units = _units(contents, isas, _NO_DOMAIN, quick, tiles, entry, platform)
+    ordered = sorted(contents.types, key=lambda t: t.name)
     return {
         "version": VERSION,
         "isas": _levels(isas, platform),
@@ -105,9 +102,7 @@ def domain_of(manifest: LibraryManifest) -> str:
 
 
 def build_library(
-    types: Sequence[OpType],
-    kernels: Iterable[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     isas: Sequence[str],
     out: Path,
     *,
@@ -121,8 +116,8 @@ def build_library(
 ) -> Library:
     """Compile the objects that the cache lacks, link them, and write the library to ``out``.
 
-    The library holds the named kernels (see ``functions.KERNELS``) and chains.  A kernel with
-    several tiles is built with the one in ``tiles``, else with the first in ``variants``.
+    Its kernels are named as in ``functions.KERNELS``.  A kernel with several tiles is built with
+    the one in ``tiles``, else with the first in ``variants``.
 
     ``seconds`` limits each compiler run; ``quick`` trades kernel speed for compile time.
     ``counted`` is called with the number of compiled units and of all that the cache lacks.
@@ -133,7 +128,7 @@ def build_library(
     environment = environment or Environment()
     with ScratchFolder("build") as name:
         part = compile_part(
-            types, kernels, chains, isas, Path(name), environment=environment, seconds=seconds,
+            contents, isas, Path(name), environment=environment, seconds=seconds,
             quick=quick, tiles=tiles, counted=counted, platform=platform, domain=domain,
         )  # fmt: skip
         compiler = find_compiler(environment, seconds, platform)
@@ -142,9 +137,7 @@ def build_library(
 
 
 def compile_part(
-    types: Sequence[OpType],
-    kernels: Iterable[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     isas: Sequence[str],
     folder: Path,
     *,
@@ -164,12 +157,9 @@ def compile_part(
     """
     compiler = find_compiler(environment, seconds, platform)
     cache = ObjectCache(environment.cache / "objects")
-    held = frozenset(kernels)
-    facts = manifest(
-        types, held, chains, isas, quick=quick, tiles=tiles, entry=entry, platform=platform
-    )
+    facts = manifest(contents, isas, quick=quick, tiles=tiles, entry=entry, platform=platform)
     domain = domain or domain_of(facts)
-    units = _units(types, held, chains, isas, domain, quick, tiles, entry, platform)
+    units = _units(contents, isas, domain, quick, tiles, entry, platform)
     fresh = _compile(_Shop(compiler, cache, folder, seconds), units, counted)
     objects = tuple(folder / f"{i}.o" for i in range(len(units)))
     return LibraryPart(entry, domain, tuple(_levels(isas, platform)), objects, fresh, facts)
@@ -179,14 +169,13 @@ def build_ahead(
     isas: Sequence[str],
     environment: Environment,
     stopped: Callable[[], bool],
-    kernels: Iterable[str] = (),
-    chains: Iterable[Chain] = (),
+    contents: LibraryContents = NO_CONTENTS,
 ) -> None:
     """Compile what all libraries have in common, one unit at a time, until ``stopped``.
 
     These are the runtime and one precompiled header per level, the highest level's first; then
-    ``kernels`` and ``chains``.  Errors are ignored, because the build runs into them too and
-    reports them.
+    the kernels and chains of ``contents``.  Errors are ignored, because the build runs into them
+    too and reports them.
     """
     with suppress(BuildError), ScratchFolder("build") as name:
         compiler, cache = find_compiler(environment), ObjectCache(environment.cache / "objects")
@@ -201,7 +190,9 @@ def build_ahead(
         for i, one in enumerate(flags[1:], 1):
             if not stopped():
                 headers[one] = _done(shop.header(f"header{i}", one, make=True))
-        for i, unit in enumerate(emitter.compilation_units(kernels, chains, isas), 1):
+        for i, unit in enumerate(
+            emitter.compilation_units(contents.kernels, contents.chains, isas), 1
+        ):
             if stopped():
                 break
             if cache.get(object_key(compiler, unit)) is None:
@@ -230,9 +221,7 @@ def _levels(isas: Sequence[str], platform: Platform) -> list[str]:
 
 
 def _units(
-    types: Sequence[OpType],
-    kernels: Iterable[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     isas: Sequence[str],
     domain: str,
     quick: bool,
@@ -240,17 +229,17 @@ def _units(
     entry: str = ENTRY,
     platform: Platform = HERE,
 ) -> list[CompilationUnit]:
-    kernels = frozenset(kernels)
-    units = emitter.compilation_units(kernels, chains, _levels(isas, platform), tiles)
+    levels = _levels(isas, platform)
+    units = emitter.compilation_units(contents.kernels, contents.chains, levels, tiles)
     return [
         CompilationUnit("runtime", _runtime(), (*_RUNTIME_FLAGS, *entry_flags(entry))),
         *(
             CompilationUnit(f"{u}_loops", _runtime(f"{u}_loops"), _RUNTIME_FLAGS)
-            for u in units_for(kernels)
+            for u in units_for(frozenset(contents.kernels))
         ),
         CompilationUnit(
             "table",
-            library_table.table_source(domain, types, kernels, chains, isas, tiles),
+            library_table.table_source(domain, contents, isas, tiles),
             _RUNTIME_FLAGS,
         ),
         *(combined_units(units) if quick else units),

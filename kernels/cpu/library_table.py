@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.variants import (
     gemm_nbits_tile,
     gemm_tile,
 )
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.ops.chain import KINDS, MAX_OPERANDS, MAX_RESULTS, Chain
 
 __all__ = ["table_source"]
@@ -33,9 +33,7 @@ _DOMAIN = re.compile(r"tracea\.[0-9a-f]{10}")
 
 def table_source(
     domain: str,
-    types: Sequence[OpType],
-    kernels: Iterable[str],
-    chains: Iterable[Chain],
+    contents: LibraryContents,
     isas: Iterable[str],
     tiles: Tiles = NO_TILES,
 ) -> str:
@@ -44,10 +42,12 @@ def table_source(
     Types, kernels, chains and levels are sorted, so their order does not matter.  Raises
     GraphError if a domain or name is not a plain identifier, or if two types have the same name.
     """
-    chosen, held = set(isas), frozenset(kernels)
+    chosen, held = set(isas), frozenset(contents.kernels)
     levels = [isa.name for isa in LEVELS if isa.name in chosen]
-    unique = [chain for _, chain in sorted({chain.key: chain for chain in chains}.items())]
-    kinds = sorted(types, key=lambda t: t.name)
+    unique = [
+        chain for _, chain in sorted({chain.key: chain for chain in contents.chains}.items())
+    ]
+    kinds = sorted(contents.types, key=lambda t: t.name)
     _check(domain, kinds)
     digest = _digest(domain, levels, held, unique, kinds, tiles)
     parts = [

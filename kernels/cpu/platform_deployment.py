@@ -10,8 +10,7 @@ from tracea_graph.config import Environment
 from tracea_graph.errors import UsageError, did_you_mean
 from tracea_graph.kernels.cpu.isa_levels import FAMILIES, host_library_levels, isa_of
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
-from tracea_graph.kernels.program import OpType
-from tracea_graph.ops.chain import Chain
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.toolchain import Counted, Library, ignore_progress
 from tracea_graph.toolchain.library_artifact import LibraryManifest
 from tracea_graph.toolchain.platforms import HERE, PLATFORMS, Platform, library_paths
@@ -79,9 +78,7 @@ def unmeasured(deployments: Sequence[Deployment]) -> str:
 
 def build_all(
     deployments: Sequence[Deployment],
-    types: Sequence[OpType],
-    kernels: Sequence[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     out: Path,
     environment: Environment,
     quick: bool,
@@ -94,9 +91,7 @@ def build_all(
     """
     facts = LibraryManifest(
         platforms={
-            d.platform.name: manifest(
-                types, kernels, chains, d.levels, quick=quick, platform=d.platform
-            )
+            d.platform.name: manifest(contents, d.levels, quick=quick, platform=d.platform)
             for d in deployments
         }
     )
@@ -106,7 +101,7 @@ def build_all(
     try:
         for one, place in zip(deployments, places, strict=True):
             built = build_library(
-                types, kernels, chains, one.levels, place, environment=environment, quick=quick,
+                contents, one.levels, place, environment=environment, quick=quick,
                 counted=counted, platform=one.platform, domain=domain,
             )  # fmt: skip
             made.append(replace(built, platform=one.platform.name, manifest=facts))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from tracea_graph.kernels.activations import ACTIVATIONS
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.ops.chain import Chain
+from tracea_graph.kernels.program import LibraryContents
 
 __all__ = ["STANDALONE", "kernels_of_functions"]
 
@@ -26,11 +26,11 @@ STANDALONE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _ACTIVATED = ("gemm", "conv2d")
 
 
-def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+def kernels_of_functions(ops: Sequence[str]) -> LibraryContents:
     """Return the kernels and chains that the C functions ``ops`` call.
 
     Raises KeyError for an unknown function.
     """
     kernels = {kernel for op in ops for call in STANDALONE[op] for kernel in CALLS[call].needs}
     chains = tuple(ACTIVATIONS.values()) if {*ops} & {*_ACTIVATED} else ()
-    return tuple(sorted(kernels)), chains
+    return LibraryContents(kernels=tuple(sorted(kernels)), chains=chains)

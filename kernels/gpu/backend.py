@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -35,10 +35,15 @@ from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, stru
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone_functions import OPS, kernels_of_functions
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
-from tracea_graph.kernels.program import Call, LaunchedCall, OpType, Program
+from tracea_graph.kernels.program import (
+    NO_CONTENTS,
+    Call,
+    LaunchedCall,
+    LibraryContents,
+    Program,
+)
 from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.kernels.rule_names import RuleNames
-from tracea_graph.ops.chain import Chain
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
@@ -172,7 +177,7 @@ class GpuBackend:
         """Return the facts of every variant; see :func:`kernel_metadata`.  Raises BuildError."""
         return kernel_metadata(levels, kernels, environment)
 
-    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+    def standalone(self, ops: Sequence[str]) -> LibraryContents:
         """Return the kernels and expressions that these C functions launch."""
         return kernels_of_functions(ops)
 
@@ -182,11 +187,9 @@ class GpuBackend:
         names = ("driver.h", "tsr_gpus.cpp")
         return {f"runtime/{name}": (folder / name).read_text() for name in names}
 
-    def sources(
-        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
-    ) -> list[Source]:
+    def sources(self, contents: LibraryContents, levels: Sequence[str]) -> list[Source]:
         """Generate the kernel sources of a library, without the runtime."""
-        found = sources_of(list(kernels), list(chains), levels, self._dialect)
+        found = sources_of(contents, levels, self._dialect)
         return [source for level in levels for source in found[level]]
 
     def build_ahead(
@@ -194,16 +197,13 @@ class GpuBackend:
         levels: Sequence[str],
         environment: Environment,
         stopped: Callable[[], bool],
-        kernels: Sequence[str] = (),
-        chains: Sequence[Chain] = (),
+        contents: LibraryContents = NO_CONTENTS,
     ) -> None:
         """Do nothing: most of the build time goes to kernels that are not known yet."""
 
     def build(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         out: Path,
         environment: Environment,
@@ -211,15 +211,11 @@ class GpuBackend:
         counted: Counted = ignore_progress,
     ) -> Library:
         """Build a library at ``out``.  Raises BuildError and leaves no file there on failure."""
-        return build_library(
-            types, kernels, chains, levels, out, environment, self._compiled, self._dialect
-        )
+        return build_library(contents, levels, out, environment, self._compiled, self._dialect)
 
     def compile_part(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         folder: Path,
         environment: Environment,
@@ -231,7 +227,7 @@ class GpuBackend:
         ``entry`` is the name of the function that registers the op types.  Raises BuildError.
         """
         return compile_part(
-            types, kernels, chains, levels, folder, environment, self._compiled, self._dialect,
+            contents, levels, folder, environment, self._compiled, self._dialect,
             entry,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -28,9 +28,8 @@ from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources, find_nvrtc
 from tracea_graph.kernels.gpu.standalone_functions import DeviceFunction, functions_of
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.kernels.program import Call, OpType
+from tracea_graph.kernels.program import Call, LibraryContents, OpType
 from tracea_graph.kernels.runtime import header
-from tracea_graph.ops.chain import Chain
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS, Compiler, find_compiler
 from tracea_graph.toolchain.library_artifact import Library, LibraryManifest, LibraryPart
@@ -72,14 +71,14 @@ Compile = Callable[[Sequence[KernelSource], str, Environment], list[Image]]
 
 
 def sources_of(
-    kernels: Sequence[str], chains: Sequence[Chain], levels: Sequence[str], dialect: Dialect = CUDA
+    contents: LibraryContents, levels: Sequence[str], dialect: Dialect = CUDA
 ) -> dict[str, list[KernelSource]]:
     """Generate the sources of the kernels that each level can run, sorted by symbol.
 
     Kernels that need more shared memory than a block of the level has are left out: tiles tuned on
     another architecture, for which a plan has alternatives.
     """
-    found = _kernels(kernels, chains)
+    found = _kernels(contents)
     targets = {level: Target(dialect, ARCHITECTURES[level]) for level in levels}
     return {name: [emit_kernel(*k, t) for k in _able(found, t)] for name, t in targets.items()}
 
@@ -92,10 +91,12 @@ def _able(kernels: Sequence[Kernel], target: Target) -> Iterator[tuple[Call, Var
             yield kernel.call, kernel.variant
 
 
-def _kernels(kernels: Sequence[str], chains: Sequence[Chain]) -> list[Kernel]:
+def _kernels(contents: LibraryContents) -> list[Kernel]:
     """Return each kernel once, sorted by symbol."""
-    by_key = {chain.key: chain for chain in chains}
-    found = {k.symbol: k for k in (kernel_from_name(name, by_key) for name in sorted(kernels))}
+    by_key = {chain.key: chain for chain in contents.chains}
+    found = {
+        k.symbol: k for k in (kernel_from_name(name, by_key) for name in sorted(contents.kernels))
+    }
     return [kernel for _, kernel in sorted(found.items())]
 
 
@@ -115,9 +116,7 @@ def cubins(sources: Sequence[KernelSource], target: str, environment: Environmen
 
 
 def build_library(
-    types: Sequence[OpType],
-    kernels: Sequence[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     levels: Sequence[str],
     out: Path,
     environment: Environment,
@@ -131,15 +130,13 @@ def build_library(
     start = time.perf_counter()
     with ScratchFolder("build") as name:
         folder = Path(name)
-        part = compile_part(types, kernels, chains, levels, folder, environment, compiled, dialect)
+        part = compile_part(contents, levels, folder, environment, compiled, dialect)
         made = link_parts([part], out, find_compiler(environment), folder)
     return replace(made, seconds=time.perf_counter() - start)
 
 
 def compile_part(
-    types: Sequence[OpType],
-    kernels: Sequence[str],
-    chains: Sequence[Chain],
+    contents: LibraryContents,
     levels: Sequence[str],
     folder: Path,
     environment: Environment,
@@ -152,29 +149,29 @@ def compile_part(
     ``entry`` is the name of the function that registers the op types.  Raises BuildError.
     """
     compiler, timed = find_compiler(environment), environment.task_times
-    sources = _recorded(sources_of(kernels, chains, levels, dialect), dialect, timed)
+    sources = _recorded(sources_of(contents, levels, dialect), dialect, timed)
     flags = (*entry_flags(entry), *((FLAG,) if timed else ()))
     least = find_nvrtc().cuda[0] * 1000 if dialect is CUDA else _FUNCTIONS_SINCE
     facts: LibraryManifest = {
         "version": VERSION,
         "levels": list(levels),
         "driver": least,
-        "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in types],
+        "types": [[t.name, [d.onnx for d in (*t.inputs, *t.outputs)]] for t in contents.types],
         "runtime": sha256_of_parts(*_FLAGS, *flags, *_runtime()),
         "sources": {s.symbol: sha256_of_parts(s.text) for level in levels for s in sources[level]},
     }
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     domain = f"tracea.{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-    symbols = [kernel.symbol for kernel in _kernels(kernels, chains)]
+    symbols = [kernel.symbol for kernel in _kernels(contents)]
     images = [_images(compiled, sources, level, environment) for level in levels]
     if dialect is CUDA:  # PTX for newer architectures
-        newest = {levels[-1]: _text_sources(kernels, chains, levels[-1])}
+        newest = {levels[-1]: _text_sources(contents, levels[-1])}
         images.append(_text(_recorded(newest, dialect, timed), environment))
-    held = () if types else functions_of(kernels)
+    held = () if contents.types else functions_of(contents.kernels)
     cache = ObjectCache(environment.cache / "objects")
     _compile_runtime(compiler, cache, folder, flags)
     (folder / "images.bin").write_bytes(_laid_out(images))
-    table = _table(domain, least, types, symbols, levels, images, held)
+    table = _table(domain, least, contents.types, symbols, levels, images, held)
     (folder / "table.cpp").write_text(table)
     own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
     compiler.run(own, folder, COMPILE_SECONDS)
@@ -197,11 +194,9 @@ def _recorded(
     return {level: [with_block_times(s, dialect) for s in own] for level, own in sources.items()}
 
 
-def _text_sources(
-    kernels: Sequence[str], chains: Sequence[Chain], level: str
-) -> list[KernelSource]:
+def _text_sources(contents: LibraryContents, level: str) -> list[KernelSource]:
     """Generate those kernels of the newest level that newer GPUs can run."""
-    target, own = Target(CUDA, ARCHITECTURES[level]), _kernels(kernels, chains)
+    target, own = Target(CUDA, ARCHITECTURES[level]), _kernels(contents)
     return [emit_kernel(c, v, target) for c, v in _able(own, target) if not v.exact]
 
 
@@ -263,7 +258,7 @@ def _laid_out(images: Sequence[Sequence[Image]]) -> bytes:
 def _table(
     domain: str,
     driver: int,
-    types: Sequence[OpType],
+    types: Collection[OpType],
     symbols: Sequence[str],
     levels: Sequence[str],
     images: Sequence[Sequence[Image]],

@@ -6,7 +6,7 @@ all shapes.  Buffers are spans of elements: views say where in them a tensor's e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,7 +17,15 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import Choice, kernel_of, launches_of
 from tracea_graph.kernels.gpu.launch import MOST
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
-from tracea_graph.kernels.program import Attributes, Buffer, Call, Program, Temp, View
+from tracea_graph.kernels.program import (
+    Attributes,
+    Buffer,
+    Call,
+    LibraryContents,
+    Program,
+    Temp,
+    View,
+)
 from tracea_graph.ops.chain import Chain
 
 __all__ = ["OPS", "DeviceFunction", "functions", "functions_of", "kernels_of_functions"]
@@ -71,14 +79,15 @@ class DeviceFunction:
         return OPS.index(self.op), int(self.dtype.onnx), self.form, self.activation
 
 
-def kernels_of_functions(ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+def kernels_of_functions(ops: Sequence[str]) -> LibraryContents:
     """Return the kernels and elementwise expressions that the functions of some ops need."""
     found = [f for f in functions() if f.op in ops]
     kernels = sorted({kernel for f in found for kernel in f.kernels})
-    return tuple(kernels), tuple(dict.fromkeys(chain for f in found for chain in f.chains))
+    chains = tuple(dict.fromkeys(chain for f in found for chain in f.chains))
+    return LibraryContents(kernels=tuple(kernels), chains=chains)
 
 
-def functions_of(kernels: Sequence[str]) -> tuple[DeviceFunction, ...]:
+def functions_of(kernels: Iterable[str]) -> tuple[DeviceFunction, ...]:
     """Return the functions whose kernels a library has."""
     held = {*kernels}
     return tuple(f for f in functions() if held.issuperset(f.kernels))

@@ -20,7 +20,16 @@ from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.extent_bytecode import encode_extent
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
-from tracea_graph.kernels.program import Attributes, Call, LaunchedCall, OpType, Program, View
+from tracea_graph.kernels.program import (
+    NO_CONTENTS,
+    Attributes,
+    Call,
+    LaunchedCall,
+    LibraryContents,
+    OpType,
+    Program,
+    View,
+)
 from tracea_graph.kernels.program_writer import LackingError, ProgramWriter, Value
 from tracea_graph.kernels.region_signature import (
     localise_symbols,
@@ -175,7 +184,7 @@ def _words(extent: Extent, index: Mapping[str, int]) -> list[int]:
     return [len(code), *code]
 
 
-def _source(types: Sequence[OpType], chains: Iterable[Chain], domain: str) -> str:
+def _source(types: Iterable[OpType], chains: Iterable[Chain], domain: str) -> str:
     """Generate the single source file of a library."""
     chains = list(chains)
     cases = "".join(f"if (key == {c.key}) return chain_{c.key};\n  " for c in chains)
@@ -226,8 +235,7 @@ class PlainBackend:
         levels: Sequence[str],
         environment: Environment,
         stopped: Callable[[], bool],
-        kernels: Sequence[str] = (),
-        chains: Sequence[Chain] = (),
+        contents: LibraryContents = NO_CONTENTS,
     ) -> None:
         return
 
@@ -315,26 +323,26 @@ class PlainBackend:
     ) -> tuple[KernelMetadata, ...]:
         return ()
 
-    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
-        return (), ()
+    def standalone(self, ops: Sequence[str]) -> LibraryContents:
+        return NO_CONTENTS
 
-    def sources(
-        self, kernels: Iterable[str], chains: Iterable[Chain], levels: Sequence[str]
-    ) -> list[Source]:
-        return [Source("plain", _source((), chains, "plain"))]
+    def sources(self, contents: LibraryContents, levels: Sequence[str]) -> list[Source]:
+        return [Source("plain", _source((), contents.chains, "plain"))]
 
     def build(
-        self, types: Sequence[OpType], kernels: Sequence[str], chains: Sequence[Chain],
+        self, contents: LibraryContents,
         levels: Sequence[str], out: Path, environment: Environment, quick: bool = False,
         counted: Counted = ignore_progress,
     ) -> Library:  # fmt: skip
         start, compiler = perf_counter(), find_compiler(environment)
-        whole = _source(types, chains, "")
+        whole = _source(contents.types, contents.chains, "")
         digest = hashlib.sha256(whole.encode()).hexdigest()
         domain = f"tracea.{digest[:10]}"
         with ScratchFolder("plain") as name:
             folder = Path(name)
-            (folder / "plain.c").write_text(_source(types, chains, domain), encoding="utf-8")
+            (folder / "plain.c").write_text(
+                _source(contents.types, contents.chains, domain), encoding="utf-8"
+            )
             flags = ("-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-Wl,--build-id=none")
             compiler.run((*flags, "-x", "c", "plain.c", "-o", "plain.so", "-lm"), folder)
             data = (folder / "plain.so").read_bytes()

@@ -22,6 +22,7 @@ from tests.gpu.launches import Placed as PlacedProgram
 from tests.gpu.launches import programs
 from tracea_graph.config import Environment
 from tracea_graph.kernels.gpu.backend import GPU, GpuBackend
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.onnx_io import Model
 from tracea_graph.toolchain import find_compiler
 
@@ -68,7 +69,9 @@ def compile_resident(placed: PlacedProgram, backend: GpuBackend, level: str, fol
     calls = placed.program.calls
     kernels = sorted({name for call in calls for name in backend.kernels_of(call)})
     chains = list({c.chain.key: c.chain for c in calls if c.chain}.values())
-    backend.compile_part((), kernels, chains, (level,), folder, Environment(), "unused")
+    backend.compile_part(
+        LibraryContents((), kernels, chains), (level,), folder, Environment(), "unused"
+    )
     flags = ("-std=c++17", "-O1", "-I.", str(_SOURCE), "table.o", "-ldl", "-lpthread")
     find_compiler().run([*flags, "-o", "resident"], folder)
     return folder / "resident"

@@ -25,8 +25,8 @@ from tracea_graph.kernels.gpu.standalone_functions import (
     functions,
     kernels_of_functions,
 )
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.kernels.runtime import public_header
-from tracea_graph.ops.chain import Chain
 
 pytestmark = pytest.mark.compiler
 REFUSED = """\
@@ -53,10 +53,11 @@ class Few(Double):
 
     targets = ("double:sm_90",)
 
-    def standalone(self, ops: Sequence[str]) -> tuple[tuple[str, ...], tuple[Chain, ...]]:
+    def standalone(self, ops: Sequence[str]) -> LibraryContents:
         few = _few()
         kernels = sorted({kernel for f in few for kernel in f.kernels})
-        return tuple(kernels), tuple(dict.fromkeys(chain for f in few for chain in f.chains))
+        chains = tuple(dict.fromkeys(chain for f in few for chain in f.chains))
+        return LibraryContents(kernels=kernels, chains=chains)
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +189,9 @@ def test_programs_use_this_machines_gpu(tmp_path: Path) -> None:
 def test_every_function_has_a_plan_and_kernels() -> None:
     made = functions()
     assert len({f.key for f in made}) == len(made) == 2 * 2 * 3 * 7
-    kernels, chains = kernels_of_functions(OPS)
-    assert {k for f in made for k in f.kernels} == {*kernels}
-    assert len(chains) == 18
+    contents = kernels_of_functions(OPS)
+    assert {k for f in made for k in f.kernels} == {*contents.kernels}
+    assert len(contents.chains) == 18
     assert {len(names) for names in SYMBOLS.values()} == {14, 32}
 
 

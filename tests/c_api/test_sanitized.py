@@ -38,13 +38,13 @@ def compiled(sources: Sequence[Path], sanitizer: str, folder: Path) -> list[str]
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_hosts_run_clean(sanitizer: str, tmp_path: Path) -> None:
-    kernels, chains = kernels_of_functions(tuple(STANDALONE))
-    units = ("runtime", *(f"{unit}_loops" for unit in units_for(kernels)))
+    contents = kernels_of_functions(tuple(STANDALONE))
+    units = ("runtime", *(f"{unit}_loops" for unit in units_for(frozenset(contents.kernels))))
     runtime = ROOT / "kernels" / "cpu" / "runtime"
     sources = [*(runtime / f"{unit}.cpp" for unit in units), tmp_path / "table.cpp"]
-    text = library_table.table_source("tracea.0000000000", [], kernels, chains, ["scalar"])
+    text = library_table.table_source("tracea.0000000000", contents, ["scalar"])
     sources[-1].write_text(text)
-    for unit in emitter.compilation_units(kernels, chains, ["scalar"]):
+    for unit in emitter.compilation_units(contents.kernels, contents.chains, ["scalar"]):
         sources.append(tmp_path / f"{unit.symbol}.cpp")
         sources[-1].write_text(unit.text)
     objects = compiled(sources, sanitizer, tmp_path)

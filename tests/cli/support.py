@@ -16,7 +16,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu import library_build
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.library_build import build_library
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import NO_CONTENTS, LibraryContents, OpType
 from tracea_graph.toolchain import find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache
 
@@ -39,14 +39,14 @@ def _runtime() -> bytes:
     if shared.get(key) is None:
         types = [OpType("FusedElementwise_a1", (DType.F32,), (DType.F32,))]
         with tempfile.TemporaryDirectory() as folder:
-            build_library(types, (), (), ("scalar",), Path(folder) / "l.so")
+            build_library(LibraryContents(types), ("scalar",), Path(folder) / "l.so")
     found = shared.get(key)
     assert found is not None
     return found
 
 
 def _runtime_unit() -> CompilationUnit:
-    units = library_build._units((), (), (), ("scalar",), library_build._NO_DOMAIN, False)
+    units = library_build._units(NO_CONTENTS, ("scalar",), library_build._NO_DOMAIN, False)
     return next(unit for unit in units if unit.symbol == "runtime")
 
 

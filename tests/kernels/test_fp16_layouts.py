@@ -14,6 +14,7 @@ from tracea_graph.kernels.cpu.fp16_layouts import (
     round_fp16,
 )
 from tracea_graph.kernels.cpu.library_table import table_source
+from tracea_graph.kernels.program import LibraryContents
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (7, 20), (8, 16), (33, 49)])
@@ -36,9 +37,11 @@ def test_filters_hold_the_rounded_ones(shape: tuple[int, ...]) -> None:
 
 def test_only_tables_with_kernels_of_arm_have_their_functions() -> None:
     levels = ("scalar", "neon", "neonfp16")
-    plain = table_source("tracea.0000000000", [], KERNELS, [], levels)
+    plain = table_source("tracea.0000000000", LibraryContents(kernels=KERNELS), levels)
     assert "f16_gemm_f16" not in plain.replace("bf16", "")
-    made = table_source("tracea.0000000000", [], {"gemm", *ARM_KERNELS}, [], levels)
+    made = table_source(
+        "tracea.0000000000", LibraryContents([], {"gemm", *ARM_KERNELS}, []), levels
+    )
     for level, rows in (("scalar", 4), ("neon", 6), ("neonfp16", 6)):
         assert f"tracea_f16_gemm_f16_{rows}x16__{level}" in made
         assert f"chains_{level}, tracea_f16_gemm_f16_{rows}x16__{level}, " in made

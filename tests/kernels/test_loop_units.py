@@ -6,6 +6,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import COMMON, LOOP_UNITS, unit_of, units_for
 from tracea_graph.kernels.cpu.library_build import manifest
+from tracea_graph.kernels.program import LibraryContents
 
 
 def test_loops_that_are_left_out_are_of_no_use_without_kernels() -> None:
@@ -23,6 +24,9 @@ def test_kernels_decide_about_units() -> None:
 
 
 def test_they_are_sources_of_the_library() -> None:
-    sources = {k: manifest((), (k,), (), ("scalar",))["sources"] for k in ("gemm", "conv")}
+    sources = {
+        k: manifest(LibraryContents(kernels=(k,)), ("scalar",))["sources"]
+        for k in ("gemm", "conv")
+    }
     assert "image_loops" in sources["conv"]
     assert not [name for name in sources["gemm"] if name.endswith("_loops")]

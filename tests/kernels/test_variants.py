@@ -9,6 +9,7 @@ from tests.kernels.conformance import GemmTile, Output, address, close, guarded,
 from tracea_graph.kernels.cpu import emitter, library_table, variants
 from tracea_graph.kernels.cpu.isa_levels import LEVELS
 from tracea_graph.kernels.cpu.variants import NO_TILES, VARIANTS, find_variant
+from tracea_graph.kernels.program import LibraryContents
 
 OTHER = {("gemm", "scalar"): "2x16"}
 
@@ -49,7 +50,7 @@ def test_the_first_that_is_listed_is_taken_unless_another_is_asked_for() -> None
     assert find_variant("gemm", "avx2", OTHER).tile == "6x16"
     source = emitter.emit_unit("gemm", "scalar", tiles=OTHER)
     assert source.symbol == "tracea_f32_gemm_2x16__scalar"
-    held = ("tracea.0123456789", (), ("gemm",), (), ("scalar",))
+    held = ("tracea.0123456789", LibraryContents(kernels=("gemm",)), ("scalar",))
     assert "tracea_f32_gemm_4x16__scalar" in library_table.table_source(*held)
     made = library_table.table_source(*held, OTHER)
     assert "tracea_f32_gemm_2x16__scalar" in made and "4x16__scalar" not in made.split("levels")[0]

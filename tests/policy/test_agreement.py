@@ -112,8 +112,7 @@ def assembled(name: str, target: str, precision: str, folder: Path) -> Assembly:
 def row_of(assembly: Assembly, level: str, levels: Sequence[str]) -> str:
     """What ``table.cpp`` lists for one level."""
     text = table_source(
-        "tracea.0123456789", list(assembly.types.values()), assembly.kernels,
-        assembly.chains.values(), levels,
+        "tracea.0123456789", assembly.contents, levels,
     )  # fmt: skip
     start = text.index(f'    {{"{level}", ')
     chains = "".join(line for line in text.splitlines() if f"chains_{level}[]" in line)

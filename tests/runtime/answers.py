@@ -16,6 +16,7 @@ from tests.runtime.support import Case, model, mutate, run_cases, run_worker
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.ops.chain import Chain
 from tracea_graph.toolchain import Library
 
@@ -52,7 +53,9 @@ class Answers:
         types = sorted({case.type for case in self.cases.values()}, key=lambda t: t.name)
         kernels = sorted({kernel for call in self._calls for kernel in CALLS[call].needs})
         out = self._folders.mktemp("library") / "answers.so"
-        return build_library(types, kernels, self._chains, self.levels, out, quick=True)
+        return build_library(
+            LibraryContents(types, kernels, self._chains), self.levels, out, quick=True
+        )
 
     def __call__(self, level: str, threads: int = 2) -> dict[str, Any]:
         if (level, threads) not in self._known:

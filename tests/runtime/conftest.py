@@ -12,6 +12,7 @@ from tests.runtime.support import Case, run_cases
 from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.library_build import build_library
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.toolchain import Library
 
 ISAS = host_levels()
@@ -26,7 +27,7 @@ def cases() -> dict[str, Case]:
 def library(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> Library:
     types = sorted({case.type for case in cases.values()}, key=lambda t: t.name)
     out = tmp_path_factory.mktemp("library") / "tests.so"
-    return build_library(types, KERNELS, CHAINS, ISAS, out, quick=True)
+    return build_library(LibraryContents(types, KERNELS, CHAINS), ISAS, out, quick=True)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.toolchain import Library
 
 MUTATED = (
@@ -141,7 +142,7 @@ def test_an_unknown_chain_is_named(library: Library, tmp_path: Path) -> None:
         CALLS.listed("elementwise", views, chain=chain), [spec(4, 4)] * 5, [spec(4, 4)]
     )
     case = Case("unknown", program, (np.zeros((4, 4), np.float32),) * 5)
-    other = build_library([case.type], (), (), ("scalar",), tmp_path / "other.so")
+    other = build_library(LibraryContents([case.type]), ("scalar",), tmp_path / "other.so")
     assert f"chain {chain.key:x}, which this library does not hold" in answer(
         case, other, tmp_path
     )
@@ -155,7 +156,9 @@ def test_a_missing_kernel_is_named(
 ) -> None:
     """Of the second, the library lacks the host loop too."""
     case = cases[name]
-    other = build_library([case.type], ("norm",), (), ("scalar",), tmp_path / "other.so")
+    other = build_library(
+        LibraryContents([case.type], ("norm",), ()), ("scalar",), tmp_path / "other.so"
+    )
     assert f"This library holds no kernel for {op}" in answer(case, other, tmp_path)
 
 
@@ -204,7 +207,9 @@ def test_a_cap_below_every_level_is_an_error(cases: dict[str, Case], tmp_path: P
     if "avx2" not in host_levels():
         pytest.skip("this processor has no AVX2")
     types = [cases["gemm_then_norm"].type]
-    only = build_library(types, ("gemm", "norm"), (), ("avx2",), tmp_path / "only.so")
+    only = build_library(
+        LibraryContents(types, ("gemm", "norm"), ()), ("avx2",), tmp_path / "only.so"
+    )
     job = {"task": "register", "library": str(only.path)}
     assert "holds kernels for avx2 and above, but here only scalar" in run_worker(job, "scalar")
     assert run_worker(job, "avx512") == ""

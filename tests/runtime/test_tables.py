@@ -17,6 +17,7 @@ from tests.runtime.cases import all_cases
 from tests.runtime.support import model, run_worker
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 from tracea_graph.kernels.cpu.library_build import build_library
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.toolchain import Library, linking
 
 pytestmark = pytest.mark.compiler
@@ -51,7 +52,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
         patch.setattr(linking, "LINK_FLAGS", flags)
         isas = host_levels()[-1:]
         levels = ("scalar", *isas)
-        return build_library(types, ("gemm", "norm"), unique, levels, out, quick=True)
+        return build_library(
+            LibraryContents(types, ("gemm", "norm"), unique), levels, out, quick=True
+        )
 
 
 def readelf(path: Path, *options: str) -> list[list[str]]:

@@ -26,7 +26,7 @@ from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
-from tracea_graph.kernels.program import Buffer, View
+from tracea_graph.kernels.program import Buffer, LibraryContents, View
 from tracea_graph.toolchain import Library
 
 CASE = "gemm_then_norm"
@@ -86,7 +86,9 @@ def test_every_task_is_timed(
 def test_tasks_of_several_stages_are_timed_and_watched(tmp_path: Path) -> None:
     """A linked stage of a Winograd convolution may run after the loop that hands it out."""
     case, timeline = linked_images((14, 14), 256, 256), tmp_path / "timeline"
-    library = build_library([case.type], KERNELS, CHAINS, ISAS, tmp_path / "one.so", quick=True)
+    library = build_library(
+        LibraryContents([case.type], KERNELS, CHAINS), ISAS, tmp_path / "one.so", quick=True
+    )
     path, env = tmp_path / "model.onnx", {"TRACEA_PROCESSORS": "8", "TRACEA_TIMEOUT": "100"}
     onnx.save(model(case.program, library.domain), path)
     feeds = {f"x{i}": x for i, x in enumerate(case.feeds)}

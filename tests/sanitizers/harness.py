@@ -22,6 +22,7 @@ from tests.runtime.support import Case
 from tracea_graph.config import Environment
 from tracea_graph.kernels.cpu.emitter import kernels_of_call
 from tracea_graph.kernels.cpu.library_build import build_library
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.toolchain import Library
 
 __all__ = ["Answer", "Job", "Sanitizer", "conforms", "kernels_in"]
@@ -66,7 +67,7 @@ class Sanitizer:
             script = f'exec g++ -g1 {shlex.join(flags)} "$@" -O0'
             environment = replace(environment, compiler=shlex.join(["sh", "-c", script, "g++"]))
         self.library: Library = build_library(
-            types, kernels_in(cases), list(chains), isas, folder / "library.so",
+            LibraryContents(types, kernels_in(cases), list(chains)), isas, folder / "library.so",
             environment=environment, seconds=600, quick=True,
         )  # fmt: skip
         self.host = folder / "host"

@@ -20,7 +20,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.combined_compilation_units import combined_units
 from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.library_build import build_library, domain_of, manifest
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.toolchain import Compiler, find_compiler
@@ -49,25 +49,29 @@ def with_compiler(environment: Environment, folder: Path, script: str) -> Enviro
 
 
 def test_order_changes_nothing(tmp_path: Path) -> None:
-    one = build_library([A, B], KERNELS, [RELU, ADD], ("scalar", "avx2"), tmp_path / "one.so")
-    two = build_library([B, A], KERNELS, [ADD, RELU], ("avx2", "scalar"), tmp_path / "two.so")
+    one = build_library(
+        LibraryContents([A, B], KERNELS, [RELU, ADD]), ("scalar", "avx2"), tmp_path / "one.so"
+    )
+    two = build_library(
+        LibraryContents([B, A], KERNELS, [ADD, RELU]), ("avx2", "scalar"), tmp_path / "two.so"
+    )
     assert one.path.read_bytes() == two.path.read_bytes()
     assert (
         one.domain
         == two.domain
-        == domain_of(manifest([A, B], KERNELS, [ADD, RELU], ("scalar", "avx2")))
+        == domain_of(manifest(LibraryContents([A, B], KERNELS, [ADD, RELU]), ("scalar", "avx2")))
     )
     assert two.compiled_units == 0
 
 
 def test_the_domain_depends_on_types_chains_and_levels() -> None:
     variants = [
-        manifest([A], KERNELS, [RELU], SCALAR),
-        manifest([A, B], KERNELS, [RELU], SCALAR),
-        manifest([A], KERNELS[:1], [RELU], SCALAR),
-        manifest([A], KERNELS, [ADD], SCALAR),
-        manifest([A], KERNELS, [RELU], ("scalar", "avx2")),
-        manifest([replace(A, outputs=(DType.I64,))], KERNELS, [RELU], SCALAR),
+        manifest(LibraryContents([A], KERNELS, [RELU]), SCALAR),
+        manifest(LibraryContents([A, B], KERNELS, [RELU]), SCALAR),
+        manifest(LibraryContents([A], KERNELS[:1], [RELU]), SCALAR),
+        manifest(LibraryContents([A], KERNELS, [ADD]), SCALAR),
+        manifest(LibraryContents([A], KERNELS, [RELU]), ("scalar", "avx2")),
+        manifest(LibraryContents([replace(A, outputs=(DType.I64,))], KERNELS, [RELU]), SCALAR),
     ]
     domains = [domain_of(m) for m in variants]
     assert len(set(domains)) == len(domains)
@@ -75,7 +79,9 @@ def test_the_domain_depends_on_types_chains_and_levels() -> None:
 
 
 def test_a_library_exports_its_interfaces_and_needs_an_old_libc(tmp_path: Path) -> None:
-    built = build_library([A], KERNELS, [RELU], ("scalar", "avx2", "avx512"), tmp_path / "l.so")
+    built = build_library(
+        LibraryContents([A], KERNELS, [RELU]), ("scalar", "avx2", "avx512"), tmp_path / "l.so"
+    )
     table = subprocess.run(["objdump", "-T", built.path], capture_output=True, text=True).stdout
     exported = [row.split()[-1] for row in table.splitlines() if ".text" in row]
     versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", table)]
@@ -95,11 +101,15 @@ def test_a_library_exports_its_interfaces_and_needs_an_old_libc(tmp_path: Path) 
 def test_damaged_objects_are_rebuilt(tmp_path: Path) -> None:
     private = replace(Environment(), cache=cache_with_runtime(tmp_path / "cache"))
     (runtime,) = (p for p in private.cache.rglob("*") if p.is_file())
-    first = build_library([A], KERNELS, [], SCALAR, tmp_path / "a.so", environment=private)
+    first = build_library(
+        LibraryContents([A], KERNELS, []), SCALAR, tmp_path / "a.so", environment=private
+    )
     objects = [p for p in private.cache.rglob("*") if p.is_file() and p != runtime]
     assert first.compiled_units == len(objects) >= 3
     objects[0].write_bytes(objects[0].read_bytes()[:-1])
-    again = build_library([A], KERNELS, [], SCALAR, tmp_path / "b.so", environment=private)
+    again = build_library(
+        LibraryContents([A], KERNELS, []), SCALAR, tmp_path / "b.so", environment=private
+    )
     assert again.compiled_units == 1
     assert again.sha256 == first.sha256
 
@@ -166,9 +176,7 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
     script = 'case "$1" in --version) echo fake 1.0;; *) echo "oh dear" >&2; exit 3;; esac'
     with pytest.raises(BuildError, match="exit code 3") as caught:
         build_library(
-            [A],
-            KERNELS,
-            [],
+            LibraryContents([A], KERNELS, []),
             SCALAR,
             tmp_path / "l.so",
             environment=with_compiler(private, tmp_path, script),
@@ -186,9 +194,7 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
     start = time.monotonic()
     with pytest.raises(BuildError, match="took longer than"):
         build_library(
-            [A],
-            KERNELS,
-            [],
+            LibraryContents([A], KERNELS, []),
             SCALAR,
             tmp_path / "l.so",
             environment=with_compiler(private, tmp_path, script),
@@ -199,7 +205,7 @@ def test_a_hanging_compiler_is_stopped(script: str, private: Environment, tmp_pa
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="scalar, avx2, avxvnni, avx512"):
-        build_library([A], KERNELS, [], ("neon",), tmp_path / "l.so")
+        build_library(LibraryContents([A], KERNELS, []), ("neon",), tmp_path / "l.so")
 
 
 def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
@@ -207,7 +213,9 @@ def test_the_table_is_as_it_was(golden: Callable[[str, str], None]) -> None:
 
     golden(
         "table.cpp",
-        table_source("tracea.0123456789", [B, A], KERNELS, [ADD, RELU], ("avx2", "scalar")),
+        table_source(
+            "tracea.0123456789", LibraryContents([B, A], KERNELS, [ADD, RELU]), ("avx2", "scalar")
+        ),
     )
 
 
@@ -222,12 +230,16 @@ def test_quick_libraries_hold_the_same_kernels_in_fewer_files(tmp_path: Path) ->
         assert len(holders) == 1 and "-O1" in holders[0].flags
     private = replace(Environment(), cache=cache_with_runtime(tmp_path / "cache"))
     built = build_library(
-        [A], KERNELS, chains, levels, tmp_path / "q.so", environment=private, quick=True
+        LibraryContents([A], KERNELS, chains),
+        levels,
+        tmp_path / "q.so",
+        environment=private,
+        quick=True,
     )
     assert built.compiled_units == len(quick) + 1, "the table, and not the runtime"
-    assert built.manifest == manifest([A], KERNELS, chains, levels, quick=True)
+    assert built.manifest == manifest(LibraryContents([A], KERNELS, chains), levels, quick=True)
     assert built.domain == domain_of(built.manifest)
-    assert built.domain != domain_of(manifest([A], KERNELS, chains, levels))
+    assert built.domain != domain_of(manifest(LibraryContents([A], KERNELS, chains), levels))
 
 
 def test_quick_libraries_share_the_objects_of_kernels() -> None:

@@ -14,7 +14,7 @@ from tracea_graph.config import Environment
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.library_build import build_ahead, build_library
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.pipeline.library_builder import LibraryBuilder
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.step_timer import Deadline
@@ -49,17 +49,21 @@ def test_the_build_finds_it(tmp_path: Path) -> None:
     build_ahead(("scalar",), env, lambda: False)
     assert asked(tmp_path) == 1, "the runtime; plain C++ takes no intrinsics"
     chains = [one_step("relu")]
-    made = build_library(TYPES, (), chains, ("scalar",), tmp_path / "l.so", environment=env)
+    made = build_library(
+        LibraryContents(TYPES, (), chains), ("scalar",), tmp_path / "l.so", environment=env
+    )
     assert made.compiled_units == 2, "the table and the chain"
     assert asked(tmp_path) == 1 + 2 + 1, "and the linker"
 
 
 def test_the_build_finds_kernels_that_were_compiled_ahead(tmp_path: Path) -> None:
     env, chains = compiler(tmp_path, 'exec g++ "$@" -O0'), [one_step("relu")]
-    build_ahead(("scalar",), env, lambda: False, ("copy",), chains)
+    build_ahead(("scalar",), env, lambda: False, LibraryContents((), ("copy",), chains))
     assert asked(tmp_path) == 3, "the runtime, the kernel and the chain"
     out = tmp_path / "l.so"
-    made = build_library(TYPES, ("copy",), chains, ("scalar",), out, environment=env)
+    made = build_library(
+        LibraryContents(TYPES, ("copy",), chains), ("scalar",), out, environment=env
+    )
     assert made.compiled_units == 1, "the table"
 
 

@@ -22,7 +22,7 @@ from tracea_graph.kernels.cpu.emitter import compilation_units
 from tracea_graph.kernels.cpu.isa_levels import COMMON_FLAGS, X86, isa_of
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.precompiled_header import USES, header_flags, precompiled
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.toolchain import Compiler, find_compiler
 from tracea_graph.toolchain.object_cache import ObjectCache
 
@@ -54,7 +54,9 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(env: Environment, chains: int = USES, name: str = "l.so") -> bytes:
     out = env.cache.parent / name
     some = CHAINS[:chains]
-    build_library(TYPES, (), some, (LEVEL,), out, environment=env, seconds=PATIENT)
+    build_library(
+        LibraryContents(TYPES, (), some), (LEVEL,), out, environment=env, seconds=PATIENT
+    )
     return out.read_bytes()
 
 

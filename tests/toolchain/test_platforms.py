@@ -24,6 +24,7 @@ from tracea_graph.errors import UsageError
 from tracea_graph.hardware.cpu_features import arm_features
 from tracea_graph.kernels.cpu.isa_levels import ARM, X86, host_levels
 from tracea_graph.kernels.cpu.platform_deployment import Deployment, build_all, deployments_of
+from tracea_graph.kernels.program import LibraryContents
 from tracea_graph.onnx_io import library_of
 from tracea_graph.target import resolve_precision, target_of
 from tracea_graph.toolchain import Library
@@ -222,8 +223,8 @@ def built_for(name: str, folder: Path) -> Library:
     """A platform's library of products in fp32."""
     level = HIGHEST[PLATFORMS[name].machine]
     return build_all(
-        deployments_of([f"{name}:{level}"], "fp32"), [], ["gemm"], [], folder / "m.onnx",
-        Environment(), quick=False,
+        deployments_of([f"{name}:{level}"], "fp32"), LibraryContents(kernels=["gemm"]),
+        folder / "m.onnx", Environment(), quick=False,
     )  # fmt: skip
 
 

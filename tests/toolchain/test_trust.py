@@ -14,7 +14,7 @@ from tracea_graph.config import Environment
 from tracea_graph.hardware import disk_cache
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.library_build import build_library
-from tracea_graph.kernels.program import OpType
+from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.pipeline.decision_cache import DecisionCache
 from tracea_graph.toolchain.cache_trust import (
     is_trusted,
@@ -85,13 +85,15 @@ def test_nothing_is_stored_where_others_can_write(
 @pytest.mark.compiler
 def test_a_planted_object_is_not_linked(tmp_path: Path) -> None:
     environment = replace(Environment(), cache=tmp_path / "cache")
-    good = build_library([TYPE], (), (), ("scalar",), tmp_path / "a.so", environment=environment)
+    good = build_library(
+        LibraryContents([TYPE]), ("scalar",), tmp_path / "a.so", environment=environment
+    )
     files = (path for path in environment.cache.rglob("*") if path.is_file())
     planted = min(files, key=lambda path: path.stat().st_size)
     planted.chmod(0o666)
     with pytest.warns(UserWarning, match=f"{planted.name} can be written by other users"):
         again = build_library(
-            [TYPE], (), (), ("scalar",), tmp_path / "b.so", environment=environment
+            LibraryContents([TYPE]), ("scalar",), tmp_path / "b.so", environment=environment
         )
     assert (again.compiled_units, again.sha256) == (1, good.sha256)
     assert planted.stat().st_mode & 0o077 == 0, "it was made anew"

@@ -107,16 +107,18 @@ def build_kernels(
             which = did_you_mean(op, known) or f"; there are {', '.join(known) or 'none'}"
             raise UsageError(f"a library for {target} cannot hold {op!r}{which}")
     held = tuple(op for op in known if op in ops)
-    kernels, chains = found.backend.standalone(held)
+    contents = found.backend.standalone(held)
     path = folder / "lib" / _NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     built = found.backend.build(
-        (), kernels, chains, levels or found.levels, path, environment or Environment()
+        contents, levels or found.levels, path, environment or Environment()
     )
     made = KernelLibrary(path, held, built.levels, built.seconds)
     runtime = path.with_name(_RUNTIME)
     _build_runtime(runtime, environment or Environment(), found.backend.device_runtime())
-    facts = found.backend.metadata(built.levels, kernels, environment or Environment())
+    facts = found.backend.metadata(
+        built.levels, tuple(contents.kernels), environment or Environment()
+    )
     _write_headers(made)
     _write_package(made, facts)
     return made

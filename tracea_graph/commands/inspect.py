@@ -115,8 +115,8 @@ class StageResults:
         )  # fmt: skip
         if until == "lower":
             return made
-        target, chains = target_of(options.target, options.precision), assembly.chains.values()
-        sources = target.backend.sources(assembly.kernels, chains, target.levels)
+        target = target_of(options.target, options.precision)
+        sources = target.backend.sources(assembly.contents, target.levels)
         return replace(made, sources=tuple(sources))
 
     def to_dict(self) -> dict[str, Any]:

@@ -426,8 +426,8 @@ class CandidateBuilder:
     def write_sources(self, assembly: Assembly, folder: Path) -> None:
         """Write the generated sources of an assembly's library for inspection."""
         folder.mkdir(parents=True, exist_ok=True)
-        target, chains = self.libraries.target, assembly.chains.values()
-        for source in target.backend.sources(assembly.kernels, chains, target.levels):
+        target = self.libraries.target
+        for source in target.backend.sources(assembly.contents, target.levels):
             (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
 
     def _spent(self, step: str, start: float) -> None:

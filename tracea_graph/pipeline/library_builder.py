@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from tracea_graph.config import Environment
 from tracea_graph.errors import BuildError
-from tracea_graph.kernels.program import OpType
-from tracea_graph.ops.chain import Chain
+from tracea_graph.kernels.program import NO_CONTENTS, LibraryContents
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.step_timer import Deadline
 from tracea_graph.target import PartBuilder, Target
@@ -27,34 +26,9 @@ from tracea_graph.toolchain.linking import link_parts
 __all__ = ["LibraryBuilder"]
 
 
-@dataclass
-class _Contents:
-    """What a backend's code in a library is made of."""
-
-    types: dict[str, OpType] = field(default_factory=dict)
-    kernels: set[str] = field(default_factory=set)
-    chains: dict[int, Chain] = field(default_factory=dict)
-
-    def add(self, assembly: Assembly | None) -> None:
-        """Add everything that an assembly needs."""
-        if assembly is not None:
-            self.types |= assembly.types
-            self.kernels |= assembly.kernels
-            self.chains |= assembly.chains
-
-    def covers(self, other: _Contents) -> bool:
-        """Return True if everything in ``other`` is also in these contents."""
-        return (
-            other.types.keys() <= self.types.keys()
-            and other.kernels <= self.kernels
-            and other.chains.keys() <= self.chains.keys()
-        )
-
-    @property
-    def listed(self) -> tuple[list[OpType], list[str], list[Chain]]:
-        """Types, kernels and chains, each sorted."""
-        types, chains = sorted(self.types.items()), sorted(self.chains.items())
-        return [t for _, t in types], sorted(self.kernels), [c for _, c in chains]
+def _contents(assembly: Assembly | None) -> LibraryContents:
+    """What an assembly needs of one backend's code."""
+    return NO_CONTENTS if assembly is None else assembly.contents
 
 
 _STOPPING_SECONDS = 0.05
@@ -74,8 +48,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target, self.environment = target, environment
         self._shared: Library | None = None
-        self._contents = _Contents()
-        self._fallback = _Contents()
+        self._contents = NO_CONTENTS
+        self._fallback = NO_CONTENTS
         self._published: Path | None = None
         self.counted: Counted = ignore_progress
         """Called with the number of units compiled so far and of all units to compile."""
@@ -110,10 +84,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         kernel that was begun last is compiled, which is not counted towards the deadline; after an
         exception, that compiler is killed.
         """
-        contents, stopped = _Contents(), threading.Event()
-        contents.add(assembly)
-        _, kernels, chains = contents.listed
-        arguments = (levels, self.environment, stopped.is_set, kernels, chains)
+        stopped = threading.Event()
+        arguments = (levels, self.environment, stopped.is_set, assembly.contents)
         thread = threading.Thread(
             target=self.target.backend.build_ahead, args=arguments, daemon=True
         )
@@ -135,8 +107,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         fails.
         """
         for assembly in assemblies:
-            self._contents.add(assembly)
-            self._fallback.add(assembly.fallback)
+            self._contents |= assembly.contents
+            self._fallback |= _contents(assembly.fallback)
         if not self._contents.types:
             return
         try:
@@ -152,10 +124,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         Raises BuildError.
         """
         shared = self._shared
-        own, fallback = _Contents(), _Contents()
-        own.add(assembly)
-        fallback.add(assembly.fallback)
-        covered = self._contents.covers(own) and self._fallback.covers(fallback)
+        own, fallback = assembly.contents, _contents(assembly.fallback)
+        covered = own <= self._contents and fallback <= self._fallback
         if shared is None or not covered:
             return self._build(own, fallback, out, levels=levels)
         start = len(shared.path.stem)
@@ -174,8 +144,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
 
     def _build(
         self,
-        own: _Contents,
-        fallback: _Contents,
+        own: LibraryContents,
+        fallback: LibraryContents,
         out: Path,
         quick: bool = False,
         levels: Sequence[str] | None = None,
@@ -183,7 +153,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         target, environment, levels = self.target, self.environment, levels or self.target.levels
         if target.fallback is None:
             return target.backend.build(
-                *own.listed, levels, out, environment, quick=quick, counted=self.counted
+                own, levels, out, environment, quick=quick, counted=self.counted
             )
         start = time.perf_counter()
         parts = list[LibraryPart]()
@@ -194,7 +164,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
                 folder.mkdir()
                 parts.append(
                     one.backend.compile_part(
-                        *contents.listed, one.levels, folder, environment, entry, quick
+                        contents, one.levels, folder, environment, entry, quick
                     )
                 )
             made = link_parts(parts, out, find_compiler(environment), Path(name))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Extent, Node, Weight
-from tracea_graph.kernels.program import Call, OpType, Program
+from tracea_graph.kernels.program import Call, LibraryContents, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.onnx_io.kernel_call_origins import encode_calls
 from tracea_graph.ops.attention import AttentionParams
@@ -95,6 +95,14 @@ class Assembly:
     chains: dict[int, Chain] = field(default_factory=dict)
     unfit: list[tuple[Region, str]] = field(default_factory=list)
     fallback: Assembly | None = None
+
+    @property
+    def contents(self) -> LibraryContents:
+        """What its library holds, apart from the fallback: types, kernels and chains, sorted."""
+        types, chains = sorted(self.types.items()), sorted(self.chains.items())
+        return LibraryContents(
+            tuple(t for _, t in types), tuple(sorted(self.kernels)), tuple(c for _, c in chains)
+        )
 
     @property
     def groups(self) -> dict[str, list[AssembledNode]]:

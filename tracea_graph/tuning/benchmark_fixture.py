@@ -20,7 +20,7 @@ from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.config import Environment
 from tracea_graph.errors import WorkerError
 from tracea_graph.ir import DType, TensorSpec, evaluate
-from tracea_graph.kernels.program import OpType, Program, Schedule
+from tracea_graph.kernels.program import LibraryContents, OpType, Program, Schedule
 from tracea_graph.tuning.benchmark_model import ReplicatedModel
 from tracea_graph.tuning.schedule_space import ScheduleSpace, Tunable
 from tracea_graph.tuning.tuning_problem import Case, Problem, default_schedule
@@ -92,9 +92,13 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         chains = {p.epilogue.key: p.epilogue for p in found if p.epilogue}
         types = {t.name: t for t in map(_op_type, programs)}
         self.library = backend.build(
-            list(types.values()),
-            sorted({n for p in programs for call in p.calls for n in backend.kernels_of(call)}),
-            list(chains.values()),
+            LibraryContents(
+                list(types.values()),
+                sorted(
+                    {n for p in programs for call in p.calls for n in backend.kernels_of(call)}
+                ),
+                list(chains.values()),
+            ),
             (level,),
             folder / "bench.so",
             environment,

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from tracea_graph.check.timing_statistics import PairedTimes
 from tracea_graph.config import Environment
 from tracea_graph.ir import Array
-from tracea_graph.kernels.program import Call, OpType, Program, Schedule
-from tracea_graph.ops.chain import Chain
+from tracea_graph.kernels.program import Call, LibraryContents, Program, Schedule
 from tracea_graph.policy import (
     Config,
     KernelCatalog,
@@ -199,9 +198,7 @@ class ProgramBuilder(Protocol):
 
     def build(
         self,
-        types: Sequence[OpType],
-        kernels: Sequence[str],
-        chains: Sequence[Chain],
+        contents: LibraryContents,
         levels: Sequence[str],
         out: Path,
         environment: Environment,

@@ -27,7 +27,7 @@ from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
-from tracea_graph.kernels.program import Buffer, Call, View
+from tracea_graph.kernels.program import Buffer, Call, LibraryContents, View
 
 NAMED = {case.name: case for case in CASES}
 SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*__sm_[0-9]+a?")
@@ -197,6 +197,7 @@ def test_libraries_have_the_kernels_that_plans_launch() -> None:
             continue
         call, variant, _ = made(case, "sm_90a")
         chains = [call.chain] if call.chain else []
-        (found,) = sources_of([kernel_of(call, variant)], chains, ["sm_90a"])["sm_90a"]
+        contents = LibraryContents((), [kernel_of(call, variant)], chains)
+        (found,) = sources_of(contents, ["sm_90a"])["sm_90a"]
         launched = emit_kernel(for_variant(call, variant), variant, target)
         assert found.text == launched.text, case.name

@@ -30,7 +30,7 @@ from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.kernels.gpu.plan_encoding import encode
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MLP_ROWS
 from tracea_graph.kernels.gpu.variants import find
-from tracea_graph.kernels.program import Call, Program
+from tracea_graph.kernels.program import Call, LibraryContents, Program
 from tracea_graph.passes import PlanRequest
 
 _WIDE = 224
@@ -146,6 +146,7 @@ def test_a_kernel_is_made_from_its_name() -> None:
     call, _ = made(Memory(), np.random.default_rng(0))
     variant, _ = variants_of(call)[0]
     assert call.chain is not None and variant.op == "mlp"
-    (found,) = sources_of([kernel_of(call, variant)], [call.chain], ["sm_90a"])["sm_90a"]
+    contents = LibraryContents((), [kernel_of(call, variant)], [call.chain])
+    (found,) = sources_of(contents, ["sm_90a"])["sm_90a"]
     assert "96x192x96" in found.symbol and HERE.architecture.name == "sm_90a"
     assert found.shared == row_mlp.shared(call, variant)
