@@ -26,13 +26,45 @@ inline const char* matrix_at(const GemmJob& gemm, const TensorView& box, int64_t
   return box.data + item_offset(gemm, box, item);
 }
 
-// Two bytes of each of two rows, side by side: (a0 b0 a1 b1 …) of four columns.
-inline uint64_t in_turn(uint32_t a, uint32_t b) {
-  const auto spread = [](uint64_t x) {
-    x = (x | x << 16) & 0x0000ffff0000ffff;
-    return (x | x << 8) & 0x00ff00ff00ff00ff;
-  };
-  return spread(a) | spread(b) << 8;
+typedef uint8_t Bytes16 __attribute__((vector_size(16)));
+typedef uint16_t Pairs8 __attribute__((vector_size(16)));
+typedef uint32_t Fours4 __attribute__((vector_size(16)));
+typedef uint64_t Eights2 __attribute__((vector_size(16)));
+
+#if defined(__clang__)
+#define TRACEA_SHUFFLE(V, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define TRACEA_SHUFFLE(V, a, b, ...) __builtin_shuffle(a, b, V{__VA_ARGS__})
+#endif
+
+// Elements of two vectors in turn: of their lower halves, or of their higher ones.
+inline Bytes16 low_in_turn(Bytes16 a, Bytes16 b) {
+  return TRACEA_SHUFFLE(Bytes16, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline Bytes16 high_in_turn(Bytes16 a, Bytes16 b) {
+  return TRACEA_SHUFFLE(Bytes16, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+inline Pairs8 low_in_turn(Pairs8 a, Pairs8 b) {
+  return TRACEA_SHUFFLE(Pairs8, a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+inline Pairs8 high_in_turn(Pairs8 a, Pairs8 b) {
+  return TRACEA_SHUFFLE(Pairs8, a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+inline Eights2 low_in_turn(Fours4 a, Fours4 b) {
+  return (Eights2)TRACEA_SHUFFLE(Fours4, a, b, 0, 4, 1, 5);
+}
+inline Eights2 high_in_turn(Fours4 a, Fours4 b) {
+  return (Eights2)TRACEA_SHUFFLE(Fours4, a, b, 2, 6, 3, 7);
+}
+
+inline Bytes16 load_bytes(const char* from) {
+  Bytes16 bytes;
+  memcpy(&bytes, from, sizeof bytes);
+  return bytes;
+}
+inline void store_fours(uint32_t* to, Fours4 fours, uint32_t flip) {
+  fours ^= flip;
+  memcpy(to, &fours, sizeof fours);
 }
 
 inline uint32_t word_at(const char* from) {
@@ -43,11 +75,28 @@ inline uint32_t word_at(const char* from) {
 
 // Four rows of 16 columns that lie side by side.
 inline void pack_columns(const char* from, int64_t row, uint32_t flip, uint32_t* to) {
-  for (int c = 0; c < TRACEA_PANEL; c += 4, from += 4) {
-    const uint64_t low = in_turn(word_at(from), word_at(from + row));
-    const uint64_t high = in_turn(word_at(from + 2 * row), word_at(from + 3 * row));
-    for (int i = 0; i < 4; ++i)
-      to[c + i] = ((low >> 16 * i & 0xffff) | (high >> 16 * i & 0xffff) << 16) ^ flip;
+  const Bytes16 a = load_bytes(from), b = load_bytes(from + row);
+  const Bytes16 c = load_bytes(from + 2 * row), d = load_bytes(from + 3 * row);
+  const Pairs8 low = (Pairs8)low_in_turn(a, b), high = (Pairs8)high_in_turn(a, b);
+  const Pairs8 low_behind = (Pairs8)low_in_turn(c, d), high_behind = (Pairs8)high_in_turn(c, d);
+  store_fours(to, (Fours4)low_in_turn(low, low_behind), flip);
+  store_fours(to + 4, (Fours4)high_in_turn(low, low_behind), flip);
+  store_fours(to + 8, (Fours4)low_in_turn(high, high_behind), flip);
+  store_fours(to + 12, (Fours4)high_in_turn(high, high_behind), flip);
+}
+
+// Sixteen bytes of each of 16 columns, which lie side by side.
+inline void pack_rows(const char* from, int64_t column, uint32_t flip, uint32_t* to) {
+  for (int c = 0; c < TRACEA_PANEL; c += 4, from += 4 * column, to += 4) {
+    const Fours4 a = (Fours4)load_bytes(from), b = (Fours4)load_bytes(from + column);
+    const Fours4 e = (Fours4)load_bytes(from + 2 * column), f = (Fours4)load_bytes(from + 3 * column);
+    const Eights2 ab = low_in_turn(a, b), ab_behind = high_in_turn(a, b);
+    const Eights2 ef = low_in_turn(e, f), ef_behind = high_in_turn(e, f);
+    const auto store = [&](int q, Eights2 left, Eights2 right, uint64_t half) {
+      store_fours(to + q * TRACEA_PANEL, (Fours4)Eights2{left[half], right[half]}, flip);
+    };
+    store(0, ab, ef, 0), store(1, ab, ef, 1);
+    store(2, ab_behind, ef_behind, 0), store(3, ab_behind, ef_behind, 1);
   }
 }
 
@@ -63,7 +112,11 @@ inline uint32_t pack_four(const char* from, int64_t row, int64_t terms, uint32_t
 inline void pack_panel(const MatmulBytesJob& job, const char* from, int64_t columns, uint32_t* to) {
   const int64_t *strides = job.w->strides + job.gemm.outer, row = strides[0], column = strides[1];
   const int64_t whole = job.depth / 4, rest = job.depth % 4;
-  for (int64_t q = 0; q < whole; ++q, to += TRACEA_PANEL) {
+  int64_t q = 0;
+  if (row == 1 && columns == TRACEA_PANEL)
+    for (; q + 4 <= whole; q += 4, to += 4 * TRACEA_PANEL)
+      pack_rows(from + 4 * q, column, job.w_flip, to);
+  for (; q < whole; ++q, to += TRACEA_PANEL) {
     const char* four = from + 4 * q * row;
     if (column == 1 && columns == TRACEA_PANEL) {
       pack_columns(four, row, job.w_flip, to);
