@@ -133,7 +133,9 @@ def programs(
     options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0,
                       shapes=shapes, skip=skip)  # fmt: skip
     planner = Planner(model.graph, options, sizes, cost=CostModel(GPU.machine(()), sizes))
-    assembly, _ = planner.assembled(planner.plan)
+    assembly, plan = planner.assembled(planner.plan)
+    for error in plan.trace.broken:
+        raise error  # without the rule, the launches would be those of another plan
     found = list[Placed]()
     for item in assembly.placed:
         operands = item.region.operands

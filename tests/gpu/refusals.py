@@ -36,6 +36,7 @@ def refusals(path: Path) -> tuple[int, Counter[str], Counter[str]]:
         str(e.reason) for e in plan.trace.entries
         if e.code is Code.NO_KERNEL
     )  # fmt: skip
+    why.update(f"without {e.rule}, which raised {e.raised}" for e in plan.trace.broken)
     return len(assembly.placed), left, why
 
 

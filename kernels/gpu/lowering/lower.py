@@ -240,6 +240,8 @@ def _rounded_where_computed(
         target, own = wanted.get(at), step.params
         if target is None or not isinstance(own, ElementwiseParams) or own.moves:
             continue
+        if target.dtype not in HALVES:  # no chain rounds to it
+            continue
         source = step.operands[0]
         narrowed = own.chain == Chain((FULL,), (), (0,), (), (target.dtype,))
         inner = source not in wanted and source not in found and source in makers
