@@ -2,10 +2,10 @@
 
 Arrays are named ``<run>/<input>`` in the feeds and ``<run>/<output>`` in the results.  The JSON
 may set ``threads`` (each executes all runs), ``sessions`` (opened one after another), ``devices``
-(sessions take turns with so many GPUs), ``fork`` (a forked process runs once more) and ``fail``
-(number of the launch that the driver double refuses).  Prints JSON: the error, those of a second
-try with the session and with a new one, that of the forked process, why no GPU is used, and the
-counters of the driver double.
+(sessions take turns with so many GPUs), ``fork`` (a forked process runs once more), ``fail``
+(number of the launch that the driver double refuses) and ``pool`` (threads of a session).  Prints
+JSON: the error, those of a second try with the session and with a new one, that of the forked
+process, why no GPU is used, and the counters of the driver double.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def main(model: str, library: str, feeds: str, out: str, wishes: str = "{}") -> 
         runs.setdefault(run, {})[name] = array
     settings = onnxruntime.SessionOptions()
     settings.register_custom_ops_library(library)
+    settings.intra_op_num_threads = asked.get("pool", 0)
     if "fork" in asked:  # threads do not survive it
         settings.intra_op_num_threads = 1
     told: dict[str, Any] = {"error": "", "wrong": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,16 @@ def feeds(*rows: int) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_tensors_pass_pinned_memory_in_parts(made: Report, tmp_path: Path, threads: int) -> None:
+@pytest.mark.parametrize(("threads", "pool"), [(1, 1), (1, 4), (3, 2)])
+def test_tensors_pass_pinned_memory_in_parts(
+    made: Report, tmp_path: Path, threads: int, pool: int
+) -> None:
     """Sizes around one and several parts; the second run of a size makes its graph."""
     assert made.nodes_after == 1
     row = 4 * COLUMNS
     whole = STAGED // row // 2  # rows of both tensors that fit
     given = feeds(3, whole, whole + 1, 1000, 1000, 777, 1000, whole, whole + 1, 3)
-    found, told = run(made, given, tmp_path, threads=threads)
+    found, told = run(made, given, tmp_path, threads=threads, pool=pool)
     assert not told["error"] and told["wrong"] == 0
     assert close(made, found, given)
     assert told["replays"] >= 2
@@ -73,3 +76,12 @@ def test_sizes_that_rise_lock_pages_seldom(made: Report, tmp_path: Path) -> None
     found, told = run(made, given, tmp_path)
     assert not told["error"] and close(made, found, given)
     assert told["most_pinned"] <= 2 * (512 << 10), "inputs of 40 rows take 320 KB, of 59 rows 472"
+
+
+@pytest.mark.parametrize("copies", [5, 20, 50, 70])
+def test_a_copy_that_fails_is_a_status(made: Report, tmp_path: Path, copies: int) -> None:
+    """Inputs of 1000 rows are 32 parts, and so are outputs; two runs make 128 copies."""
+    environment = {"DOUBLE_COPIES": f"{copies}"}
+    _, told = run(made, feeds(1000, 1000), tmp_path, environment, pool=4)
+    assert re.search("could not (take inputs|give results|finish a run)", told["error"])
+    assert "could not go on since a kernel or the GPU failed" in told["again"]

@@ -473,13 +473,13 @@ inline bool run_node(Outcome& run, Node& node, OrtKernelContext* context) {
     const Layout& layout = *r.layout;
     for (int32_t i = 0; i < p.input_count; ++i)
       if (r.given.repeats[i] && layout.offsets[i] >= 0 && !write_repeated(run, p, r, i)) return false;
-    if (!send_inputs(run, context, p, *r.context, layout, r.data)) return false;
+    if (!send_inputs(run, context, node.shared, *r.context, layout, r.data)) return false;
     if (!record_blocks(run.error, node.shared, *r.layout)) return false;
     const int64_t start = kTimed ? nanoseconds() : 0;
     if (!execute(run.error, node.shared, *r.context, *r.layout)) return false;
     const int64_t took = kTimed ? nanoseconds() - start : 0;
     if (!write_timeline(run.error, node.shared, *r.context, layout, node.type, took)) return false;
-    return receive_outputs(run, context, p, *r.context, layout, r.data);
+    return receive_outputs(run, context, node.shared, *r.context, layout, r.data);
   });
 }
 

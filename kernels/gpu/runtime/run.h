@@ -10,12 +10,12 @@ constexpr int32_t kMostPlaced = 2;  // of these, layouts of equal sizes for tens
 constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
 constexpr int64_t kMostWritten = 256 << 10;  // and of outputs that kernels write to host memory
 
-// Most bytes of inputs, and of outputs, that pinned memory holds at a time.  Locking pages takes the
-// host about 1 ms a MB; with less than 1 MB a half, waits for each half would take longer than copies.
-constexpr int64_t kMostStaged = 2 << 20, kHalfStaged = kMostStaged / 2;
+// Most bytes of inputs, and of outputs, that pinned memory holds at a time, and of one of its slots.
+// Locking pages takes about 0.6 ms a MB, and 0.2 to free them.
+constexpr int64_t kSlots = 8, kSlot = 256 << 10, kMostStaged = kSlots * kSlot;
 constexpr int64_t kMemoryStep = 2 << 20;  // the driver gives large blocks of memory in such steps
 
-// Whether inputs or outputs pass through both halves of pinned memory in turn.
+// Whether inputs or outputs pass through the slots of pinned memory in turn.
 inline bool in_parts(int64_t bytes) { return bytes > kMostStaged; }
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
@@ -54,7 +54,7 @@ struct Context {
   cu::Address memory;
   int64_t bytes, in_bytes, out_bytes;
   char *in, *out;  // pinned memory
-  cu::Event events[2];  // the last copy of each half; null until something is copied in parts
+  cu::Event events[kSlots];  // the last copy of each slot; null until something is copied in parts
   Layout* layouts[kMostKept];
   uint64_t clock;
   Context* next;
