@@ -82,16 +82,22 @@ inline int64_t first_layer_pairs(const FirstLayerJob& job, int64_t n, int64_t bl
   return end;
 }
 
+inline void first_layer_rows(const FirstLayerJob& job, int64_t n, int64_t first, int64_t last) {
+  for (int64_t block = 0; block < job.blocks; block += job.nv) {
+    int64_t row = job.pairs && last - first > 1 ? first_layer_pairs(job, n, block, first, last) : first;
+    for (; row < last; ++row) first_layer_row(job, n, block, row);
+  }
+}
+
 inline void first_layer_task(void* usr, size_t index) {
   FirstLayerJob& job = *static_cast<FirstLayerJob*>(usr);
   const int64_t task = static_cast<int64_t>(index), n = task / job.tasks_per_image;
   const int64_t first = task % job.tasks_per_image * job.rows;
   const int64_t last = min(job.post_ops.canvas.height, first + job.rows);
-  if (job.split.conv && first_layer_split_task(job, n, first, last)) return;
-  for (int64_t block = 0; block < job.blocks; block += job.nv) {
-    int64_t row = job.pairs && last - first > 1 ? first_layer_pairs(job, n, block, first, last) : first;
-    for (; row < last; ++row) first_layer_row(job, n, block, row);
-  }
+  if (!job.split.conv) return first_layer_rows(job, n, first, last);
+  const uint32_t left = first_layer_split_task(job, n, first, last);
+  for (int64_t row = first; left && row < last; ++row)
+    if (left >> (row - first) & 1) first_layer_rows(job, n, row, row + 1);
 }
 
 // Copies the images into a border of zeros as wide as windows reach; false if `room` is too small.
@@ -178,8 +184,9 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
       !open_split(run, job, w, filters, lines))
     return false;
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
-  job.rows = job.split.conv ? kSplitRows : max(kFirstLayerRows, ceil_div(kFirstLayerTask, line));
-  if (run.threads() > 2 && images % run.threads() && !job.split.conv)
+  job.rows = max(kFirstLayerRows, ceil_div(kFirstLayerTask, line));
+  if (job.split.conv) job.rows = job.split.rows;
+  else if (run.threads() > 2 && images % run.threads())
     job.rows = run.even_lines(images, y.height, ceil_div(kFirstLayerTask / 8, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
   RowTasks lines_of = {y.height, job.tasks_per_image, 1, job.rows};

@@ -125,32 +125,68 @@ inline void share_lines(ConvJob& job, int64_t threads, int64_t wanted) {
   job.chunks = ceil_div(job.columns, job.per_task);
 }
 
-constexpr double kTeamTask = kConvTask / 5;  // worth a task of their own, between threads of a team
+constexpr double kTeamTask = kConvTask / 10;  // worth a task of their own, between threads of a team
+constexpr int64_t kMostTasks = 6;  // of a thread
 constexpr double kPerByte = 4;    // multiply-adds in which a byte of another core's arrives
 constexpr double kPerTask = 2e4;  // what one more task takes
+constexpr double kPerTile = 1.0 / 8;  // what one more tile takes, of the widest one
+
+// How long the thread with most to do takes, and the tasks so divided.
+struct ConvShares {
+  double time;
+  int64_t across, h_tasks, per_task, chunks;
+};
+
+// Work, in multiply-adds, and bytes that a convolution reads.
+struct ConvCosts {
+  double work, input, weights;
+};
+
+// Divides tiles, `across` a line, and the columns among `threads` threads, in up to `most` tasks each;
+// keeps what is better than `best`.
+inline void try_shares(const ConvJob& job, const ConvCosts& costs, int64_t threads, int64_t most,
+                       int64_t across, ConvShares* best) {
+  const int64_t tiles = job.units * across;
+  const double all = static_cast<double>(tiles), more = kPerTile * static_cast<double>(job.pixels);
+  const double first = static_cast<double>(job.units * job.across * ceil_div(job.width, job.across));
+  const double size = static_cast<double>(ceil_div(job.width, across) * job.lines) + more;
+  const double tile = costs.work * size / (first * static_cast<double>(job.lines));
+  for (int64_t per_task = job.columns; per_task;) {
+    const int64_t chunks = ceil_div(job.columns, per_task);
+    for (int64_t rounds = 1, before = 0; rounds <= most; ++rounds) {
+      const int64_t h_tasks = min(tiles, max(1, threads * rounds / (job.images * chunks)));
+      if (h_tasks == before) continue;
+      before = h_tasks;
+      const int64_t each = ceil_div(job.images * h_tasks * chunks, threads);
+      const double lines = static_cast<double>(ceil_div(tiles, h_tasks));
+      const double part = static_cast<double>(per_task) / static_cast<double>(job.columns);
+      const double busy = static_cast<double>(each) * (tile * lines * part + kPerTask);
+      const double read = static_cast<double>(ceil_div(each, chunks)) * lines / all;
+      const double time = busy * with_tail(each) +
+                          kPerByte * (read * costs.input +
+                                      static_cast<double>(min(each, chunks)) * part * costs.weights / 2);
+      if (best->time > 0 && time >= best->time) continue;
+      *best = {time, across, h_tasks, per_task, chunks};
+    }
+    per_task = per_task > 1 ? min(per_task - 1, ceil_div(job.columns, chunks + 1 + chunks / 8)) : 0;
+  }
+}
 
 // Divides the tiles of an image, and the columns, among several threads: so that the one with most
-// to do has least, with what it reads counted in.
-inline void share_evenly(ConvJob& job, int64_t threads, double work, double input, double weights) {
-  const int64_t tiles = job.units * job.across, worth = static_cast<int64_t>(work / kTeamTask);
-  const int64_t most = max(1, min(4, worth / threads));
-  threads = max(1, min(threads, 2 * worth));
-  double least = 0;
-  for (int64_t parts = 1; parts <= job.columns; parts += 1 + parts / 4) {
-    const int64_t per_task = ceil_div(job.columns, parts), chunks = ceil_div(job.columns, per_task);
-    for (int64_t rounds = 1; rounds <= most; ++rounds) {
-      const int64_t h_tasks = min(tiles, max(1, threads * rounds / (job.images * chunks)));
-      const int64_t each = ceil_div(job.images * h_tasks * chunks, threads);
-      const double lines = static_cast<double>(ceil_div(tiles, h_tasks)) / static_cast<double>(tiles);
-      const double part = static_cast<double>(per_task) / static_cast<double>(job.columns);
-      const double busy = static_cast<double>(each) * (work * lines * part + kPerTask);
-      const double time = busy * with_tail(each) +
-                          kPerByte * (static_cast<double>(ceil_div(each, chunks)) * lines * input +
-                                      static_cast<double>(min(each, chunks)) * part * weights / 2);
-      if (least > 0 && time >= least) continue;
-      least = time, job.h_tasks = h_tasks, job.per_task = per_task, job.chunks = chunks;
-    }
-  }
+// to do has least, with what it reads counted in.  Where there are few tiles, narrower ones may be
+// shared more evenly: of 49 outputs in 5 columns, 15 tiles of 17 for 16 threads, not 10 of 25.
+inline void share_evenly(ConvJob& job, int64_t threads, const ConvCosts& costs) {
+  const int64_t worth = static_cast<int64_t>(costs.work / kTeamTask);
+  const int64_t most = max(1, min(kMostTasks, worth / threads));
+  threads = max(1, min(threads, worth + worth / 2));
+  ConvShares best = {};
+  const bool few = job.units == 1 && job.images * job.across * job.columns < 2 * threads;
+  const int64_t last = few ? min(job.width, job.across + job.across / 2 + 1) : job.across;
+  for (int64_t across = job.across; across <= last; ++across)
+    try_shares(job, costs, threads, most, across, &best);
+  job.across = best.across, job.h_tasks = best.h_tasks;
+  job.narrow = job.width / job.across, job.wider = job.width % job.across;
+  job.per_task = best.per_task, job.chunks = best.chunks;
 }
 
 // Tile sizes of the outputs and the work of one task: as the plan says, else chosen by size.
@@ -191,7 +227,7 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   if (busy) wanted = ceil_div(wanted, threads) * threads;
   const int64_t team = run.team && !schedule.h_tasks && !schedule.oc_chunk ? run.threads() : 1;
   if (team > 2 && work < kConvTask * static_cast<double>(2 * team))
-    return share_evenly(job, team, work, static_cast<double>(input), static_cast<double>(weights));
+    return share_evenly(job, team, {work, static_cast<double>(input), static_cast<double>(weights)});
   if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.threads(), input, weights, work))
     return share_lines(job, run.threads(), wanted);
   const int64_t shared = max(job.images * job.h_tasks, 1);

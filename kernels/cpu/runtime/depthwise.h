@@ -18,7 +18,7 @@ struct DepthwiseJob {
   const TensorView* x;
   int64_t x_strides[4];
   const float *w, *bias;
-  int64_t w_block, x_step_row, stride_w;
+  int64_t images, w_block, x_step_row, stride_w;
   LinePartition pieces;
   bool pairs;  // the kernel may multiply pairs of columns
 };
@@ -42,9 +42,8 @@ inline void depthwise_apart(const DepthwiseJob& job, tracea_depthwise_tile tile,
   }
 }
 
-inline void depthwise_task(void* usr, size_t index) {
-  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
-  const auto [n, block, first, last] = job.pieces.at(static_cast<int64_t>(index));
+inline void depthwise_lines(const DepthwiseJob& job, const LineRange& lines) {
+  const auto [n, block, first, last] = lines;
   const Canvas& y = job.post_ops.canvas;
   const bool apart = job.post_ops.apart();
   const int64_t most_lines = max(1, (apart ? kLinePiece : kDepthwiseOutputs) / y.width);
@@ -68,6 +67,12 @@ inline void depthwise_task(void* usr, size_t index) {
     for (int64_t i = row; job.post_ops.needed && i < row + tile.lines; ++i)
       job.post_ops.line(n, block, i, 0, y.width);
   }
+}
+
+inline void depthwise_task(void* usr, size_t index) {
+  const DepthwiseJob& job = *static_cast<const DepthwiseJob*>(usr);
+  job.pieces.each_range(static_cast<int64_t>(index), job.images,
+                        [&](const LineRange& lines) { depthwise_lines(job, lines); });
 }
 
 inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
@@ -96,7 +101,7 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   job.x = &x;
   job.w = w.f32();
   job.bias = views[2].data ? views[2].f32() : nullptr;
-  job.w_block = rows * cols * kLanes;
+  job.images = images, job.w_block = rows * cols * kLanes;
   job.x_step_row = stride_h * steps[2], job.stride_w = stride_w;
   tracea_depthwise_tile& tap = job.tap;
   tap.rows = rows, tap.cols = cols, tap.pixels = y.width;
@@ -117,9 +122,12 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   const int64_t lines = schedule.h_tasks ? ceil_div(y.height, min(schedule.h_tasks, y.height)) : kDepthwiseTask / line;
   job.pieces = LinePartition(run, images, blocks, y.height, y.width, lines);
   const int64_t together = schedule.oc_chunk ? schedule.oc_chunk : kDepthwiseUnits / (job.pieces.rows * line);
-  const RowTasks lines_of = job.pieces.tasks();
-  return run.parallel_by(together, images * blocks * job.pieces.each, depthwise_task, &job,
-                         images == 1 ? &lines_of : nullptr);
+  const int64_t tasks = images * blocks * job.pieces.each;
+  if (!schedule.h_tasks && !schedule.oc_chunk)
+    job.pieces.even_out(run, images, y.width, run.together(together, tasks));
+  const RowTasks lines_of = job.pieces.tasks(), *shared = images == 1 ? &lines_of : nullptr;
+  if (job.pieces.stretches) return run.parallel(job.pieces.stretches, depthwise_task, &job, shared);
+  return run.parallel_by(together, tasks, depthwise_task, &job, shared);
 }
 
 }  // namespace tracea

@@ -12,6 +12,7 @@ struct FirstLayerSplit {
   tracea_first_layer_fn split;
   const float* w;
   int64_t widest, column, line, taps;  // outputs of a tile; lanes of a column, of a line; of 8 lanes
+  int64_t rows;                        // output rows of a task
   Slots slots;                         // a task's lines
 };
 

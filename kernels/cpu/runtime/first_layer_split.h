@@ -10,7 +10,7 @@
 
 namespace tracea {
 
-constexpr int64_t kSplitRows = 8;   // output rows per task
+constexpr int64_t kSplitRows = 8;   // output rows per task, at most
 constexpr int64_t kSplitTaps = 48;  // of a sum at least: splitting takes what shorter ones gain
 constexpr int64_t kSplitApart = 1 << 20;  // floats between columns: a gather's places are 32 bits
 constexpr int64_t kSplitStep = 64;        // strides and dilations at most: no size overflows
@@ -43,6 +43,14 @@ inline bool split_filters(const FirstLayerJob& job, const TensorView& w, float* 
   return finite;
 }
 
+// Output rows of a task: as many tasks for each thread, so far as may be.  For 16 threads 112 rows are
+// 16 tasks of 7 rather than 14 of 8.
+inline int64_t split_rows(const Run& run, int64_t images, int64_t height) {
+  const int64_t threads = run.threads(), tasks = images * ceil_div(height, kSplitRows);
+  if (threads <= 2 || images % threads == 0) return kSplitRows;
+  return ceil_div(height, ceil_div(ceil_div(tasks, threads) * threads, images));
+}
+
 // Sets up what tasks need; where a weight is not finite, nothing: float32 it is, then.
 inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratch& filters, Scratch& lines) {
   const tracea_isa_table& isa = *run.host.isa;
@@ -61,18 +69,31 @@ inline bool open_split(Run& run, FirstLayerJob& job, const TensorView& w, Scratc
   if (!split_filters(job, w, weights)) return true;
   split.w = weights;
   split.conv = isa.conv_bf16;
-  const int64_t tasks = y.box->dims[0] * ceil_div(y.height, kSplitRows);
+  split.rows = split_rows(run, y.box->dims[0], y.height);
+  const int64_t tasks = y.box->dims[0] * ceil_div(y.height, split.rows);
   return make_slots(run, lines, tasks, height * split.line * 4, &split.slots);
 }
 
-// The lines that outputs [first, last) read, padded; false where a number is not finite.
-inline bool split_lines(const FirstLayerJob& job, int64_t n, int64_t first, int64_t last, float* to) {
+// The outputs of [first, last) whose windows see line `i` of those they read, one bit each.
+inline uint32_t rows_that_read(const FirstLayerJob& job, int64_t i, int64_t first, int64_t last) {
+  uint32_t rows = 0;
+  for (int64_t row = 0; row < last - first; ++row) {
+    const int64_t from = i - row * job.stride_h;
+    const bool reads = from >= 0 && from % job.dilation_h == 0 && from / job.dilation_h < job.kernel_h;
+    rows |= static_cast<uint32_t>(reads) << row;
+  }
+  return rows;
+}
+
+// The lines that outputs [first, last) read, padded; returns those that read a number that is not
+// finite, one bit each: the same ones however outputs are divided among tasks.
+inline uint32_t split_lines(const FirstLayerJob& job, int64_t n, int64_t first, int64_t last, float* to) {
   const TensorView& x = *job.x;
   const FirstLayerSplit& split = job.split;
   const int64_t columns = reach(job.post_ops.canvas.width, job.stride_w, job.kernel_w, 1);
   const int64_t until = min(columns, x.dims[3] + job.left);
   const int64_t height = reach(last - first, job.stride_h, job.kernel_h, job.dilation_h);
-  bool finite = true;
+  uint32_t odd = 0;
   for (int64_t i = 0; i < height; ++i, to += split.line) {
     const int64_t row = first * job.stride_h - job.top + i;
     const bool there = row >= 0 && row < x.dims[2] && until > job.left;
@@ -84,19 +105,20 @@ inline bool split_lines(const FirstLayerJob& job, int64_t n, int64_t first, int6
     const tracea_first_layer_line line = {
         x.dims[1], until - job.left, x.f32() + n * x.strides[0] + row * x.strides[2],
         x.strides[1], x.strides[3], to + begin, 0};
-    finite = split.split(&line) && finite;
+    if (!split.split(&line)) odd |= rows_that_read(job, i, first, last);
   }
-  return finite;
+  return odd;
 }
 
-// Output lines [first, last) of an image; false where they need float32.
-inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first, int64_t last) {
+// Output lines [first, last) of an image; returns those left out because they need float32, one bit
+// each.
+inline uint32_t first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first, int64_t last) {
   const FirstLayerSplit& split = job.split;
   const int slot = claim_slot(job.split.slots);
   float* const lines = reinterpret_cast<float*>(memory_of(split.slots, slot));
-  const bool finite = split_lines(job, n, first, last, lines);
+  const uint32_t odd = split_lines(job, n, first, last, lines);
   int32_t state = 0;
-  for (int64_t block = 0; finite && block < job.blocks; block += job.nv) {
+  for (int64_t block = 0; block < job.blocks; block += job.nv) {
     tracea_conv_tile tile = first_layer_tile(job, block);
     tile.state = &state, tile.half_tile = 0;
     tile.blocks = 1, tile.rows = job.kernel_h, tile.cols = split.taps;
@@ -105,6 +127,7 @@ inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first,
     tile.w_row = split.taps * kTapLanes * kLanes, tile.w_panel = job.kernel_h * tile.w_row;
     tile.w = split.w + block * tile.w_panel;
     for (int64_t row = first; row < last; ++row) {
+      if (odd >> (row - first) & 1) continue;
       const float* x = lines + (row - first) * job.stride_h * split.line;
       first_layer_across(job, split.widest, 0, job.post_ops.canvas.width,
                   [&](int64_t col, int64_t pixels, int64_t tiles) {
@@ -114,9 +137,9 @@ inline bool first_layer_split_task(FirstLayerJob& job, int64_t n, int64_t first,
       first_layer_finish(job, tile, n, block, row);
     }
   }
-  if (finite) split.end();
+  if (state) split.end();
   release_slot(job.split.slots, slot);
-  return finite;
+  return odd;
 }
 
 }  // namespace tracea

@@ -169,17 +169,22 @@ struct Run : Outcome {
     return best;
   }
 
-  // The same, where a thread takes so many neighbouring tasks at once as are worth waking it up.
+  // Neighbouring tasks that are one, where so many are worth waking a thread up.
+  int64_t together(int64_t worthy, int64_t tasks) const {
+    return ceil_div(tasks, even(ceil_div(tasks, worth(max(1, worthy))), tasks));
+  }
+
+  // As parallel(), where a thread takes so many neighbouring tasks at once as are worth waking it up.
   // `rows`: of tasks one by one.
-  bool parallel_by(int64_t together, int64_t tasks, void (*task)(void*, size_t), void* job,
+  bool parallel_by(int64_t worthy, int64_t tasks, void (*task)(void*, size_t), void* job,
                    const RowTasks* rows = nullptr) {
     if (tasks <= 1) return parallel(tasks, task, job, rows);
-    together = ceil_div(tasks, even(ceil_div(tasks, worth(max(1, together))), tasks));
-    if (together <= 1) return parallel(tasks, task, job, rows);
-    Neighbours all = {task, job, tasks, together};
+    const int64_t each = together(worthy, tasks);
+    if (each <= 1) return parallel(tasks, task, job, rows);
+    Neighbours all = {task, job, tasks, each};
     RowTasks parts = {};
-    if (rows) parts = *rows, parts.steps = ceil_div(tasks, together), parts.each = together;
-    return parallel(ceil_div(tasks, together), neighbours_task, &all, rows ? &parts : nullptr);
+    if (rows) parts = *rows, parts.steps = ceil_div(tasks, each), parts.each = each;
+    return parallel(ceil_div(tasks, each), neighbours_task, &all, rows ? &parts : nullptr);
   }
 };
 
