@@ -241,7 +241,8 @@ typedef struct {
   int32_t* to;       // 36 * (channels / 2 + 1) * 64 numbers
 } tracea_winograd_filters_tile;
 
-// Some tiles of 4 x 4 outputs of a convolution of bytes by 3 x 3 taps, all filters, rounded to bytes.
+// Some tiles of 4 x 4 outputs of a convolution of bytes by 3 x 3 taps, all filters: rounded to bytes,
+// or where `bytes` is null the sums of the 16 outputs of each tile, `filters` numbers each.
 typedef struct {
   const uint8_t* x;        // an image, channels last
   int64_t line, pixel;     // bytes from one to the next
@@ -257,6 +258,7 @@ typedef struct {
   int32_t zero, flip;      // as in tracea_gemm_tile
   int32_t padding;         // a byte
   int32_t* memory;         // 18 * tiles * channels + 36 * (64 * tiles + 16) numbers
+  float* sums;
   const float *factor, *summand;  // these as in tracea_gemm_tile, of the whole image
   uint8_t* bytes;
   int64_t bytes_row;

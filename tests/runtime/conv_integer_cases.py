@@ -127,6 +127,11 @@ def _transformed_cases() -> tuple[Case, ...]:
                   zero=-3, chain=TO_BYTES),
         conv_case("conv_transformed_uneven", (1, 33, 18, 192), 128,
                   window(3, 3, pads=(0, 2, 3, 1)), zero=None, chain=TO_BYTES),
+        conv_case("conv_transformed_residual", (2, 23, 22, 64), 128, window(3, 3),
+                  chain=RESIDUAL),
+        conv_case("conv_transformed_twice", (1, 31, 30, 64), 64, window(3, 3),
+                  chain=ROUNDED_TWICE),
+        conv_case("conv_transformed_to_i8", (1, 31, 30, 64), 64, window(3, 3), chain=REQUANTIZE),
         conv_case("conv_transformed_bounds", (1, 32, 31, 128), 64, window(3, 3), chain=TO_BYTES,
                   bounds=True),
     )  # fmt: skip

@@ -167,18 +167,23 @@ INLINE void transform_back(const int32_t* from, int64_t point, vi less, vi (&to)
   }
 }
 
-// 64 filters of all tiles, as bytes.
-INLINE void round_tiles(const tracea_winograd_bytes_tile* t, const int32_t* from, int64_t filter) {
-  const Rounding<WIDE> rounding(t, filter, first(W), true);
+// 64 filters of all tiles: as bytes, or else their sums.
+template <bool ROUNDS>
+INLINE void finish_tiles(const tracea_winograd_bytes_tile* t, const int32_t* from, int64_t filter) {
+  const Rounding<ROUNDS ? WIDE : 0> rounding(t, filter, first(W), true);
   const int64_t point = product_point(t->tiles);
   vi sums[OUT * OUT][WIDE], less[WIDE];
   UNROLL for (int v = 0; v < WIDE; v++)
     less[v] = (vi)((vu)load_ints(t->w + (filter / W + v) * t->w_panel + 9 * t->channels / 4 * PANEL) *
                    (vu)set1_int(t->zero));
   int64_t line = t->first / t->across, at = t->first % t->across;
+  float* c = t->sums + filter;
   for (int64_t tile = 0; tile < t->tiles; tile++, from += WIDE * W) {
     for (int v = 0; v < WIDE; v++) transform_back(from + v * W, point, less[v], sums, v);
-    for (int64_t r = 0; r < OUT && line * OUT + r < t->rows; r++)
+    if (!ROUNDS)
+      for (int i = 0; i < OUT * OUT; i++, c += t->filters)
+        UNROLL for (int v = 0; v < WIDE; v++) store(c + v * W, to_float(sums[i][v]));
+    for (int64_t r = 0; ROUNDS && r < OUT && line * OUT + r < t->rows; r++)
       for (int64_t s = 0; s < OUT && at * OUT + s < t->columns; s++) {
         const int64_t pixel = (line * OUT + r) * t->columns + at * OUT + s;
         uint8_t* to = t->bytes + pixel * t->bytes_row + filter;

@@ -17,6 +17,7 @@ struct WinogradBytesJob {
   int64_t down, across, chunks;  // tiles of an image; tasks of it
   int32_t* filters;
   int64_t filter_block;          // numbers of 64 of them
+  int64_t memory;                // of a task's transforms and products
 };
 
 // Does it pay?  In cycles: one for 64 products of bytes or 32 of 16 bits, and for the transforms what
@@ -28,7 +29,7 @@ inline bool winograd_pays(const ConvNhwcJob& job) {
                                            ceil_div(job.columns, kTileEdge));
   const double direct = pixels * filters * channels * 9 / 64;
   const double products = tiles * kTilePoints * filters * channels / 32;
-  const double images = tiles * channels * 8, results = tiles * filters * 12;
+  const double images = tiles * channels * 8, results = tiles * filters * (job.gemm.rounds == 1 ? 12 : 16);
   return products + images + results + filters * channels * 12 < 0.95 * direct;
 }
 
@@ -36,7 +37,7 @@ inline bool winograd_pays(const ConvNhwcJob& job) {
 inline bool is_winograd(const ConvNhwcJob& job) {
   const GemmJob& gemm = job.gemm;
   const int level = level_of(gemm.isa->isa);
-  if (gemm.rounds != 1 || job.sums || job.depthwise || job.groups != 1) return false;
+  if (!gemm.chain || job.sums || job.depthwise || job.groups != 1) return false;
   if (level < level_of("avx512") || level > level_of("avx512bf16")) return false;
   for (int axis = 0; axis < 2; ++axis)
     if (job.kernel[axis] != 3 || job.strides[axis] != 1 || job.dilations[axis] != 1) return false;
@@ -53,6 +54,21 @@ inline void winograd_filters_task(void* usr, size_t index) {
   const tracea_winograd_filters_tile tile = {job.conv->channels, job.item.w + block * panels * gemm.w_panel,
                                              gemm.w_panel, job.filters + block * job.filter_block};
   gemm.isa->winograd_filters_int8(&tile);
+}
+
+// Runs the chain of some tiles, of which each has a few runs of neighbouring outputs.
+inline void finish_winograd(const WinogradBytesJob& job, const tracea_winograd_bytes_tile& tile, int64_t image) {
+  const ConvNhwcJob& conv = *job.conv;
+  const float* sums = tile.sums;
+  for (int64_t i = tile.first; i < tile.first + tile.tiles; ++i)
+    for (int64_t r = 0; r < kTileEdge; ++r, sums += kTileEdge * tile.filters) {
+      const int64_t row = i / job.across * kTileEdge + r, column = i % job.across * kTileEdge;
+      if (row >= conv.rows) continue;
+      const int64_t columns = min(kTileEdge, conv.columns - column);
+      const GemmTile at = {(image * conv.rows + row) * conv.columns + column, 0,
+                           static_cast<int32_t>(columns), static_cast<int32_t>(tile.filters)};
+      finish_tile(conv.gemm, job.item, at, sums, tile.filters);
+    }
 }
 
 // A task: some tiles of an image.
@@ -77,8 +93,10 @@ inline void winograd_tiles_task(void* usr, size_t index) {
   tile.w = job.item.w, tile.w_panel = gemm.w_panel;
   tile.zero = gemm.zero, tile.flip = gemm.flip, tile.padding = conv.padding;
   tile.memory = reinterpret_cast<int32_t*>(memory_of(slots, slot));
-  round_into(gemm, job.item, image * conv.rows * conv.columns, 0, tile);
+  if (gemm.rounds == 1) round_into(gemm, job.item, image * conv.rows * conv.columns, 0, tile);
+  else tile.sums = reinterpret_cast<float*>(tile.memory + job.memory);
   gemm.isa->winograd_nhwc_int8(&tile);
+  if (tile.sums) finish_winograd(job, tile, image);
   release_slot(slots, slot);
 }
 
@@ -93,11 +111,13 @@ inline bool run_winograd_bytes(Run& run, ConvNhwcJob& conv, const Item& item) {
   job.filter_block = kTilePoints * (conv.channels / 2 + 1) * kWinogradBlock;
   const int64_t pairs = kTilePoints / 2 * each * conv.channels;
   const int64_t products = kTilePoints * (each * kWinogradBlock + TRACEA_PANEL);
+  const int64_t sums = conv.gemm.rounds == 1 ? 0 : each * kTileEdge * kTileEdge * conv.gemm.n;
+  job.memory = pairs + products;
   Scratch filters(run), scratch(run);
   job.filters = reinterpret_cast<int32_t*>(filters.take(4 * blocks * job.filter_block));
   if (!job.filters) return false;
   const int64_t tasks = conv.images * job.chunks;
-  return make_slots(run, scratch, tasks, 4 * (pairs + products), &conv.gemm.slots) &&
+  return make_slots(run, scratch, tasks, 4 * (job.memory + sums), &conv.gemm.slots) &&
          run.parallel(blocks, winograd_filters_task, &job) &&
          run.parallel(tasks, winograd_tiles_task, &job);
 }
