@@ -313,20 +313,20 @@ def _of_channels(model: RegionModel) -> bool:
 
 def _first_unfit(membership: _Membership, members: Sequence[Region]) -> Region | None:
     """Return the first member whose shapes do not follow from those of outside values, or None."""
-    outside = sorted(
-        {v for r in members for v in r.reads} - {v for r in members for v in r.writes}
-    )
+    steps = [(r, step) for r in members for step in membership.steps_of(r) or ()]
+    made = {v for r in members for v in r.writes} | {v for _, step in steps for v in step[2]}
+    reads = {v for r in members for v in r.reads} | {v for _, step in steps for v in step[1]}
+    outside = sorted(reads - made)  # steps may read sizes of further values
     graph = membership.graph
     # shapes as the program sees them, over its own symbols
     local, _ = localise_symbols(replace_clipped_sizes([graph.spec(v) for v in outside]))
     specs: dict[str, TensorSpec] = dict(zip(outside, local, strict=True))
-    for region in members:
-        for params, reads, results in membership.steps_of(region) or ():
-            try:
-                found = params.infer([specs[v] for v in reads])
-            except ValueError:
-                return region
-            specs |= zip(results, found, strict=False)
+    for region, (params, operands, results) in steps:
+        try:
+            found = params.infer([specs[v] for v in operands])
+        except ValueError:
+            return region
+        specs |= zip(results, found, strict=False)
     return None
 
 

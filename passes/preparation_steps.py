@@ -14,14 +14,15 @@ from tracea_graph.ir import DType, Extent
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.size_expressions import substitute_symbols
 from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
-from tracea_graph.passes.layout.iota import read_iota
+from tracea_graph.passes.layout.iota import read_difference, read_iota, read_triangle
 from tracea_graph.passes.layout.read_views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose_elementwise import ElementwiseOperation
 from tracea_graph.passes.prove_extents import equal_as_polynomials
-from tracea_graph.passes.region_helpers import same_shape, sized_alike
+from tracea_graph.passes.region_helpers import attribute, same_shape, sized_alike
 from tracea_graph.reason_codes import Reason
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -51,6 +52,8 @@ def preparation_steps(graph: TileGraph, region: Region) -> Steps | None:
         or _first_positions(graph, region)
         or _expanded(graph, region)
         or _compared(graph, region)
+        or _compared_positions(graph, region)
+        or _triangle(graph, region)
         or _counted(graph, region)
         or _half_cast(graph, region)
     )
@@ -92,7 +95,11 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
     if region.fused or region.op != "Expand":
         return None
     (x, target), made = region.operands, graph.spec(region.results[0]).shape
-    shape, dtype, lengths = graph.spec(x).shape, graph.spec(x).dtype, ShapeValues(graph)
+    shape, dtype, lengths = (
+        graph.spec(x).shape,
+        graph.spec(x).dtype,
+        ShapeValues(graph, choices=True),
+    )
     wanted = lengths.read(target)
     if wanted is None or shape is None or made is None or len(made) > MAX_RANK:
         return None
@@ -164,6 +171,48 @@ def _compared(graph: TileGraph, region: Region) -> Steps | None:
         params = ElementwiseParams(Chain((FULL,), (Step(step, args),), (1,), (dtype,)))
         return ((params, (x,), region.results),)
     return None
+
+
+def _compared_positions(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that compare positions along axes, as masks of causal attention do.
+
+    Their difference, whose sign float32 keeps, is compared with 0.
+    """
+    step, turned = _COMPARISONS.get(region.op, ("", False))
+    if region.fused or not step or len(region.operands) != 2:
+        return None
+    (value,), (a, b) = region.results, region.operands[:: -1 if turned else 1]
+    found = read_difference(graph, a, b, value, partial(sized_alike, graph))
+    if found is None or len(found[0].sizes) > MAX_RANK:
+        return None
+    ramp, sources, swapped = found
+    args = (0.0, 0) if swapped else (0, 0.0)
+    chain = Chain((FULL,), (Step(step, args),), (1,), (ramp.dtype,))
+    return _after_ramp(ramp, sources, chain, value)
+
+
+def _triangle(graph: TileGraph, region: Region) -> Steps | None:
+    """Steps that write a number above or below a diagonal, and zeros elsewhere."""
+    if region.fused or region.op != "Trilu":
+        return None
+    found = read_triangle(graph, region, partial(sized_alike, graph))
+    if found is None or len(found[0].sizes) > MAX_RANK:
+        return None
+    ramp, sources, number = found
+    args = (0.0, 0) if attribute(region, "upper", 1) else (0, 0.0)
+    steps = (Step("less_equal", args), Step("where", (1, number, 0.0)))
+    return _after_ramp(
+        ramp, sources, Chain((FULL,), steps, (2,), (ramp.dtype,)), region.results[0]
+    )
+
+
+def _after_ramp(ramp: IotaParams, sources: Sequence[str], chain: Chain, value: str) -> Steps:
+    """Return the steps of an index ramp and of an elementwise expression of it."""
+    between = f"{value} positions"
+    return (
+        (ramp, tuple(sources), (between,)),
+        (ElementwiseParams(chain), (between,), (value,)),
+    )
 
 
 def _of_any_type(graph: TileGraph, region: Region) -> Steps | None:

@@ -178,6 +178,6 @@ def input_with(graph: TileGraph, size: Extent) -> tuple[str, int] | None:
     """Return a graph input and its axis of extent ``size``; None if no input has such an axis."""
     for value in graph.inputs:
         for axis, dim in enumerate(graph.spec(value).shape or ()):
-            if dim == size and isinstance(size, str):
+            if dim == size and not isinstance(size, int):
                 return value, axis
     return None

@@ -308,10 +308,14 @@ def _recurrent(dtype: str) -> CallSchema:
 
 
 _IOTA = CallSchema(
-    "iota", (_out("y", "...", "f32", *INDICES),),
+    "iota",
+    (_out("y", "...", "f32", *INDICES), _op("skipped", "S", "any", optional=True, touched="none")),
     (choice("y_type", ("f32", *INDICES)), real("start"), reals("steps", 0)),
 )  # fmt: skip
-"""Schema of an index ramp, ``start`` plus a step for each axis times the index of that axis."""
+"""Schema of an index ramp, ``start`` plus a step for each axis times the index of that axis.
+
+The length of ``skipped`` is added to ``start``; its elements are not read.
+"""
 
 _SAME = CallSchema(
     "same", (_op("x", "N", "any"), _op("reference", "N", "any"), _out("y", "*", "bool")),

@@ -30,10 +30,12 @@ class ShapeValues:
     """Evaluates integer tensors as expressions over dimensions.
 
     ``dims`` maps each symbol that this introduces to the value and axis whose dimension it is.
+    ``choices`` says whether a Where of a constant condition is read, too.
     """
 
     graph: TileGraph
     dims: dict[str, tuple[str, int]] = field(default_factory=dict)
+    choices: bool = False
 
     def read(self, value: str, depth: int = 0) -> Elements | None:
         """Return the elements of a tensor as extents; None if they are not known."""
@@ -46,12 +48,23 @@ class ShapeValues:
             return None
         if region.op == "Shape":
             return self._shape(region)
+        if region.op == "Where" and self.choices:
+            return self._chosen(region, depth + 1)
         reader = _READERS.get(region.op)
         operands = [self.read(v, depth + 1) for v in region.operands if v] if reader else []
         known = [o for o in operands if o is not None]
         if reader is None or len(known) < len(operands) or sum(o.size for o in known) > _LARGEST:
             return None
         return reader(region, known)
+
+    def _chosen(self, region: Region, depth: int) -> Elements | None:
+        """Read a Where that replaces the -1 of a target shape, as torch's ``expand`` writes it."""
+        condition, *parts = region.operands
+        weight, read = self.graph.weight(condition), [self.read(v, depth) for v in parts]
+        known = [p for p in read if p is not None]
+        if weight is None or weight.count > _LARGEST or len(known) < len(parts):
+            return None
+        return np.asarray(np.where(weight.array(), *known), object)
 
     def _shape(self, region: Region) -> Elements | None:
         value = region.operands[0]

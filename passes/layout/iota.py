@@ -10,27 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import DType, Extent
+from tracea_graph.ir import DType, Expr, Extent, combine
 from tracea_graph.ops.elementwise import MAX_RANK
 from tracea_graph.ops.index_map import resolve_target
 from tracea_graph.ops.iota import IotaParams
-from tracea_graph.ops.size_expressions import substitute_symbols
+from tracea_graph.ops.size_expressions import resolve_extent, substitute_symbols
 from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.prove_extents import equal_as_polynomials, squeeze_axes
-from tracea_graph.passes.region_helpers import attribute, fused_region, with_private_producers
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused_region,
+    input_with,
+    operand_producer,
+    with_private_producers,
+)
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["Iota", "read_iota"]
+__all__ = ["Iota", "read_difference", "read_iota", "read_triangle"]
 
 _SINCE = 11
 """Opset that introduced Range."""
 _DEEPEST = 16
-_NUMBERS = (DType.F32, DType.I64, DType.I32)
+_WHOLE = (DType.I64, DType.I32)
+_NUMBERS = (DType.F32, *_WHOLE)
 _PARTS, _LARGEST = 256, 65536
 """Numbers must be multiples of 1/``_PARTS`` and at most the second constant.
 
@@ -38,16 +46,26 @@ float32 then holds them and all intermediate results exactly, in any order of ev
 """
 
 
+Source = Callable[[str, int], tuple[str, int]]
+"""Returns, for a value and an axis, the value and axis to take this size from."""
+
+
 @dataclass(frozen=True)
 class _Affine:
-    """A tensor ``start + Σ steps[a] · index[a]`` with extents over :class:`ShapeValues`
+    """A tensor ``start + offset + Σ steps[a] · index[a]`` with extents over :class:`ShapeValues`
     symbols."""
 
     sizes: tuple[Extent, ...]
     start: float
     steps: tuple[float, ...]
+    offset: Extent = 0
 
-    def scaled(self, factor: float) -> _Affine:
+    def scaled(self, factor: float) -> _Affine | None:
+        """Return the tensor times a number; None for a sum with a size, which may change sign."""
+        if factor == 1:
+            return self
+        if self.offset != 0:
+            return None
         steps = tuple(s * factor for s in self.steps)
         return replace(self, start=self.start * factor, steps=steps)
 
@@ -93,7 +111,8 @@ class _IotaReader:
             return f"{value}.{axis}"
 
         p: IotaParams = region.params
-        return _Affine(tuple(substitute_symbols(s, name) for s in p.sizes), p.start, p.steps)
+        sizes = tuple(substitute_symbols(s, name) for s in p.sizes)
+        return _Affine(sizes, p.start, p.steps, substitute_symbols(p.offset, name))
 
     def sizes(self, value: str) -> tuple[Extent, ...] | None:
         """Return the elements of a short integer vector, or None.
@@ -112,11 +131,20 @@ class _IotaReader:
 
 
 def _range(r: _IotaReader, region: Region, _: int) -> _Affine | None:
-    start, step = (constant_number(r.graph, region.operands[i]) for i in (0, 2))
-    count = r.sizes(region.operands[1])
-    if start != 0 or step != 1 or count is None or not _counts(count[0]):
+    """Read a range from a number of positions on, of as many as are added to it."""
+    number, step = (constant_number(r.graph, region.operands[i]) for i in (0, 2))
+    end = r.sizes(region.operands[1])
+    first = r.sizes(region.operands[0]) if number is None else (0,) if number == 0 else None
+    if step != 1 or first is None or end is None or not _counts(first[0]):
         return None
-    return _Affine(count, 0.0, (1.0,))
+    start, (stop,) = first[0], end
+    if number is not None:
+        return _Affine((stop,), 0.0, (1.0,)) if _counts(stop) else None
+    added = [*stop.args] if isinstance(stop, Expr) and stop.op == "add" else []
+    if start not in added:
+        return None
+    added.remove(start)
+    return _Affine((added[0],), 0.0, (1.0,), start) if _counts(added[0]) else None
 
 
 def _counts(extent: Extent) -> bool:
@@ -146,13 +174,15 @@ def _arithmetic(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
     lone = [all(s == 1 for s in g.sizes) for g in (a, b)]
     if not any(lone) or max(len(a.sizes), len(b.sizes)) > len((a if lone[1] else b).sizes):
         return None
+    if (b if lone[1] else a).offset != 0:
+        return None
     if region.op == "Mul":
         return a.scaled(b.start) if lone[1] else b.scaled(a.start)
     sign = -1.0 if region.op == "Sub" else 1.0
     if lone[1]:
         return replace(a, start=a.start + sign * b.start)
-    b = b.scaled(sign)
-    return replace(b, start=b.start + a.start)
+    signed = b.scaled(sign)
+    return signed and replace(signed, start=signed.start + a.start)
 
 
 def _expand(r: _IotaReader, region: Region, depth: int) -> _Affine | None:
@@ -263,7 +293,7 @@ def _worth(graph: TileGraph, value: str) -> bool:
 
 
 def read_iota(
-    graph: TileGraph, value: str, source: Callable[[str, int], tuple[str, int]] | None = None
+    graph: TileGraph, value: str, source: Source | None = None
 ) -> tuple[IotaParams, list[str]] | Reason:
     """Return a value that is affine in its indices as an index ramp, and the ramp's operands.
 
@@ -276,19 +306,109 @@ def read_iota(
         return unsuited_reason(
             f"{value!r} is not affine in its indices, or all its sizes are constant"
         )
-    values = list[str]()
+    return _ramp(reader, grid, value, spec.dtype or DType.F32, source)
 
-    def number(symbol: str) -> str:
-        read, axis = reader.lengths.dims[symbol]
-        if source is not None:
-            read, axis = source(read, axis)
+
+def read_difference(
+    graph: TileGraph, a: str, b: str, value: str, source: Source | None = None
+) -> tuple[IotaParams, list[str], bool] | None:
+    """Return the difference of two integer tensors that are affine in their indices.
+
+    It has the shape of ``value`` and is an index ramp of int64: ``a - b``, or ``b - a`` if the
+    last result is True.  Returns None if it is no such ramp.
+    """
+    reader, rank = _IotaReader(graph), graph.spec(value).rank
+    grids = [reader.read(v) for v in (a, b)]
+    if (
+        graph.opset < _SINCE
+        or rank is None
+        or any(graph.spec(v).dtype not in _WHOLE for v in (a, b))
+    ):
+        return None
+    first, second = grids
+    if first is None or second is None:
+        return None
+    swapped = second.offset != 0
+    if swapped:
+        first, second = second, first
+    negative = second.scaled(-1.0)
+    if negative is None:
+        return None
+    sizes, steps = [list[Any](), list[Any]()], list[float]()
+    for own, grid in zip(sizes, (first, negative), strict=True):
+        own += [1] * (rank - len(grid.sizes)) + [*grid.sizes]
+    for grid in (first, negative):
+        padded = [0.0] * (rank - len(grid.steps)) + [*grid.steps]
+        steps = [x + y for x, y in zip(steps, padded, strict=True)] if steps else padded
+    both = list[Extent]()
+    for x, y in zip(*sizes, strict=True):
+        if 1 not in (x, y) and x != y:
+            return None
+        both.append(y if x == 1 else x)
+    whole = _Affine(tuple(both), first.start + negative.start, tuple(steps), first.offset)
+    found = _ramp(reader, whole, value, DType.I64, source)
+    return None if isinstance(found, Reason) else (*found, swapped)
+
+
+def read_triangle(
+    graph: TileGraph, region: Region, source: Source | None = None
+) -> tuple[IotaParams, list[str], float] | None:
+    """Return a Trilu of one repeated number as the index ramp j - i - k, and that number.
+
+    The Trilu keeps the number where the ramp is not negative if it is an upper one, else where it
+    is not positive.  Returns None for a Trilu of anything else.
+    """
+    (value,), maker = (
+        region.results,
+        operand_producer(graph, region.operands[0], "ConstantOfShape"),
+    )
+    k = constant_number(graph, region.operands[1]) if len(region.operands) > 1 else 0
+    if maker is None or k is None or graph.spec(value).dtype is not DType.F32:
+        return None
+    reader, held = _IotaReader(graph), attribute(maker, "value", None)
+    sizes = reader.sizes(maker.operands[0])
+    if sizes is None or len(sizes) < 2:
+        return None
+    steps = (*(0.0 for _ in sizes[2:]), -1.0, 1.0)
+    found = _ramp(reader, _Affine(sizes, -float(k), steps), value, DType.I64, source)
+    number = 0.0 if held is None else float(np.asarray(held).reshape(()))
+    return None if isinstance(found, Reason) else (*found, number)
+
+
+def _ramp(
+    reader: _IotaReader, grid: _Affine, value: str, dtype: DType, source: Source | None
+) -> tuple[IotaParams, list[str]] | Reason:
+    """Return affine values of the shape of ``value`` as an index ramp, and its operands."""
+    graph, spec, values = reader.graph, reader.graph.spec(value), list[str]()
+
+    def numbered(read: str, axis: int) -> str:
         if read not in values:
             values.append(read)
         return f"{values.index(read)}.{axis}"
 
-    sizes = tuple(substitute_symbols(s, number) for s in grid.sizes)
-    dtype = spec.dtype or DType.F32
-    params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype)
+    def number(symbol: str) -> str:
+        read, axis = reader.lengths.dims[symbol]
+        return numbered(*(source(read, axis) if source else (read, axis)))
+
+    def size(axis: int, extent: Extent) -> Extent:
+        """Write a sum of sizes as the graph does: programs compare such sums word by word.
+
+        An input of that size, such as a mask, says that it is the same.
+        """
+        wanted = (spec.shape or ())[axis] if len(spec.shape or ()) == len(grid.sizes) else 0
+        if source is None or not isinstance(extent, Expr):
+            return substitute_symbols(extent, number)
+        if whole := input_with(graph, wanted):
+            return numbered(*whole)
+        made = substitute_symbols(extent, number)
+        assert isinstance(made, Expr)
+        turned = combine(made.op, *made.args[::-1]) if made.op == "add" else made
+        shapes = [graph.spec(v).shape or () for v in values]
+        return turned if resolve_extent(turned, shapes) == wanted else made
+
+    sizes = tuple(size(axis, extent) for axis, extent in enumerate(grid.sizes))
+    offset = substitute_symbols(grid.offset, number)
+    params = IotaParams(len(values), sizes, grid.start, grid.steps, dtype, offset)
     known = params.infer([graph.spec(v) for v in values])[0].shape or ()
     if len(known) != spec.rank or not all(map(equal_as_polynomials, known, spec.shape or ())):
         return Reason(f"the shape of {value!r} is not proven", Code.UNKNOWN_SHAPE)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.backends.double import DOUBLE, driver
@@ -73,12 +74,38 @@ def test_looked_up_masks_stay_in_the_program(
     _assert_one_node(path, feeds, tmp_path)
 
 
-def _assert_one_node(path: Path, feeds: dict[str, Any], folder: Path) -> None:
-    """Assert that the model becomes one node, which passes verification on ``feeds``."""
+@pytest.mark.parametrize("past", [0, 3])
+def test_causal_masks_over_a_cache_stay_in_the_program(past: int, tmp_path: Path) -> None:
+    """A mask as torch writes it: a triangle, positions from the cache's length on, an expand."""
+    net = Net(opset=17)
+    x, cache = net.input("x", "batch", "n", 32), net.input("cache", "batch", "p", 32)
+    count, before = _size(net, x, 1), _size(net, cache, 1)
+    total, one = net("Add", before, count), net.const(1, np.int64)
+    sizes = [net("Unsqueeze", v, net.ints(0)) for v in (_size(net, x, 0), count, total)]
+    lowest = onnx.numpy_helper.from_array(np.array([-3.4e38], np.float32))
+    square = net("ConstantOfShape", net("Concat", *sizes[1:], axis=0), value=lowest)
+    rows = net("Reshape", net("Range", before, total, one), net.ints(-1, 1))
+    later = net("Greater", net("Range", net.const(0, np.int64), total, one), rows)
+    hidden = net("Mul", net("Cast", later, to=DType.F32.onnx), net("Trilu", square, one, upper=1))
+    target = net("Concat", sizes[0], net.ints(-1, -1), axis=0)
+    kept = net("Where", net.const([False, True, True], np.bool_), net.ints(1, 1, 1), target)
+    hidden = net("Expand", net("Unsqueeze", hidden, net.ints(0)), kept)
+    keys = net("Concat", cache, x, axis=1)
+    scores = net("Add", net("MatMul", x, net("Transpose", keys, perm=[0, 2, 1])), hidden)
+    path = net.save(tmp_path / "m.onnx", net("MatMul", net("Softmax", scores, axis=-1), keys))
+    feeds = {"x": normal(2, 5, 32), "cache": normal(2, past, 32, seed=1)}
+    _assert_one_node(path, feeds, tmp_path, beside=1)  # the keys, which ONNX Runtime joins
+
+
+def _assert_one_node(path: Path, feeds: dict[str, Any], folder: Path, beside: int = 0) -> None:
+    """Assert that the model becomes one kernel, which passes verification on ``feeds``.
+
+    ``beside`` is the number of operators that stay.
+    """
     np.savez(folder / "data.npz", **feeds)
     report = api.optimize(path, replace(HERE, data=folder / "data.npz"))
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
-    assert report.nodes_after == report.kernels == 1
+    assert (report.kernels, report.nodes_after) == (1, 1 + beside)
 
 
 def _positions(net: Net) -> str:

@@ -442,6 +442,9 @@ CASES = {
     "numbers of 32 bits": Case(
         IotaParams(1, ("0.1", "0.0"), -3.0, (2.0, 1.0), DType.I32), ((2, 5),)
     ),
+    "positions after others": Case(
+        IotaParams(2, ("1.0", "0.1"), -3.0, (2.0, 1.0), DType.I32, "0.0"), ((2, 5), ids(4))
+    ),
     "one number": Case(IotaParams(1, ("0.0",), 7.0, (0.0,)), ((6,),)),
     "a grid without numbers": Case(IotaParams(1, ("0.0", 2), 1.0, (1.0, 1.0)), ((0, 3),)),
     "embedding sum, norm": Case(

@@ -40,10 +40,11 @@ _SINCE = 11
 class IotaParams:
     """Parameters of an index ramp; ``steps`` has one number per axis of the result.
 
-    The result's ``dtype`` is float32, int32 or int64; a ramp of integers has an integer start and
-    integer steps.  ``sizes``, those of the result, are expressions over the operands' dimensions
-    (:mod:`tracea_graph.ops.size_expressions`) that are never negative.  Operands are read for
-    their sizes only.
+    ``offset`` is an expression over the operands' dimensions that is added to ``start``; it is
+    never negative.  The result's ``dtype`` is float32, int32 or int64; a ramp of integers has an
+    integer start and integer steps.  ``sizes``, those of the result, are expressions over the
+    operands' dimensions (:mod:`tracea_graph.ops.size_expressions`) that are never negative.
+    Operands are read for their sizes only.
     """
 
     operands: int
@@ -51,6 +52,7 @@ class IotaParams:
     start: float
     steps: tuple[float, ...]
     dtype: DType = DType.F32
+    offset: Extent = 0
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not self.sizes or len(self.sizes) != len(self.steps):
@@ -73,7 +75,8 @@ class IotaParams:
         sizes = [evaluate(resolve_extent(s, shapes), {}) for s in self.sizes]
         counts = np.indices(sizes, np.float64)
         steps = np.reshape(self.steps, (-1, *(1,) * len(sizes)))
-        return [np.asarray(self.start + (steps * counts).sum(0), DTYPES[self.dtype])]
+        start = self.start + evaluate(resolve_extent(self.offset, shapes), {})
+        return [np.asarray(start + (steps * counts).sum(0), DTYPES[self.dtype])]
 
     def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         return OpCost(vector=prod(result))
@@ -85,6 +88,11 @@ class IotaParams:
         b = BodyBuilder(self.operands, opset)
         sizes = [size_to_onnx(b, s) for s in self.sizes]
         total, rank = self._number(b, self.start), len(sizes)
+        if self.offset != 0:
+            first = b("Reshape", size_to_onnx(b, self.offset), b.ints())
+            if self.dtype is not DType.I64:
+                first = b("Cast", first, to=self.dtype.onnx)
+            total = b("Add", total, first)
         for axis, (size, step) in enumerate(zip(sizes, self.steps, strict=True)):
             if step:
                 count = self._count_to_onnx(b, size)

@@ -95,6 +95,8 @@ def lacking(graph: TileGraph, region: Region) -> str:
     params: OpParams = region.params
     if isinstance(params, GatherNDParams | ScatterNDParams):
         return "CPU kernels take no index tuples"
+    if isinstance(params, IotaParams) and params.offset != 0:
+        return "CPU kernels count from numbers, not from sizes"
     chosen = isinstance(params, TopKParams | GatherElementsParams)
     if chosen or (isinstance(params, ArgParams) and params.prologue is None):
         value = region.operands[0]

@@ -43,6 +43,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     _, dtype = _ELEMENTS[str(a["y_type"])]
     count = product(y.dims)
     made = [pointer(y, dtype), *map(i32, y.strides), *map(divisor, y.dims[1:]), i32(count)]
+    skipped = CALLS.of(call).named(call)["skipped"]
+    made.append(i32(skipped.dims[0] if isinstance(skipped, View) else 0))
     made += map(f32, map(float, (a["start"], *a["steps"])))
     blocks = combine("ceildiv", count, variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

@@ -141,7 +141,10 @@ def _write_parts(
 def lower_iota(
     w: GpuProgramWriter, p: IotaParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    sizes = tuple(resolve_extent(size, [v.shape for v in operands]) for size in p.sizes)
+    shapes = [v.shape for v in operands]
+    sizes = tuple(resolve_extent(size, shapes) for size in p.sizes)
     y = targets[0] or w.temp(p.dtype, sizes)
-    w.call("iota", y=y.view, y_type=p.dtype.short, start=p.start, steps=p.steps)
+    offset = resolve_extent(p.offset, shapes)
+    skipped = View(y.view.buffer, (offset,), (0,)) if offset != 0 else None
+    w.call("iota", y=y.view, skipped=skipped, y_type=p.dtype.short, start=p.start, steps=p.steps)
     return [y]

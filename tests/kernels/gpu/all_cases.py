@@ -34,6 +34,7 @@ from tests.kernels.gpu.cases import (
 from tests.kernels.gpu.machine import NUMPY, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.program import View
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import Chain, Step
@@ -90,12 +91,15 @@ def attention(
     return make
 
 
-def ramp(dtype: DType, shape: Sequence[int], order: Sequence[int] = ()) -> Maker:
+def ramp(dtype: DType, shape: Sequence[int], order: Sequence[int] = (), skipped: int = 0) -> Maker:
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         y = memory.empty(shape, NUMPY[dtype], order=order)
         steps = tuple(map(float, rng.integers(-9, 9, len(shape))))
-        call = CALLS.make("iota", y=y, y_type=dtype.short, start=-2.0, steps=steps)
-        value = -2 + sum(s * i for s, i in zip(steps, np.indices(shape), strict=True))
+        before = View(y.buffer, (skipped,), (0,)) if skipped else None
+        call = CALLS.make(
+            "iota", y=y, skipped=before, y_type=dtype.short, start=-2.0, steps=steps
+        )  # fmt: skip
+        value = skipped - 2 + sum(s * i for s, i in zip(steps, np.indices(shape), strict=True))
         return call, lambda: [Expected(y, value, 0.0)]
 
     return make
@@ -341,6 +345,7 @@ def _lookups() -> Iterator[Case]:
     yield Case("gru before", recurrent(f32, before, 3, 1), ("512",))
     yield Case("ramp", ramp(f32, (3, 1, 7), (2, 0, 1)), ("256",))
     yield Case("ramp i64", ramp(DType.I64, (300,)), ("256",))
+    yield Case("ramp after others", ramp(DType.I64, (3, 40), skipped=7), ("256",))
     yield Case("ramp nothing", ramp(f32, (0, 5)), ("256",))
     for cols in (1, 300, 1000):
         yield Case(f"arg {cols}", arg(f32, 7, cols, "max"), ("256",))

@@ -637,3 +637,10 @@ def test_index_tuples_stay_with_onnx_runtime() -> None:
     region = Region("r", "FusedGatherND", ("x", "i"), ("y",), (), GatherNDParams())
     graph = TileGraph([region], [*specs], ["y"], {}, specs)
     assert lacking(graph, region) == "CPU kernels take no index tuples"
+
+
+def test_ramps_from_a_size_on_stay_with_onnx_runtime() -> None:
+    ramp = IotaParams(1, ("0.1",), 0.0, (1.0,), I64, "0.0")
+    region = Region("r", "FusedIota", ("x",), ("y",), (), ramp)
+    graph = TileGraph([region], ["x"], ["y"], {}, {"x": TensorSpec(F32, (4, 3))})
+    assert lacking(graph, region) == "CPU kernels count from numbers, not from sizes"
