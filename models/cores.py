@@ -207,6 +207,8 @@ def _measure(names: Sequence[str], folder: Path, args: argparse.Namespace) -> No
     efficient = [n for n in counts if n > 2 and 1 in counts]
     heads = [*map(str, counts), *(f"efficiency at {n}" for n in efficient)]
     print(f"| model | | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
+    for name in filter(earlier.__contains__, names):
+        print("\n".join(rows_of(name, earlier[name])))
     all_found, left = [earlier[name] for name in names if name in earlier], list[str]()
     waiting = [name for name in names if name not in earlier]
     for i in range(0, len(waiting), _TOGETHER):

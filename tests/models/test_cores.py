@@ -74,4 +74,6 @@ def test_the_same_command_goes_on_where_the_last_one_stopped(
     add_times(tmp_path / "times", "threads 1,8, fp32,bf16, batch 1", "a", FOUND)
     assert main(words) == 0
     assert raced == ["b"]
-    assert "| geometric mean of 2 | fp32 | 1.25× | 2.00× |" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "| a | fp32 | 8 (1.25×) | 1.25 (2.00×) | 80 % |" in out
+    assert "| geometric mean of 2 | fp32 | 1.25× | 2.00× |" in out
