@@ -187,7 +187,9 @@ inline bool receive_outputs(Outcome& run, OrtKernelContext* context, const Share
   for (int64_t& one : parts.held) one = -1;
   for (int64_t part = 0; part < min(kSlots, parts.count()); ++part)
     if (!parts.download(part)) return run.error = parts.error, false;
-  return in_parallel(run, context, parts, receive_part);
+  // One thread waits while the GPU computes; the others have runs of other threads to serve.
+  return good(run.error, gpu.driver.wait_for_event(c.events[0]), "finish a run") &&
+         in_parallel(run, context, parts, receive_part);
 }
 
 }  // namespace tracea
