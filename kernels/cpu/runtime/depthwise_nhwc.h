@@ -6,6 +6,7 @@
 namespace tracea {
 
 constexpr int64_t kTapPixels = 32;     // whose taps' addresses are at hand at once
+constexpr int64_t kRoundedPixels = 128;  // the same where no sums are stored, and few addresses
 constexpr int64_t kTapChannels = 64;   // of them, so that their sums are a tile
 
 struct ConvNhwcJob {
@@ -89,17 +90,22 @@ inline void find_all_taps(const ConvNhwcJob& job, WindowPlace& at, int64_t windo
   }
 }
 
+// Whether kernels round the sums of nine taps, and find the taps of windows that move.
+inline bool rounds_windows(const ConvNhwcJob& job) {
+  return job.gemm.rounds == 1 && job.gemm.k == 3 && job.taps_bytes % 4 == 1;
+}
+
+// Pixels that a kernel computes at once: it prepares the weights each time.
+inline int64_t tap_pixels(const ConvNhwcJob& job) {
+  return rounds_windows(job) ? kRoundedPixels : kTapPixels;
+}
+
 // What a task needs: the padding of all channels, and addresses.
 inline int64_t padding_bytes(const ConvNhwcJob& job) {
   return ceil_div(job.channels, kAlign) * kAlign;
 }
 inline int64_t depthwise_bytes(const ConvNhwcJob& job) {
-  return padding_bytes(job) + kTapPixels * job.row_bytes * static_cast<int64_t>(sizeof(void*));
-}
-
-// Whether kernels round the sums of nine taps, and find the taps of windows that move.
-inline bool rounds_windows(const ConvNhwcJob& job) {
-  return job.gemm.rounds == 1 && job.gemm.k == 3 && job.taps_bytes % 4 == 1;
+  return padding_bytes(job) + tap_pixels(job) * job.row_bytes * static_cast<int64_t>(sizeof(void*));
 }
 
 inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t row, int64_t pixels,
@@ -131,10 +137,11 @@ inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, int64_t 
   uint8_t* padding = reinterpret_cast<uint8_t*>(memory);
   memset(padding, job.padding, static_cast<size_t>(job.channels));
   const uint8_t** taps = reinterpret_cast<const uint8_t**>(memory + padding_bytes(job));
-  uint8_t flags[kTapPixels], *moved = rounds_windows(job) ? flags : nullptr;
+  uint8_t flags[kRoundedPixels], *moved = rounds_windows(job) ? flags : nullptr;
   WindowPlace at = window_at(job, first);
-  for (int64_t row = first; row < end; row += kTapPixels) {
-    const int64_t pixels = min(kTapPixels, end - row);
+  const int64_t some = tap_pixels(job);
+  for (int64_t row = first; row < end; row += some) {
+    const int64_t pixels = min(some, end - row);
     find_all_taps(job, at, pixels, padding, taps, moved);
     depthwise_pixels(job, item, row, pixels, taps, moved);
   }
