@@ -19,6 +19,7 @@ from tracea_graph.ops.index_map import (
     StridedLayout,
     ViewMove,
     dense_strides,
+    resolve_target,
     size_factors,
 )
 
@@ -51,6 +52,18 @@ class Value:
         """Apply an index map to the view.  Raises ValueError if no strides express the result."""
         at = moves.layout(StridedLayout(self.view.dims, self.view.strides, self.view.offset))
         return replace(self, view=View(self.view.buffer, at.dims, at.strides, at.offset))
+
+    def reshaped(self, target: Sequence[int]) -> Value:
+        """View a contiguous value in another shape, whose axes may split and merge its own.
+
+        Raises LackingError if the shapes are not proven to have equally many elements.
+        """
+        assert self.view.strides == dense_strides(self.shape)
+        dims = resolve_target(self.shape, tuple(target))
+        if size_factors(dims) != size_factors(self.shape):
+            was, new = (f"[{', '.join(map(str, shape))}]" for shape in (self.shape, dims))
+            raise LackingError(f"a Reshape is not proven to keep all elements of {was} in {new}")
+        return replace(self, view=replace(self.view, dims=dims, strides=dense_strides(dims)))
 
     def transposed(self, order: Sequence[int]) -> Value:
         """Permute the axes of the view."""
@@ -197,7 +210,8 @@ class ProgramWriter(ABC):
             try:
                 value = value.moved(move)
             except ValueError:
-                value = self.dense(value).moved(move)
+                value = self.dense(value)
+                value = value.reshaped(move.ints) if move.op == "reshape" else value.moved(move)
         return value
 
     def program(self, symbols: Mapping[str, tuple[int, int]]) -> Program:

@@ -15,7 +15,7 @@ from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.elementwise import ElementwiseParams
-from tracea_graph.ops.index_map import IndexMap, ViewMove
+from tracea_graph.ops.index_map import IndexMap, ViewMove, dense_strides
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.size_expressions import resolve_extent
 
@@ -84,7 +84,11 @@ def lower_elementwise(
         else:
             like = whole[0] if whole and not reshape else seen[0]
             made.append(destination(w, stored(w, dtype, operands), full, like, target))
-            results.append(made[-1].moved(*reshape) if reshape else made[-1])
+            dense = made[-1].view.strides == dense_strides(full)
+            if reshape:
+                results.append(made[-1].reshaped(p.target) if dense else made[-1].moved(*reshape))
+            else:
+                results.append(made[-1])
     w.chain(p.chain, [v.stretched(full) for v in seen], made)
     if (p.chain.steps, p.chain.results) == (SCALED.steps, SCALED.results) and targets == [None]:
         _note_scaled_image(w, seen, made[0])
