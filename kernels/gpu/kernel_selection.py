@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
+    cached_attention,
     few_pixel_convolution,
     few_row_matmul,
     one_row_matmul,
@@ -141,7 +142,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += window_choices(call) if call.op in ("depthwise", "pool") else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += coded_choices(call) if call.op == "gemm_nbits" else []
-    found += [(_of_cluster(call), 1)] if call.op in _CLUSTERS else []
+    found += _cluster_choices(call) if call.op in _CLUSTERS else []
     if call.op == "gemm_nbits" and call.attributes["second"]:
         # of one row, as it is at all sizes; not every GPU has the shared memory of the first
         return tuple((variant, 1) for variant, _ in found if variant.params["rows"] == 1)
@@ -168,10 +169,10 @@ def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
     return [(found, combine("sub", rows, MANY_ROWS - 1))]
 
 
-def _of_cluster(call: Call) -> Variant:
+def _cluster_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the kernel of a call whose blocks form clusters."""
-    return next(v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
-                and v.params["cluster"] > 1)  # fmt: skip
+    return [(v, 1) for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+            and v.params["cluster"] > 1 and not refusal_of(call, v)]  # fmt: skip
 
 
 def tile_numbers(variant: Variant) -> tuple[int, ...]:
@@ -202,6 +203,8 @@ def refusal_of(call: Call, variant: Variant) -> str:
         return "it is chosen for one row alone"
     if call.op == "attention":
         return attention_refusal(call, variant)
+    if call.op == "attention_cached":
+        return cached_attention.refusal(call, variant)
     return refuse(call, variant) if refuse else ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracea_graph.ir import DType, combine, product
+from tracea_graph.ir import DType, Expr, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
@@ -17,18 +17,50 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.attention import LOWEST
 
-__all__ = ["HEADS", "TOGETHER", "launch", "name", "parameters", "shared"]
+__all__ = ["HEADS", "TOGETHER", "launch", "name", "parameters", "refusal", "shared"]
 
 HEADS = (32, 64, 128, 256)
-"""Sizes of heads: eight numbers for each of the lanes that have a key."""
+"""Sizes of heads."""
 TOGETHER = (1, 2, 4)
 """Numbers of queries of a block, which read each key once."""
 _LINE, _AHEAD = 128, 512
 """Bytes of a line of L2, and rows of a cache that are asked for before a kernel waits."""
-_RUN, _STEPS, _PAD = 8, 2, 4
-"""Numbers of a lane; keys that it asks for at a time if blocks share them, for registers hold no
-more on some architectures; and padding of rows of sums.
+_RUN, _LEAST_LANES, _PAD, _BYTES = 16, 4, 4, 16
+"""Numbers of a key that a lane multiplies, lanes that a key has at least, padding of rows of sums
+in numbers, and bytes of one load.
 """
+_SHARED = 99 << 10
+"""Bytes of shared memory that a block has on every GPU with clusters."""
+
+
+_LOADED = ("q", "new_k", "new_v", "past_k", "past_v", "k", "v", "y")
+"""Operands that the kernel reads or writes in vectors, besides the tables of angles."""
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can.
+
+    Blocks that share keys copy whole vectors alone: half of the code, and most of it is executed
+    once or twice, so its way from memory takes as long as what it computes.
+    """
+    if variant.params["cluster"] == 1:
+        return ""
+    named, vector = _named(call), _vector(call)
+    views = [named[n] for n in (*_LOADED, "cos", "sin") if named[n] is not None]
+    for view in views:
+        steps = (view.offset, *view.strides[:-1])
+        if view.strides[-1] != 1 or not all(_is_multiple(n, vector) for n in steps):
+            return f"its rows are not known to be runs of {vector} numbers"
+    return ""
+
+
+def _is_multiple(extent: Extent, of: int) -> bool:
+    """Whether an extent is a multiple of a number at all sizes, as far as its factors show."""
+    if isinstance(extent, Expr) and extent.op == "mul":
+        return any(_is_multiple(n, of) for n in extent.args)
+    if isinstance(extent, Expr) and extent.op in ("add", "sub"):
+        return all(_is_multiple(n, of) for n in extent.args)
+    return isinstance(extent, int) and extent % of == 0
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -54,8 +86,9 @@ def name(call: Call) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    a, head = call.attributes, _head(call)
-    lanes = head // _RUN
+    a, head, queries = call.attributes, _head(call), int(call.attributes["queries"])
+    lanes, vector, keys, warps = _lanes(call), _vector(call), 32 // _lanes(call), _warps(variant)
+    size = int(_cache_type(call).size)
     return {
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "cache": chain_parameters.ELEMENTS[_cache_type(call)],
@@ -65,17 +98,85 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
         "lowest": f"{LOWEST.hex()}f",
-        "head": head, "queries": a["queries"], "lanes": lanes, "keys": 32 // lanes,
-        "steps": _STEPS if variant.params["cluster"] > 1 else 1,
-        "warps": variant.threads // 32, "pitch": head + _PAD,
-        "ahead": _AHEAD, "lines": max(1, head * int(_cache_type(call).size) // _LINE),
+        "head": head, "queries": queries, "lanes": lanes, "keys": keys,
+        "halvings": _halvings(lanes, queries),
+        "vector": vector, "vector_bytes": vector * size, "value_lanes": min(32, head // vector),
+        "key_pitch": _key_pitch(call), "weight_pitch": _weight_pitch(call),
+        "whole": variant.params["cluster"] > 1,
+        "stages": _stages(call, variant), "stage_bytes": _stage_bytes(call),
+        "ring_bytes": _ring_bytes(call, variant),
+        "warps": warps, "pitch": head + _PAD,
+        "ahead": _AHEAD, "lines": max(1, head * size // _LINE),
     }  # fmt: skip
 
 
+def _warps(variant: Variant) -> int:
+    return variant.threads // 32
+
+
+def _lanes(call: Call) -> int:
+    """Return the number of lanes that compute the scores of a key."""
+    return max(_LEAST_LANES, _head(call) // _RUN)
+
+
+def _vector(call: Call) -> int:
+    """Return the numbers of one load; a lane has an even number of them, for rotation."""
+    return min(_BYTES // int(_cache_type(call).size), _head(call) // _lanes(call) // 2)
+
+
+def _halvings(lanes: int, queries: int) -> list[tuple[int, int]]:
+    """Return the distances of lanes that exchange scores, and how many queries each has before."""
+    made = []
+    while lanes > 1:
+        lanes //= 2
+        made.append((lanes, queries))
+        queries = max(1, queries // 2)
+    return made
+
+
+def _key_pitch(call: Call) -> int:
+    """Return the distance of keys in shared memory: eight lanes read 128 different bytes."""
+    size = int(_cache_type(call).size)
+    row, read = _head(call) * size, _lanes(call) * _vector(call) * size
+    return (row + (read if read < _LINE and row % _LINE == 0 else 0)) // size
+
+
+def _weight_pitch(call: Call) -> int:
+    """Return the numbers of a warp's weights: of its keys and of earlier sums, for each query."""
+    count = (32 // _lanes(call) + 1) * int(call.attributes["queries"])
+    return -(-count // 4) * 4
+
+
+def _stages(call: Call, variant: Variant) -> int:
+    """Return how often a warp's ring has its keys: more than those of 512 rows, where they fit."""
+    if variant.params["cluster"] == 1:
+        return 1
+    each, most = _warps(variant) * _stage_bytes(call), 2 if _head(call) <= 64 else 3
+    return max(1, min(most, (_SHARED - _beside_rings(call, variant)) // each))
+
+
+def _stage_bytes(call: Call) -> int:
+    size = int(_cache_type(call).size)
+    return 32 // _lanes(call) * (_key_pitch(call) + _head(call)) * size
+
+
+def _ring_bytes(call: Call, variant: Variant) -> int:
+    """Return the bytes of a warp's ring, which holds its sums in the end."""
+    sums = int(call.attributes["queries"]) * (_head(call) + _PAD) * 4
+    return max(_stages(call, variant) * _stage_bytes(call), sums)
+
+
+def _beside_rings(call: Call, variant: Variant) -> int:
+    """Return the bytes of shared memory for queries, weights and what blocks send each other."""
+    queries, split = int(call.attributes["queries"]), variant.params["cluster"]
+    warps = _warps(variant)
+    received = split * queries * (_head(call) + _PAD) + 4 if split > 1 else 0
+    own = queries * _head(call) + warps * (_weight_pitch(call) + 32 * _vector(call))
+    return (received + own) * 4
+
+
 def shared(call: Call, variant: Variant) -> int:
-    parts, split = variant.threads // 32, variant.params["cluster"]
-    parts += split if split > 1 else 0
-    return parts * int(call.attributes["queries"]) * (_head(call) + _PAD) * 4 + 16
+    return _beside_rings(call, variant) + _warps(variant) * _ring_bytes(call, variant)
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:

@@ -125,6 +125,8 @@ def _cases() -> Iterator[Case]:
     yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
     yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])
     yield Case("cached outside", cached(f16, f16, (2, 1), 2, 0, 32, outside=7), _TILES)
+    long = cached(f16, f32, (4, 1), 1, 600, 256, batch=1, in_place=True, slots=3)
+    yield Case("cached long", long, _TILES)
     yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
 
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.kernels.gpu.cache_cases import cached
 from tests.kernels.gpu.cases import TOLERANCE
+from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.kernel_selection import variants_of
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams
@@ -61,6 +64,13 @@ def ops(params: RegionParams, given: list[np.ndarray]) -> list[str]:
     types = {"float32": DType.F32, "int64": DType.I64, "bool": DType.BOOL}
     specs = [TensorSpec(types[str(a.dtype)], a.shape) for a in given]
     return [call.op for call in program_of(params, specs, DType.F32).calls]
+
+
+@pytest.mark.parametrize(("late", "clusters"), [(0, [8, 1]), (1, [1])])
+def test_blocks_share_keys_if_rows_are_runs(late: int, clusters: list[int]) -> None:
+    made = cached(DType.F32, DType.F32, (4, 4), 1, 33, late=late)
+    call, _ = made(Memory(), np.random.default_rng(0))
+    assert [variant.params["cluster"] for variant, _ in variants_of(call)] == clusters
 
 
 @pytest.mark.compiler
