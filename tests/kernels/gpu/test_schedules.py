@@ -40,7 +40,7 @@ from tracea_graph.kernels.gpu.schedules.matmul_problem import (
     variant_run,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS
-from tracea_graph.kernels.program import Buffer, Call, View
+from tracea_graph.kernels.program import Buffer, Call, LibraryContents, View
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.tuning import (
     CacheEntry,
@@ -216,7 +216,8 @@ def test_tiles_beyond_the_shared_memory_of_an_architecture_are_left_out() -> Non
     """They were tuned on another one; a plan has the rule's kernels too."""
     wide = replace(TOKENS, head=128, head_v=128, pitches=(0,) * 4)
     call = wide.program((TileSchedule(2**31 - 1, 64, 64, 0, 2),)).calls[0]
-    found = sources_for_levels(kernels_of(call), (), ("sm_75", "sm_80"))
+    contents = LibraryContents(kernels=kernels_of(call))
+    found = sources_for_levels(contents, ("sm_75", "sm_80"))
     tiles = {level: {s.symbol.split("_")[-4] for s in found[level]} for level in found}
     assert tiles == {"sm_75": {"64x32"}, "sm_80": {"64x64", "64x32"}}
 
