@@ -10,13 +10,13 @@ constexpr int32_t kMostPlaced = 2;  // of these, layouts of equal sizes for tens
 constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
 constexpr int64_t kMostWritten = 256 << 10;  // and of outputs that kernels write to host memory
 
-// Most bytes of inputs, and of outputs, that pinned memory holds at a time, and of one of its slots.
-// Locking pages takes about 0.6 ms a MB, and 0.2 to free them.
+// Most bytes of inputs, and of outputs, that pinned memory is made to hold for the first run of a size,
+// and of one of its slots.  Locking pages takes about 0.6 ms a MB, and 0.2 to free them.
 constexpr int64_t kSlots = 8, kSlot = 256 << 10, kMostStaged = kSlots * kSlot;
 constexpr int64_t kMemoryStep = 2 << 20;  // the driver gives large blocks of memory in such steps
 
-// Whether inputs or outputs pass through the slots of pinned memory in turn.
-inline bool in_parts(int64_t bytes) { return bytes > kMostStaged; }
+// Whether inputs or outputs pass through the slots of so much pinned memory in turn.
+inline bool in_parts(int64_t bytes, int64_t held) { return bytes > held; }
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
@@ -161,11 +161,17 @@ inline void lay_out(const Shared& s, Layout& out) {
   out.bytes = at;
 }
 
-// Grows pinned memory to hold so many bytes, or a part of them.  It grows by factors of two, so that
+// Whether pinned memory is smaller than the inputs or the outputs of a layout.
+inline bool passes_in_parts(const Context& c, const Layout& l) {
+  return in_parts(l.in_bytes, c.in_bytes) || in_parts(l.out_bytes, c.out_bytes);
+}
+
+// Grows pinned memory to hold so many bytes.  Up to `kMostStaged` it grows by factors of two, so that
 // sizes that rise slowly do not lock pages each time.
 inline bool grow_pinned(Error& error, int64_t bytes, char** memory, int64_t* held) {
   int64_t room = max(*held, 4 << 10);
   while (room < min(bytes, kMostStaged)) room *= 2;
+  room = max(room, ceil_div(bytes, kSlot) * kSlot * (bytes > kMostStaged));
   if (*memory && room == *held) return true;
   if (*memory) gpu.driver.free_host(*memory);
   *memory = nullptr, *held = 0;
@@ -192,17 +198,19 @@ inline bool grow_arena(Error& error, Context& c, int64_t bytes) {
   return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
 }
 
-// Grows host and device memory for a layout; cached layouts are dropped when memory moves.
-inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
+// Grows host and device memory for a layout; cached layouts are dropped when memory moves.  `whole`:
+// pinned memory is to hold all inputs and outputs.
+inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident, bool whole) {
+  const int64_t most = whole ? INT64_MAX : kMostStaged;
+  const int64_t in = min(layout.in_bytes, most), out = min(layout.out_bytes, most);
   const bool fits = c.memory && layout.bytes <= c.bytes;
-  const bool staged = resident || (c.in && min(layout.in_bytes, kMostStaged) <= c.in_bytes && c.out &&
-                                   min(layout.out_bytes, kMostStaged) <= c.out_bytes);
+  const bool staged = resident || (c.in && in <= c.in_bytes && c.out && out <= c.out_bytes);
   if (!fits || !staged) forget(c);
   if (!fits && !grow_arena(error, c, layout.bytes)) return false;
-  if (!staged && !(grow_pinned(error, layout.in_bytes, &c.in, &c.in_bytes) &&
-                   grow_pinned(error, layout.out_bytes, &c.out, &c.out_bytes)))
+  if (!staged && !(grow_pinned(error, in, &c.in, &c.in_bytes) &&
+                   grow_pinned(error, out, &c.out, &c.out_bytes)))
     return false;
-  const bool parts = !resident && (in_parts(layout.in_bytes) || in_parts(layout.out_bytes));
+  const bool parts = !resident && passes_in_parts(c, layout);
   for (cu::Event& event : c.events)
     if (parts && !event &&
         !good(error, gpu.driver.create_event(&event, cu::kUntimed), "make an event"))
@@ -310,9 +318,9 @@ inline Layout* held_layout(const Shared& s, const Context& c, const int64_t* sym
   return count < kMostPlaced ? nullptr : found;
 }
 
-// A layout for sizes and addresses, with its launches.
+// A layout for sizes and addresses, with its launches.  `whole` as in `make_room`.
 inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64_t* symbols,
-                          const int64_t* sizes, const cu::Address* tensors) {
+                          const int64_t* sizes, const cu::Address* tensors, bool whole) {
   const Program& p = *s.program;
   Layout* made = static_cast<Layout*>(calloc(1, sizeof(Layout)));
   if (!made) return error.fail("There is no memory for a run."), nullptr;
@@ -329,7 +337,7 @@ inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64
     memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
     for (int32_t i = 0; tensors && i < p.tensor_count(); ++i) made->tensors[i] = tensors[i];
     lay_out(s, *made);
-    ok = make_room(error, c, *made, s.resident);
+    ok = make_room(error, c, *made, s.resident, whole);
   }
   made->direct = ok && !s.resident && reads_inputs_anywhere(s, made->in_bytes);
   made->written = ok && !s.resident && writes_outputs_anywhere(s, made->out_bytes);
@@ -350,11 +358,15 @@ inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64
 inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes, const cu::Address* tensors) {
   Layout* found = held_layout(s, c, symbols, tensors);
-  if (found) {
+  // The first run of large sizes passes its tensors in parts, which does not wait for pages to be
+  // locked; from the second on pinned memory holds all of them, which takes less time a run.
+  const bool repeats = found && !s.resident && found->runs == 1 && passes_in_parts(c, *found);
+  if (found && !repeats) {
     if (tensors && !move_tensors(error, s, c, *found, sizes, tensors)) return nullptr;
   } else {
-    found = new_layout(error, s, c, symbols, sizes, tensors);  // may evict all others
+    found = new_layout(error, s, c, symbols, sizes, tensors, repeats);  // may evict all others
     if (!found) return nullptr;
+    found->runs = repeats;
     Layout** oldest = c.layouts;
     for (Layout*& held : c.layouts)
       if (*oldest && (!held || held->used < (*oldest)->used)) oldest = &held;
@@ -420,13 +432,13 @@ class Row {
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
   Row row(error, *s.device, l.graph);
-  if (!s.resident && !l.direct && !in_parts(l.in_bytes) &&
+  if (!s.resident && !l.direct && !in_parts(l.in_bytes, c.in_bytes) &&
       !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes)))
     return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i], &l.nodes[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return (s.resident || l.written || in_parts(l.out_bytes) ||
+  return (s.resident || l.written || in_parts(l.out_bytes, c.out_bytes) ||
           row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
@@ -434,14 +446,14 @@ inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
 // Starts a run without a graph: the first one of its sizes, and possibly the only one.
 inline bool start_once(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
-  if (l.in_bytes && !l.direct && !in_parts(l.in_bytes) &&
+  if (l.in_bytes && !l.direct && !in_parts(l.in_bytes, c.in_bytes) &&
       !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes), c.stream),
             "take inputs"))
     return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!start(error, l.launches[i], c.stream)) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return !l.out_bytes || l.written || in_parts(l.out_bytes) ||
+  return !l.out_bytes || l.written || in_parts(l.out_bytes, c.out_bytes) ||
          good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes), c.stream),
               "give results");
 }
@@ -454,7 +466,7 @@ inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   ++l.runs;
   const bool started = l.exec ? good(error, d.launch_graph(l.exec, c.stream), "start a graph")
                               : start_once(error, s, c, l);
-  const bool later = in_parts(l.out_bytes) && !kTimed;  // the wait for the outputs' first part
+  const bool later = in_parts(l.out_bytes, c.out_bytes) && !kTimed;  // the wait for the outputs' first part
   return started && (later || good(error, d.wait_for_stream(c.stream), "finish a run"));
 }
 

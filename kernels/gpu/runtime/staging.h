@@ -1,6 +1,7 @@
 // Copies of inputs and outputs between tensors of ONNX Runtime and the device, through pinned memory.
 // What is larger than the pinned memory goes through its slots in turn: threads of the session copy
-// some while the GPU copies others.  Locking pages for all of it would stall the first run of a size.
+// some while the GPU copies others.  Locking pages for all of it would stall the first run of a size;
+// the second locks them.
 #pragma once
 #include <sched.h>
 
@@ -162,7 +163,7 @@ inline void touch_part(void* job, size_t) {
 inline bool send_inputs(Outcome& run, OrtKernelContext* context, const Shared& s, Context& c,
                         const Layout& l, void** data) {
   const Tensors inputs = inputs_of(*s.program, l, data);
-  if (!in_parts(inputs.bytes))
+  if (!in_parts(inputs.bytes, c.in_bytes))
     return inputs.pieces(0, inputs.bytes, [&](char* host, int64_t at, int64_t bytes) {
       return move_all(run, context, {host, c.in + at, bytes});
     });
@@ -177,7 +178,7 @@ inline bool send_inputs(Outcome& run, OrtKernelContext* context, const Shared& s
 inline bool receive_outputs(Outcome& run, OrtKernelContext* context, const Shared& s, Context& c,
                             const Layout& l, void** data) {
   const Tensors outputs = outputs_of(*s.program, l, data);
-  if (!in_parts(outputs.bytes))
+  if (!in_parts(outputs.bytes, c.out_bytes))
     return outputs.pieces(0, outputs.bytes, [&](char* host, int64_t at, int64_t bytes) {
       return move_all(run, context, {c.out + at, host, bytes});
     });
