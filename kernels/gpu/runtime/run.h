@@ -171,7 +171,7 @@ inline bool passes_in_parts(const Context& c, const Layout& l) {
 inline bool grow_pinned(Error& error, int64_t bytes, char** memory, int64_t* held) {
   int64_t room = max(*held, 4 << 10);
   while (room < min(bytes, kMostStaged)) room *= 2;
-  room = max(room, ceil_div(bytes, kSlot) * kSlot * (bytes > kMostStaged));
+  if (bytes > kMostStaged) room = max(room, ceil_div(bytes, kSlot) * kSlot);
   if (*memory && room == *held) return true;
   if (*memory) gpu.driver.free_host(*memory);
   *memory = nullptr, *held = 0;
