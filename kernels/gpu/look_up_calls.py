@@ -34,30 +34,20 @@ def _arg(dtype: str) -> CallSchema:
     return CallSchema("arg", operands, (kinds, flag("last", False)), dtype)
 
 
+def _picked(op: str, dtype: str, x: str, ids: str, y: str) -> CallSchema:
+    """Schema of a look-up in x by int32 or int64 indices, with the axes of x, ids and y."""
+    operands = _op("x", x, dtype, touched="picks"), _op("ids", ids, *INDICES), _out("y", y, dtype)
+    return CallSchema(op, operands, (choice("index_type", INDICES),), dtype)
+
+
 def _take(dtype: str) -> CallSchema:
     """Schema of ``y[…, j] = x[…, ids[…, j]]``; negative indices count from the end."""
-    return CallSchema(
-        "take",
-        (
-            _op("x", "A B C P", dtype, touched="picks"), _op("ids", "A B C T", "i32", "i64"),
-            _out("y", "A B C T", dtype),
-        ),
-        (choice("index_type", INDICES),),
-        dtype,
-    )  # fmt: skip
+    return _picked("take", dtype, "A B C P", "A B C T", "A B C T")
 
 
 def _gather_nd(dtype: str) -> CallSchema:
     """Schema of slices of x, ``[items, …, columns]``, that index tuples name."""
-    return CallSchema(
-        "gather_nd",
-        (
-            _op("x", "...", dtype, touched="picks"), _op("ids", "B M K", "i32", "i64"),
-            _out("y", "B M N", dtype),
-        ),
-        (choice("index_type", INDICES),),
-        dtype,
-    )  # fmt: skip
+    return _picked("gather_nd", dtype, "...", "B M K", "B M N")
 
 
 _UPDATE_ORDER = CallSchema(
