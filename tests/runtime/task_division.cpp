@@ -65,7 +65,7 @@ void divide_lines() {
   if (scanf("%ld %ld %ld %ld", &threads, &height, &width, &blocks) != 4) return;
   Session session(threads);
   tracea::LinePartition pieces(*session.run, 1, blocks, height, width, height);
-  pieces.even_out(*session.run, 1, width, 1);
+  pieces.balance(*session.run, 1, width, 1);
   const long tasks = pieces.stretches ? pieces.stretches : blocks * pieces.each;
   std::vector<int> times(static_cast<size_t>(blocks * height));
   for (long task = 0; task < tasks; ++task)

@@ -124,7 +124,7 @@ inline bool run_depthwise(Run& run, const Call& call, const TensorView* views) {
   const int64_t together = schedule.oc_chunk ? schedule.oc_chunk : kDepthwiseUnits / (job.pieces.rows * line);
   const int64_t tasks = images * blocks * job.pieces.each;
   if (!schedule.h_tasks && !schedule.oc_chunk)
-    job.pieces.even_out(run, images, y.width, run.together(together, tasks));
+    job.pieces.balance(run, images, y.width, run.together(together, tasks));
   const RowTasks lines_of = job.pieces.tasks(), *shared = images == 1 ? &lines_of : nullptr;
   if (job.pieces.stretches) return run.parallel(job.pieces.stretches, depthwise_task, &job, shared);
   return run.parallel_by(together, tasks, depthwise_task, &job, shared);

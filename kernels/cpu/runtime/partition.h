@@ -43,7 +43,7 @@ struct LinePartition {
 
   // Where blocks are no multiple of the threads: tasks become stretches of all lines, each of which ends
   // one block and begins the next.  `together` ranges are a task otherwise.
-  void even_out(const Run& run, int64_t images, int64_t width, int64_t together) {
+  void balance(const Run& run, int64_t images, int64_t width, int64_t together) {
     const int64_t threads = run.threads(), lines = images * blocks * height;
     if (!run.team || threads <= 2 || by_lines) return;
     const int64_t rounds = max(1, min(4, lines * width / (kLineWork * threads)));
