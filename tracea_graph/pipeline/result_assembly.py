@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.errors import GraphError, RuleErrorContext
 from tracea_graph.ir import DType, Extent, Node, Weight
-from tracea_graph.kernels.program import Call, LibraryContents, OpType, Program
+from tracea_graph.kernels.program import NO_CONTENTS, Call, LibraryContents, OpType, Program
 from tracea_graph.onnx_io import LocalFunction
 from tracea_graph.onnx_io.kernel_call_origins import encode_calls
 from tracea_graph.ops.attention import AttentionParams
@@ -99,10 +99,8 @@ class Assembly:
     @property
     def contents(self) -> LibraryContents:
         """What its library holds, apart from the fallback: types, kernels and chains, sorted."""
-        types, chains = sorted(self.types.items()), sorted(self.chains.items())
-        return LibraryContents(
-            tuple(t for _, t in types), tuple(sorted(self.kernels)), tuple(c for _, c in chains)
-        )
+        own = LibraryContents(self.types.values(), self.kernels, self.chains.values())
+        return NO_CONTENTS | own  # which sorts
 
     @property
     def groups(self) -> dict[str, list[AssembledNode]]:

@@ -91,14 +91,9 @@ class ModelFixture(AbstractContextManager["ModelFixture"]):
         programs = [self._schedule_space.bench(problem) for problem in found]
         chains = {p.epilogue.key: p.epilogue for p in found if p.epilogue}
         types = {t.name: t for t in map(_op_type, programs)}
+        kernels = {n for p in programs for call in p.calls for n in backend.kernels_of(call)}
         self.library = backend.build(
-            LibraryContents(
-                list(types.values()),
-                sorted(
-                    {n for p in programs for call in p.calls for n in backend.kernels_of(call)}
-                ),
-                list(chains.values()),
-            ),
+            LibraryContents(list(types.values()), sorted(kernels), list(chains.values())),
             (level,),
             folder / "bench.so",
             environment,
