@@ -95,11 +95,8 @@ def _expanded(graph: TileGraph, region: Region) -> Steps | None:
     if region.fused or region.op != "Expand":
         return None
     (x, target), made = region.operands, graph.spec(region.results[0]).shape
-    shape, dtype, lengths = (
-        graph.spec(x).shape,
-        graph.spec(x).dtype,
-        ShapeValues(graph, choices=True),
-    )
+    shape, dtype = graph.spec(x).shape, graph.spec(x).dtype
+    lengths = ShapeValues(graph, choices=True)
     wanted = lengths.read(target)
     if wanted is None or shape is None or made is None or len(made) > MAX_RANK:
         return None

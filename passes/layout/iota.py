@@ -318,14 +318,10 @@ def read_difference(
     last result is True.  Returns None if it is no such ramp.
     """
     reader, rank = _IotaReader(graph), graph.spec(value).rank
-    grids = [reader.read(v) for v in (a, b)]
-    if (
-        graph.opset < _SINCE
-        or rank is None
-        or any(graph.spec(v).dtype not in _WHOLE for v in (a, b))
-    ):
+    whole_numbers = all(graph.spec(v).dtype in _WHOLE for v in (a, b))
+    if graph.opset < _SINCE or rank is None or not whole_numbers:
         return None
-    first, second = grids
+    first, second = reader.read(a), reader.read(b)
     if first is None or second is None:
         return None
     swapped = second.offset != 0
@@ -358,10 +354,8 @@ def read_triangle(
     The Trilu keeps the number where the ramp is not negative if it is an upper one, else where it
     is not positive.  Returns None for a Trilu of anything else.
     """
-    (value,), maker = (
-        region.results,
-        operand_producer(graph, region.operands[0], "ConstantOfShape"),
-    )
+    (value,) = region.results
+    maker = operand_producer(graph, region.operands[0], "ConstantOfShape")
     k = constant_number(graph, region.operands[1]) if len(region.operands) > 1 else 0
     if maker is None or k is None or graph.spec(value).dtype is not DType.F32:
         return None
