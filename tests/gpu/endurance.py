@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,10 @@ print(megabytes())
 Feed = Mapping[str, Any]
 
 
-def megabytes() -> int:
-    """Return how many MB of the first GPU are in use, by all processes."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+def megabytes(device: int = 0) -> int:
+    """Return how many MB of a GPU are in use, by all processes."""
+    asked = "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", str(device)
+    command = ["nvidia-smi", *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return int(done.stdout)
 
@@ -183,11 +185,11 @@ def crowded(made: Finished) -> str:
     return said
 
 
-def error(made: Finished, session: Any) -> float:
-    """Return the largest error of a session over all feeds, as a share of the largest answer."""
+def error(made: Finished, run: Callable[[Feed], Sequence[Any]]) -> float:
+    """Return the largest error of results over all feeds, as a share of the largest answer."""
     plain = onnxruntime.InferenceSession(str(made.original))
     names = [one.name for one in plain.get_outputs()]
-    pairs = ((s.run(None, feed) for s in (session, plain)) for feed in made.feeds)
+    pairs = ((answers(feed) for answers in (run, partial(plain.run, None))) for feed in made.feeds)
     return max(
         error_between(*(dict(zip(names, answers, strict=True)) for answers in pair))
         for pair in pairs
@@ -210,8 +212,8 @@ def endured(name: str, precision: str, folder: Path, asked: argparse.Namespace) 
     other.run(None, feeds[0])
     after_second = megabytes()
     yield (
-        f"{name} {precision}: error {error(made, session):.1e}, open {first:.2f} s, "
-        f"first run {run:.3f} s, again {second:.2f} s"
+        f"{name} {precision}: error {error(made, partial(session.run, None)):.1e}, "
+        f"open {first:.2f} s, first run {run:.3f} s, again {second:.2f} s"
     )
     yield (
         f"  MB: files {made.stored}, session {with_session - before} with the driver's context of "

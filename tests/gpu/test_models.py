@@ -6,6 +6,8 @@ may refuse.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ import pytest
 
 from tests.gpu.endurance import finished, opened
 from tests.gpu.models import refusal
-from tests.tiny import error_between
+from tests.gpu.several import devices
+from tests.tiny import ROOT, error_between
 from tracea_graph.config import TOLERANCE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.compiler]
@@ -39,3 +42,13 @@ def test_bert_base_runs_at_sizes_of_many_kernels(tmp_path: Path) -> None:
             dict(zip(names, s.run(None, feed), strict=True)) for s in (session, plain)
         )
         assert error_between(found, wanted) < TOLERANCE.lossy
+
+
+def test_sessions_on_every_gpu_give_the_same_bits(tmp_path: Path) -> None:
+    if len(devices()) < 2:
+        pytest.skip("this machine has one GPU")
+    made = finished("tiny-bert", "fp16", tmp_path)
+    files = f"{made.original}={made.result}"
+    command = [sys.executable, "-m", "tests.gpu.several", files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
