@@ -3,6 +3,7 @@
 * ``if-vad``: a voice detector after Silero VAD: an If chooses one of two nets by the sampling
   rate, each of a Fourier transform by convolution, four convolutions and an LSTM of 128 units.
 * ``loop-lstm``: an LSTM of 128 units over rows of 64 numbers, its equations in a Loop.
+* ``loop-lstm-batch``: the same with a batch of any size, here of 4.
 * ``scan-gru``: a GRU of 128 units in the same way, in a Scan.
 
 Weights are random and of the scale of trained ones.  ``NAME.npz`` beside each has inputs: 512
@@ -68,7 +69,7 @@ _GRU = """gru (float[200, 1, 64] rows, float[1, 128] h)
         h1 = Add(fresh, kept)  row1 = Identity(h1) }> (h, rows)
 }"""
 
-_SIZES = {"n": 512, "t": 200}
+_SIZES = {"n": 512, "t": 200, "b": 4}
 Weights = Mapping[str, np.ndarray]
 
 
@@ -139,9 +140,11 @@ def _net(rng: np.random.Generator, window: int) -> dict[str, np.ndarray]:
     return {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in found.items()}
 
 
-def _lstm() -> ModelProto:
-    rng = np.random.default_rng(2)
-    return _model(_LSTM, _cell(rng, 4) | {"zero": np.array(0), "yes": np.array(True)})
+def _lstm(batch: str = "1") -> ModelProto:
+    rng, text = np.random.default_rng(2), _LSTM
+    for before, after in (("[1,", f"[{batch},"), ("t, 1,", f"t, {batch},")):
+        text = text.replace(before, after)
+    return _model(text, _cell(rng, 4) | {"zero": np.array(0), "yes": np.array(True)})
 
 
 def _gru() -> ModelProto:
@@ -166,7 +169,9 @@ def _model(text: str, weights: Weights) -> ModelProto:
     return model
 
 
-MODELS = {"if-vad": _vad, "loop-lstm": _lstm, "scan-gru": _gru}
+MODELS = {
+    "if-vad": _vad, "loop-lstm": _lstm, "loop-lstm-batch": lambda: _lstm("b"), "scan-gru": _gru,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -232,6 +232,7 @@ BATCHES = {
         for name, (c, g, op, j) in CELLS.items()
     },
     "zeros": zero_states(),
+    "any batch": looped(LSTM, 4, batch="b", sequence=("t", "b", WIDTH)),
     "slices": looped(
         [*LSTM], 4, take=SLICED, sequence=(2, "t", WIDTH),
     ),
@@ -270,6 +271,29 @@ def test_cells_become_operators(name: str, tmp_path: Path) -> None:
             if a.size:  # ONNX Runtime takes symbols of a body for 0 if it never runs
                 np.testing.assert_allclose(b, a, atol=2e-6)
             assert a.size == b.size
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 3), (3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 1, 3)])
+def test_sequences_and_states_are_repeated_to_one_batch(
+    sizes: tuple[int, int, int], tmp_path: Path
+) -> None:
+    proto = looped(LSTM, 4, batch="b", sequence=("t", "b", WIDTH))
+    graph, inner = proto.graph, body_of(proto)
+    for size, info in enumerate(graph.input):
+        info.type.tensor_type.shape.dim[-2].dim_param = f"b{size}"
+    for info in (*inner.input[2:], *inner.output[1:], *graph.output):
+        info.type.tensor_type.ClearField("shape")  # ONNX Runtime reuses memory of equal symbols
+    out = verbatim(load(save(proto, tmp_path), unrolled=True), tmp_path / "out.onnx").model
+    original, result = session(tmp_path / "m.onnx"), session(out)
+    x, h, c = sizes
+    for steps in (1, 3, 0):
+        fed = {"x": normal(steps, x, WIDTH, seed=1), "h0": normal(h, H, seed=2),
+               "c0": normal(c, H, seed=3)}  # fmt: skip
+        wanted, got = original.run(None, fed), result.run(None, fed)
+        for a, b in zip(wanted[:2], got[:2], strict=True):
+            np.testing.assert_allclose(b, a, atol=2e-6, strict=True)
+        if steps:
+            np.testing.assert_allclose(got[2], wanted[2], atol=2e-6, strict=True)
 
 
 def with_result(scanned: str) -> ModelProto:

@@ -39,6 +39,8 @@ _Input = tuple[str, int, str] | int
 """A sequence's name, the axis of its rows and their axes, or the number of an earlier cell."""
 _OPSET = 9
 """Opset from which Scan has no batch axis and ``Where`` exists."""
+_OPSET_OF_SPREAD = 10
+"""Opset from which ``Slice`` takes computed bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,7 @@ class RecurrentLoop:
     * ``inputs``: what each cell reads;
     * ``initial``: the loop's operand and its axes, for each initial state by its number;
     * ``results``: what each result of the loop is, None if nothing reads it;
+    * ``spread``: whether sequences and states may have batches of size 1 besides one other size;
     * ``empty``: whether the sequence may have no rows.
     """
 
@@ -69,6 +72,7 @@ class RecurrentLoop:
     initial: Mapping[int, tuple[int, str]]
     results: tuple[_Result | None, ...]
     batched: bool
+    spread: bool
     reverse: bool
     empty: bool
 
@@ -114,7 +118,10 @@ class _Matcher:
             if self._is_read(tensor) and results[-1] is None:
                 return None
         initial, batches = self._initial(cells), self._batches(cells)
-        if initial is None or len(batches) != 1 or not batches.isdisjoint(self.editor.loose):
+        spread = len(batches) > 1 or not batches.isdisjoint(self.editor.loose)
+        if initial is None or (spread and None in batches):
+            return None
+        if spread and self.editor.opsets.get("", 0) < _OPSET_OF_SPREAD:
             return None
         length = self._length(cells)
         if length is None:
@@ -124,7 +131,7 @@ class _Matcher:
             return None  # ONNX Runtime's GRU ends the process for a sequence without rows
         return RecurrentLoop(
             tuple(cells), tuple(inputs), initial, tuple(results), None not in batches,
-            self.reverse, empty,
+            spread, self.reverse, empty,
         )  # fmt: skip
 
     def _next(self, state: int) -> Symbolic | None:
@@ -317,6 +324,9 @@ class _Replacement:
             operand, axes = self.loop.initial[state]
             name = self.node.input[operand]
             states.append(self._with_axes(name, axes, f"1{batch}c", f"{name}:start"))
+        first = states
+        if self.loop.spread:
+            x, *states = self._of_one_batch([x, *states], stem)
         results = [self.to.fresh(f"{stem}:{n}") for n in ("y", "h", "c")[: 1 + len(states)]]
         attributes: dict[str, Any] = {"hidden_size": cell.hidden}
         if cell.op == "GRU":
@@ -326,7 +336,24 @@ class _Replacement:
         self.to.add_node(cell.op, [x, *weights, "", *states], results, **attributes)
         if not self.loop.empty:
             return results
-        return [results[0], *self._unless_empty(x, results[1:], states, stem)]
+        return [results[0], *self._unless_empty(x, results[1:], first, stem)]
+
+    def _of_one_batch(self, values: Sequence[str], stem: str) -> list[str]:
+        """Repeat values [rows, batch, columns] whose batch is 1 as often as the others have it."""
+        one = self.to.constant(f"{stem}:one", np.array([1], np.int64))
+        batches = [self._batch(value, stem) for value in values]
+        most, *others = batches
+        for other in others:
+            single = self.to.add("Equal", [most, one], f"{stem}:single")
+            most = self.to.add("Where", [single, other, most], f"{stem}:batch")
+        shape = self.to.add("Concat", [one, most, one], f"{stem}:repeated", axis=0)
+        return [self.to.add("Expand", [v, shape], f"{v}:repeated") for v in values]
+
+    def _batch(self, value: str, stem: str) -> str:
+        """Return the number of rows [1] in the middle axis of a value."""
+        shape = self.to.add("Shape", [value], f"{stem}:shape")
+        middle = self.to.constant(f"{stem}:middle", np.array([1], np.int64))
+        return self.to.add("Gather", [shape, middle], f"{stem}:batch", axis=0)
 
     def _unless_empty(
         self, x: str, last: Sequence[str], first: Sequence[str], stem: str
@@ -341,10 +368,16 @@ class _Replacement:
         zero = self.to.constant(f"{stem}:zero", np.array(0, np.int64))
         rows = self.to.add("Gather", [shape, zero], f"{stem}:length", axis=0)
         none = self.to.add("Equal", [rows, zero], f"{stem}:empty")
-        return [
-            self.to.add("Where", [none, f, v], f"{v}:or first")
-            for f, v in zip(first, last, strict=True)
-        ]
+        chosen = []
+        for f, v in zip(first, last, strict=True):
+            made = self.to.add("Where", [none, f, v], f"{v}:or first")
+            if self.loop.spread:  # a first state of fewer rows is not repeated
+                size = [self._batch(f, stem), self._batch(v, stem)]
+                held = self.to.add("Where", [none, *size], f"{v}:batch")
+                bounds = [self.to.constant(f"{v}:{at}", np.array([at])) for at in (0, 1)]
+                made = self.to.add("Slice", [made, bounds[0], held, bounds[1]], f"{v}:as first")
+            chosen.append(made)
+        return chosen
 
     def _with_axes(self, value: str, have: str, want: str, name: str) -> str:
         """Return a value with other axes of size 1, and other axes first."""
