@@ -13,6 +13,7 @@ import pytest
 from tests.backends.conformance import perceptron
 from tests.backends.double import DOUBLE, Double, driver
 from tests.c_api.test_hosts import compiled
+from tests.gpu.several import devices
 from tests.graphs import normal, session
 from tests.tiny import child
 from tracea_graph import Options, api, target
@@ -33,8 +34,8 @@ REFUSED = """\
 refused (2): a lies in the host's memory, but this library has kernels for GPUs \
 (device_id from 0) only.
 refused (1): The result shares memory with a.
-refused (1): c lies on GPU 77, but others on GPU 0.
-refused (2): There is no GPU 77; this machine shows 1.
+refused (1): c lies on GPU 77, but others on GPU {device}.
+refused (2): There is no GPU 77; this machine shows {count}.
 refused (2): This library has no norms for GPUs.
 """
 
@@ -80,18 +81,20 @@ def run(program: Path, *args: str, found: Path | None = None) -> str:
     return ran.stdout
 
 
-def hosts(built: KernelLibrary, folder: Path, found: Path | None) -> None:
-    """Run the C++ program and the C program of ``tsr.h`` against a library."""
+def hosts(
+    built: KernelLibrary, folder: Path, found: Path | None, device: int = 0, count: int = 1
+) -> None:
+    """Run the C++ program and the C program of ``tsr.h`` on a GPU, of so many."""
     program = compiled(built, "g++", "device.cpp", folder / "device", "-std=c++17")
     *refused, isa = run(program, found=found).splitlines()
-    assert refused == REFUSED.splitlines()
+    assert refused == REFUSED.format(device=device, count=count).splitlines()
     assert isa in built.levels
     program = compiled(built, "gcc", "launch.c", folder / "launch", "-std=c99")
     newer, shapes, used, _, none = run(program, str(built.path), "0", found=found).splitlines()
     assert newer == "newer: The program needs version 1.2 of tsr.h, this is 1.1."
     assert shapes.startswith("shapes: The shapes of a, b and c do not fit")
     assert used == "in use: The context still has 2 modules and streams."
-    assert none == "device: There is no GPU 99; this machine shows 1."
+    assert none == f"device: There is no GPU 99; this machine shows {count}."
 
 
 def test_programs_use_a_gpu(on_double: KernelLibrary, tmp_path: Path) -> None:
@@ -183,7 +186,7 @@ def test_a_models_program_runs_without_onnx_runtime(
 @pytest.mark.gpu
 def test_programs_use_this_machines_gpu(tmp_path: Path) -> None:
     built = build_kernels(OPS, tmp_path / "kernels", target="cuda")
-    hosts(built, tmp_path, None)
+    hosts(built, tmp_path, None, int(os.environ.get("TRACEA_CUDA_DEVICE", "0")), len(devices()))
 
 
 def test_every_function_has_a_plan_and_kernels() -> None:
