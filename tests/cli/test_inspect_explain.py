@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import networkx as nx
@@ -147,6 +148,21 @@ def test_measured_gains_come_from_a_report(
     report.write_text(json.dumps({"groups": [group]}))
     words = told(capsys, "explain", model, "--node", node, "--result", report, *APART)
     assert "measured 1.25× to 1.50×" in words
+
+
+def test_gains_measured_for_another_target_are_not_quoted(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report beside the model is of one target; predictions may be asked for another."""
+    model = Path(shutil.copy(model, tmp_path))
+    record = json.loads(told(capsys, "explain", model, "--json", *APART))
+    node = next(s["nodes"][0] for s in record["regions"] if s["op"] == "FusedAttention")
+    group = {"originals": [node], "gains": [1.25, 1.5], "kept": True}
+    document = {"levels": ["scalar"], "groups": [group]}
+    model.with_suffix(".tracea.json").write_text(json.dumps(document))
+    about = ("explain", model, "--node", node, *APART)
+    assert "measured 1.25× to 1.50×" in told(capsys, *about)
+    assert "measured" not in told(capsys, *about, "--target", "cuda:sm_90")
 
 
 def test_what_does_not_exist_is_named(

@@ -64,7 +64,8 @@ def add_explain(commands: Any) -> None:
     parser.add_argument("--node", default="", metavar="NAME", help="only this operator or value")
     parser.add_argument(
         "--result", type=Path, metavar="FILE.json",
-        help="report or plan lock with measured gains (default: MODEL.tracea.json, if it exists)",
+        help="report or plan lock with measured gains (default: MODEL.tracea.json, if it "
+        "exists and is for the same target)",
     )  # fmt: skip
     add_flags(parser, "explain")
     parser.add_general()

@@ -152,12 +152,12 @@ def explain(
 
     ``result`` is the report (JSON) or the plan lock of an earlier run, from which measured gains
     are taken; by default the report of ``NAME.tracea.onnx`` in the model's folder, if there is
-    one.  Other gains are predicted for this machine and the target ``measured_for``; if it is
-    None, for a fixed reference machine.  Raises UsageError if ``node`` is no operator or value of
-    the model, ModelError if ``path`` is no model.
+    one for the same target.  Other gains are predicted for this machine and the target
+    ``measured_for``; if it is None, for a fixed reference machine.  Raises UsageError if ``node``
+    is no operator or value of the model, ModelError if ``path`` is no model.
     """
     made = StageResults.run(path, options, "lower", measured_for)
-    measured = _measured(result or path.with_suffix(".tracea.json"), required=result is not None)
+    measured = _measured(result) if result else _measured_beside(path, options)
     by_node: dict[str, list[_Placed]] = {}
     for placed in enumerate(made.trace.entries):
         for name in placed[1].nodes:
@@ -327,20 +327,30 @@ def _microseconds(graph: TileGraph, region: Region) -> float:
     return float(graph.cost_of(region).get("microseconds", 0.0))
 
 
-def _measured(report: Path, required: bool) -> dict[str, str]:
-    """Map each original operator to the measured gain of its group, from a report."""
+def _measured_beside(model: Path, options: Options) -> dict[str, str]:
+    """Return the gains of the result beside a model; {} without one for the options' target."""
+    report = model.with_suffix(".tracea.json")
+    allowed = target_of(options.target, options.precision).every_level
+    return _measured(report, allowed) if report.exists() else {}
+
+
+def _measured(report: Path, allowed: Sequence[str] | None = None) -> dict[str, str]:
+    """Map each original operator to the measured gain of its group, from a report.
+
+    A report of kernels for other levels than those ``allowed`` has no gains to compare with.
+    """
     try:
-        groups = json.loads(report.read_text(encoding="utf-8"))["groups"]
+        document = json.loads(report.read_text(encoding="utf-8"))
+        if allowed is not None and not set(document["levels"]) <= set(allowed):
+            return {}
         return {
             name: _range(group["gains"]) + ("" if group["kept"] else ", dropped")
-            for group in groups
+            for group in document["groups"]
             for name in group["originals"]
             if group["gains"]
         }
     except FileNotFoundError:
-        if required:
-            raise UsageError(f"there is no report {report}") from None
-        return {}
+        raise UsageError(f"there is no report {report}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{report} is not a report of this tool: {error}") from error
 
