@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.graphs import Net
 from tests.tiny import product
 from tracea_graph.cli import main
 from tracea_graph.commands.inspect import explain
@@ -27,6 +28,19 @@ def test_the_flops_of_a_product_stay_and_its_sums_and_views_go(tmp_path: Path) -
     assert after.count == 1 and after.flops >= product_flops
     assert after.bytes < sum(row.bytes for row in told.before)
     assert after.us < sum(row.us for row in told.before)
+
+
+@pytest.mark.parametrize("target", ["host", "cuda:sm_90"])
+def test_the_times_of_a_program_and_of_its_steps_are_equal(tmp_path: Path, target: str) -> None:
+    """Starting kernels takes most of a GPU's time for so small a model."""
+    net = Net()
+    y = net.input("x", 4, 64)
+    for _ in range(3):
+        y = net("Relu", net("MatMul", y, net.weight(64, 64)))
+    told = explain(net.save(tmp_path / "m.onnx", y), Options(target=target))
+    (program,) = told.regions
+    assert program.op == "FusedRegion" and [row.op for row in told.after] == ["FusedGemm"]
+    assert sum(row.us for row in told.after) == pytest.approx(program.after_us)
 
 
 def test_a_table_adds_up_what_has_no_row() -> None:

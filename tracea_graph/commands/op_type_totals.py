@@ -8,6 +8,7 @@ from math import prod
 from tracea_graph.commands.op_statistics import touched_bytes
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import assumed_size
+from tracea_graph.ops.elementwise import is_pure_reshape
 from tracea_graph.ops.fused_region import RegionParams
 from tracea_graph.ops.region_subgraph import Subgraph
 from tracea_graph.policy import CostModel
@@ -21,13 +22,12 @@ __all__ = ["op_type_totals"]
 def op_type_totals(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
     """Return a row per op type, in descending order of predicted time.
 
-    Each step of a program counts under its own op type.  Bytes are those that the ops touch.  Ops
-    whose iteration space is unknown count no FLOPs.
+    Each step of a program counts under its own op type.  Times add up to those of the regions.
+    Bytes are those that the ops touch.  Ops whose iteration space is unknown count no FLOPs.
     """
     found: dict[str, list[float]] = {}
-    for place, region in _steps(graph):
+    for place, region, us in _steps(graph, cost):
         flops, moved = _work(place, region, cost.bindings)
-        us = cost(place, region) - (cost.machine.node_us if place is not graph else 0.0)
         sums = found.setdefault(region.op, [0, 0.0, 0.0, 0.0])
         for i, more in enumerate((1, flops, moved, us)):
             sums[i] += more
@@ -35,14 +35,24 @@ def op_type_totals(graph: TileGraph, cost: CostModel) -> tuple[OpTypeRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.us))
 
 
-def _steps(graph: TileGraph) -> Iterator[tuple[TileGraph, Region]]:
-    """Yield every region that is no program, and every step of a program, with its graph."""
+def _steps(graph: TileGraph, cost: CostModel) -> Iterator[tuple[TileGraph, Region, float]]:
+    """Yield every region that is no program, and every step of a program, with graph and µs.
+
+    What a program takes or saves as a whole is shared among its steps by their times.
+    """
     for region in graph.regions():
+        us = cost(graph, region)
         if isinstance(region.params, RegionParams):
             inside = Subgraph(graph, region)
-            yield from ((inside, step) for step in inside.steps)
+            alone = [
+                0.0 if is_pure_reshape(step.params) else cost.within(inside, step)
+                for step in inside.steps
+            ]
+            share = us / (sum(alone) or 1.0)
+            for step, own in zip(inside.steps, alone, strict=True):
+                yield inside, step, own * share
         else:
-            yield graph, region
+            yield graph, region, us
 
 
 def _work(graph: TileGraph, region: Region, sizes: Mapping[str, int]) -> tuple[float, float]:
