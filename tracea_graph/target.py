@@ -195,6 +195,10 @@ class Backend(Tunable, Protocol):
         """
         ...
 
+    def require_compilers(self, environment: Environment) -> None:
+        """Raise BuildError, which says what to install, if a compiler of kernels is missing."""
+        ...
+
     def build_ahead(
         self,
         levels: Sequence[str],

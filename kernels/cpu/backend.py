@@ -55,7 +55,14 @@ from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryManifest, LibraryPart, ignore_progress
+from tracea_graph.toolchain import (
+    Counted,
+    Library,
+    LibraryManifest,
+    LibraryPart,
+    find_compiler,
+    ignore_progress,
+)
 from tracea_graph.toolchain.platforms import HERE
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
@@ -231,6 +238,11 @@ class CpuBackend:
     def device_runtime(self) -> Mapping[str, str]:
         """Return no sources: kernels run on the host."""
         return {}
+
+    def require_compilers(self, environment: Environment) -> None:
+        """Raise BuildError if there is no C++ compiler for one of the platforms."""
+        for platform in [d.platform for d in self.deployments] or [HERE]:
+            find_compiler(environment, platform=platform)
 
     def build_ahead(
         self,

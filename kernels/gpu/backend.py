@@ -31,6 +31,7 @@ from tracea_graph.kernels.gpu.library_build import (
 from tracea_graph.kernels.gpu.lowering.lower import MOST_GUARDED, calls_of, lower, lower_guard
 from tracea_graph.kernels.gpu.machine_model import GpuDiagnostics, gpus, level_of, measured_machine
 from tracea_graph.kernels.gpu.named_targets import TARGETS
+from tracea_graph.kernels.gpu.nvrtc import find_nvrtc
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone_functions import OPS, kernels_of_functions
@@ -47,7 +48,14 @@ from tracea_graph.kernels.rule_names import RuleNames
 from tracea_graph.passes import PlanRequest
 from tracea_graph.policy import KernelCatalog, Machine
 from tracea_graph.rewrite import Pass, Phase
-from tracea_graph.toolchain import Counted, Library, LibraryManifest, LibraryPart, ignore_progress
+from tracea_graph.toolchain import (
+    Counted,
+    Library,
+    LibraryManifest,
+    LibraryPart,
+    find_compiler,
+    ignore_progress,
+)
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.tuning.schedule_space import ScheduleSpace
 
@@ -191,6 +199,12 @@ class GpuBackend:
         """Generate the kernel sources of a library, without the runtime."""
         found = sources_of(contents, levels, self._dialect)
         return [source for level in levels for source in found[level]]
+
+    def require_compilers(self, environment: Environment) -> None:
+        """Raise BuildError if the C++ compiler, or NVRTC for CUDA, cannot be used."""
+        find_compiler(environment)
+        if self._dialect is CUDA:
+            find_nvrtc()
 
     def build_ahead(
         self,

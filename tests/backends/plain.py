@@ -230,6 +230,9 @@ class PlainBackend:
         """Return nothing: kernels run on the host."""
         return {}
 
+    def require_compilers(self, environment: Environment) -> None:
+        return
+
     def build_ahead(
         self,
         levels: Sequence[str],

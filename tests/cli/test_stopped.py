@@ -19,6 +19,8 @@ from tests.tiny import ROOT, product
 from tracea_graph import api
 from tracea_graph.cli import optimize_main
 from tracea_graph.cli.termination_signals import interrupt_exit_code, interrupt_on_signals
+from tracea_graph.kernels.gpu import nvrtc
+from tracea_graph.pipeline import stages
 from tracea_graph.toolchain.compilers import COMPILE_SECONDS
 
 
@@ -46,6 +48,19 @@ def test_no_compiler_at_all(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = refused(capsys, "good.onnx", *UNTIMED, "--cache", "../empty", code=4)
     assert "No C++ compiler was found; install g++" in said
+
+
+def test_missing_nvrtc_is_found_before_planning(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning takes seconds, or minutes for a large model, and would be in vain."""
+    worker = home / "worker.py"
+    worker.write_text("import sys; sys.exit('no module named cuda')")
+    monkeypatch.setattr(nvrtc, "_WORKER", worker)
+    monkeypatch.setattr(stages, "guard_initializers_if_faster", None)
+    nvrtc.find_nvrtc.cache_clear()
+    args = ("good.onnx", *UNTIMED, "--target", "cuda", "--cache", "../empty")
+    assert 'pip install "tracea-graph[cuda]"' in refused(capsys, *args, code=4)
 
 
 @pytest.mark.compiler

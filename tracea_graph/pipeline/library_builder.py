@@ -56,6 +56,11 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
         self._ahead: threading.Thread | None = None
         self._closed = threading.Event()
 
+    def require_compilers(self) -> None:
+        """Raise BuildError if what compiles the target's kernels is missing."""
+        for one in filter(None, (self.target.fallback, self.target)):
+            one.backend.require_compilers(self.environment)
+
     def start(self) -> None:
         """Start to compile, in the background, what every library has; later calls do nothing."""
         if self._ahead is None:

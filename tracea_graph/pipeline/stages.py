@@ -186,6 +186,8 @@ def choose(run: PipelineRun) -> None:
         run.deadline,
     )
     symbols = run.inputs.timed[0].symbols
+    if options.custom_ops and lock is None:  # with a lock, everything may have been built
+        run.libraries.require_compilers()
     ranges = _ranges(run, symbols)
     if lock is None:
         model, planner = guard_initializers_if_faster(
