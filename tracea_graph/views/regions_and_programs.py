@@ -26,7 +26,7 @@ def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source
 def render_graph(graph: TileGraph) -> FittedTable:
     """Return a row per region: operator, result shapes, rule, and operands."""
     regions = graph.regions()
-    table = new_table(f"{graph.name or 'graph'}: {len(regions)} regions")
+    table = new_table(f"{graph.name or 'graph'}: {len(regions)} region{'s' * (len(regions) != 1)}")
     table.add_column("region")
     for name in ("result", "rule", "reads"):
         table.add_column(name, folds=True)
