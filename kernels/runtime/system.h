@@ -43,6 +43,13 @@ inline int32_t usable_processors() {
   return static_cast<int32_t>(max(1, count));
 }
 
+// Whether threads can sleep until a word changes.
+#if defined(__linux__)
+constexpr bool kSleepsOnWords = true;
+#else
+constexpr bool kSleepsOnWords = false;
+#endif
+
 // Sleeps while *word == value, for so many nanoseconds at most; may return earlier.  Where the
 // system has nothing of the kind, other threads get their turn.
 inline void sleep_while(const uint32_t* word, uint32_t value, int64_t nanoseconds) {

@@ -1,5 +1,5 @@
 // Reads lines of numbers: followers, rounds, seed, microseconds that followers come late,
-// microseconds that task 0 of every call takes.  Each round links calls that divide matrices or images
+// microseconds that task 0 of every call takes, and 1 where those who wait may spin.  Each round links calls that divide matrices or images
 // in ways drawn at random.  A call reads windows of lines of older calls, or all of the one before,
 // and may write where a value lies that nobody needs any more.  A task adds up what it reads.  Prints
 // for each line how many sums were wrong, and how many tasks ran in all.
@@ -128,9 +128,9 @@ void draw_waits(std::vector<Call>& calls, int index, tracea::GroupWaitsOfCalls& 
 }  // namespace
 
 int main() {
-  int followers, rounds, seed, late, first;
-  while (scanf("%d %d %d %d %d", &followers, &rounds, &seed, &late, &first) == 5) {
-    tracea::Team team(followers + 1);
+  int followers, rounds, seed, late, first, spins;
+  while (scanf("%d %d %d %d %d %d", &followers, &rounds, &seed, &late, &first, &spins) == 6) {
+    tracea::Team team(followers + 1, spins);
     std::vector<Follower> selves(static_cast<size_t>(followers), {&team, late});
     std::vector<pthread_t> threads(static_cast<size_t>(followers));
     for (int i = 0; i < followers; ++i) pthread_create(&threads[i], nullptr, follow, &selves[i]);

@@ -30,7 +30,7 @@ struct Session {
   explicit Session(long threads) {
     registry.count = static_cast<int32_t>(threads - 1);
     host.registry = &registry, host.processors = static_cast<int32_t>(threads), host.spins = true;
-    team = std::make_unique<tracea::Team>(threads);
+    team = std::make_unique<tracea::Team>(threads, host.spins);
     run = std::make_unique<tracea::Run>(host, nullptr);
     run->team = team.get();
   }

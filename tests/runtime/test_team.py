@@ -24,8 +24,10 @@ class Outcome(NamedTuple):
     lead: int
 
 
-def run(folder: Path, lines: list[str], *options: str) -> list[Outcome]:
-    """Run a team for every line."""
+def run(
+    folder: Path, lines: list[str], *options: str, spins: tuple[int, ...] = (1,)
+) -> list[Outcome]:
+    """Run a team for every line, whose members may spin (1) or not (0): all lines for each."""
     program = folder / "team"
     command = [
         "g++",
@@ -38,8 +40,9 @@ def run(folder: Path, lines: list[str], *options: str) -> list[Outcome]:
         str(SOURCE),
     ]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=1200)
+    given = "\n".join(f"{line} {may}" for may in spins for line in lines)
     done = subprocess.run(
-        [program], input="\n".join(lines), text=True, capture_output=True, check=True, timeout=600
+        [program], input=given, text=True, capture_output=True, check=True, timeout=600
     )
     return [Outcome(*map(int, line.split())) for line in done.stdout.splitlines()]
 
@@ -51,8 +54,8 @@ def test_every_task_runs_once_whoever_comes(tmp_path: Path) -> None:
         "0 50 7 0 0 0", "1 3000 64 0 0 0", "3 2000 2 0 0 0", "80 20 500 0 0 0",
         "2 3 100 1000 30000 0", "2 30 8 0 0 400",
     ]  # fmt: skip
-    outcomes = run(tmp_path, lines)
-    assert [one.wrong for one in outcomes] == [0] * len(lines)
+    outcomes = run(tmp_path, lines, spins=(1, 0))
+    assert [one.wrong for one in outcomes] == [0] * (2 * len(lines))
 
 
 def test_a_team_that_is_not_needed_thins(tmp_path: Path) -> None:
@@ -69,7 +72,14 @@ def test_nobody_spins_for_long(tmp_path: Path) -> None:
     assert waited.followers < 10_000
 
 
+def test_who_must_not_spin_sleeps_soon(tmp_path: Path) -> None:
+    # Ten rests, each shorter than a follower's patience, and a long one: 50 µs of looking in each.
+    often, long = run(tmp_path, ["1 10 1 200 0 0", "1 1 1 100000 0 0"], spins=(0,))
+    assert often.followers < 2000
+    assert long.followers < 1000
+
+
 def test_no_two_threads_touch_a_task_unordered(tmp_path: Path) -> None:
     lines = ["1 2000 16 0 0 0", "3 500 40 0 0 0", "2 20 5 1000 2000 0", "2 50 4 0 0 300"]
-    outcomes = run(tmp_path, lines, "-g", "-fsanitize=thread")
-    assert [one.wrong for one in outcomes] == [0] * len(lines)
+    outcomes = run(tmp_path, lines, "-g", "-fsanitize=thread", spins=(1, 0))
+    assert [one.wrong for one in outcomes] == [0] * (2 * len(lines))

@@ -84,6 +84,7 @@ class Sanitizer:
         together: int = 0,
         repeats: int = 0,
         fill: int = 0xFF,
+        spins: bool = True,
         seconds: float = 300,
     ) -> list[Answer]:
         """Every job's outputs or error; fails with what the sanitizer reports.
@@ -92,7 +93,7 @@ class Sanitizer:
         """
         asked, answers = self.folder / f"{isa}.jobs", self.folder / f"{isa}.answers"
         asked.write_bytes(b"".join([_number(len(jobs)), *(_job(*job) for job in jobs)]))
-        counts = [str(n) for n in (workers, together, repeats, fill)]
+        counts = [str(n) for n in (workers, together, repeats, fill, int(spins))]
         done = subprocess.run(
             [str(self.host), str(self.library.path), str(asked), str(answers), *counts],
             capture_output=True, text=True, timeout=seconds, check=False,

@@ -1,8 +1,9 @@
 // A stand-in for ONNX Runtime that loads one library and runs the jobs of one file, so that library
 // and host can both be compiled with a sanitizer.  Every tensor is an allocation of its exact size.
 //
-//     host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL
+//     host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL SPINS
 //
+// Threads may spin unless SPINS is 0.
 // Each job's kernel is created once and run REPEATS times by TOGETHER threads at once; a kernel's
 // own loops are shared among WORKERS threads.  Every byte of results, scratch and stack is FILL
 // before a run.  ANSWERS gets, for each job, either the sentence of
@@ -66,6 +67,7 @@ struct OrtAllocator {};
 namespace {
 
 int workers = 1, fill = 0xff;
+bool spins = true;
 OrtMemoryInfo memory;
 OrtAllocator allocator;
 
@@ -169,7 +171,10 @@ void fill_table() {
   });
   set(101, [](OrtCustomOpDomain* domain) { delete domain; });
   set(237, [](const OrtSessionOptions*, const char*, int* found) -> S {
-    return *found = 0, nullptr;
+    return *found = !spins, nullptr;
+  });
+  set(238, [](const OrtSessionOptions*, const char*, char* out, size_t*) -> S {
+    return strcpy(out, "0"), nullptr;
   });
   set(163, get_plan);
   set(249, get_constant);
@@ -348,8 +353,8 @@ void answer(const OrtCustomOp* op, const OrtApi* api, const Job& job, int togeth
 }  // namespace
 
 int main(int count, char** argument) {
-  if (count != 8) die("host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL");
-  workers = atoi(argument[4]), fill = atoi(argument[7]);
+  if (count != 9) die("host LIBRARY JOBS ANSWERS WORKERS TOGETHER REPEATS FILL SPINS");
+  workers = atoi(argument[4]), fill = atoi(argument[7]), spins = atoi(argument[8]);
   fill_table();
   void* library = dlopen(argument[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) die(dlerror());

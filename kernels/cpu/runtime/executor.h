@@ -1,7 +1,6 @@
 // Executor: runs a program's calls in order.  Once a call had work for several threads, these stay
 // for the calls that follow (runtime/team.h); in later runs they come before the first call.
-// Where threads must not spin, each call wakes up its own instead.  Where there are
-// several, they have no barrier between calls that are linked (runtime/linker.h).
+// Where there are several, they have no barrier between calls that are linked (runtime/linker.h).
 #pragma once
 #include "runtime/linker.h"
 #include "runtime/loops.h"
@@ -32,7 +31,7 @@ void region_task(void* usr, size_t) {
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
-  ParallelRegion<Calls> region = {Team(run.threads()), run, calls, run.timeline, 0, true};
+  ParallelRegion<Calls> region = {Team(run.threads(), run.host.spins), run, calls, run.timeline, 0, true};
   // More than there are processors for would wait for each other.
   const int64_t threads = min(min(run.host.processors, run.most), kMaxTeam);
   run.timeline = nullptr;
@@ -42,10 +41,14 @@ bool run_with_team(Run& run, Calls calls) {
   return ran && region.ok;
 }
 
+// Whether threads may stay between calls.  Where they must not spin they sleep, if the system lets a
+// word wake them; without, each call wakes up its own.
+inline bool stays_together(const Run& run) { return run.host.spins || kSleepsOnWords; }
+
 // Whether calls of a run may be linked: where several threads stay with it, and nobody looks at calls
 // one by one.
 inline bool links_calls(const Run& run) {
-  return run.host.spins && !run.host.debug.guard && !run.host.debug.barriers &&
+  return stays_together(run) && !run.host.debug.guard && !run.host.debug.barriers &&
          run.threads() >= kLinkedThreads;
 }
 
@@ -75,7 +78,7 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
   if (limits && share) run.most = share, run.alone = share == 1;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);
   while (ok && at.call < program.call_count) {
-    const bool together = run.shared && run.threads() > 1 && run.host.spins;
+    const bool together = run.shared && run.threads() > 1 && stays_together(run);
     const bool limited = run.threads() < threads_of(*run.host.registry);
     const bool last = at.call + 1 == program.call_count;
     ok = together && (limited || !last) ? run_with_team(run, region) : step();

@@ -136,14 +136,15 @@ class LinkedCalls {
 
   void close() { publish(published_ | kClosed); }
 
-  // Runs tasks until none is left to take; the lead returns once all are finished.
-  void work(uint32_t number, uint32_t self, bool leads) {
+  // Runs tasks until none is left to take; the lead returns once all are finished.  `spins` is whether
+  // whoever finds none may spin.
+  void work(uint32_t number, uint32_t self, bool leads, bool spins) {
     Known known;
     known.calls = known.taken = known.over = 0;
     for (uint32_t event = count(); read(number, &known); event = count()) {
       if (run_next(number, &known, self)) continue;
       if (known.closed && (leads ? finished(number, known) : known.all_taken())) break;
-      await(event);
+      await(event, spins);
     }
   }
 
@@ -186,12 +187,12 @@ class LinkedCalls {
   }
 
   // Returns after the next event, at the latest.
-  void await(uint32_t event) {
-    Wait wait;
+  void await(uint32_t event, bool spins) {
+    Wait wait(spins);
     while (count() == event && !wait.look()) {}
     if (count() != event) return;
     __atomic_fetch_add(&sleepers_, 1, __ATOMIC_SEQ_CST);
-    sleep_while(&events_, event, kPatience);
+    sleep_while(&events_, event, kAsleep);
     __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_RELAXED);
   }
 

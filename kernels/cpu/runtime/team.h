@@ -9,8 +9,10 @@
 // Who waits spins for a while, yields for a while, then sleeps: the processor may be what is waited
 // for, because the thread with the last task has none, and time that is spun away counts against a
 // container's quota.  Being woken up takes as long as a short call, so nobody sleeps at once unless
-// others want the processor, which a yield that takes long shows.  Sleepers say so before they look once more, and who changes what they look at then asks
-// whether anybody sleeps; these four accesses are in one total order, so no wake-up is lost.
+// others want the processor, which a yield that takes long shows.  Where the session's threads must
+// not spin, who waits looks for 50 microseconds and then sleeps (runtime/wait.h).  Sleepers say so
+// before they look once more, and who changes what they look at then asks whether anybody sleeps; these
+// four accesses are in one total order, so no wake-up is lost.
 //
 // A cache line that another core has written takes about a tenth of a microsecond to fetch, so the
 // hand-over is a matter of counting such lines.  One line announces a call; one line of each member
@@ -54,10 +56,10 @@ struct TeamCall {
 
 class Team {
  public:
-  // `members` are expected; more may come, or fewer.
-  explicit Team(int64_t members) {
+  // `members` are expected; more may come, or fewer.  `spins` is whether those who wait may.
+  Team(int64_t members, bool spins) {
     memset(static_cast<void*>(this), 0, sizeof *this - sizeof links_);
-    expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
+    spins_ = spins, expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
   }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
@@ -72,10 +74,10 @@ class Team {
     publish(number);
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i) finished += run_share(number, call, i);
-    for (Wait wait; finished + finished_by_others(number) < call.tasks;) {
+    for (Wait wait(spins_); finished + finished_by_others(number) < call.tasks;) {
       if (!wait.look()) continue;
       __atomic_store_n(&lead_sleeps_, 1, __ATOMIC_SEQ_CST);
-      if (finished + finished_by_others(number) < call.tasks) sleep_while(&lead_sleeps_, 1, kPatience);
+      if (finished + finished_by_others(number) < call.tasks) sleep_while(&lead_sleeps_, 1, kAsleep);
       __atomic_store_n(&lead_sleeps_, 0, __ATOMIC_RELAXED);
     }
   }
@@ -97,7 +99,7 @@ class Team {
   // Returns once the tasks of all linked calls have run.
   void finish_linked() {
     links_.close();
-    links_.work(call_, 0, true);
+    links_.work(call_, 0, true, spins_);
   }
 
   // Works for the lead until it has ended, or has long had nothing to do.
@@ -112,7 +114,7 @@ class Team {
       if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
       if (call.task) help(number, call, static_cast<uint32_t>(self));
-      else links_.work(number, static_cast<uint32_t>(self), false);
+      else links_.work(number, static_cast<uint32_t>(self), false, spins_);
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
@@ -154,7 +156,8 @@ class Team {
   // The call after `seen`, or `seen` if there has long been none.
   uint32_t await_call(uint32_t seen) {
     uint32_t number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
-    for (Wait wait; number == seen && !wait.look();) number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
+    for (Wait wait(spins_); number == seen && !wait.look();)
+      number = __atomic_load_n(&call_, __ATOMIC_ACQUIRE);
     if (number != seen) return number;
     const int64_t end = nanoseconds() + kPatience;
     __atomic_fetch_add(&sleepers_, 1, __ATOMIC_SEQ_CST);
@@ -227,6 +230,7 @@ class Team {
   alignas(64) int32_t came_;  // the lead and all who ever followed
   int32_t expected_;
   int32_t thinned_;
+  bool spins_;
   uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
   uint32_t linked_members_;
   Member member_[kMaxTeam];
