@@ -18,12 +18,13 @@ from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     attention,
+    one_row_matmul,
     tensor_core_matmul,
     warpgroup_attention,
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
-from tracea_graph.kernels.gpu.kernel_selection import is_transposing_copy, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import ONE_ROW, is_transposing_copy, variants_of
 from tracea_graph.kernels.gpu.tile_choice import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, View
@@ -77,6 +78,8 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
         return warpgroup_matmul.Tile(
             p["m"], p["n"], p["stages"], bool(p["pingpong"]), True
         ).vectors_at
+    if variant.template == ONE_ROW:
+        return one_row_matmul.shared_bytes(variant, topology.k)
     if variant.template == "attention_wgmma.cu.in":
         head = ceil(topology.k / 2 / 16) * 16
         return warpgroup_attention.HeadTile(p["groups"], p["keys"], p["stages"], head, head).shared

@@ -25,6 +25,7 @@ __all__ = [
     "divisor_words",
     "f32",
     "i32",
+    "late",
     "pixel_map",
     "pointer",
     "tensor_map",
@@ -86,6 +87,7 @@ class Argument:
     * ``pointer``: the address of a view's first element, or a null pointer for None;
     * ``i32``, ``f32``: a 32-bit number;
     * ``divisor``: the constants that replace a division by an extent;
+    * ``late``: 0 if the next kernel may start before this one waits for the previous one, else 1;
     * ``fixed``: 1 if a view's buffer is constant while a model runs, else 0;
     * ``map``: a tensor map of a view; a copy transfers ``box`` elements along each axis;
     * ``pixels``: a tensor map of an image; a copy transfers a box of pixels and channels.
@@ -175,6 +177,11 @@ def f32(value: float) -> Argument:
 def constant_buffer_flag(view: View) -> Argument:
     """Pass 1 if the view's buffer is constant while a model runs, else 0."""
     return Argument("fixed", view)
+
+
+def late() -> Argument:
+    """Pass 1, unless :mod:`release_choice` lets the next kernel start before this one waits."""
+    return Argument("late", 1)
 
 
 def divisor(extent: Extent) -> Argument:

@@ -41,10 +41,13 @@ def coded_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def one_row_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the kernel of one row for a matmul that may have one, with its condition."""
+    """Return the kernels of one row for a matmul that may have them, each with its condition.
+
+    Not every GPU has the shared memory of the first one.
+    """
     named: dict[str, Any] = CALLS.of(call).named(call)
     rows = named["y"][0].dims[-2]
     if (isinstance(rows, int) and rows != 1) or one_row_matmul.refusal(call):
         return []
-    own = next(v for v in VARIANTS if v.template == ONE_ROW and v.dtype == call.dtype)
-    return [(own, combine("sub", 2, rows))]
+    own = (v for v in VARIANTS if v.template == ONE_ROW and v.dtype == call.dtype)
+    return [(v, combine("sub", 2, rows)) for v in own if not one_row_matmul.crowding(call, v)]

@@ -40,6 +40,7 @@ from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
+from tracea_graph.kernels.gpu.release_choice import with_releases
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 
 __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
@@ -94,7 +95,7 @@ def encode(
         rank = _counted("rank", len(spec.shape))
         rank += sum(_LOOSE << axis for n, axis in program.loose if n == i)
         body += (spec.dtype.onnx, rank, *map(sizes.of, spec.shape))
-    launches = chosen or [launches_for(call) for call in program.calls]
+    launches = with_releases(program, chosen or [launches_for(call) for call in program.calls])
     ends = list(accumulate(map(len, launches)))
     for temp in program.temps:
         first = ends[temp.first] - len(launches[temp.first])
@@ -162,7 +163,8 @@ def _argument(
         assert isinstance(value, float)
         return [2, int(struct.unpack("<I", struct.pack("<f", value))[0])]
     assert not isinstance(value, View | float | None)
-    return [_KINDS.index(argument.kind), sizes.of(value)]
+    kind = "i32" if argument.kind == "late" else argument.kind
+    return [_KINDS.index(kind), sizes.of(value)]
 
 
 def _span(view: View) -> Extent:

@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LARGE_WINDOW,
     MLP_TILES,
     ONE_CODED_ROW,
-    ONE_ROW_TILE,
+    ONE_ROW_TILES,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
     WINDOW_TILES,
@@ -136,7 +136,7 @@ def _one_row(op: str, dtype: str, shape: OneRow, width: int = 0) -> Variant:
     steps = 128 if op == "gemm" else 256
     params = {"rows": 1, "resident": resident, "crowd": crowd, "stages": stages,
               "width": width}  # fmt: skip
-    tile, template = f"1x16x{warps}x{steps}", f"{op}_one.cu.in"
+    tile, template = f"1x16x{warps}x{steps}x{stages}", f"{op}_one.cu.in"
     return Variant(op, dtype, template, tile, 32 * warps, params, ("clusters",))
 
 
@@ -218,7 +218,7 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
-    *(_one_row("gemm", d, ONE_ROW_TILE) for d in ("f16", "bf16")),
+    *(_one_row("gemm", d, shape) for d in ("f16", "bf16") for shape in ONE_ROW_TILES),
     *(
         Variant("copy", f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)

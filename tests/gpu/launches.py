@@ -40,6 +40,7 @@ from tracea_graph.kernels.gpu.kernel_selection import (
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.launch_order import constant_calls
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
+from tracea_graph.kernels.gpu.release_choice import with_releases
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.onnx_io import Model, load
@@ -164,18 +165,19 @@ def runs(placed: Placed) -> Iterator[Run]:
     """Yield a launch for each call, with buffers numbered: inputs, outputs, temps."""
     program, sizes = placed.program, placed.sizes
     once = constant_calls(program.calls, placed.fixed)
-    for call, done in zip(program.calls, once, strict=True):
-        choices = zip(launches_for(call), variants_of(call), strict=True)
+    listed = with_releases(program, [launches_for(call) for call in program.calls])
+    for call, own, done in zip(program.calls, listed, once, strict=True):
+        choices = zip(own, variants_of(call), strict=True)
         launch, symbol, variant = next(
             (launch, symbol, variant)
             for (launch, symbol), (variant, when) in choices if evaluate(when, sizes) > 0
         )  # fmt: skip
         x, y, z = launch.blocks(sizes)
         seen = [_shape(v, sizes) for v in call.views if v is not None]
-        own, what = _bound(launch, program, sizes), " ".join(seen)
+        bound, what = _bound(launch, program, sizes), " ".join(seen)
         call = for_variant(call, variant)
         yield Run(
-            symbol, x * y * z, launch.threads, what, call, variant, own, program, sizes, done
+            symbol, x * y * z, launch.threads, what, call, variant, bound, program, sizes, done
         )
 
 

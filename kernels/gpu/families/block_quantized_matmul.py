@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.launch import (
     divisor,
     f32,
     i32,
+    late,
     pointer,
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
@@ -373,7 +374,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         assert isinstance(depth, int)
         warps = variant.threads // WARP
         abreast, each = one_row_matmul.warps_of_tiles(_chunks(depth), warps)
-        made += [i32(tiles), i32(abreast), i32(each), *fixed]
+        made += [i32(tiles), i32(abreast), i32(each), *fixed, late()]
         blocks = product((rows, combine("ceildiv", tiles, abreast)))  # none without a row
         return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made),
                       persistent=variant.params["crowd"])  # fmt: skip

@@ -11,18 +11,21 @@ from typing import Any
 from tracea_graph.ir import combine, product
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES, chain_of, views_by_operand
-from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, i32, pointer
+from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, i32, late, pointer
 from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
+from tracea_graph.kernels.gpu.tile_choice import H100_SMS
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
 __all__ = [
     "COLUMNS",
+    "crowding",
     "launch",
     "name",
     "parameters",
     "refusal",
     "shared",
+    "shared_bytes",
     "warps_of_tiles",
 ]
 
@@ -32,6 +35,10 @@ _STEPS, _CHUNK, _VECTOR, _STAGED = 128, 4096, 8, 32 << 10
 """Steps and bytes of a chunk, numbers that x is copied by, and its most bytes in shared memory."""
 _LEAST_BYTES = 4 << 20
 """Least bytes of a matrix for which reading it takes longer than a launch."""
+_OF_AN_SM, _RESERVED = 228 << 10, 1 << 10
+"""Bytes of shared memory of an SM of the GPUs whose blocks may have the longest rings, and of it
+those that the system adds to a block's.
+"""
 
 
 def warps_of_tiles(chunks: int, warps: int) -> tuple[int, int]:
@@ -75,11 +82,24 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    depth, warps = views_by_operand(call)["x"].dims[-1], variant.threads // WARP
+    depth = views_by_operand(call)["x"].dims[-1]
     # the kernel has no depth of its own: the most that a call may have
-    staged = 2 * _chunks(depth) * _STEPS if isinstance(depth, int) else _STAGED
+    return shared_bytes(variant, depth if isinstance(depth, int) else _STAGED // 2)
+
+
+def shared_bytes(variant: Variant, depth: int) -> int:
+    """Return the shared memory of a block that multiplies a row of so many numbers, in bytes."""
+    warps = variant.threads // WARP
     ring = warps * variant.params["stages"] * _CHUNK
-    return ring + 4 * (2 * warps * COLUMNS + 4 + 2 * warps) + staged
+    return ring + 4 * (2 * warps * COLUMNS + 4 + 2 * warps) + 2 * _chunks(depth) * _STEPS
+
+
+def crowding(call: Call, variant: Variant) -> str:
+    """Return why fewer blocks than wanted share an SM although there are enough, or ""."""
+    crowd, columns = variant.params["crowd"], views_by_operand(call)["w"].dims[0]
+    if crowd * (shared(call, variant) + _RESERVED) <= _OF_AN_SM or columns <= COLUMNS * H100_SMS:
+        return ""
+    return f"{crowd} blocks do not fit the shared memory of an SM"
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
@@ -97,7 +117,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     abreast, each = warps_of_tiles(_chunks(int(depth)), warps)
     tiles = combine("ceildiv", cols, COLUMNS)
     made += [i32(n) for n in (rows, cols, depth, tiles, abreast, each)]
-    made.append(constant_buffer_flag(w))
+    made += [constant_buffer_flag(w), late()]
     blocks = product((rows, combine("ceildiv", tiles, abreast)))  # none without a row
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made),
                   persistent=variant.params["crowd"])  # fmt: skip

@@ -375,7 +375,7 @@ def _few() -> Iterator[Case]:
     needs, alone = ("wgmma",), ("64x16x1", "64x24x1")
     for m, n, k in ((70, 136, 192), (1, 9, 64)):
         yield Case(f"few {m} {n} {k}", gemm("f16", m, n, k, "nk"), alone, needs)
-    one, new = ("1x16x8x128",), ("clusters",)
+    one, new = ("1x16x8x128x3", "1x16x8x128x2"), ("clusters",)
     for norm in ("none", "layer", "rms"):
         yield Case(f"one row {norm}", gemm("f16", 1, 90, 1096, "nk", norm=norm), one, new)
     yield Case(

@@ -110,7 +110,7 @@ def _cases() -> Iterator[Case]:
         yield Case(f"nbits one normed {dtype} {k}",
                    codes(dtype, 1, 40, k, 4, 32 if k > 70 else 16, late=late, normed=True),
                    ("1x16x8", "1x16x16"), ("bf16",) if dtype == "bf16" else ())  # fmt: skip
-    one, new = ("1x16x8x256", "1x16x16x256", "1x16x4x256"), ("clusters",)
+    one, new = ("1x16x8x256x2", "1x16x16x256x2", "1x16x4x256x2"), ("clusters",)
     for block in (32, 64, 128):
         yield Case(f"nbits one row {block}", codes("f16", 1, 90, 1088, 4, block), one, new)
     for k, late in ((1088, 0), (70, 3)):
