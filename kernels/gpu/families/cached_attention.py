@@ -205,5 +205,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += [*map(divisor, (tiles, kept, group)), *map(i32, (count, rows))]
     made += [i32(named["past_k"].dims[2]), i32(slots)]
     made += [f32(float(a[n])) for n in ("scale", "softcap")]
+    read = (named[n].buffer.kind for n in ("positions", "past_k", "past_v"))
+    made.append(i32(int(all(kind == "input" for kind in read))))
     blocks = product((batch, kept, tiles, variant.params["cluster"]))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -205,18 +205,19 @@ class LeftBehind(ctypes.Structure):
 
 
 def run_after(
-    source: KernelSource, launch: Launch, memory: Memory, written: Collection[int], seed: int = 0
-) -> None:
+    source: KernelSource, launch: Launch, memory: Memory, written: Collection[int], seed: int = 0,
+    present: Collection[int] = (),
+) -> None:  # fmt: skip
     """Launch a kernel whose operands come when it waits for the grid before it.
 
-    Buffers that the launch calls constant are there from the start.  Raises AssertionError if a
-    ``written`` buffer has changed by then.
+    Buffers that the launch calls constant are there from the start, as are those ``present``.
+    Raises AssertionError if a ``written`` buffer has changed by then.
     """
     constant = {a.value.buffer.index for a in launch.arguments
                 if a.kind == "fixed" and isinstance(a.value, View)}  # fmt: skip
     before, held = list[LeftBehind](), list[Array]()
     for i, buffer in enumerate(memory.buffers):
-        if i in constant:
+        if i in constant or (i in present and i not in written):
             continue
         held.append(buffer.copy())
         if i not in written:

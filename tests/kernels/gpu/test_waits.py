@@ -13,7 +13,9 @@ from tests.kernels.gpu.machine import HERE, Memory, run_after
 from tests.kernels.gpu.test_emitter import NAMED
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
+from tracea_graph.kernels.gpu.launch import i32
 from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.kernels.program import Buffer
 
 
 def one_of_each() -> list[tuple[Case, str]]:
@@ -49,6 +51,42 @@ def run(case: Case, tile: str, late: bool = True) -> None:
 @pytest.mark.parametrize(("case", "tile"), EACH)
 def test_operands_are_read_and_results_written_after_the_wait(case: Case, tile: str) -> None:
     run(case, tile)
+
+
+def run_with_inputs(case: Case, present: bool) -> None:
+    """Run attention whose caches and positions are inputs; not ``present``: they come too late."""
+    for seed in range(2):
+        memory = Memory()
+        call, expected = case.make(memory, np.random.default_rng(seed))
+        variant = find(call, HERE.architecture, case.tiles[-1])
+        launch = launch_of(call, variant, HERE)
+        launch = replace(launch, arguments=(*launch.arguments[:-1], i32(1)))
+        named = CALLS.of(call).named(call)
+        given = {named[n].buffer.index for n in INPUTS} if present else set[int]()
+        written = {named[n].buffer.index for n in ("k", "v", "y")}
+        run_after(emit_kernel(call, variant, HERE), launch, memory, written, seed, given)
+        check(memory, expected())
+
+
+INPUTS = ("positions", "past_k", "past_v")
+
+
+@pytest.mark.parametrize("name", ["cached one row", "cached in place"])
+def test_attention_reads_inputs_before_the_wait(name: str) -> None:
+    run_with_inputs(NAMED[name], present=True)
+    with pytest.raises(AssertionError):
+        run_with_inputs(NAMED[name], present=False)
+
+
+def test_attention_is_told_of_inputs_of_its_program() -> None:
+    call, _ = NAMED["cached one row"].make(Memory(), np.random.default_rng(0))
+    variant = find(call, HERE.architecture, "256x8")
+    buffers = {CALLS.of(call).named(call)[n].buffer: Buffer("input", i)
+               for i, n in enumerate(INPUTS)}  # fmt: skip
+    assert launch_of(call, variant, HERE).arguments[-1].value == 0
+    views = tuple(v and replace(v, buffer=buffers.get(v.buffer, v.buffer)) for v in call.views)
+    made = launch_of(replace(call, views=views), variant, HERE)
+    assert made.arguments[-1].value == 1
 
 
 @pytest.mark.parametrize("name", ["few layer", "wgmma kn 70 136 200"])
