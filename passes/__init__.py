@@ -58,6 +58,7 @@ from tracea_graph.passes.quantized.gemm import QuantizedGemm
 from tracea_graph.passes.quantized.matmul import QuantizedMatmul
 from tracea_graph.passes.quantized.quantized_embedding import QuantizedEmbedding
 from tracea_graph.passes.quantized.weight_only import DequantizedGemm, MatmulNbits
+from tracea_graph.passes.quantized.wide_round_trips import WIDE_ROUND_TRIP
 from tracea_graph.passes.sparse.chosen_compression import PRUNED, CompressedMatrix
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS, DeadChannels
 from tracea_graph.passes.sparse.low_rank import LowRankConv, LowRankEmbedding
@@ -166,6 +167,9 @@ def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
     rounds = Phase("conv-int8", (ConvInt8(request.calibrated),))
     return rounds, Phase("read-rounded", (RulePass(READ_ROUNDED),))
 
+
+_WIDE_ROUND_TRIPS = Phase("wide-round-trips", (RulePass(WIDE_ROUND_TRIP),))
+"""Run after ``dequantize``, which brings the two conversions of a value together."""
 
 _QUANTIZED_CONV = Phase("quantized-conv", (QuantizedConv(), RulePass(CONV_INTEGER)))
 """Run before ``transposes``: convolutions of integers need inputs with channels last."""
@@ -318,6 +322,7 @@ def phases(
         _HOIST,
         *write_convolutions(request),
         _DEQUANTIZE,
+        _WIDE_ROUND_TRIPS,
         _MATCH,
         _HALF_CACHES,
         *((_QUANTIZED_CONV,) if request.prepack else ()),

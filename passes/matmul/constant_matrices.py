@@ -33,6 +33,7 @@ __all__ = [
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedGemm", "FusedMatMul")
 _MAX_DEPTH = 16
+_OF_16_BITS = frozenset({*HALVES, DType.I16, DType.U16})
 _SMALL = 1 << 16
 """Number of bytes up to which a matrix may be stored twice."""
 
@@ -109,15 +110,15 @@ def lazy_matrix(name: str, k: int, n: int, load: Callable[[], Array]) -> Weight:
 def smaller_source(graph: TileGraph, value: str) -> str | None:
     """Return the constant that a matrix is computed from, if it is smaller; else None.
 
-    If such a matrix were packed and stored instead, the file would grow.  Constants in fp16 and
-    bf16 do not count as smaller than the float32 matrix.
+    If such a matrix were packed and stored instead, the file would grow.  Constants of 16 bits do
+    not count as smaller than the float32 matrix.
     """
     weight, source = graph.weights[value], value
     while (region := graph.producer(source)) is not None and region.operands:
         source = region.operands[0]
     if (base := graph.weight(source)) is None:
         return None
-    stored = base.nbytes * (2 if base.dtype in HALVES else 1)
+    stored = base.nbytes * (2 if base.dtype in _OF_16_BITS else 1)
     return source if max(stored, _SMALL) < weight.nbytes else None
 
 

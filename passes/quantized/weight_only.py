@@ -1,6 +1,7 @@
 """Convert products of float32 rows with matrices that are quantized by blocks of k.
 
 MatMulNBits(x, codes, scales, zeros, bias)      -> FusedGemm over a block-quantized matrix
+MatMulNBits(x, …, groups in another order)      -> the same, of Gather(x, columns by group)
 MatMul(x, DequantizeLinear(W, scales, zeros))   -> the same; Gemm too; W has 2, 4 or 8 bits
 
 A matrix with a scale for each column, or one for all, has a single block.
@@ -8,12 +9,13 @@ A matrix with a scale for each column, or one for all, has a single block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK, BlockQuantized
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Floats
@@ -28,6 +30,7 @@ from tracea_graph.passes.region_helpers import (
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
+from tracea_graph.ttg.region import region_of
 
 __all__ = [
     "MATMUL_NBITS",
@@ -55,7 +58,8 @@ class BlockMatrix:
     """A matrix that is quantized in blocks.
 
     ``codes`` and ``scales`` are the names of the operands that hold it, ``weights`` the new ones
-    of them.
+    of them.  ``order`` are the columns of x in the order of the matrix's rows, None if these are
+    the same.
     """
 
     layout: BlockQuantized
@@ -64,6 +68,7 @@ class BlockMatrix:
     codes: str
     scales: str
     weights: dict[str, Weight] = field(default_factory=dict)
+    order: Array | None = None
 
 
 class MatmulNbits:
@@ -83,9 +88,11 @@ class MatmulNbits:
             yield Miss(self.name, region.id, "its bias is not a float32 vector over the columns")
             return
         params = GemmParams(made.k, made.n, made.layout, bool(bias))
-        operands = [region.operands[0], made.codes, made.scales, *([bias] if bias else [])]
+        rows = _rows_in_order(graph, region, made)
+        operands = [rows.value, made.codes, made.scales, *([bias] if bias else [])]
         new = fused_region(self.name, params, operands, region.results, [region])
-        yield Proposal(self.name, (region,), (new,), weights=made.weights)
+        weights = {**made.weights, **rows.weights}
+        yield Proposal(self.name, (region,), (*rows.regions, new), rows.specs, weights)
 
 
 class DequantizedGemm:
@@ -156,13 +163,21 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
     stored = constants_of(graph, region, region.operands[1])
     if isinstance(stored, str):
         return stored
-    if (why := _grouped(graph, _operand(region, 4), k, block)) is not None:
-        return why
+    grouped = bool(_operand(region, 4))
+    if grouped and (bits != 4 or (stored[2] is not None and stored[2].dtype is DType.U8)):
+        return "ONNX Runtime ignores packed zero points, or has no kernel, where rows have groups"
+    order = _order(graph, _operand(region, 4), k, block)
+    if isinstance(order, str):
+        return order
+    if order is not None:
+        stored = (_reordered(stored[0], (k, n), BlockQuantized(bits, block), order), *stored[1:])
     made = matrix_of_byte_codes(*stored, (k, n), bits, block)
     if isinstance(made, str):
         return made
+    if order is not None:
+        made = replace(made, order=order, weights={**made.weights, stored[0].name: stored[0]})
     shared = bits > 2 or block in _INT8_BLOCKS_OF_2_BITS
-    int8_rows = level == _INT8_LEVEL and made.layout.zeros != "float" and shared
+    int8_rows = level == _INT8_LEVEL and made.layout.zeros != "float" and shared and not grouped
     return replace(made, layout=replace(made.layout, int8_rows=int8_rows))
 
 
@@ -234,16 +249,64 @@ def matrix_of_byte_codes(
     return made
 
 
-def _grouped(graph: TileGraph, name: str, k: int, block: int) -> str | None:
-    """Return why the rows of the matrix are not assigned to blocks in order, or None."""
+def _order(graph: TileGraph, name: str, k: int, block: int) -> Array | str | None:
+    """Return the rows of the matrix by the groups of ``name``, or why these are no blocks.
+
+    Returns None if the rows are in order already.
+    """
     if not name:
         return None
     weight = graph.weight(name)
     if weight is None:
         return not_constant_reason(name)
-    groups = np.asarray(weight.array()).ravel()
-    in_order = len(groups) >= k and bool((groups[:k] == np.arange(k) // block).all())
-    return None if in_order else "its rows are not assigned to blocks in order"
+    groups = np.asarray(weight.array()).ravel()[:k]
+    if not np.array_equal(np.sort(groups), np.arange(k) // block):
+        return "its groups do not have the sizes of blocks"
+    order = np.argsort(groups, kind="stable")
+    return None if np.array_equal(order, np.arange(k)) else order
+
+
+def _reordered(
+    codes: Weight, sizes: tuple[int, int], layout: BlockQuantized, order: Array
+) -> Weight:
+    """Return codes whose row i is row ``order[i]`` of the given ones."""
+    k, n = sizes
+    shape = layout.shape(k, n)
+    if codes.dtype is not DType.U8 or codes.count != math.prod(shape):
+        return codes
+
+    def load() -> Array:
+        rows = layout.unpacked(np.asarray(codes.load()).reshape(shape))
+        return layout.packed(np.pad(rows[:, order], ((0, 0), (0, rows.shape[1] - k))))
+
+    return Weight(f"{codes.name}_by_groups", DType.U8, shape, load)
+
+
+@dataclass
+class _RowsInOrder:
+    """The rows to multiply, and what makes them of those that an operator reads."""
+
+    value: str
+    regions: tuple[Region, ...] = ()
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+
+
+def _rows_in_order(graph: TileGraph, region: Region, made: BlockMatrix) -> _RowsInOrder:
+    """Gather the columns of x in the order of the matrix's rows."""
+    x, order = region.operands[0], made.order
+    if order is None:
+        return _RowsInOrder(x)
+    spec = graph.spec(x)
+    name, places = f"{x}_for_{made.codes}", f"{made.codes}_rows"
+    axis = len(spec.shape or ()) - 1
+    node = Node("Gather", (x, places), (name,), {"axis": axis}, "", region.node.name)
+    gather = region_of(node, 0)
+    gather = Region(
+        f"{region.id}.in-order", gather.op, gather.operands, gather.results, gather.nodes
+    )
+    at = Weight(places, DType.I64, order.shape, lambda: order.astype(np.int64))
+    return _RowsInOrder(name, (gather,), {name: spec}, {places: at})
 
 
 # ---- DequantizeLinear ------------------------------------------------------------------------

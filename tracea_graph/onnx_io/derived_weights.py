@@ -1,6 +1,7 @@
 """Derived weights: values computed from constants by a node that stays in the graph.
 
     Transpose(weight), Reshape(weight), Slice(weight) …, ConstantOfShape([…])
+    DequantizeLinear(weight), if no kernel multiplies its integers
         ->   a lazily computed weight
 
 A pass that consumes such a weight leaves the node without readers, and pruning removes it.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,12 @@ NUMERIC = frozenset({
     DType.F16, DType.BF16, DType.F32, DType.F64, DType.I8, DType.I16, DType.I32, DType.I64,
     DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL,
 })  # fmt: skip
+
+
+WIDE = frozenset({DType.I16, DType.U16})
+"""Quantized numbers that kernels read as float32 alone."""
+_MOVING = RESHAPING | {"Transpose", "Pad", "Slice", "Concat", "MaxPool", "Resize"}
+"""Operators behind which an image is still of quantized numbers."""
 
 
 def derive_weights(editor: GraphEditor) -> None:
@@ -71,6 +78,10 @@ def _derived(call: EditorNode, editor: GraphEditor, readers: Counter[str]) -> We
     if call.op == "Cast":
         kind = numpy_dtype(spec.dtype)
         return made(lambda: _cast(base.array(), kind))
+    if call.op == "DequantizeLinear" and spec.dtype is DType.F32 and _read_as_floats(call, editor):
+        given = [editor.weights[name] for name in inputs[1:] if name]
+        axis, block = (attribute(call.proto, n, d) for n, d in (("axis", 1), ("block_size", 0)))
+        return made(lambda: _dequantized(base, given, axis, block), filled=False)
     # with other readers, its slices could outgrow it
     if call.op == "Slice" and readers[base.name] == 1:
         parts = _slices(call, editor, len(base.shape))
@@ -107,6 +118,55 @@ def _filled(call: EditorNode, dtype: DType, shape: tuple[int, ...]) -> Weight | 
 def _cast(array: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
     with np.errstate(all="ignore"):
         return array.astype(kind)
+
+
+def _read_as_floats(call: EditorNode, editor: GraphEditor) -> bool:
+    """Return whether kernels read dequantized numbers as float32: those of 16 bits, and filters of
+    images that are quantized to 16 bits."""
+    if editor.facts.dtype(call.proto.input[0]) in WIDE:
+        return True
+    readers = editor.readers(call)
+    return bool(readers) and all(
+        reader.proto.op_type in ("Conv", "ConvTranspose")
+        and _quantized_wide(reader.proto.input[0], editor)
+        for reader in readers
+    )
+
+
+def _quantized_wide(value: str, editor: GraphEditor) -> bool:
+    """Return whether a value is, maybe after being moved, dequantized from 16 bits."""
+    tensor = editor.tensors.get(value)
+    while tensor is not None and tensor.inputs:
+        (node,) = tensor.inputs
+        if node.op == "DequantizeLinear":
+            return editor.facts.dtype(node.inputs[0].name) in WIDE
+        if node.op not in _MOVING:
+            return False
+        tensor = node.inputs[0]
+    return False
+
+
+def _dequantized(
+    numbers: Weight, given: Sequence[Weight], axis: int, block: int
+) -> npt.NDArray[np.float32]:
+    """Return (numbers − zero) · scale in float32; scales are for all, an axis or its blocks."""
+    shape = numbers.shape
+
+    def spread(weight: Weight) -> npt.NDArray[Any]:
+        array = np.asarray(weight.array())
+        if array.size == 1:
+            return array.reshape(())
+        if block:
+            return np.repeat(array, block, axis)[
+                tuple(slice(d) for d in shape)
+            ]  # the last block may be cut off
+        return array.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+
+    scale, *zero = [spread(weight) for weight in given]
+    whole = np.asarray(numbers.array()).astype(np.int32)
+    offset = zero[0].astype(np.int32) if zero else np.int32(0)
+    made: npt.NDArray[np.float32] = (whole - offset).astype(np.float32) * scale.astype(np.float32)
+    return made
 
 
 def _static(spec: TensorSpec) -> bool:

@@ -149,13 +149,18 @@ class BlockQuantized(WeightLayout):
             made |= split[..., i] << np.uint8(self.bits * i)
         return made
 
+    def unpacked(self, stored: Numbers) -> Numbers:
+        """Return the codes ``[N, blocks * block]`` in bytes that :meth:`packed` gives."""
+        shifts = self.bits * np.arange(self.codes_per_byte)
+        codes: Numbers = (stored[..., None] >> shifts.astype(np.uint8)) & (2**self.bits - 1)
+        return codes.reshape(len(stored), -1)
+
     def parts(self, stored: Sequence[Numbers], k: int, n: int) -> tuple[Numbers, Floats, Floats]:
         """Return codes ``[blocks * block, N]``, scales and zero points ``[blocks, N]``."""
-        shifts = self.bits * np.arange(self.codes_per_byte)
-        codes = (stored[0][..., None] >> shifts.astype(np.uint8)) & (2**self.bits - 1)
+        codes = self.unpacked(stored[0])
         scales = stored[1][0].T
         zeros = np.full_like(scales, self.middle) if self.zeros == "middle" else stored[1][1].T
-        return codes.reshape(n, -1).T, scales, zeros
+        return codes.T, scales, zeros
 
     def matrix(self, stored: Sequence[Numbers], k: int, n: int) -> Floats:
         codes, scales, zeros = self.parts(stored, k, n)

@@ -80,15 +80,36 @@ def test_int8_follows_onnx_runtime_for_2_bits() -> None:
         assert region.params.layout.int8_rows == expected
 
 
-@pytest.mark.parametrize("order", [True, False])
-def test_groups_in_order_are_blocks(order: bool) -> None:
+@pytest.mark.parametrize("zeros", ["", "float"])
+@pytest.mark.parametrize("level", [0, 4])
+def test_rows_are_multiplied_in_the_order_of_their_groups(zeros: str, level: int) -> None:
+    groups = np.random.default_rng(5).permutation(np.arange(100) // 32)
+    net, graph = nbits(groups=groups, level=level, zeros=zeros, bias=True)
+    assert schedule_only(graph, *RULES).applied()["matmul-nbits"] == 1
+    (region,) = [r for r in graph.regions() if r.op == "FusedGemm"]
+    assert not region.params.layout.int8_rows, "ONNX Runtime dequantizes such a matrix"
+    assert_same(net, graph, {"x": normal(3, 100)})
+
+
+def test_groups_in_order_need_no_other_rows() -> None:
+    _, graph = nbits(groups=np.arange(100) // 32)
+    assert schedule_only(graph, *RULES).applied()["matmul-nbits"] == 1
+    assert ops(graph) == ["FusedGemm"]
+
+
+@pytest.mark.parametrize(("bits", "zeros"), [(4, "integer"), (2, ""), (8, "")])
+def test_groups_that_onnx_runtime_does_not_read_stay(bits: int, zeros: str) -> None:
+    _, graph = nbits(groups=np.arange(100) // 32, bits=bits, zeros=zeros)
+    (why,) = reasons(schedule_only(graph, *RULES), "matmul-nbits")
+    assert why.startswith("ONNX Runtime ignores packed zero points")
+
+
+def test_groups_of_other_sizes_stay() -> None:
     groups = np.arange(100) // 32
-    _, graph = nbits(groups=groups if order else groups[::-1].copy())
+    groups[:8] = 1
+    _, graph = nbits(groups=groups)
     trace = schedule_only(graph, *RULES)
-    if order:
-        assert trace.applied()["matmul-nbits"] == 1
-    else:
-        assert reasons(trace, "matmul-nbits") == {"its rows are not assigned to blocks in order"}
+    assert reasons(trace, "matmul-nbits") == {"its groups do not have the sizes of blocks"}
 
 
 def dequantized(
