@@ -4,7 +4,8 @@ First every result runs with 1, 2, 3, 5, 8, 16 and 32 threads, then sessions of 
 together, in turn one of the results each, with inputs of four sizes, and rest for up to 1.5 s
 now and then so that one to all of them run at a time.  Each output must have the same bits as
 with one thread.  ``TRACEA_PROCESSORS=32`` divides work for so many processors on a machine that
-has fewer.  Prints how many runs there were; the exit code is 1 where bits differ.
+has fewer, and ``--no-spinning`` forbids threads to spin.  Prints how many runs there were; the
+exit code is 1 where bits differ.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class _Counts:
             self.differ += differs
 
 
-def _work(one: Checked, threads: int, end: float, seed: int, counts: _Counts) -> None:
-    session, chance = one.model.open(threads), random.Random(seed)
+def _work(one: Checked, args: argparse.Namespace, end: float, seed: int, counts: _Counts) -> None:
+    session = one.model.open(args.threads, not args.no_spinning)
+    chance = random.Random(seed)
     while time.monotonic() < end:
         counts.add(one.differs(session, chance.randrange(len(one.inputs))))
         if chance.random() < _RESTS:
@@ -101,11 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, default=8)
     parser.add_argument("--threads", type=int, default=16, help="of a session")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--no-spinning", action="store_true")
     args = parser.parse_args(argv)
     checked, alone, together = [Checked.of(path) for path in args.results], _Counts(), _Counts()
     for one in checked:
         for n in _COUNTS:
-            session = one.model.open(n)
+            session = one.model.open(n, not args.no_spinning)
             for which in range(len(one.inputs)):
                 alone.add(one.differs(session, which))
     print(
@@ -113,9 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     end = time.monotonic() + 60 * args.minutes
     workers = [
-        threading.Thread(
-            target=_work, args=(checked[i % len(checked)], args.threads, end, i, together)
-        )
+        threading.Thread(target=_work, args=(checked[i % len(checked)], args, end, i, together))
         for i in range(args.sessions)
     ]
     for worker in workers:

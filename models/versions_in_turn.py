@@ -53,10 +53,12 @@ class TimedVersion:
         pairs = tuple((key, value) for key, _, value in (s.partition("=") for s in settings))
         return cls(name, Path(path), pairs)
 
-    def open(self, threads: int) -> onnxruntime.InferenceSession:
-        """Return a session of so many threads."""
+    def open(self, threads: int, spinning: bool = True) -> onnxruntime.InferenceSession:
+        """Return a session of so many threads, which may spin while they wait or not."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        if not spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if (library := self.model.with_suffix(".so")).exists():
             options.register_custom_ops_library(str(library.resolve()))
         os.environ.update(self.settings)

@@ -69,7 +69,7 @@ def test_a_run_is_followed_by_sleep(outcomes: dict[bool, list[Outcome]], spins: 
 def test_who_must_not_spin_sleeps_while_a_task_lasts(
     outcomes: dict[bool, list[Outcome]],
 ) -> None:
-    """Three waits of 50 ms each take a few sleeps, of 20 µs of looking."""
+    """Three waits of 50 ms each take a few sleeps, and 50 µs of looking each."""
     _, long = outcomes[False]
     assert long.wrong == 0
     assert max(long.lead, long.worker) < MILLISECOND
