@@ -181,6 +181,25 @@ def test_a_branch_of_a_known_condition_is_inlined(tmp_path: Path) -> None:
         assert equal(answers(written(loaded, tmp_path), sure), answers(proto, sure))
 
 
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_known_branch_writes_the_outputs_of_the_model(sure: bool, tmp_path: Path) -> None:
+    nodes = [
+        choose(branch([node("Exp", "x", "p"), node("Neg", "p", "q")],
+                      outputs=(value("q", None), value("p", None))),
+               branch([node("Abs", "x", "p"), node("Identity", "p", "q")],
+                      outputs=(value("p", None), value("q", None))),
+               "y z", "sure"),
+        node("Tanh", "y", "t"),
+    ]  # fmt: skip
+    results = [value(v, ["n", 4]) for v in "yzt"]
+    proto = model(nodes, [X], results, [tensor("sure", sure, np.bool_)])
+    loaded = read(proto, tmp_path)
+    found = sorted(r.op for r in loaded.graph.regions())
+    # two outputs that are one value need a node that copies it
+    assert found == (["Exp", "Neg", "Tanh"] if sure else ["Abs", "Identity", "Tanh"])
+    assert equal(answers(written(loaded, tmp_path), sure), answers(proto, sure))
+
+
 def test_what_a_condition_on_sizes_selects_is_inlined(tmp_path: Path) -> None:
     nodes = [
         node("Shape", "x", "s"), node("Gather", "s one", "d"), node("Equal", "d four", "e"),

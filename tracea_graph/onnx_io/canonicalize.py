@@ -6,7 +6,7 @@ written out exactly as it was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -96,15 +96,27 @@ def remove_identities(editor: GraphEditor) -> int:
 
 def inline_known_branches(editor: GraphEditor) -> int:
     """Replace an ``If`` of known condition whose branch only returns values from outside."""
-    captured = editor.captured()
     taken = 0
     for call in editor.calls():
         chosen = _passed_through(call, editor) if call.op == "If" else []
-        named = {*call.proto.output} & (captured | editor.kept)
-        if chosen and not named and editor.tensors.keys() >= {*chosen}:
-            editor.bypass(call, *chosen)
+        if chosen and editor.tensors.keys() >= {*chosen} and _replaceable(call, chosen, editor):
+            editor.hand_over(call, *chosen)
             taken += 1
     return taken
+
+
+def _replaceable(call: EditorNode, values: Sequence[str], editor: GraphEditor) -> bool:
+    """Whether readers may read ``values`` instead of a node's results, and their writers may give
+    them the names of those results that are outputs of the model."""
+    captured = {v for other in editor.calls() if other.index != call.index for v in other.captures}
+    results = dict(zip(call.proto.output, values, strict=False))
+    outputs = [value for result, value in results.items() if result in editor.outputs]
+    fixed = captured | (editor.kept - editor.outputs)
+    return (
+        fixed.isdisjoint(results)
+        and len({*outputs}) == len(outputs)
+        and all(_renamable(value, editor, captured) for value in outputs)
+    )
 
 
 def _passed_through(call: EditorNode, editor: GraphEditor) -> list[str]:

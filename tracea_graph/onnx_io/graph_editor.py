@@ -137,15 +137,23 @@ class GraphEditor:
             self._redirect(old, new)
         self.remove(call)
 
-    def hand_over(self, call: EditorNode, value: str) -> None:
-        """Let the producer of ``value`` write the node's first output; drop the node."""
-        new, old = call.handle.outputs[0], self.tensors[value]
-        producer = old.inputs[0]
+    def hand_over(self, call: EditorNode, *values: str) -> None:
+        """Let ``values`` stand for a node's first outputs; drop the node.
+
+        The producer of a value that stands for an output of the model writes that output.
+        """
+        pairs = [*zip(call.handle.outputs, values, strict=False)]
         self.remove(call)
-        place = next(i for i, tensor in enumerate(producer.outputs) if tensor is old)
-        producer.outputs[place] = new
-        self._rewired(producer)
-        self._redirect(old, new)
+        for new, value in sorted(pairs, key=lambda pair: pair[0].name in self.outputs):
+            old = self.tensors[value]
+            if new.name not in self.outputs:
+                self._redirect(new, old)
+                continue
+            producer = old.inputs[0]
+            place = next(i for i, tensor in enumerate(producer.outputs) if tensor is old)
+            producer.outputs[place] = new
+            self._rewired(producer)
+            self._redirect(old, new)
 
     def readers(self, call: EditorNode) -> list[EditorNode]:
         """Return the nodes that read the node's first output."""
