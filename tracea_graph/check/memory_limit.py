@@ -39,12 +39,16 @@ def largest_oversized_value(
     limit = min(max(LARGEST, TIMES * weights), _installed())
     if values is None:
         values = [*graph.inputs, *(v for region in graph.regions() for v in region.results if v)]
-    found = [(_bytes(graph.spec(v), b.symbols), v, b.label) for b in sizes for v in values]
-    count, value, label = max(found, key=itemgetter(0), default=(0, "", ""))
+    found = [
+        (_bytes(graph.spec(v), b.symbols), v, f" with {b.label}" if b.symbols else "")
+        for b in sizes
+        for v in values
+    ]
+    count, value, sized = max(found, key=itemgetter(0), default=(0, "", ""))
     if count <= limit:
         return ""
     size, most = (f"{n / 2**30:,.1f} GiB" for n in (count, limit))
-    return f"the value {value!r} would take {size} with {label}, but at most {most} are allowed"
+    return f"the value {value!r} would take {size}{sized}, but at most {most} are allowed"
 
 
 def _installed() -> float:

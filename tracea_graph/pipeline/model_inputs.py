@@ -131,7 +131,8 @@ def gather_inputs(model: Model, options: Options) -> ModelInputs:
             tuple(sizes[b] for b in chosen), chosen, real, real=True, trouble=trouble
         )
     if huge := largest_oversized_value(graph, (*timed, *verified), inputs_to_feed(graph, names)):
-        raise UsageError(f"{huge}; give smaller sizes with --shape, or real inputs with --data")
+        advice = "; give smaller sizes with --shape, or real inputs with --data"
+        raise UsageError(f"{huge}{advice if timed[0].symbols else ''}")
     checked = {b.label: synthesized(model, b, options.seed) for b in verified}
     timing = {b.label: synthesized(model, b, options.seed) for b in timed}
     count = _MANY if model.size < _SMALL else 1
