@@ -21,6 +21,7 @@ from tracea_graph.onnx_io.graph_editor import GraphEditor
 from tracea_graph.onnx_io.half_to_float32 import widen_to_float32
 from tracea_graph.onnx_io.hand_set_tiles_as_masks import patterns_of
 from tracea_graph.onnx_io.imported_model import Model
+from tracea_graph.onnx_io.local_function_inlining import inline_local_functions
 from tracea_graph.onnx_io.loop_unrolling import Trips, known_trip_counts, unroll_loops
 from tracea_graph.onnx_io.node_conversion import all_nodes
 from tracea_graph.onnx_io.other_file_formats import describe_other_format
@@ -142,6 +143,7 @@ def _load(
         initializer_guards.remove_guard(skeleton, spans)
         inline_bodies(skeleton, spans, given.kept)
     model_validation.check_utf8_names(skeleton)
+    inline_local_functions(skeleton, spans)
     opsets = _opsets(skeleton)
     model_validation.check_opset(opsets, skeleton.ir_version)
     external_data.embed_external_data(skeleton, path)
