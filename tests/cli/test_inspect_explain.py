@@ -138,6 +138,25 @@ def test_one_operator_and_rules_left_out(model: Path, capsys: pytest.CaptureFixt
     assert words.startswith("FusedAttention by")
 
 
+def test_loops_are_explained_as_they_are_optimized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loop of a known number of iterations is unrolled before the passes run."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 16] x) => (float[4, 16] y) <int64 n = {2}, float[4, 16] w = {WEIGHT}> {
+        y = Loop (n, "", x) <
+            body = b (int64 i, bool c, float[4, 16] h) => (bool d, float[4, 16] r) {
+                d = Identity(c)  s = Mul(h, w)  r = Tanh(s)
+            }
+        >
+    }"""
+    model = tmp_path / "m.onnx"
+    weight = ", ".join(f"{n / 64}" for n in range(64))
+    onnx.save(onnx.parser.parse_model(text.replace("WEIGHT", weight)), model)
+    record = json.loads(told(capsys, "explain", model, "--json"))
+    assert [s["op"] for s in record["regions"]] == ["FusedElementwise"]
+
+
 def test_measured_gains_come_from_a_report(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,7 +87,8 @@ class StageResults:
         """
         precision, _ = resolve_precision(options.target, options.precision)
         options = replace(options, precision=precision)
-        model = load(path, freeze=options.freeze_initializers)
+        unrolled = until != "import"  # as a run reads the model
+        model = load(path, freeze=options.freeze_initializers, unrolled=unrolled)
         symbols = choose_bindings(model.graph, options.shapes, model.inputs)[0][0].symbols
         if until == "import":
             planner = Planner(model.graph, options, symbols, measured)

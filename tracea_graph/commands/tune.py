@@ -69,7 +69,7 @@ def tune_model(
 
     Raises ModelError, UsageError and BuildError as optimizing does.
     """
-    model = load(path, freeze=options.freeze_initializers)
+    model = load(path, freeze=options.freeze_initializers, unrolled=True)
     inputs = gather_inputs(model, options)
     target = target_of(options.target, options.precision)
     planner = Planner(model.graph, options, inputs.timed[0].symbols, target)
