@@ -109,12 +109,12 @@ Llama-3.2-1B's shape takes 979 µs a token on an H100 with the first, 1043 with 
 with less shared memory (``python -m tests.gpu.decoder --bits 16 --float``).
 """
 ONE_CODED_ROW: tuple[OneRow, OneRow, OneRow] = ((8, 3, 2, 3), (16, 1, 2, 1), (4, 6, 2, 6))
-"""For codes of four bits: usually, with few columns and a chunk of the depth for each warp, and
+"""For codes of four bits: usually, if each SM has a block and each warp a chunk of the depth, and
 for the many columns of a vocabulary.
 
 In their places 2048 columns by 8192 steps take 6.1 µs by the second and 7.5 by one of 8 warps;
-128,256 by 2048 steps take 64.5 µs by the third and 73.6 by the first.  Blocks for all registers of
-an SM save 10 µs of a token in all matrices of 16,384 columns together, and 8 in the last one.
+128,256 by 2048 steps take 64.5 µs by the third and 73.6 by the first.  16,384 by 2048 steps take
+1.0 µs less by the second, whose blocks read x once for an SM, and 1.5 more by the third.
 """
 MANY_PIXELS = 512
 """Minimum pixels of an image for pooling kernels in which many threads read the same channels."""
@@ -325,12 +325,15 @@ def one_row_width(columns: int, depth: int) -> int:
     """Return which of ``ONE_CODED_ROW`` multiplies one row by a matrix; 0 columns are unknown."""
     if 0 < columns <= FEW_CODED_COLUMNS and depth >= _LONG:
         return 1
-    return 2 if columns > _VOCABULARY and depth >= _SHORTEST else 0
+    if columns > _VOCABULARY and depth >= _SHORTEST:
+        return 2
+    return int(columns >= _WIDE and (depth == _SHORTEST or (depth > 0 and depth % _LONG == 0)))
 
 
-_VOCABULARY, _SHORTEST, _LONG = 32768, 2048, 4096
-"""Columns above which a matrix counts as one of a vocabulary, the least depth of such a matrix,
-and the least depth with 16 chunks of 256 steps.
+_VOCABULARY, _WIDE, _SHORTEST, _LONG = 32768, 4 * FEW_CODED_COLUMNS, 2048, 4096
+"""Columns above which a matrix counts as one of a vocabulary; least columns for which each SM has
+two tiles twice; the least depth of both, with a chunk of 256 steps for each of 8 warps; and the
+least depth with one for each of 16.
 """
 
 

@@ -21,6 +21,7 @@ from tests.kernels.gpu.test_cached_attention import (
     steps,
 )
 from tracea_graph.ir import DType, TensorSpec, evaluate
+from tracea_graph.kernels.gpu.families import block_quantized_matmul
 from tracea_graph.kernels.gpu.kernel_selection import launches_for
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.block_quantized import BlockQuantized
@@ -115,6 +116,13 @@ def gated(rows: int) -> tuple[RegionParams, list[Array]]:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_gates(rows: int) -> None:
     params, given = gated(rows)
+    compare(params, given)
+
+
+@pytest.mark.compiler
+def test_gates_by_blocks_of_16_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_quantized_matmul, "one_row_width", lambda columns, depth: 1)
+    params, given = gated(1)
     compare(params, given)
 
 

@@ -9,6 +9,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for, variants_of
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.release_choice import early_releases, with_releases
+from tracea_graph.kernels.gpu.tile_choice import ONE_CODED_ROW, one_row_width
 from tracea_graph.kernels.program import Buffer, Call, LibraryContents, View
 
 THREE, TWO = "1x16x8x128x3", "1x16x8x128x2"
@@ -34,6 +35,15 @@ def test_rings_are_as_long_as_shared_memory_allows(
 ) -> None:
     found = [v.tile for v, _ in variants_of(row(columns, depth)) if v.template == "gemm_one.cu.in"]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "depth", "warps"),
+    [(3072, 2048, 8), (2048, 2048, 8), (2048, 8192, 16), (16384, 2048, 16), (128256, 2048, 4)]
+    + [(6144, 1024, 8), (16384, 3072, 8), (28672, 4096, 16), (0, 2048, 8)],
+)  # fmt: skip
+def test_blocks_of_codes_have_as_many_warps_as_suit(columns: int, depth: int, warps: int) -> None:
+    assert ONE_CODED_ROW[one_row_width(columns, depth)][0] == warps
 
 
 def test_libraries_leave_out_rings_that_a_block_cannot_have() -> None:
