@@ -17,7 +17,8 @@ class TileSchedule(Schedule):
     attention.  A tile has ``m`` rows and ``n`` columns, or ``m`` queries and ``n`` keys.  It
     advances by ``k`` elements of the depth at a time (0: the whole depth), and ``stages`` such
     steps are in flight.  ``split`` blocks of a cluster share the depth.  ``pingpong`` is 1 if two
-    tiles are multiplied alternately.  If all are 0, the backend's rule chooses the tile.
+    tiles are multiplied alternately, ``pair`` if two blocks of a cluster share their rows of x.
+    If all are 0, the backend's rule chooses the tile.
     """
 
     max_rows: int
@@ -27,11 +28,12 @@ class TileSchedule(Schedule):
     stages: int = 0
     split: int = 0
     pingpong: int = 0
+    pair: int = 0
 
     @property
     def tile(self) -> tuple[int, ...]:
         """The numbers that identify the kernel."""
-        return self.m, self.n, self.k, self.stages, self.split, self.pingpong
+        return self.m, self.n, self.k, self.stages, self.split, self.pingpong, self.pair
 
     @property
     def text(self) -> str:
@@ -40,7 +42,8 @@ class TileSchedule(Schedule):
         depth = f", depth in steps of {self.k}" if self.k else ""
         stages = f", {self.stages} stages" if self.stages else ""
         split = f", depth shared by {self.split} blocks" if self.split > 1 else ""
-        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{', two in turn' * self.pingpong}"
+        shared = ", two in turn" * self.pingpong + ", rows shared by 2 blocks" * self.pair
+        return f"tiles of {self.m}x{self.n}{depth}{stages}{split}{shared}"
 
 
 TILE_SCHEDULES: tuple[TileSchedule, ...] = tuple(

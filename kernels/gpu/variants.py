@@ -10,6 +10,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
+    BYTE_TILES,
     CONVOLUTION_TILES,
     FEW_CODED_ROWS,
     FEW_KEYS,
@@ -97,10 +98,14 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
     return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params)
 
 
-def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, depth: int = 64) -> Variant:
-    """Warpgroup matmul: one tile of m × n × depth at a time; with ``pingpong``, two alternate."""
-    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong}
-    tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}"
+def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0,
+           depth: int = 64) -> Variant:  # fmt: skip
+    """Warpgroup matmul: one tile of m × n × depth at a time; with ``pingpong``, two alternate.
+
+    With ``pair``, two blocks of a cluster share an operand; see :data:`WarpgroupTile`.
+    """
+    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair}
+    tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}{('', 'x', 'w')[pair]}"
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
@@ -267,9 +272,9 @@ VARIANTS = (
             op=f"integer_{op}",
             template=f"{op}_bytes_wgmma.cu.in",
         )
-        for op in ("gemm", "conv")
+        for op, tiles in (("gemm", BYTE_TILES), ("conv", CONVOLUTION_TILES))
         for d in ("u8", "i8")
-        for tile in CONVOLUTION_TILES
+        for tile in tiles
     ),
     *(
         Variant(op, d, "window_bytes.cu.in", "256", 256)

@@ -223,7 +223,7 @@ def _whole_numbers(m: int, n: int, k: int) -> Work:
 
 def _bytes(m: int, n: int, k: int) -> Row:
     """A product of bytes with a zero point, which torch leaves out."""
-    tiles = ("32x64x128x4", "64x64x128x3", *_BYTE_GROUPS * (m >= LEAST_MANY))
+    tiles = ("32x64x128x4", "64x64x128x3", *(*_BYTE_PAIRS, *_BYTE_GROUPS) * (m >= LEAST_MANY))
     return Row(f"bytes {m}x{n}x{k}", integer_cases.gemm(DType.I8, m, n, k, 3), tiles,
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
@@ -231,7 +231,7 @@ def _bytes(m: int, n: int, k: int) -> Row:
 def _requantized(m: int, n: int, k: int) -> Row:
     """A product of bytes whose results are bytes, with a bias and a zero point."""
     made = integer_cases.gemm(DType.U8, m, n, k, 3, chain=integer_cases.REQUANTIZED)
-    return Row(f"bytes to bytes {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_GROUPS),
+    return Row(f"bytes to bytes {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_PAIRS, *_BYTE_GROUPS),
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
 
@@ -240,8 +240,9 @@ def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
     made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
                               0 if taps > 1 else 7, pad=taps // 2)  # fmt: skip
     flops = 2.0 * 32 * side * side * filters * c * taps * taps
-    return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made,
-               ("64x64x128x3", *_BYTE_GROUPS), _convolve(32, side, c, filters, taps, 1, 1),
+    tiles = "64x64x128x3", "128x128x128x6x2", *_BYTE_GROUPS
+    return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made, tiles,
+               _convolve(32, side, c, filters, taps, 1, 1),
                flops, 0)  # fmt: skip
 
 
@@ -297,9 +298,9 @@ _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x25
 _FEW = ("32x64x64x4",)
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
-           "128x128x64x6x1", "128x96x64x7x1")  # fmt: skip
-_BYTE_GROUPS = ("128x256x128x4x1", "128x192x128x5x1", "128x128x128x6x2", "128x128x128x6x1",
-                "128x64x128x8x1")  # fmt: skip
+           "128x128x64x6x1", "128x96x64x7x1", "64x192x64x6x2", "64x192x64x6x2x")  # fmt: skip
+_BYTE_PAIRS = ("128x256x128x4x1w", "128x192x128x5x1w")
+_BYTE_GROUPS = ("128x256x128x4x1", "128x192x128x5x1", "128x128x128x6x1", "128x64x128x8x1")
 ROWS: tuple[Row, ...] = (
     Row("gelu(x*f+b)*y f16 8192x3072", elementwise(gated(DType.F16), (8192, 3072)),
         ("256x16", "256x8"), _gated),

@@ -48,7 +48,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made, own = product_of(call), tensor_core_matmul.TYPES[call.dtype]
     x, stored = named["x"], tensor_core_matmul.views_by_operand(made)["w"]
     tile = warpgroup_matmul.shared_layout(made, variant)
-    maps = [tensor_map(x, own, tile.a.box), tensor_map(stored, own, tile.b.box)]
+    boxes = warpgroup_matmul.boxes_of(tile, variant)
+    maps = [tensor_map(x, own, boxes[0]), tensor_map(stored, own, boxes[1])]
     tiles_n = combine("ceildiv", named["y"][0].dims[-1], SIDE)
     more = [pointer(named["map"], DType.I32), pointer(named["odd"], DType.F32), pointer(x, own),
             i32(x.strides[0]), i32(tiles_n), constant_buffer_flag(named["map"])]  # fmt: skip

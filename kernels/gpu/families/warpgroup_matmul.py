@@ -41,6 +41,7 @@ from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
     MatrixOperand,
     prove_read,
 )
+from tracea_graph.kernels.gpu.tile_choice import SHARED_W, SHARED_X
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
@@ -67,6 +68,8 @@ _ADDRESSES = {False: 72, True: 93}
 """Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
 _FOR_ZERO = 24
 """Registers of a thread for the correction of a zero point."""
+_FOR_PAIR = 8
+"""Registers of a thread for what blocks that share an operand need besides."""
 _MOST_AXES = 5
 """Maximum number of axes of a tensor map."""
 _BARRIER, _WORD = 8, 4
@@ -394,12 +397,14 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     taken = [x for x in chain_parameters.operands(chain)[1:] if x.kind == "full"]
     made = chain_parameters.results(chain)
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
-    wide = 32 if tile.n % 64 or tile.crowded or large else 64
+    widths = (32, 16) if tile.crowded or large else (64, 32, 16)
+    wide = next(width for width in widths if tile.n % width == 0)
     if _in_windows(call) and not tile.crowded:
         wide = LINE // 2 // int(made[0].dtype.size)
     # what a thread's sums and addresses leave of its registers, in runs of four
     held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
     held += _FOR_ZERO * has_zero_point(call)
+    held += _FOR_PAIR * bool(variant.params["pair"])
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
     strips = tile.tall * tile.n // wide
     read = list[Exchange]()
@@ -451,6 +456,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "ring": tile.ring,
         "tall": tile.tall,
         "kind": variant.dtype,
+        "halved": {0: "", SHARED_X: "x", SHARED_W: "w"}[variant.params["pair"]],
         "integers": tile.size == 1,
         "zero_point": has_zero_point(call),
         "span": tile.depth,
@@ -491,13 +497,23 @@ def _map(view: View, batch: int, dtype: DType, box: tuple[int, int]) -> Argument
     return tensor_map(whole, dtype, ((1,) * len(axes)) + box)
 
 
+def boxes_of(tile: Tile, variant: Variant) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return what one copy transfers of x and of w: half of what a pair of blocks shares."""
+    halves = [
+        (box[0] // 2, box[1]) if variant.params["pair"] == operand else box
+        for operand, box in ((SHARED_X, tile.a.box), (SHARED_W, tile.b.box))
+    ]
+    return halves[0], halves[1]
+
+
 def launch(call: Call, variant: Variant, symbol: str, zero: Sequence[Argument] = ()) -> Launch:
     """Return the launch; ``zero`` are the arguments of a zero point of x."""
     named, own = tensor_core_matmul.views_by_operand(call), _TYPES[variant.dtype]
     batch, tile = len(batch_of(call)), shared_layout(call, variant)
     x, w = named["x"], named["w"]
     right = DType.I8 if tile.size == 1 else own
-    maps = [_map(x, batch, own, tile.a.box), _map(w, batch, right, tile.b.box)]
+    boxes = boxes_of(tile, variant)
+    maps = [_map(x, batch, own, boxes[0]), _map(w, batch, right, boxes[1])]
     return launch_over(call, variant, symbol, maps, x.dims[-1], [], zero)
 
 
@@ -528,10 +544,13 @@ def launch_over(
              for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
     made += [divisor(dim) for dim in batch[1:]]
     rows, cols = named["y"][0].dims[-2:]
-    tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)
+    pair = variant.params["pair"]
+    tiles_m = combine("ceildiv", rows, tile.m * 2 if pair == SHARED_W else tile.m)
+    tiles_n = combine("ceildiv", cols, tile.n * 2 if pair == SHARED_X else tile.n)
     tiles = combine("mul", tiles_m, tiles_n)
-    blocks = product((*batch, tiles))
-    made += [i32(rows), i32(cols), i32(depth), i32(blocks), i32(tiles_m), divisor(tiles)]
+    count = product((*batch, tiles))
+    blocks = combine("mul", count, 2) if pair else count
+    made += [i32(rows), i32(cols), i32(depth), i32(count), i32(tiles_m), divisor(tiles)]
     made += [divisor(combine("mul", tiles_n, _BAND)), *more, constant_buffer_flag(named["w"])]
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

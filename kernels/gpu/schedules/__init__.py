@@ -51,7 +51,7 @@ from tracea_graph.tuning.tuning_problem import Case, Problem, default_schedule, 
 
 __all__ = ["GpuScheduleSpace"]
 
-_AXES = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong")
+_AXES = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong", "pair")
 _OLD = ({"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 3},)
 _OLD_MANY = ({"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4},)
 _FEW = (
@@ -86,7 +86,7 @@ class GpuScheduleSpace:
     """Tiles of matmuls, convolutions and attention, timed by events on this machine's first
     GPU."""
 
-    tile = ("m", "n", "k", "buffers", "split", "pingpong")
+    tile = ("m", "n", "k", "buffers", "split", "pingpong", "pair")
     least_us = 0.9
     """A shorter time per call is only the time from one kernel to the next."""
     architecture: ProcessorFamily | None = None

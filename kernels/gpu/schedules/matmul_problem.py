@@ -40,9 +40,10 @@ __all__ = [
     "variant_run",
 ]  # fmt: skip
 
-TILE_FIELDS: Mapping[str, str] = MappingProxyType(
-    {"m": "m", "n": "n", "k": "k", "buffers": "stages", "split": "split", "pingpong": "pingpong"}
-)
+TILE_FIELDS: Mapping[str, str] = MappingProxyType({
+    "m": "m", "n": "n", "k": "k", "buffers": "stages", "split": "split", "pingpong": "pingpong",
+    "pair": "pair",
+})  # fmt: skip
 """Keys of a hint's tile, and the schedule field that each sets."""
 
 
@@ -291,6 +292,6 @@ def variant_run(problem: TiledProblem, rows: int, schedule: TileSchedule, level:
 
 def config_of(variant: Variant) -> dict[str, int]:
     """Return a variant as a configuration of the search space."""
-    m, n, k, stages, split, pingpong = tile_numbers(variant)
+    m, n, k, stages, split, pingpong, pair = tile_numbers(variant)
     return {"tile_m": m, "tile_n": n, "tile_k": k, "stages": stages, "split_k": split,
-            "pingpong": pingpong}  # fmt: skip
+            "pingpong": pingpong, "pair": pair}  # fmt: skip

@@ -55,6 +55,19 @@ DEV void load_box(void* to, const tensor_map& m, u64* b, const i32 (&at)[${rank}
       //% endfor
       : "memory");
 }
+// Copies a box to the same place in both blocks of a cluster; a barrier of each counts its bytes.
+DEV void load_box_for_pair(void* to, const tensor_map& m, u64* b, const i32 (&at)[${rank}]) {
+  asm volatile(
+      "cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%${range(3, 3 + rank)|join(", %")}}], [%2], %${3 + rank};" ::"r"(
+          shared_address(to)),
+      "l"(&m), "r"(shared_address(b))
+      //% for i in range(rank)
+      , "r"(at[${i}])
+      //% endfor
+      , "h"((u16)3)
+      : "memory");
+}
 //% endfor
 
 // TMA im2col: consecutive pixels from a start position, each shifted by a filter tap.
@@ -76,6 +89,14 @@ DEV i32 cluster_rank() {
 DEV void sync_cluster() {  // call after show_barriers
   asm volatile(
       "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Arrives at the same barrier of a block of the cluster.
+DEV void arrive_at_rank(u64* b, i32 rank) {
+  asm volatile(
+      "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(shared_address(b)),
+      "r"(rank)
+      : "memory");
 }
 // Stores four floats at the same offset in another block; its mbarrier counts the bytes.
 DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {

@@ -111,12 +111,12 @@ DEV void wait_phase(u64* at, i32 which) {
 }
 DEV void prefetch_map(const tensor_map&) {}
 template <int RANK>
-DEV void load_box(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[RANK]) {
+DEV std::vector<u8> box_of(void* to, const tensor_map& m, const i32 (&at)[RANK]) {
   if (m.rank != RANK) machine.fail("gives coordinates of another rank", machine.current);
   if ((u8*)to - machine.shared & 1023) machine.fail("copies a box to no line of 1024 bytes", machine.current);
   i32 count = 1;
   for (i32 i = 0; i < RANK; i++) count *= m.box[i];
-  coming_box one = {(u8*)to, std::vector<u8>(count * m.size), barrier};
+  std::vector<u8> value(count * m.size);
   const i32 pitch = m.box[0] * m.size, ways = pitch / 16;
   for (i32 e = 0; e < count; e++) {
     u64 from = m.address;
@@ -127,11 +127,26 @@ DEV void load_box(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[R
       from += place * (i ? (i64)m.strides[i - 1] : m.size);
     }
     const i32 row = e / m.box[0], byte = e % m.box[0] * m.size, line = row * pitch / 128;
-    u8* const place = one.value.data() + row * pitch + (byte / 16 ^ line % ways) * 16 + byte % 16;
+    u8* const place = value.data() + row * pitch + (byte / 16 ^ line % ways) * 16 + byte % 16;
     if (inside) memcpy(place, (const void*)from, m.size);
   }
-  memset(to, 0xff, one.value.size());
-  groups.boxes.push_back(std::move(one));
+  return value;
+}
+// Where a block of the cluster has what lies at an address of this one's shared memory.
+DEV u8* in_block(i32 rank, void* at) { return machine.spaces[rank] + ((u8*)at - machine.shared); }
+DEV void load_bytes(void* to, u64* barrier, std::vector<u8> value) {
+  memset(to, 0xff, value.size());
+  groups.boxes.push_back({(u8*)to, std::move(value), barrier});
+}
+template <int RANK>
+DEV void load_box(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[RANK]) {
+  load_bytes(to, barrier, box_of(to, m, at));
+}
+// Copies a box to the same place in both blocks of a cluster; a barrier of each counts its bytes.
+template <int RANK>
+DEV void load_box_for_pair(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[RANK]) {
+  for (i32 rank = 0; rank < 2; rank++)
+    load_bytes(in_block(rank, to), (u64*)in_block(rank, barrier), box_of(to, m, at));
 }
 DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[4], i32 w, i32 h) {
   if (m.rank != 4 || !m.pixels) machine.fail("takes pixels of no image", machine.current);
@@ -162,12 +177,11 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
 // ---- clusters and distributed shared memory
 DEV i32 cluster_rank() { return machine.rank(); }
 DEV void sync_cluster() { machine.meet_block(true); }
+DEV void arrive_at_rank(u64* at, i32 rank) { arrive_at((u64*)in_block(rank, at)); }
 // Stores four floats at the same offset in another block; its mbarrier counts the bytes.
 DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
-  u8* const there = machine.spaces[rank];
   const float four[4] = {a, b, c, d};
-  coming_box one = {there + ((u8*)to - machine.shared), std::vector<u8>(16),
-                    (u64*)(there + ((u8*)barrier - machine.shared))};
+  coming_box one = {in_block(rank, to), std::vector<u8>(16), (u64*)in_block(rank, barrier)};
   if ((uintptr_t)to % 16) machine.fail("sends to an address that is no multiple of 16", machine.current);
   memcpy(one.value.data(), four, 16);
   groups.boxes.push_back(std::move(one));

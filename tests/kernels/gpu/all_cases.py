@@ -427,6 +427,10 @@ def _sums() -> Iterator[Case]:
                 (DType.F32, DType.F16), (DType.F16, DType.F16))  # fmt: skip
     made = gemm("f16", 150, 200, 72, "nk", chain=two)
     yield Case("wgmma crowded", made, ("128x192x64x5x2",), needs)
+    made = gemm("f16", 200, 400, 328, "nk", chain=layer(DType.F16))
+    yield Case("wgmma pairs", made, ("64x192x64x6x2x", "64x192x64x6x2"), needs)
+    made = gemm("bf16", 70, 584, 72, "kn")
+    yield Case("wgmma pairs by columns", made, ("64x192x64x6x2x",), needs)
     made = gemm("f16", 150, 104, 24, "nk", pad=0, deep=64)
     yield Case("wgmma deep", made, ("128x96x64x7x1", "128x32x64x9x1"), needs)
     yield Case("mma deep", made, ("64x64x64x3",))

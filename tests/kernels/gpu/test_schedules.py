@@ -90,7 +90,7 @@ ATTENTIONS = (
     replace(SEQUENCES, static=True, head=80, filled=True, capped=True, guarded=True),
 )
 PROBLEMS += ATTENTIONS
-FEW, WIDE = (64, 48, 0, 0, 2, 0), (128, 256, 64, 4, 0, 0)
+FEW, WIDE = (64, 48, 0, 0, 2, 0, 0), (128, 256, 64, 4, 0, 0, 0)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -124,7 +124,7 @@ def test_parts_of_images_and_of_the_depth_have_no_schedule() -> None:
 
 
 def test_a_schedule_of_images_comes_before_the_rule() -> None:
-    tile = (128, 128, 64, 6, 0, 1)
+    tile = (128, 128, 64, 6, 0, 1, 0)
     table = (TileSchedule(4), TileSchedule(2**31 - 1, *tile))
     ruled = variants_of(IMAGES.program().calls[0])
     found = variants_of(IMAGES.program(table).calls[0])
@@ -153,7 +153,7 @@ def test_attention_that_the_tuner_cannot_place_has_no_schedule() -> None:
 
 def test_schedules_of_attention_hold_where_its_kernels_do() -> None:
     """A kernel for 128 keys is not for more; where the batch varies too, one sequence is tuned."""
-    few, flash = (64, 128, 0, 1, 0, 0), (128, 128, 0, 2, 0, 0)
+    few, flash = (64, 128, 0, 1, 0, 0, 0), (128, 128, 0, 2, 0, 0, 0)
     table = (TileSchedule(64), TileSchedule(256, *few), *TILE_SCHEDULES[2:4],
              TileSchedule(2**31 - 1, *flash))  # fmt: skip
 
@@ -171,7 +171,7 @@ def test_schedules_of_attention_hold_where_its_kernels_do() -> None:
     assert attention_of(several) == TOKENS and TOKENS.rows_of((3, 12, 100, 32)) == 0
     assert first(several, m=100, b=1) == few
     assert first(several, m=100, b=2) == first(replace(several, schedules=()), m=100, b=2)
-    tall = (128, 32, 0, 2, 0, 0)
+    tall = (128, 32, 0, 2, 0, 0, 0)
     images = SEQUENCES.program((TileSchedule(4), TileSchedule(2**31 - 1, *tall))).calls[0]
     assert [first(images, m=n) == tall for n in (4, 5, 64)] == [False, True, True]
 
@@ -291,7 +291,7 @@ def test_seeds_are_tiles_that_exist() -> None:
         known = {tile_numbers(v) for v in VARIANTS
                  if v.op == "gemm" and not v.refusal(ARCHITECTURES[level])}  # fmt: skip
         for seed in (s for seeds in by_range for s in seeds):
-            axes = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong")
+            axes = ("tile_m", "tile_n", "tile_k", "stages", "split_k", "pingpong", "pair")
             assert tuple(seed.get(axis, 0) for axis in axes) in known, (level, seed)
     for level, by_range in ATTENTION_SEEDS.items():
         known = {tile_numbers(v) for v in VARIANTS
