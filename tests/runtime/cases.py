@@ -49,6 +49,10 @@ MUL_ADD = Chain(("full", "row", "row"), (Step("mul", (0, 1)), Step("add", (3, 2)
 BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
 IDENTITY = Chain(("full",), (), (0,))
 ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+ROUND = Chain(
+    ("full",), (Step("mul", (0, 30.0)), Step("round", (1,)), Step("saturate", (2, 0.0, 255.0))),
+    (3,), (), (DType.U8,),
+)  # fmt: skip
 ADD_ROW = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
 MASKED = Chain(
     ("full", "full", "full"),
@@ -320,6 +324,8 @@ def staged(name: str, chain: Chain, dims: Sequence[int], *axes: Sequence[int]) -
         feeds.append(stored)
         seen.append(cut.transpose([plain.index(a) for a in range(len(dims))]))
     *inputs, output = [spec(*f.shape) for f in feeds]
+    if chain.stores:
+        output = replace(output, dtype=chain.stores[0])
     kernel = (
         CALLS.listed("elementwise", tuple(views), chain=chain)
         if chain.steps
@@ -621,6 +627,7 @@ def _uncut_cases() -> tuple[Case, ...]:
         staged("staged_channels", ADD, (2, 30, 9, 13), (0, 2, 3, 1), (0, 1, 2, 3), (0, 1, 2, 3)),
         staged("staged_all", ADD, (3, 50, 70), (2, 0, 1), (1, 2, 0), (0, 1, 2)),
         staged("staged_colors", ADD, (2, 9, 50, 3), (0, 3, 1, 2), (0, 3, 1, 2), (0, 1, 2, 3)),
+        staged("staged_color_bytes", ROUND, (2, 70, 100, 3), (0, 3, 1, 2), (0, 1, 2, 3)),
         staged("staged_color_rows", ADD, (90, 4), (1, 0), (1, 0), (0, 1)),
         staged("staged_halves", ADD, (7, 50), (0, -2), (0, 1), (0, 1)),
         staged("staged_wide", ADD, (2, 5000), (1, 0), (0, 1), (0, 1)),

@@ -129,6 +129,14 @@ inline void choose_rows(ElementwiseJob& job) {
   }
 }
 
+// Whether a staged view is contiguous along a few rows, colors of an image, say, which then are moved
+// together.
+inline bool joins_rows(const ElementwiseJob& job) {
+  bool joins = false;
+  for (int32_t v = 0; v < job.views; ++v) joins = joins || (job.staged[v] && job.row_stride[v] == 1);
+  return joins && job.rows <= kStageRows;
+}
+
 inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
   job.outer = 1;
   for (int32_t axis = 0; axis < job.rank; ++axis) job.outer *= job.dims[axis];
@@ -140,8 +148,10 @@ inline int64_t divide_work(const Run& run, ElementwiseJob& job) {
     const int64_t parts = run.even(ceil_div(job.cols, min(job.col_chunk, grain)), job.cols);
     job.col_chunk = min(job.cols, ceil_div(ceil_div(job.cols, parts), 16) * 16);
   }
-  job.mc = min(job.rows, max(grain / job.col_chunk, 1));
-  if (inside)
+  const bool joins = joins_rows(job);
+  if (joins) job.col_chunk = min(job.col_chunk, ceil_div(most, 16 * job.rows) * 16);
+  job.mc = joins ? job.rows : min(job.rows, max(grain / job.col_chunk, 1));
+  if (inside && !joins)
     job.mc = ceil_div(job.rows, run.even(ceil_div(job.rows, job.mc), job.rows));
   const bool whole = job.mc == job.rows && job.col_chunk == job.cols;
   job.outer_chunk = whole ? max(grain / (job.rows * job.cols), 1) : 1;

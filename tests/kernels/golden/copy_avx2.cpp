@@ -172,6 +172,42 @@ void move_floats(const float* x, float* y, int64_t rows, int64_t cols, const Str
   else move_any(x, y, rows, cols, s);
 }
 
+typedef uint8_t sixteen __attribute__((vector_size(16)));
+
+// Of 16 pixels of three colors, the bytes 16 * PART + (0 .. 15): those of one color, else 0.
+template <int COLOR, int PART>
+INLINE sixteen spread_color(sixteen bytes) {
+  sixteen from;
+  UNROLL for (int i = 0; i < 16; i++)
+    from[i] = (16 * PART + i) % 3 == COLOR ? (16 * PART + i) / 3 : 255;
+  return (sixteen)_mm_shuffle_epi8((__m128i)bytes, (__m128i)from);
+}
+
+template <int PART>
+INLINE void store_colors(sixteen red, sixteen green, sixteen blue, uint8_t* y) {
+  const sixteen all = spread_color<0, PART>(red) | spread_color<1, PART>(green) |
+                      spread_color<2, PART>(blue);
+  __builtin_memcpy(y + 16 * PART, &all, sizeof all);
+}
+
+// Three planes of bytes as pixels of three.
+INLINE void join_colors(const uint8_t* x, uint8_t* y, int64_t cols, int64_t plane) {
+  int64_t c = 0;
+  for (; c + 16 <= cols; c += 16, y += 48) {
+    sixteen red, green, blue;
+    __builtin_memcpy(&red, x + c, sizeof red);
+    __builtin_memcpy(&green, x + plane + c, sizeof green);
+    __builtin_memcpy(&blue, x + 2 * plane + c, sizeof blue);
+    store_colors<0>(red, green, blue, y);
+    store_colors<1>(red, green, blue, y);
+    store_colors<2>(red, green, blue, y);
+  }
+  for (; c < cols; c++) for (int p = 0; p < 3; p++) *y++ = x[p * plane + c];
+}
+
+INLINE bool joins_colors(const Strides& s, int64_t rows) {
+  return rows == 3 && s.x_col == 1 && s.y_row == 1 && s.y_col == 3;
+}
 // Numbers of 16 bits in rows of whole pairs, each of which begins where a float may: as many floats.
 INLINE bool as_floats(const tracea_copy_tile* t) {
   const uint64_t places = (uint64_t)t->x | (uint64_t)t->y;
@@ -182,6 +218,8 @@ INLINE bool as_floats(const tracea_copy_tile* t) {
 
 TRACEA_API void tracea_f32_copy_8x8__avx2(const tracea_copy_tile* t) {
   const Strides s = {t->x_row, t->x_col, t->y_row, t->y_col};
+  if (t->size == 1 && joins_colors(s, t->rows))
+    return join_colors((const uint8_t*)t->x, (uint8_t*)t->y, t->cols, s.x_row);
   if (t->size == 1) move_any((const uint8_t*)t->x, (uint8_t*)t->y, t->rows, t->cols, s);
   if (t->size == 2 && as_floats(t))
     move_rows((const float*)t->x, (float*)t->y, t->rows, t->cols / 2,
