@@ -53,6 +53,10 @@ typedef struct {
   const uint8_t* added;        // or null: bytes as `sum` adds them, without bytes_zero
   int64_t added_row;
   const tracea_added_bytes* sum;
+  // Of gemm_int8 with AVX-512: or null; instead of a, addresses of mr windows of an image.  k is
+  // `lines` lines of fours, `line` bytes from one to the next.
+  const uint8_t* const* windows;
+  int64_t lines, line;
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile

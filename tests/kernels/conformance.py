@@ -61,7 +61,8 @@ class GemmTile(ctypes.Structure):
         ("zero", c_int32), ("flip", c_int32), ("row_sums", c_void_p), ("factor", c_void_p),
         ("summand", c_void_p), ("bytes", c_void_p), ("bytes_row", c_int64),
         ("bytes_zero", c_int32), ("bytes_fit", c_int32), ("added", c_void_p),
-        ("added_row", c_int64), ("sum", c_void_p),
+        ("added_row", c_int64), ("sum", c_void_p), ("windows", c_void_p), ("lines", c_int64),
+        ("line", c_int64),
     ]  # fmt: skip
 
 

@@ -42,7 +42,18 @@ def _dense(view: Callable[[Array], Array], rows: int, cols: int) -> tuple[int, i
 def test_every_layout(isa: str, dtype: Any, layout: str) -> None:
     run = kernel(emit_unit("copy", isa), symbols("copy", isa)[0])
     read, write = LAYOUTS[layout]
-    for rows, cols in ((1, 1), (3, 7), (8, 8), (16, 16), (17, 31), (5, 64), (64, 5), (33, 48), (3, 16), (3, 61)):
+    for rows, cols in (
+        (1, 1),
+        (3, 7),
+        (8, 8),
+        (16, 16),
+        (17, 31),
+        (5, 64),
+        (64, 5),
+        (33, 48),
+        (3, 16),
+        (3, 61),
+    ):
         size = np.dtype(dtype).itemsize
         source = np.random.default_rng(rows).integers(0, 2**31, _dense(read, rows, cols))
         x = read(guarded(source.astype(dtype)))

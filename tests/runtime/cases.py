@@ -50,7 +50,7 @@ BY_COLUMN = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
 IDENTITY = Chain(("full",), (), (0,))
 ADD = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
 ROUND = Chain(
-    ("full",), (Step("mul", (0, 30.0)), Step("round", (1,)), Step("saturate", (2, 0.0, 255.0))),
+    ("full",), (Step("mul", (0, 32.0)), Step("round", (1,)), Step("saturate", (2, 0.0, 255.0))),
     (3,), (), (DType.U8,),
 )  # fmt: skip
 ADD_ROW = Chain(("full", "row"), (Step("add", (0, 1)),), (2,))
@@ -62,8 +62,9 @@ MASKED = Chain(
 )
 KEPT = Chain(("full", "row"), (Step("where", (1, 0, 0.5)),), (2,), (DType.F32, DType.BOOL))
 CHAINS = (
-    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, MASKED, KEPT, SPARSE_CHAIN,
-    replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS, *INT8_CHAINS, *NBITS_CHAINS,
+    GELU_RESIDUAL, TWO_RESULTS, MUL_ADD, BY_COLUMN, ADD, ADD_ROW, ROUND, MASKED, KEPT,
+    SPARSE_CHAIN, replace(SPARSE_CHAIN, fast_math=True), *REDUCED_CHAINS, *INT8_CHAINS,
+    *NBITS_CHAINS,
 )  # fmt: skip
 
 

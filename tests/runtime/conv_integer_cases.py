@@ -137,6 +137,24 @@ def _transformed_cases() -> tuple[Case, ...]:
     )  # fmt: skip
 
 
+def _window_cases() -> tuple[Case, ...]:
+    """Convolutions whose windows AVX-512 levels multiply where they lie, or in padded lines."""
+    return (
+        conv_case("conv_windows_stem", (2, 40, 37, 3), 32, window(3, 3, strides=2),
+                  chain=TO_BYTES),
+        conv_case("conv_windows_i8", (2, 19, 17, 6), 100, window(5, 5), dtype=DType.I8, zero=-3,
+                  chain=REQUANTIZE),
+        conv_case("conv_windows_apart", (1, 23, 19, 20), 40,
+                  window(3, 1, strides=2, dilations=2, pads=(1, 0, 4, 3)), chain=TO_BYTES),
+        conv_case("conv_windows_pixels", (2, 14, 15, 64), 70, window(1, 1, strides=2),
+                  chain=RESIDUAL),
+        conv_case("conv_windows_inside", (2, 14, 15, 32), 32,
+                  window(3, 3, pads=(0, 0, 0, 0)), zero=None, chain=TO_BYTES),
+        conv_case("conv_windows_outside", (1, 4, 3, 8), 16,
+                  window(2, 2, pads=(3, 5, 4, 6)), chain=TO_BYTES),
+    )  # fmt: skip
+
+
 def conv_integer_cases() -> tuple[Case, ...]:
     image = (2, 9, 7, 20)
     return (
@@ -159,6 +177,7 @@ def conv_integer_cases() -> tuple[Case, ...]:
         conv_case("conv_one", (1, 1, 1, 1), 1, window(3, 3)),
         conv_case("conv_requantized", image, 40, window(3, 3), chain=REQUANTIZE),
         *_transformed_cases(),
+        *_window_cases(),
         conv_case("conv_residual", image, 40, window(3, 3, strides=2), chain=RESIDUAL),
         conv_case("conv_residual_groups", (1, 9, 7, 24), 48, window(3, 3), 3, chain=RESIDUAL),
         conv_case("conv_residual_pointwise", image, 100, window(1, 1), chain=RESIDUAL),

@@ -1,14 +1,12 @@
 // The host loop of convolutions of bytes, channels last: a task gathers the patches that some
 // windows see into rows, and multiplies those by all panels, as a GEMM does.
 #pragma once
-#include "runtime/depthwise_nhwc.h"
-#include "runtime/gemm.h"
+#include "runtime/conv_windows.h"
 #include "runtime/winograd_bytes.h"
 
 namespace tracea {
 
 constexpr int64_t kPatchBytes = 128 * 1024;  // of a task's patches, which stay in L2
-constexpr int64_t kFewPatches = 32;          // windows per task at least, so that reading the panels pays
 
 constexpr int64_t kManyBytes = 512;  // from here on memcpy is faster
 
@@ -242,6 +240,7 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   gemm.next_weights = run.next_weights;
   gemm.caller = pthread_self();
   if (is_winograd(job)) return run_winograd_bytes(run, job, group_of(job, 0));
+  if (lies_in_windows(job)) return run_windows(run, job, group_of(job, 0));
   divide_windows(job, run.host.processors);
   const int64_t rows = ceil_div(gemm.m, gemm.chunks);
   const int64_t bytes = job.depthwise ? depthwise_bytes(job)

@@ -9,6 +9,8 @@ constexpr int64_t kTapPixels = 32;     // whose taps' addresses are at hand at o
 constexpr int64_t kRoundedPixels = 128;  // the same where no sums are stored, and few addresses
 constexpr int64_t kTapChannels = 64;   // of them, so that their sums are a tile
 
+constexpr int64_t kFewPatches = 32;  // windows of a task at least, so that reading the panels pays
+
 struct ConvNhwcJob {
   GemmJob gemm;           // of one group
   const char *x, *end;    // behind its last byte
@@ -78,7 +80,13 @@ inline void find_all_taps(const ConvNhwcJob& job, WindowPlace& at, int64_t windo
   bool inside = false;  // the window before
   for (int64_t p = 0; p < windows; ++p, taps += job.row_bytes) {
     const bool moves = inside && at.col > 0 && at.col <= last;
-    if (moved) moved[p] = moves;
+    if (moved && moves) {  // and so do those up to the last one
+      const int64_t same = min(last + 1 - at.col, windows - p);
+      memset(moved + p, 1, static_cast<size_t>(same));
+      p += same - 1, taps += (same - 1) * job.row_bytes, at.col += same - 1;
+    } else if (moved) {
+      moved[p] = 0;
+    }
     if (!moves) {
       inside = find_taps(job, at, padding, taps);
     } else if (!moved) {

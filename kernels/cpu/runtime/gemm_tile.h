@@ -40,6 +40,8 @@ struct GemmJob {
   int32_t mr, nv;          // largest register tile
   const float *row_scale, *column_scale;  // of 16-bit integers; else null
   const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null
+  const uint8_t* const* windows;  // of an image: rows of bytes, of `lines` lines each; else null
+  int64_t lines, line;            // bytes from one line to the next
   int32_t zero, flip;       // zero point of 8-bit integers as unsigned ones; bits of x to invert
   int32_t whole_k;          // sums may not be kept in float32 between blocks of k
   int32_t rounds;           // kernels round sums of bytes to bytes, instead of the chain; 2: and add others
@@ -345,6 +347,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   tile.zero = job.zero;
   tile.flip = job.flip;
   tile.state = part.state;
+  tile.lines = job.lines, tile.line = job.line;
   const bool finishes = ends && !in_place(job);
   tile.streams = job.streams && ends;
   // Finished tiles are held until there are some: what becomes of them then takes one call.
@@ -362,6 +365,7 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.init_stride = begins ? 0 : ld;
     if (job.row_scale) tile.row_scale = job.row_scale + row, tile.column_scale = job.column_scale + n0;
     if (job.row_sums) tile.row_sums = job.row_sums + row;
+    if (job.windows) tile.windows = job.windows + row;
     tile.c = finishes ? finished + held * wide : sum;
     tile.ldc = finishes ? wide : ld;
     if (job.rounds) round_into(job, part.item, row, n0, tile);

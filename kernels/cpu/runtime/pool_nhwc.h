@@ -16,60 +16,87 @@ struct PoolNhwcJob {
 
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 
-// y = max(y, x), bytes as unsigned after inverting `flip`.
-inline void take_larger(uint8_t* y, const uint8_t* x, int64_t count, uint8_t flip) {
-  int64_t i = 0;
-  const Bytes16 bits = Bytes16{} + flip;
-  for (; i + 16 <= count; i += 16) {
-    Bytes16 a, b;
-    memcpy(&a, y + i, 16), memcpy(&b, x + i, 16);
-    a ^= bits, b ^= bits;
-    a = (a > b ? a : b) ^ bits;
-    memcpy(y + i, &a, 16);
-  }
-  for (; i < count; ++i) {
-    const uint8_t a = static_cast<uint8_t>(y[i] ^ flip), b = static_cast<uint8_t>(x[i] ^ flip);
-    y[i] = static_cast<uint8_t>((a > b ? a : b) ^ flip);
-  }
-}
-
 // Taps of a window along one axis that lie inside x, and where the first tap would lie.
 struct TapRange {
   int64_t origin, first, end;
 };
 inline TapRange taps_inside(const PoolNhwcJob& job, int axis, int64_t place) {
   const int64_t origin = place * job.strides[axis] - job.before[axis], step = job.dilations[axis];
-  const int64_t size = job.x->dims[1 + axis];
+  const int64_t size = job.x->dims[1 + axis], taps = job.kernel[axis];
+  if (origin >= 0 && origin + (taps - 1) * step < size) return {origin, 0, taps};
   const int64_t first = origin < 0 ? ceil_div(-origin, step) : 0;
   const int64_t end = origin < size ? (size - 1 - origin) / step + 1 : 0;
-  return {origin, first, min(end, job.kernel[axis])};
+  return {origin, first, min(end, taps)};
 }
 
-inline void pool_window(const PoolNhwcJob& job, int64_t image, int64_t row, int64_t col) {
-  const TensorView &x = *job.x, &y = *job.y;
-  uint8_t* to = reinterpret_cast<uint8_t*>(y.data) + image * y.strides[0] + row * y.strides[1] +
-                col * y.strides[2];
-  const uint8_t* from = reinterpret_cast<const uint8_t*>(x.data) + image * x.strides[0];
-  const TapRange down = taps_inside(job, 0, row), along = taps_inside(job, 1, col);
-  const int64_t channels = x.dims[3];
-  bool first = true;
-  for (int64_t t = down.first; t < down.end; ++t)
-    for (int64_t s = along.first; s < along.end; ++s) {
-      const uint8_t* seen = from + (down.origin + t * job.dilations[0]) * x.strides[1] +
-                            (along.origin + s * job.dilations[1]) * x.strides[2];
-      if (first) memcpy(to, seen, static_cast<size_t>(channels));
-      else take_larger(to, seen, channels, static_cast<uint8_t>(job.flip));
-      first = false;
+// The taps of a window that lie inside x.
+struct PooledWindow {
+  const uint8_t* first;  // channel 0
+  int64_t down, along;   // taps
+  int64_t line, pixel;   // bytes from one to the next
+};
+
+// The largest of 16 * N channels, bytes as unsigned after inverting `flip`; the smallest byte if there
+// is no tap.
+template <int N>
+inline void pool_channels(const PooledWindow& window, int64_t channel, uint8_t flip, uint8_t* to) {
+  const Bytes16 bits = Bytes16{} + flip;
+  Bytes16 largest[N] = {};
+  const uint8_t* line = window.first + channel;
+  for (int64_t t = 0; t < window.down; ++t, line += window.line) {
+    const uint8_t* tap = line;
+    for (int64_t s = 0; s < window.along; ++s, tap += window.pixel)
+      _Pragma("GCC unroll 4") for (int i = 0; i < N; ++i) {  // which stay in registers
+        Bytes16 seen;
+        memcpy(&seen, tap + 16 * i, sizeof seen);
+        seen ^= bits;
+        largest[i] = largest[i] > seen ? largest[i] : seen;
+      }
+  }
+  _Pragma("GCC unroll 4") for (int i = 0; i < N; ++i) {
+    largest[i] ^= bits;
+    memcpy(to + channel + 16 * i, &largest[i], sizeof largest[i]);
+  }
+}
+
+inline void pool_channel(const PooledWindow& window, int64_t channel, uint8_t flip, uint8_t* to) {
+  uint8_t largest = 0;
+  for (int64_t t = 0; t < window.down; ++t)
+    for (int64_t s = 0; s < window.along; ++s) {
+      const uint8_t seen =
+          static_cast<uint8_t>(window.first[channel + t * window.line + s * window.pixel] ^ flip);
+      largest = seen > largest ? seen : largest;
     }
-  if (first) memset(to, job.flip, static_cast<size_t>(channels));  // no tap inside: the smallest
+  to[channel] = static_cast<uint8_t>(largest ^ flip);
+}
+
+// A line of results.
+inline void pool_line(const PoolNhwcJob& job, int64_t image, int64_t row) {
+  const TensorView &x = *job.x, &y = *job.y;
+  const uint8_t* from = reinterpret_cast<const uint8_t*>(x.data) + image * x.strides[0];
+  uint8_t* to = reinterpret_cast<uint8_t*>(y.data) + image * y.strides[0] + row * y.strides[1];
+  const TapRange down = taps_inside(job, 0, row);
+  const int64_t channels = x.dims[3], top = down.origin + down.first * job.dilations[0];
+  const uint8_t flip = static_cast<uint8_t>(job.flip);
+  PooledWindow window = {nullptr, max(down.end - down.first, 0), 0, job.dilations[0] * x.strides[1],
+                         job.dilations[1] * x.strides[2]};
+  for (int64_t col = 0; col < y.dims[2]; ++col, to += y.strides[2]) {
+    const TapRange along = taps_inside(job, 1, col);
+    const int64_t left = along.origin + along.first * job.dilations[1];
+    window.first = from + top * x.strides[1] + left * x.strides[2];
+    window.along = max(along.end - along.first, 0);
+    int64_t channel = 0;
+    for (; channel + 64 <= channels; channel += 64) pool_channels<4>(window, channel, flip, to);
+    for (; channel + 16 <= channels; channel += 16) pool_channels<1>(window, channel, flip, to);
+    for (; channel < channels; ++channel) pool_channel(window, channel, flip, to);
+  }
 }
 
 inline void pool_nhwc_task(void* usr, size_t index) {
   const PoolNhwcJob& job = *static_cast<const PoolNhwcJob*>(usr);
   const int64_t rows = job.y->dims[1], first = static_cast<int64_t>(index) * job.lines;
   for (int64_t line = first; line < min(first + job.lines, job.y->dims[0] * rows); ++line)
-    for (int64_t col = 0; col < job.y->dims[2]; ++col)
-      pool_window(job, line / rows, line % rows, col);
+    pool_line(job, line / rows, line % rows);
 }
 
 inline bool check_pool_nhwc(Signature& call) {
