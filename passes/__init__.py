@@ -10,6 +10,7 @@ from tracea_graph.config import AttentionWindow
 from tracea_graph.passes import cluster_programs, embedding, recurrent
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
+from tracea_graph.passes.attention.byte_caches import ByteCaches
 from tracea_graph.passes.attention.half_caches import HalfCaches
 from tracea_graph.passes.attention.rotary_embedding import RotaryEmbedding
 from tracea_graph.passes.attention.unflatten_heads import UnflattenHeads
@@ -186,7 +187,7 @@ _MATCH = Phase(
 )
 """Match idioms before fusing: once a part of an idiom is fused, the idiom no longer matches."""
 
-_HALF_CACHES = Phase("half-caches", (HalfCaches(),))
+_HALF_CACHES = Phase("half-caches", (HalfCaches(), ByteCaches()))
 """Run after matching attention, and before anything is fused into concatenations."""
 
 _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))

@@ -207,7 +207,7 @@ def _dequantise(s: OnnxBuilder) -> OnnxBuilder:
     axis = int(s.attribute("axis", 1)) % max(len(shape), 1)
     column = (weight.count, *[1] * (len(shape) - 1 - axis))
     y = s("Cast", x, spec=TensorSpec(DType.F32, shape), to=DType.F32.onnx)
-    if offsets is not None:
+    if offsets is not None and np.any(offsets.array()):
         y = s("Sub", y, s.derived(offsets, column))
     s("Mul", y, s.derived(weight, column))
     return s

@@ -32,6 +32,9 @@ matmul.
 def lower_attention(
     w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
+    if p.stored == "i8":
+        wide = [w.typed_as(v, DType.F32) for v in operands[1:3]]
+        p, operands = replace(p, stored="f32"), (operands[0], *wide, *operands[3:])
     if p.stored != "f32":
         raise LackingError(
             "GPU attention reads no keys and values of another type than its queries"

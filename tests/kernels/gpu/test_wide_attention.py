@@ -33,6 +33,8 @@ def compare(params: AttentionParams, narrow: DType, queries: int = 20, keys: int
         (2, params.shared_heads, keys, params.head_v),
     ]  # fmt: skip
     arrays: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    if params.stored == "i8":
+        arrays[1:] = [np.clip(40 * a, -128, 127).astype(np.int8) for a in arrays[1:]]
     if params.mask == "add":
         arrays.append(rng.standard_normal((2, 1, queries, keys)).astype(np.float32))
     elif params.mask == "bool":
@@ -62,6 +64,10 @@ def test_matmuls_and_a_softmax(name: str) -> None:
 
 def test_float32_heads() -> None:
     compare(replace(PLAIN, head=272, head_v=40), DType.F32)
+
+
+def test_integers_are_converted_first() -> None:
+    compare(replace(PLAIN, head=16, head_v=24, scale=0.002, stored="i8"), DType.F16)
 
 
 def test_rows_that_may_be_empty_take_a_kernel() -> None:
