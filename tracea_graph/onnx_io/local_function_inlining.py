@@ -33,8 +33,8 @@ def inline_local_functions(skeleton: ModelProto, spans: PayloadSpans) -> None:
 
     ``spans`` are renumbered to match the new nodes.  These functions are not inlined: those of
     results of this tool, those of domains with kernels in ONNX Runtime, and those that are written
-    for another operator set than the model.  Raises ModelError if a function calls itself, or if
-    the graph would become too large.
+    for another operator set than the model.  Models with training information keep all.  Raises
+    ModelError if a function calls itself, or if the graph would become too large.
     """
     functions = {(f.domain, f.name): f for f in skeleton.functions}
     calls = {key: [*map(_key, _nodes(function))] for key, function in functions.items()}
@@ -42,7 +42,7 @@ def inline_local_functions(skeleton: ModelProto, spans: PayloadSpans) -> None:
     chosen = {key for key in order if _is_suited(functions[key], skeleton)}
     if (count := _size(skeleton, calls, order)) > _MOST_NODES:
         raise ModelError(f"with its functions inlined, the model has {count:,} nodes")
-    if not chosen:
+    if not chosen or skeleton.training_info:
         return
     others = [f for key, f in functions.items() if key not in chosen]
     given = ModelProto()
