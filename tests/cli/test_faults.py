@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,18 @@ def test_a_full_disk_keeps_the_earlier_result(
     assert "cannot write" in said and "No space left on device" in said and said.count("\n") == 1
     assert content(small_disk) == before
     assert right(small_disk / "out.onnx", model)
+
+
+def test_a_full_temporary_folder_is_named(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    large = product(tmp_path / "large.onnx", 64, 4000)
+    assert optimize_main([str(large), *UNTIMED, "-q", "--target", "cpu:scalar"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: cannot write to {small_disk}: No space left on device")
+    assert not list(small_disk.iterdir())
 
 
 @pytest.mark.usefixtures("quick")

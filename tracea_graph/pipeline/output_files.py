@@ -8,6 +8,8 @@ import json
 import mmap
 import os
 import re
+import shutil
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +43,8 @@ __all__ = [
     "write_text",
 ]
 
+_FULL = 1 << 24
+"""Free bytes below which a disk counts as full: what did not fit is removed again."""
 _LONGEST_NAME = 255
 """Assumed limit of a file name in bytes if the system does not report one."""
 _DATA = re.compile(r"\.[0-9a-f]{10}\.data")
@@ -253,9 +257,7 @@ def staging(paths: ResultPaths, inputs: Sequence[Path]) -> Iterator[StagingFolde
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        raise UsageError(
-            f"cannot write {_meant(error.filename, home, paths)}: {error.strerror}"
-        ) from error
+        raise UsageError(_complaint(error, home, paths)) from error
     finally:
         if stage is not None:
             endings = _possible(stage.beside)
@@ -268,11 +270,22 @@ def staging(paths: ResultPaths, inputs: Sequence[Path]) -> Iterator[StagingFolde
                 home.rmdir()
 
 
-def _meant(file: object, home: Path, paths: ResultPaths) -> Path:
+def _complaint(error: OSError, home: Path, paths: ResultPaths) -> str:
+    """Return what could not be written, and why; a full disk does not say which one it is."""
+    temporary = Path(tempfile.gettempdir())
+    if isinstance(error.filename, str):
+        return f"cannot write {_meant(Path(error.filename), home)}: {error.strerror}"
+    if error.errno == errno.ENOSPC and _is_full(temporary) and not _is_full(home):
+        return f"cannot write to {temporary}: {error.strerror}; set TMPDIR to another folder"
+    return f"cannot write {paths.model}: {error.strerror}"
+
+
+def _is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < _FULL
+
+
+def _meant(found: Path, home: Path) -> Path:
     """Return the output file that a failed write of a staged file was for."""
-    if not isinstance(file, str):
-        return paths.model
-    found = Path(file)
     if found.name.startswith(STAGED):
         return home
     return home / found.name if found.parent.name.startswith(STAGED) else found
