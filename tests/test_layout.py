@@ -229,6 +229,21 @@ def test_only_the_command_line_prints() -> None:
     assert [name for name in MODULES if part(name) != "cli" and "print" in calls(name)] == []
 
 
+def test_text_files_do_not_depend_on_the_locale() -> None:
+    """Sources have signs beyond ASCII, which another locale's encoding cannot hold."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name in MODULES
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("read_text", "write_text")
+        and len(node.args) < (1 if node.func.attr == "read_text" else 2)
+        and not any(keyword.arg == "encoding" for keyword in node.keywords)
+    ]
+    assert not found
+
+
 def calls(name: str) -> set[str]:
     found = (node.func for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
     return {func.id for func in found if isinstance(func, ast.Name)}

@@ -132,12 +132,14 @@ def _recalled(folder: Path, name: str, key: str) -> Measurements | None:
 
 
 def _text_key() -> list[str]:
-    return [(_TEMPLATES / name).read_text() for name in peak_probes.template_names()]
+    return [
+        (_TEMPLATES / name).read_text(encoding="utf-8") for name in peak_probes.template_names()
+    ]
 
 
 def _told_ghz(cpuinfo: Path) -> float:
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0.0
     told = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")]
@@ -223,7 +225,7 @@ def _compile(
 
 def _build(compiler: Compiler, folder: Path, end: float, probe: Probe) -> str:
     source = probe_source(probe)
-    (folder / f"{source.symbol}.cpp").write_text(source.text)
+    (folder / f"{source.symbol}.cpp").write_text(source.text, encoding="utf-8")
     files = (f"-I{_TEMPLATES}", f"{source.symbol}.cpp", "-o", source.symbol, "-pthread")
     try:
         compiler.run((*source.flags, *files), folder, max(0.1, end - time.monotonic()))
@@ -289,7 +291,9 @@ def _memory_arguments(cpu: CpuProfile) -> tuple[str, ...]:
 def _free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Bytes of available memory, page cache included; 0 if unknown."""
     try:
-        found = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+        found = re.search(
+            r"^MemAvailable: +(\d+) kB$", meminfo.read_text(encoding="utf-8"), re.MULTILINE
+        )
     except OSError:
         return 0
     return int(found[1]) << 10 if found else 0

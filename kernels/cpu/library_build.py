@@ -208,7 +208,7 @@ def _done(flags: tuple[str, ...]) -> Future[tuple[str, ...]]:
 
 
 def _runtime(unit: str = "runtime") -> str:
-    return (_KERNELS / "runtime" / f"{unit}.cpp").read_text()
+    return (_KERNELS / "runtime" / f"{unit}.cpp").read_text(encoding="utf-8")
 
 
 def _levels(isas: Sequence[str], platform: Platform) -> list[str]:
@@ -324,8 +324,8 @@ class _Shop:
         place = self.folder / str(index)
         (place / "runtime").mkdir(parents=True)
         for name, text in _headers(unit.text).items():
-            (place / name).write_text(text)
-        (place / "unit.cpp").write_text(unit.text)
+            (place / name).write_text(text, encoding="utf-8")
+        (place / "unit.cpp").write_text(unit.text, encoding="utf-8")
         try:
             self._run(unit, place, header.result() if header else ())
         except BuildError as error:

@@ -63,7 +63,7 @@ def precompiled(
     ready = header.with_suffix(".h.gch")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        header.write_text(_TEXT)
+        header.write_text(_TEXT, encoding="utf-8")
         with cache.making(key):
             if (packed := cache.get(key)) is not None:
                 ready.write_bytes(zlib.decompress(packed))

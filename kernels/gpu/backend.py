@@ -193,7 +193,7 @@ class GpuBackend:
         """Return the C++ sources, by path, that give ``tsr.h`` streams, memory and copies."""
         folder = Path(__file__).parent / "runtime"
         names = ("driver.h", "tsr_gpus.cpp")
-        return {f"runtime/{name}": (folder / name).read_text() for name in names}
+        return {f"runtime/{name}": (folder / name).read_text(encoding="utf-8") for name in names}
 
     def sources(self, contents: LibraryContents, levels: Sequence[str]) -> list[Source]:
         """Generate the kernel sources of a library, without the runtime."""

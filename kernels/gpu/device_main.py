@@ -200,7 +200,7 @@ def run_all_probes(gpu: DeviceDriver, folder: Path) -> dict[str, Any]:
     """Run all probes of a folder."""
     rates, notes, ghz = dict[str, float](), list[str](), 0.0
     figures: list[Any] = [("multiprocessors", gpu.sms, "")]
-    for job in json.loads((folder / "jobs.json").read_text()):
+    for job in json.loads((folder / "jobs.json").read_text(encoding="utf-8")):
         symbol = job["symbol"]
         try:
             module = gpu.do("cuModuleLoadData", (folder / job["file"]).read_bytes())

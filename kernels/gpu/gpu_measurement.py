@@ -126,7 +126,7 @@ def measure_gpu(
     except BuildError as error:
         return replace(nominal(level), notes=(f"nothing was measured: {error}",))
     texts = [probe_source(probe, architecture).text for probe in found]
-    worker = Path(device_main.__file__).read_text()
+    worker = Path(device_main.__file__).read_text(encoding="utf-8")
     key = disk_cache.cache_key(asdict(gpu), nvrtc, texts, worker)
     try:
         if not refresh and (known := disk_cache.load_cached(folder, "gpu", key)) is not None:
@@ -159,7 +159,7 @@ def _measured(
             jobs.append({"kind": probe.kind, "symbol": one.source.symbol, "file": f"{i}.cubin",
                          "work": probe.work, "threads": probe.threads, "blocks": probe.blocks,
                          "shared": probe.shared})  # fmt: skip
-        (folder / "jobs.json").write_text(json.dumps(jobs))
+        (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         command = (sys.executable, "-P", device_main.__file__, str(folder))
         answer = json.loads(run_command(command, folder, _RUN_SECONDS))
     symbols = {one.source.symbol: probe for one, probe in zip(built, found, strict=True)}

@@ -172,7 +172,7 @@ def compile_part(
     _compile_runtime(compiler, cache, folder, flags)
     (folder / "images.bin").write_bytes(_laid_out(images))
     table = _table(domain, least, contents.types, symbols, levels, images, held)
-    (folder / "table.cpp").write_text(table)
+    (folder / "table.cpp").write_text(table, encoding="utf-8")
     own = (*_FLAGS, "-I.", "-c", "table.cpp", "-o", "table.o")
     compiler.run(own, folder, COMPILE_SECONDS)
     objects = (folder / "runtime.o", folder / "table.o")
@@ -223,7 +223,7 @@ def _headers(text: str) -> dict[str, str]:
 
 def _runtime() -> list[str]:
     """Return the sources of the runtime, with its headers."""
-    text = (_HERE / "runtime" / "runtime.cpp").read_text()
+    text = (_HERE / "runtime" / "runtime.cpp").read_text(encoding="utf-8")
     return [text, *(part for item in _headers(text).items() for part in item)]
 
 
@@ -231,15 +231,15 @@ def _compile_runtime(
     compiler: Compiler, cache: ObjectCache, folder: Path, own: Sequence[str]
 ) -> None:
     """Write ``runtime.o`` and the headers to the folder."""
-    text = (_HERE / "runtime" / "runtime.cpp").read_text()
+    text = (_HERE / "runtime" / "runtime.cpp").read_text(encoding="utf-8")
     (folder / "runtime").mkdir()
     for name, held in _headers(text).items():
-        (folder / name).write_text(held)
+        (folder / name).write_text(held, encoding="utf-8")
     flags = (*_FLAGS, *own)
     key = sha256_of_parts(compiler.identity, *compiler.command, *flags, *_runtime())
     data = cache.get(key)
     if data is None:
-        (folder / "runtime.cpp").write_text(text)
+        (folder / "runtime.cpp").write_text(text, encoding="utf-8")
         command = (*flags, "-I.", "-c", "runtime.cpp", "-o", "runtime.o")
         compiler.run(command, folder, COMPILE_SECONDS)
         data = read_output(compiler, folder / "runtime.o", "object")

@@ -133,9 +133,9 @@ def _compile_share(
     with ScratchFolder("nvrtc") as name:
         folder = Path(name)
         for number, (_, (source, _)) in enumerate(jobs):
-            (folder / f"{number}.cu").write_text(source.text)
+            (folder / f"{number}.cu").write_text(source.text, encoding="utf-8")
         rows = [[number, target] for number, (_, (_, target)) in enumerate(jobs)]
-        (folder / "jobs.json").write_text(json.dumps(rows))
+        (folder / "jobs.json").write_text(json.dumps(rows), encoding="utf-8")
         run_command(_command(folder), folder, seconds)
         return {
             key: _collect(folder / f"{number}.{target}", source, target)
@@ -145,7 +145,7 @@ def _compile_share(
 
 def _collect(path: Path, source: KernelSource, target: str) -> bytes:
     """Read a job's object and log from its files, as one byte string."""
-    log = path.with_name(f"{path.name}.log").read_text()
+    log = path.with_name(f"{path.name}.log").read_text(encoding="utf-8")
     if not path.exists():
         message = f"NVRTC does not compile {source.symbol} for {target}."
         raise BuildError(message, shlex.join(_command()), log)

@@ -75,9 +75,9 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(json.dumps(nvrtc_identity(nvrtc)))
             return 0
         folder = Path(arguments[0])
-        for number, target in json.loads((folder / "jobs.json").read_text()):
+        for number, target in json.loads((folder / "jobs.json").read_text(encoding="utf-8")):
             made, log = compile_one(nvrtc, folder / f"{number}.cu", target)
-            (folder / f"{number}.{target}.log").write_text(log)
+            (folder / f"{number}.{target}.log").write_text(log, encoding="utf-8")
             if made is not None:
                 (folder / f"{number}.{target}").write_bytes(made)
     except (ImportError, RuntimeError, OSError) as error:

@@ -29,12 +29,12 @@ RUNTIME_SOURCE = "tsr.cpp"
 def header(folder: Path, name: str) -> str:
     """Read a header: from the backend's ``folder`` if it has one, else the shared header."""
     own, shared = folder / name, _SHARED.parent / name
-    return (own if own.exists() else shared).read_text()
+    return (own if own.exists() else shared).read_text(encoding="utf-8")
 
 
 def public_header(name: str) -> str:
     """Read one of :data:`PUBLIC_HEADERS`, :data:`RUNTIME_HEADER` or :data:`RUNTIME_SOURCE`."""
-    return (_SHARED / name).read_text()
+    return (_SHARED / name).read_text(encoding="utf-8")
 
 
 def abi_version() -> tuple[int, int]:

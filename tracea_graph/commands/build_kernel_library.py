@@ -157,11 +157,11 @@ def _build_runtime(out: Path, environment: Environment, devices: Mapping[str, st
         folder = Path(name)
         (folder / "runtime").mkdir()
         for header in (*PUBLIC_HEADERS, RUNTIME_HEADER):
-            (folder / "runtime" / header).write_text(public_header(header))
+            (folder / "runtime" / header).write_text(public_header(header), encoding="utf-8")
         for name, text in devices.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
         sources = (RUNTIME_SOURCE, *(name for name in devices if name.endswith(".cpp")))
-        (folder / RUNTIME_SOURCE).write_text(public_header(RUNTIME_SOURCE))
+        (folder / RUNTIME_SOURCE).write_text(public_header(RUNTIME_SOURCE), encoding="utf-8")
         own = OWN_LINK_FLAGS[compiler.family]
         libraries = ("-ldl", "-lpthread") if devices else ()
         flags = (*_RUNTIME_FLAGS, *LINK_FLAGS)

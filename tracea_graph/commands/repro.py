@@ -38,7 +38,7 @@ from tracea_graph.commands.repro import replayable
 here = Path(__file__).resolve().parent
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else here / "replay")
 folder.mkdir(parents=True, exist_ok=True)
-facts = json.loads((here / "repro.json").read_text())
+facts = json.loads((here / "repro.json").read_text(encoding="utf-8"))
 model = replayable(here, folder)
 words = [str(here / w[5:]) if w.startswith("pack:") else w for w in facts["options"]]
 command = [sys.executable, "-m", "tracea_graph", "optimize", str(model), *words]
@@ -47,7 +47,7 @@ if lock.exists() and "--lock" not in words:
     command += ["--lock", str(lock)]
 code = subprocess.run([*command, "-o", str(folder / "result.onnx")]).returncode
 report = folder / "result.json"
-told = json.loads(report.read_text()) if code == 0 and report.exists() else {}
+told = json.loads(report.read_text(encoding="utf-8")) if code == 0 and report.exists() else {}
 codes = [told.get("code"), *(group["code"] for group in told.get("groups", ()))]
 found = code, "crashed" in codes
 expected = facts["outcome"]["exit_code"], facts["outcome"]["crashed"]

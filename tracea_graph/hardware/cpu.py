@@ -75,7 +75,7 @@ def _part(record: Mapping[str, str]) -> str:
 
 def _records(cpuinfo: Path) -> list[dict[str, str]]:
     try:
-        text = cpuinfo.read_text()
+        text = cpuinfo.read_text(encoding="utf-8")
     except OSError:
         return []
     records = []
@@ -90,7 +90,7 @@ def _caches(folder: Path) -> dict[str, int]:
     for index in sorted(folder.glob("index*")):
         try:
             level, kind, size = (
-                (index / n).read_text().strip() for n in ("level", "type", "size")
+                (index / n).read_text(encoding="utf-8").strip() for n in ("level", "type", "size")
             )
         except OSError:
             continue

@@ -82,7 +82,11 @@ def nvidia_driver_signs(root: Path = Path("/")) -> list[str]:
     """Return signs of an NVIDIA driver, including its version."""
     there = [p for p in _TRACES if (root / p.lstrip("/")).exists()]
     version = root / _TRACES[0].lstrip("/")
-    return [*there, version.read_text() if _TRACES[0] in there else ""] if there else []
+    return (
+        [*there, version.read_text(encoding="utf-8") if _TRACES[0] in there else ""]
+        if there
+        else []
+    )
 
 
 def find_nvidia_gpus(root: Path = Path("/")) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:

@@ -77,7 +77,9 @@ def link_parts(
     last = parts[-1]
     if len(parts) > 1:
         first, second = (part.entry for part in parts)
-        (folder / "entry.cpp").write_text(_ENTRIES.format(first=first, second=second))
+        (folder / "entry.cpp").write_text(
+            _ENTRIES.format(first=first, second=second), encoding="utf-8"
+        )
         compiler.run(("-O2", "-fPIC", "-c", "entry.cpp", "-o", "entry.o"), folder, seconds)
         objects.append("entry.o")
     own = OWN_LINK_FLAGS[compiler.family]
