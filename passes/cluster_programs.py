@@ -342,11 +342,11 @@ def _step_nodes(
     return tuple(found)
 
 
-def _types_of(region: Region, count: int) -> Sequence[str]:
-    """Return the type that each of a member's steps may round to; "" for a step that may not."""
+def _roundings(region: Region, count: int) -> Sequence[tuple[str, float]]:
+    """Return ``narrow`` and ``factor`` of each of a member's steps."""
     if isinstance(region.params, RegionParams):
-        return [step.narrow for step in region.params.steps]
-    return [""] * count
+        return [(step.narrow, step.factor) for step in region.params.steps]
+    return [("", 0.0)] * count
 
 
 def _build(
@@ -355,13 +355,13 @@ def _build(
     """Return the program's parameters, its operands, and its results that others read."""
     graph = membership.graph
     steps = [s for r in members for s in membership.steps_of(r) or ()]
-    types = [n for r in members for n in _types_of(r, len(membership.steps_of(r) or ()))]
+    types = [n for r in members for n in _roundings(r, len(membership.steps_of(r) or ()))]
     inside = {v for _, _, results in steps for v in results}
     operands = tuple(dict.fromkeys(v for _, reads, _ in steps for v in reads if v not in inside))
     numbers = {v: i for i, v in enumerate(operands)}
     made = []
-    for (params, reads, results), narrow in zip(steps, types, strict=True):
-        made.append(RegionStep(params, tuple(numbers[v] for v in reads), len(results), narrow))
+    for (params, reads, results), rounded in zip(steps, types, strict=True):
+        made.append(RegionStep(params, tuple(numbers[v] for v in reads), len(results), *rounded))
         for value in results:
             numbers[value] = len(numbers)
     ids = {r.id for r in members}

@@ -77,6 +77,7 @@ _NEEDED = MappingProxyType(
     {
         "fp16": _FP16,
         "tf32": frozenset(),
+        "fp8": frozenset(),
         "bf16": _BF16,
         "int16": frozenset(isa.name for isa in X86.bf16),
         "bf16x2": frozenset({TILES}),

@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu import plan_encoding
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Dialect
+from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS
 from tracea_graph.kernels.gpu.kernel_catalog import GpuCatalog
 from tracea_graph.kernels.gpu.kernel_facts import kernel_metadata
 from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for
@@ -76,7 +77,10 @@ class GpuBackend:
     """
 
     targets: tuple[str, ...] = TARGETS
-    rules = RuleNames(rounding=(MIXED_PRECISION,), precision_fallbacks=((MIXED_PRECISION,),))
+    rules = RuleNames(
+        rounding=(FLOAT8_FACTORS, MIXED_PRECISION), fallback={MIXED_PRECISION: FLOAT8_FACTORS},
+        precision_fallbacks=((FLOAT8_FACTORS,), (FLOAT8_FACTORS, MIXED_PRECISION)),
+    )  # fmt: skip
     providers: tuple[str, ...] = ("CUDAExecutionProvider",)
     most_guarded = MOST_GUARDED
     caps = ()
@@ -107,12 +111,13 @@ class GpuBackend:
     def resolve_precision(self, precision: str, levels: Sequence[str]) -> tuple[str, str]:
         """Return the precision to compute in, and the reason if it is not the requested one."""
         if precision not in ("fp32", *TYPES):
-            return "fp32", f"GPU kernels compute in fp32, tf32, fp16 and bf16, not in {precision}"
-        new = precision in ("bf16", "tf32")
-        old = [n for n in levels if new and not ARCHITECTURES[n].has("bf16")]
+            known = "fp32, tf32, fp16, bf16 and fp8"
+            return "fp32", f"GPU kernels compute in {known}, not in {precision}"
+        needs = {"bf16": "bf16", "tf32": "bf16", "fp8": "float8"}.get(precision)
+        old = [n for n in levels if needs and not ARCHITECTURES[n].has(needs)]
         if old:
-            why = f"{old[0]} has no instructions for this type"
-            return "fp32", f"nothing is computed in {precision}: {why}"
+            why = f"nothing is computed in {precision}: {old[0]} has no instructions for this type"
+            return "fp16" if precision == "fp8" else "fp32", why
         return precision, ""
 
     def unmeasured(self, levels: Sequence[str]) -> str:
@@ -144,7 +149,7 @@ class GpuBackend:
         self, request: PlanRequest, machine: Machine, sizes: Mapping[str, int]
     ) -> tuple[Phase, ...]:
         """Return the phases that run after the passes, in order."""
-        return phases(request)
+        return phases(request, sizes)
 
     def lacks(self, graph: TileGraph, region: Region) -> str:
         """Return why a fused region cannot be lowered, or "" if it can."""

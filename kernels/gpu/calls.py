@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
-from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, INDICES
+from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOAT8, INDICES
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
@@ -135,6 +135,19 @@ def _gemm(dtype: str) -> CallSchema:
         problem=_product_size,
         schedule=TileSchedule,
     )  # fmt: skip
+
+
+_FLOAT8_GEMM = CallSchema(
+    "float8_gemm",
+    (
+        _op("x", "M K", FLOAT8), _op("w", "N K", FLOAT8),
+        _op("inputs", "M N", "chain", many="inputs"), _out("y", "M N", "chain", many="results"),
+    ),
+    dtype=FLOAT8,
+    chain="epilogue",
+    problem=_product_size,
+)  # fmt: skip
+"""A matmul of 8-bit floats, summed in float32.  Scales are factors of the epilogue."""
 
 
 def _blocks_size(s: Sizes) -> tuple[int, ...]:
@@ -524,6 +537,7 @@ CALLS = Calls(
         *LOOK_UPS,
         *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
+        _FLOAT8_GEMM,
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),
         *(_integers("integer_conv", d, "image", _integer_conv_size) for d in BYTES),
         *(_integers("integer_depthwise", d, "image", _integer_depthwise_size) for d in BYTES),

@@ -30,6 +30,7 @@ ELEMENTS: Mapping[DType, str] = MappingProxyType(
         DType.I64: "i64",
         DType.U8: "u8",
         DType.I8: "i8",
+        DType.F8E4M3FN: "f8",
     }
 )
 """Name of an element type in the templates (``templates/values.h``)."""

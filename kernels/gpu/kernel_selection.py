@@ -87,7 +87,8 @@ _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
-"""Warpgroup kernels of 8-bit integers."""
+"""Warpgroup kernels of 8-bit numbers."""
+_OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
 BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
@@ -137,7 +138,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
     }.get(call.op)  # fmt: skip
     found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
-    found += _integer_choices(call) if call.op in ("integer_gemm", "integer_conv") else []
+    found += _byte_choices(call) if call.op in _OF_BYTES else []
     found += _block_choices(call) if call.op == "gemm_blocks" else []
     found += window_choices(call) if call.op in ("depthwise", "pool") else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
@@ -344,8 +345,8 @@ def _block_choices(call: Call) -> list[tuple[Variant, Extent]]:
     return found[:1] if isinstance(rows, int) else found
 
 
-def _integer_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the warpgroup kernels for a matmul or convolution of 8-bit integers."""
+def _byte_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernels for a matmul or convolution of 8-bit numbers."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     *pixels, columns = named["y"][0].dims
     rows, steps = product(tuple(pixels)), warpgroup_integers.steps_of(call)
@@ -401,7 +402,7 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    tiled = ("gemm", "conv", "integer_gemm", "integer_conv", "gemm_nbits")
+    tiled = ("gemm", "conv", *_OF_BYTES, "gemm_nbits")
     rows = _rows(call) if call.op in tiled else 0
     permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.byte_embedding import BYTE_EMBEDDING
+from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS, Float8Factors
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.kernels.gpu.zero_block_rules import ColumnBlockGemm, TiledColumnBlockGemm
 from tracea_graph.ops.attention import AttentionParams
@@ -39,8 +40,8 @@ __all__ = ["MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
 
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Limits of one program: those of a plan, with a margin for scratch buffers."""
-TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16", "tf32": "tf32"})
-"""Compute type of each reduced precision."""
+TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "fp8": "f16"})
+"""Compute type of each reduced precision; under fp8, of everything but factors of matmuls."""
 MIXED_PRECISION = "mixed-precision"
 _ERRORS = MappingProxyType({"f16": 2.0**-11 / 12, "bf16": 2.0**-8 / 12, "tf32": 2.0**-11 / 12})
 """Estimated error that one matmul adds to the outputs, as a fraction of max|y|."""
@@ -124,9 +125,13 @@ def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
     )
 
 
-def phases(request: PlanRequest) -> tuple[Phase, ...]:
-    """Return the phases that follow those of :func:`tracea_graph.passes.phases`."""
+def phases(request: PlanRequest, sizes: Mapping[str, int]) -> tuple[Phase, ...]:
+    """Return the phases that follow those of :func:`tracea_graph.passes.phases`.
+
+    ``sizes`` are likely values of symbols.
+    """
     dtype = TYPES.get(request.precision)
+    float8 = Float8Factors("f16", request.ranges, sizes) if request.precision == "fp8" else None
     mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None
     tables = Phase("byte-tables", (RulePass(BYTE_EMBEDDING), Iota()))
     return (
@@ -143,6 +148,7 @@ def phases(request: PlanRequest) -> tuple[Phase, ...]:
         *LAYOUT,
         Phase("indexed-slices", tuple(map(RulePass, indexed_slices.RULES))),
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
+        *((Phase(FLOAT8_FACTORS, (float8,)),) if float8 else ()),
         *((mixed,) if mixed else ()),
         Phase(PARTITION, (cluster_programs.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
     )

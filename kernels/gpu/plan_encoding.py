@@ -35,13 +35,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import Extent, combine, product
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.extent_bytecode import NUMBER, SYMBOL, operator_opcode, symbol_index
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.release_choice import with_releases
 from tracea_graph.kernels.program import Buffer, Call, Program, View
+from tracea_graph.ops.chain import FLOAT8
 
 __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 
@@ -99,7 +100,7 @@ def encode(
     ends = list(accumulate(map(len, launches)))
     for temp in program.temps:
         first = ends[temp.first] - len(launches[temp.first])
-        body += (temp.dtype.onnx, sizes.of(temp.count), first, ends[temp.last] - 1)
+        body += (_element_code(temp.dtype), sizes.of(temp.count), first, ends[temp.last] - 1)
     for call, choices in zip(program.calls, launches, strict=True):
         for i, (launch, symbol) in enumerate(choices):
             body += _launch(program, call, launch, symbol, len(choices) - 1 - i, sizes)
@@ -114,6 +115,11 @@ def encode(
     words = (MAGIC, VERSION, 3 + len(head) + len(body), *head, *body)
     _counted("words", len(words))
     return words
+
+
+def _element_code(dtype: DType) -> int:
+    """Return the ONNX code of an element type; the library holds 8-bit floats as bytes."""
+    return (DType.U8 if dtype is FLOAT8 else dtype).onnx
 
 
 def _counted(what: str, count: int) -> int:
@@ -153,7 +159,7 @@ def _argument(
         words = [_KINDS.index(argument.kind), number, int(value.buffer in written), size, *ends]
         if argument.kind in ("map", "pixels"):
             tensor = (*value.dims[::-1], *value.strides[-2::-1])
-            words += [argument.dtype.onnx, len(value.dims), *map(sizes.of, tensor)]
+            words += [_element_code(argument.dtype), len(value.dims), *map(sizes.of, tensor)]
             words += argument.box[::-1]
         if (window := argument.window) is not None:
             for side in zip(window.before, window.after, window.steps, strict=True):

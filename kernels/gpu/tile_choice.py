@@ -186,7 +186,7 @@ def choose_tile(
             return "128x64x16x4" if wide else small, why
         small = "32x64x64x4" if op == "gemm" else "64x64x64x3"
         return "128x128x32x4" if wide else small, why
-    if op in ("integer_gemm", "integer_conv"):
+    if op in ("integer_gemm", "integer_conv", "float8_gemm"):
         wide = rows >= MANY_ROWS
         which = f"{rows} rows" if rows else "rows whose number varies"
         why = f"{which} {'fill tiles of 64' if wide else 'leave tiles of 64 empty'}"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
+from tracea_graph.kernels.gpu.call_operands import BYTES, FLOAT8
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
     BYTE_TILES,
@@ -31,6 +32,8 @@ from tracea_graph.kernels.program import Call
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
+_OF_BYTES = (("integer_gemm", BYTES), ("integer_conv", BYTES), ("float8_gemm", (FLOAT8,)))
+"""Matmuls and convolutions of 8-bit numbers, and the types of their left operands."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,12 @@ def _gemm(dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
 
 def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn: int,
            blocks: int) -> Variant:  # fmt: skip
-    """Matmul or convolution of 8-bit integers with tiles of m × n × k."""
+    """Matmul or convolution of 8-bit numbers with tiles of m × n × k."""
     params = {"m": m, "n": n, "k_bytes": k, "stages": stages, "wm": wm, "wn": wn,
               "blocks": blocks}  # fmt: skip
-    threads, template = m // wm * (n // wn) * 32, op.replace("integer_", "") + "_bytes.cu.in"
-    return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params)
+    threads, template = m // wm * (n // wn) * 32, f"{op.partition('_')[2]}_bytes.cu.in"
+    needs = ("float8",) if dtype == FLOAT8 else ()
+    return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 
 def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0,
@@ -258,8 +262,8 @@ VARIANTS = (
     ),
     *(
         _bytes(op, d, *tile)
-        for op in ("integer_gemm", "integer_conv")
-        for d in ("u8", "i8")
+        for op, types in _OF_BYTES
+        for d in types
         for tile in (
             (128, 128, 64, 4, 64, 32, 1),
             (64, 64, 128, 3, 32, 32, 2),
@@ -269,12 +273,12 @@ VARIANTS = (
     *(
         replace(
             _wgmma(d, *tile, depth=128),
-            op=f"integer_{op}",
-            template=f"{op}_bytes_wgmma.cu.in",
+            op=op,
+            template=f"{op.partition('_')[2]}_bytes_wgmma.cu.in",
         )
-        for op, tiles in (("gemm", BYTE_TILES), ("conv", CONVOLUTION_TILES))
-        for d in ("u8", "i8")
-        for tile in tiles
+        for op, types in _OF_BYTES
+        for d in types
+        for tile in (CONVOLUTION_TILES if op == "integer_conv" else BYTE_TILES)
     ),
     *(
         Variant(op, d, "window_bytes.cu.in", "256", 256)

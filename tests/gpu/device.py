@@ -32,6 +32,7 @@ def encoded(m: TensorMap) -> bytes:
     kind = driver.CUtensorMapDataType
     types = {DType.U8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.I8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             DType.F8E4M3FN: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
              DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}  # fmt: skip
     rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]

@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.gpu.device import Device, Loaded, checked
-from tests.kernels.gpu import block_cases, integer_cases, mlp_cases, nbits_cases
+from tests.kernels.gpu import block_cases, float8_cases, integer_cases, mlp_cases, nbits_cases
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -235,6 +235,20 @@ def _requantized(m: int, n: int, k: int) -> Row:
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
 
+def _float8(m: int, n: int, k: int) -> Row:
+    """A product of 8-bit floats with scales, GELU and residual; torch's has one scale a side."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        x, w = (torch.randn(r, k, device="cuda").to(torch.float8_e4m3fn) for r in (m, n))
+        one = torch.ones((), device="cuda")
+        fast = {"out_dtype": torch.float16, "use_fast_accum": True}
+        return (lambda x, w, one: torch._scaled_mm(x, w.t(), one, one, **fast)), [x, w, one]
+
+    made = float8_cases.gemm(m, n, k)
+    return Row(f"float8 {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_GROUPS), work,
+               2.0 * m * n * k, 0)  # fmt: skip
+
+
 def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
     """A convolution of bytes; one whose windows leave the image has no zero point."""
     made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
@@ -345,6 +359,7 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
+    *(_float8(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072))),
     *(_bytes(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072),
                            (128, 3072, 768), (128, 768, 768))),
     _requantized(4096, 4096, 4096),

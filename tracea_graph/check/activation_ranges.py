@@ -1,4 +1,4 @@
-"""Largest magnitudes of a model's inner values, measured on feeds.
+"""Largest magnitudes of a model's inputs and inner values, measured on feeds.
 
 The range of a 16-bit float may be smaller than that of float32: a value may be stored as a 16-bit
 float only if no feed shows it outside that range.
@@ -43,6 +43,10 @@ def largest_magnitudes(
         for name, weight in graph.weights.items()
         if weight.dtype is DType.F32
     }
+    taken = list(islice(feeds.values(), _FEEDS))
+    for name, array in (item for feed in taken for item in feed.items()):
+        if array.dtype == np.float32:
+            found[name] = max(found.get(name, 0.0), _largest(array))
     try:
         with acquire(None, {}) as worker:
             written = frozenset(worker.values(original))
@@ -52,7 +56,7 @@ def largest_magnitudes(
             ]  # fmt: skip
             for group in _groups(graph, values, bindings):
                 worker.open("ranges", original, level="basic", extra=group)
-                for feed in islice(feeds.values(), _FEEDS):
+                for feed in taken:
                     for name, array in worker.run("ranges", feed).items():
                         if array.dtype == np.float32:
                             found[name] = max(found.get(name, 0.0), _largest(array))

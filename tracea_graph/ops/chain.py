@@ -24,8 +24,10 @@ __all__ = [
     "DTYPES",
     "ELEMENTARY",
     "FAST_MATH",
+    "FLOAT8",
     "HALVES",
     "INTEGERS",
+    "LARGEST_FLOAT8",
     "MAX_OPERANDS",
     "MAX_RESULTS",
     "Chain",
@@ -54,6 +56,12 @@ HALVES = (DType.F16, DType.BF16)
 """16-bit element types that only some backends support: converted to float32 when read, rounded to
 nearest, ties to even, when stored.
 """
+
+FLOAT8 = DType.F8E4M3FN
+"""Element type of results of some backends: numbers are rounded as to :data:`HALVES`, and those
+beyond its range become its largest number.
+"""
+LARGEST_FLOAT8 = 448.0
 
 FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
 """Steps with a cheaper approximation whose error is a fraction of the error of rounding to bf16.
@@ -92,7 +100,7 @@ class Chain:
 
     * ``dtypes``: element types of the operands; empty if every operand is float32;
     * ``stores``: element types of the results; empty if every numeric result is float32. Results
-      in bf16 occur only inside programs;
+      in bf16 and in 8-bit floats occur only inside programs;
     * ``fast_math``: whether :data:`FAST_MATH` steps may use their cheaper approximation whatever
       the type of the results, because these feed products of 16-bit numbers.
 
@@ -137,10 +145,10 @@ class Chain:
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
-            s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES))
+            s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES, FLOAT8))
             for s, n in zip(self.stores, natural, strict=True)
         ):
-            raise ValueError("only a number may be stored as an integer or a 16-bit float")
+            raise ValueError("only a number may be stored as an integer or a small float")
         for i, step in enumerate(self.steps):
             found = "".join("f" if isinstance(a, float) else types[a] for a in step.args)
             if found != ELEMENTARY[step.op].takes:
@@ -226,6 +234,11 @@ class Chain:
 def _stored(value: Any, dtype: DType) -> Any:
     if dtype is DType.BF16:
         return round_bf16(value)
+    if dtype is FLOAT8:
+        import ml_dtypes  # slow to import, and few programs need it
+
+        kept = np.clip(np.asarray(value, np.float32), -LARGEST_FLOAT8, LARGEST_FLOAT8)
+        return kept.astype(ml_dtypes.float8_e4m3fn).astype(value.dtype)
     if dtype is DType.F16:
         with np.errstate(over="ignore"):
             return np.asarray(value, np.float32).astype(np.float16).astype(value.dtype)

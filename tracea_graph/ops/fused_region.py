@@ -36,13 +36,16 @@ class RegionStep:
 
     The inputs of the region are numbered first, then the results of each step.  ``narrow`` is the
     short name of the 16-bit float type that the step's factors and results may be rounded to, or
-    empty; sums, and results of the region, keep their types.
+    empty; sums, and results of the region, keep their types.  A matmul with a ``factor`` other
+    than 0 may round its factors to 8-bit floats: its left operand times ``factor``, and its matrix
+    with a scale for each column.
     """
 
     params: OpParams
     operands: tuple[int, ...]
     results: int = 1
     narrow: str = ""
+    factor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,11 @@ class RegionParams:
             raise ValueError("a result is computed by no step")
 
     @classmethod
-    def of(cls, params: OpParams, operands: int, results: int, narrow: str = "") -> RegionParams:
+    def of(
+        cls, params: OpParams, operands: int, results: int, narrow: str = "", factor: float = 0.0
+    ) -> RegionParams:
         """Return a program of one step that reads all operands and returns all results."""
-        step = RegionStep(params, tuple(range(operands)), results, narrow)
+        step = RegionStep(params, tuple(range(operands)), results, narrow, factor)
         return cls(operands, (step,), tuple(range(operands, operands + results)))
 
     @property

@@ -73,12 +73,12 @@ class Options:
     precision: str = option(
         "fp32",
         choices=(
-            "fp32", "tf32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8",
+            "fp32", "tf32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8", "fp8",
             "int4-weights",
         ),
         group=_COMMON, locked=True,
-        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 is for "
-        "GPUs, fp16 for GPUs and Arm, bf16-weights and int4-weights round only the weights, "
+        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 and fp8 are "
+        "for GPUs, fp16 for GPUs and Arm, bf16-weights and int4-weights round only the weights, "
         "bf16x2 is nearly exact, int8 is the fastest (default: fp32)",
         more="numbers that matmuls and convolutions multiply; sums stay fp32. `fp16`: for GPUs, "
         "where the values between matmuls are fp16 too, and for Arm, where short sums are, too "
@@ -90,7 +90,10 @@ class Options:
         "column, image and filter; as fast as bf16 without matrix tiles, and about eight times "
         "as exact. `int8`: 8-bit integers with a scale for each row and column of a matmul, for "
         "each filter, and for the input of each convolution; attention uses bf16; int16, bf16 or "
-        "fp32 is used where the error exceeds `--max-error`. `int4-weights`: 4-bit matrices with "
+        "fp32 is used where the error exceeds `--max-error`. `fp8`: as `fp16`, but matmuls of "
+        "many rows with constant matrices multiply 8-bit floats (e4m3), with a scale for each "
+        "matrix from the inputs and one for each column, on GPUs from sm_89 on; fp16 or fp32 is "
+        "used where the error exceeds `--max-error`. `int4-weights`: 4-bit matrices with "
         "a scale and a zero point for each block of 32 or 128 rows; bf16 or fp32 weights are "
         "used where the error exceeds `--max-error`",
         also={

@@ -231,7 +231,7 @@ def choose(run: PipelineRun) -> None:
 def _ranges(run: PipelineRun, symbols: Mapping[str, int]) -> Mapping[str, float]:
     """Measure the values of a model that is to compute in a type of small range."""
     options, inputs = run.options, run.inputs
-    if options.precision != "fp16" or inputs.trouble:
+    if options.precision not in ("fp16", "fp8") or inputs.trouble:
         return UNMEASURED
     acquire = run.worker_pool.acquire if run.worker_pool else new_worker
     return largest_magnitudes(

@@ -1,4 +1,4 @@
-"""Matmuls and convolutions of 8-bit integers with exact sums in int32.
+"""Matmuls and convolutions of 8-bit integers with exact sums in int32; matmuls of 8-bit floats.
 
 Both operands are contiguous along the depth.  Zero points are corrected in the sums: for this, a
 warp adds up the bytes of its fragments while it multiplies.  Depthwise convolutions subtract zero
@@ -36,7 +36,7 @@ from tracea_graph.ops.chain import Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_TYPES = {"u8": DType.U8, "i8": DType.I8}
+_TYPES = {"u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
 _ATOM = ATOMS["m16n8k32.s8"]
 _WINDOWS = ("integer_depthwise", "integer_pool")
 _STEP = 2 * 16
@@ -107,8 +107,20 @@ def _tile(variant: Variant) -> Tile:
     return Tile(p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], p["stages"])
 
 
+def _right(call: Call) -> DType:
+    """Return the element type of w."""
+    own = _TYPES[call.dtype]
+    return own if own is DType.F8E4M3FN else DType.I8
+
+
+def _kinds(call: Call) -> dict[str, str]:
+    """Return the names of the element types of x, of w and of sums in the templates."""
+    kind, right = (chain_parameters.ELEMENTS[t] for t in (_TYPES[call.dtype], _right(call)))
+    return {"kind": kind, "right": right, "sum": "i32" if right == "i8" else "float"}
+
+
 def _convolves(call: Call) -> bool:
-    return call.op != "integer_gemm"
+    return call.op not in ("integer_gemm", "float8_gemm")
 
 
 def _matrix(call: Call, view: View) -> View:
@@ -146,7 +158,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     made = {
         **chain_parameters.chain_template_parameters(chain),
         "tensors": [EpilogueTensor(*one, "0") for one in listed],
-        "strided": True, "bias": False, "batch": 0, "run": _run(chain), "kind": call.dtype,
+        "strided": True, "bias": False, "batch": 0, "run": _run(chain), **_kinds(call),
         "shifted": _shifted(call), "own_zeros": _named(call).get("w_zeros") is not None,
         "pool": call.op == "integer_pool",
     }  # fmt: skip
@@ -176,7 +188,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     rows, cols = _matrix(call, ys[0]).dims
     made: list[Argument] = [pointer(x, _TYPES[call.dtype])]
     if w is not None:
-        made.append(pointer(w, DType.I8))
+        made.append(pointer(w, _right(call)))
         made += map(i32, w.strides if _convolves(call) else (*x.strides, *w.strides))
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named.get("inputs", ()), *ys), types, strict=True):

@@ -1,8 +1,10 @@
-"""Matmuls and convolutions of 8-bit integers by warpgroups (``wgmma``), for sm_90a.
+"""Matmuls and convolutions of 8-bit numbers by warpgroups (``wgmma``), for sm_90a.
 
 The kernels are those of :mod:`warpgroup_matmul` and :mod:`warpgroup_convolution`, with steps of
-128 bytes of the depth and exact sums in int32.  A zero point of x is corrected by the sums of w's
-columns, which are operands of the call; zero points of w are left to :mod:`integer_matmul`.
+128 bytes of the depth.  Sums of integers are exact in int32; those of 8-bit floats, which matmuls
+have, are float32 of which the tensor cores keep 14 bits.  A zero point of x is corrected by the
+sums of w's columns, which are operands of the call; zero points of w are left to
+:mod:`integer_matmul`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tracea_graph.kernels.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "refusal", "shared", "steps_of"]
 
-_TYPES = {"u8": DType.U8, "i8": DType.I8}
+_TYPES = {"u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def _convolves(call: Call) -> bool:
 
 
 def _shifted(call: Call) -> bool:
-    return bool(call.attributes["shifted"])
+    return bool(call.attributes.get("shifted", False))
 
 
 def _window_call(call: Call) -> Call:
@@ -76,7 +78,7 @@ def name(call: Call) -> str:
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     named = _named(call)
-    if named["w_zeros"] is not None:
+    if named.get("w_zeros") is not None:
         return "sums of x's rows, which zero points of w need, are not available"
     if _shifted(call) and named["column_sums"] is None:
         return "a zero point of x needs the sums of w's columns"

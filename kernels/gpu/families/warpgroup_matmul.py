@@ -1,4 +1,4 @@
-"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16, bf16 and bytes.
+"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16, bf16, and bytes or e4m3.
 
 One warpgroup copies tiles of both operands by tensor maps; two others multiply.  Blocks loop over
 tiles.
@@ -49,8 +49,9 @@ from tracea_graph.ops.chain import Chain
 __all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters", "refusal", "shared",
            "with_row_step"]  # fmt: skip
 
-_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
-"""Element type of x by the variant's dtype; that of w is the same, or int8 if x has bytes."""
+_INTEGERS = ("u8", "i8")
+_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
+"""Element type of x by the variant's dtype; that of w is the same, or int8 if x has integers."""
 _ROWS = 64
 """Number of rows that one instruction multiplies."""
 _WARPS = 8
@@ -455,9 +456,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "b": tile.b,
         "ring": tile.ring,
         "tall": tile.tall,
-        "kind": variant.dtype,
+        "kind": chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
         "halved": {0: "", SHARED_X: "x", SHARED_W: "w"}[variant.params["pair"]],
-        "integers": tile.size == 1,
+        "integers": variant.dtype in _INTEGERS,
         "zero_point": has_zero_point(call),
         "span": tile.depth,
         "instructions": [Instruction(tile.n, False, tile.by_depth)],
@@ -511,7 +512,7 @@ def launch(call: Call, variant: Variant, symbol: str, zero: Sequence[Argument] =
     named, own = tensor_core_matmul.views_by_operand(call), _TYPES[variant.dtype]
     batch, tile = len(batch_of(call)), shared_layout(call, variant)
     x, w = named["x"], named["w"]
-    right = DType.I8 if tile.size == 1 else own
+    right = DType.I8 if variant.dtype in _INTEGERS else own
     boxes = boxes_of(tile, variant)
     maps = [_map(x, batch, own, boxes[0]), _map(w, batch, right, boxes[1])]
     return launch_over(call, variant, symbol, maps, x.dims[-1], [], zero)

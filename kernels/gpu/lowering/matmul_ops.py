@@ -12,6 +12,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, ONE_ROW, variants_of
 from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_call
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.float8 import float8_call
 from tracea_graph.kernels.gpu.lowering.integers import integer_call
 from tracea_graph.kernels.gpu.lowering.norm_folding import (
     FoldedMatmul,
@@ -92,8 +93,8 @@ def lower_gemm(
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
     dense = not p.integers and not coded and p.layout != COLUMN_BLOCKS
-    few = dense and few_rows(w, p, x)
-    if p.norm and dense and not few and (parts := _split(w, p, x)) > 1:
+    few = dense and not w.factor and few_rows(w, p, x)
+    if p.norm and dense and not (few or w.factor) and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
     if p.splits:
         made = [w.number(full)]
@@ -112,6 +113,9 @@ def lower_gemm(
         return _after(w, p, made, targets, affine)
     if coded:
         block_quantized_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
+    if w.factor:
+        float8_call(w, p, x, weight, bias, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     folded = fold_norm(w, p, x, weight, bias)
     transposed = few or folded is not None or _converted(w, weight)

@@ -1,8 +1,17 @@
-// Fragments of bytes (m16n8k32) with exact sums in int32.
+// Fragments of bytes (m16n8k32): integers with exact sums in int32, or 8-bit floats.
 //% set type = "s8" if kind == "i8" else "u8"
 //% set sign = "s32" if kind == "i8" else "u32"
 namespace tracea {
 
+//% if kind == "f8"
+DEV void multiply_bytes(float (&d)[4], const u32 (&a)[4], const u32* b) {
+  asm(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+//% else
 DEV void multiply_bytes(i32 (&d)[4], const u32 (&a)[4], const u32* b) {
 #if __CUDA_ARCH__ >= 800
   asm(
@@ -27,5 +36,6 @@ DEV i32 add_w_bytes(i32 sum, u32 four) {
   asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(four), "r"(0x01010101u));
   return sum;
 }
+//% endif
 
 }  // namespace tracea

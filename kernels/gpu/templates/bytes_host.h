@@ -1,26 +1,27 @@
-// Fragments of bytes (m16n8k32) with exact sums in int32.
+// Fragments of bytes (m16n8k32): integers with exact sums in int32, or 8-bit floats.
+//% set number = "f8_number" if kind == "f8" else ""
 namespace tracea {
 
-DEV void multiply_bytes(i32 (&d)[4], const u32 (&a)[4], const u32* b) {
+DEV void multiply_bytes(${sum} (&d)[4], const u32 (&a)[4], const u32* b) {
   struct own {
-    i32* d;
+    ${sum}* d;
     const u32 *a, *b;
   } mine = {d, a, b};
   machine.meet_warp(
       [](void** all) {
-        i32 left[${atom.m}][${atom.k}], right[${atom.k}][${atom.n}];
+        ${sum} left[${atom.m}][${atom.k}], right[${atom.k}][${atom.n}];
         for (i32 lane = 0; lane < WARP_LANES; lane++) {
-          const auto* x = (const ${kind}*)((own*)all[lane])->a;
-          const auto* y = (const i8*)((own*)all[lane])->b;
+          const auto* x = (const ${"u8" if number else kind}*)((own*)all[lane])->a;
+          const auto* y = (const ${"u8" if number else "i8"}*)((own*)all[lane])->b;
           //% for e in range(atom.a.count)
-          left[${atom.a.row("lane", e)}][${atom.a.col("lane", e)}] = x[${e}];
+          left[${atom.a.row("lane", e)}][${atom.a.col("lane", e)}] = ${number}(x[${e}]);
           //% endfor
           //% for e in range(atom.b.count)
-          right[${atom.b.row("lane", e)}][${atom.b.col("lane", e)}] = y[${e}];
+          right[${atom.b.row("lane", e)}][${atom.b.col("lane", e)}] = ${number}(y[${e}]);
           //% endfor
         }
         for (i32 lane = 0; lane < WARP_LANES; lane++) {
-          i32* sums = ((own*)all[lane])->d;
+          ${sum}* sums = ((own*)all[lane])->d;
           //% for e in range(atom.d.count)
           for (i32 k = 0; k < ${atom.k}; k++)
             sums[${e}] += left[${atom.d.row("lane", e)}][k] * right[k][${atom.d.col("lane", e)}];
@@ -29,6 +30,7 @@ DEV void multiply_bytes(i32 (&d)[4], const u32 (&a)[4], const u32* b) {
       },
       &mine);
 }
+//% if not number
 DEV i32 add_x_bytes(i32 sum, u32 four) {
   for (i32 i = 0; i < 4; i++) sum += ((const ${kind}*)&four)[i];
   return sum;
@@ -37,5 +39,6 @@ DEV i32 add_w_bytes(i32 sum, u32 four) {
   for (i32 i = 0; i < 4; i++) sum += ((const i8*)&four)[i];
   return sum;
 }
+//% endif
 
 }  // namespace tracea

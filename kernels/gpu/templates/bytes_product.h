@@ -21,7 +21,7 @@
   //% endif
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / ${warps_n} * ${wm}, warp_n = warp % ${warps_n} * ${wn};
-  i32 sums[${wm // 16}][${wn // 8}][4];
+  ${sum} sums[${wm // 16}][${wn // 8}][4];
   UNROLL
   for (i32 i = 0; i < ${wm // 16}; i++)
     UNROLL

@@ -14,6 +14,7 @@ DEV void set_pair(pair<T>& to, V a, V b) {
   assign(to.at[1], b);
 }
 DEV void set_pair(pair<f16>& to, vf a, vf b) { *(u32*)&to = f16_pair(a, b); }
+DEV void set_pair(pair<f8>& to, vf a, vf b) { *(u16*)&to = f8_pair(a, b); }
 DEV void set_pair(pair<bf16>& to, vf a, vf b) { *(u32*)&to = bf16_pair(a, b); }
 // Whether every 16-byte chunk of a tile's rows lies fully inside or fully outside the matrix.
 template <i32 SIZE>

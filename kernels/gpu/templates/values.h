@@ -7,6 +7,9 @@ struct f16 {
 struct bf16 {
   u16 bits;
 };
+struct f8 {  // e4m3: four bits of exponent, three of fraction, no infinities
+  u8 bits;
+};
 struct truth {
   u8 byte;
 };
@@ -25,6 +28,7 @@ DEV vm number(truth v) { return v.byte != 0; }
 DEV void assign(float& to, vf v) { to = v; }
 DEV void assign(f16& to, vf v) { to.bits = f16_bits(v); }
 DEV void assign(bf16& to, vf v) { to.bits = bf16_bits(v); }
+DEV void assign(f8& to, vf v) { to.bits = f8_bits(v); }
 DEV void assign(i8& to, vf v) { to = (i8)v; }
 DEV void assign(u8& to, vf v) { to = (u8)v; }
 DEV void assign(i32& to, vf v) { to = (i32)v; }

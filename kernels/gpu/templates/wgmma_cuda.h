@@ -154,7 +154,9 @@ DEV void wait_products() {
 DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
-      //% if integers
+      //% if kind == "f8"
+      "wgmma.mma_async.sync.aligned.m64n${one.n}k32.f32.e4m3.e4m3 "
+      //% elif integers
       "wgmma.mma_async.sync.aligned.m64n${one.n}k32.s32.${"s8" if kind == "i8" else "u8"}.s8 "
       //% else
       "wgmma.mma_async.sync.aligned.m64n${one.n}k16.f32.${kind}.${kind} "
@@ -165,7 +167,7 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"cons
       //% if one.registers
       "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1, ${0 if one.by_depth else 1};\n}"
       //% else
-      "%${sums}, %${first}, p${"" if integers else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
+      "%${sums}, %${first}, p${"" if integers else ", 1, 1" if kind == "f8" else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
       //% endif
       //% set letter = '"+r"' if integers else '"+f"'
       : ${letter}(d[0])

@@ -205,7 +205,8 @@ DEV u64 descriptor(const void* p, u64 bits) {
   return bits | (u64)((const u8*)p - machine.shared) >> 4;
 }
 //% set integers = kind in ("u8", "i8")
-//% if integers
+//% set bytes = integers or kind == "f8"
+//% if bytes
 // Reads a byte from swizzled shared memory: rows of 128 bytes in groups of eight.
 DEV u8 operand_byte(u64 bits, i32 at, i32 k) {
   const i32 start = (i32)(bits & 0x3fff) << 4, stride = (i32)(bits >> 32 & 0x3fff) << 4;
@@ -238,7 +239,7 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${one.n // 2}], $
 }
 //% endfor
 DEV void commit_products() { groups.products[machine.current].emplace_back(); }
-//% if not integers
+//% if not bytes
 // Element (row, k) of a from registers, distributed over four lanes as in an mma fragment.
 DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
   const i32 lane = thread / 4 * 4 + k % 8 / 2;
@@ -250,12 +251,17 @@ DEV void compute(i32 thread, size_t group, size_t place) {
   const group_product& one = groups.products[thread][group][place];
   const i32 own = thread % machine.threads;
   const i32 row = own % 32 / 4 + own / 32 % 4 * 16, col = own % 4 * 2;
-  //% if integers
+  //% if bytes
   for (i32 e = 0; e < one.n / 2; e++) {
-    i32 sum = one.more ? one.d[e] : 0;
+    ${"i32" if integers else "float"} sum = one.more ? one.d[e] : 0;
     for (i32 k = 0; k < 32; k++)
+      //% if integers
       sum += (i32)(${kind})operand_byte(one.a, row + e / 2 % 2 * 8, k) *
              (i32)(i8)operand_byte(one.b, col + e / 4 * 8 + e % 2, k);
+      //% else
+      sum += f8_number(operand_byte(one.a, row + e / 2 % 2 * 8, k)) *
+             f8_number(operand_byte(one.b, col + e / 4 * 8 + e % 2, k));
+      //% endif
     one.d[e] = sum;
   }
   //% else

@@ -12,6 +12,7 @@ from tests.kernels.gpu import (
     block_cases,
     cache_cases,
     cases,
+    float8_cases,
     indexed_cases,
     integer_cases,
     mlp_cases,
@@ -449,5 +450,5 @@ def _sums() -> Iterator[Case]:
 CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
-    *mlp_cases.CASES, *indexed_cases.CASES,
+    *mlp_cases.CASES, *indexed_cases.CASES, *float8_cases.CASES,
 )  # fmt: skip

@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 NUMPY: Mapping[DType, Any] = {
     DType.F32: np.float32, DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16,
     DType.BOOL: np.bool_, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
-    DType.I8: np.int8,
+    DType.I8: np.int8, DType.F8E4M3FN: ml_dtypes.float8_e4m3fn,
 }  # fmt: skip
 HERE = Target(HOST, ARCHITECTURES["sm_90a"])
 POISON = 0x7B

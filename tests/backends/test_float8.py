@@ -1,0 +1,80 @@
+"""Matmuls of 8-bit floats in whole models, on the driver's double."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.backends.double import DOUBLE, driver
+from tests.graphs import Net
+from tracea_graph import Options, Report, api, target
+from tracea_graph.kernels.gpu import float8_rounding
+from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS
+
+pytestmark = pytest.mark.compiler
+HERE = Options(target="double:sm_90", keep="all", precision="fp8", max_error=0.1)
+ROWS = 33
+FP16 = 2e-3
+"""What such a layer loses in fp16, at most."""
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    backends: tuple[target.Backend, ...] = (*target.BACKENDS, DOUBLE)
+    monkeypatch.setattr(target, "BACKENDS", backends)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+    monkeypatch.setattr(
+        float8_rounding, "_LEAST_ROWS", ROWS
+    )  # a GPU's many rows take minutes here
+
+
+def _layer(net: Net, rows: int | str, depth: int = 64) -> str:
+    x = net.input("x", rows, depth)
+    hidden = net("Tanh", net("Add", net("MatMul", x, net.weight(depth, 80)), net.weight(80)))
+    y = net("Add", net("MatMul", hidden, net.weight(80, depth)), net.weight(depth))
+    y = net("Add", y, x)
+    return net("LayerNormalization", y, net.weight(depth), net.weight(depth), axis=-1)
+
+
+def _optimized(folder: Path, options: Options, rows: int | str = ROWS, depth: int = 64) -> Report:
+    net = Net()
+    return api.optimize(net.save(folder / "m.onnx", _layer(net, rows, depth)), options)
+
+
+def _applied(report: Report) -> int:
+    """Return how many matmuls were rounded."""
+    return sum(rule.count for rule in report.rules if rule.rule == FLOAT8_FACTORS)
+
+
+def test_a_layer_of_many_rows(tmp_path: Path) -> None:
+    report = _optimized(tmp_path, HERE)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1
+    assert _applied(report) == 2
+    assert FP16 < (report.error or 0) < 0.1
+
+
+@pytest.mark.slow
+def test_what_is_too_coarse_stays_in_fp16(tmp_path: Path) -> None:
+    report = _optimized(tmp_path, replace(HERE, max_error=4 * FP16))
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert 1e-5 < (report.error or 0) < 4 * FP16
+    assert any("dropped float8-factors" in said for said in report.warnings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "depth"), [(ROWS - 1, 64), (ROWS, 72)])
+def test_few_rows_and_odd_depths_stay_in_fp16(tmp_path: Path, rows: int, depth: int) -> None:
+    report = _optimized(tmp_path, HERE, rows, depth)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert _applied(report) == (depth == 72)
+
+
+def test_precisions_of_targets() -> None:
+    assert target.resolve_precision("cuda:sm_90", "fp8")[0] == "fp8"
+    found, notes = target.resolve_precision("cuda:sm_80", "fp8")
+    assert found == "fp16" and "sm_80 has no instructions for this type" in notes[0]
+    found, notes = target.resolve_precision("host", "fp8")
+    assert found == "fp32" and "nothing is computed in fp8" in notes[0]
