@@ -12,11 +12,13 @@ from tests.kernels.gpu import words
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import Case, check
 from tests.kernels.gpu.machine import Memory
+from tracea_graph.config import Environment
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.temporary_files import lock_file
 
 pytestmark = pytest.mark.gpu
 ALL = [pytest.param(c, t, id=f"{c.name} {t}".strip()) for c in CASES for t in c.tiles]
@@ -34,7 +36,7 @@ def target() -> Target:
 
 @cache
 def kernels() -> dict[str, Loaded]:
-    """Compile and load all kernels of all cases."""
+    """Compile and load all kernels of all cases; one process compiles while others wait."""
     sources: dict[str, KernelSource] = {}
     for case in CASES:
         for tile in case.tiles:
@@ -44,7 +46,11 @@ def kernels() -> dict[str, Loaded]:
             known = sources.get(source.symbol, source)  # some differ in shared memory alone
             sources[source.symbol] = max(source, known, key=lambda one: one.shared)
     name = target().architecture.name
-    built = compile_sources(list(sources.values()), [name])
+    folder = Environment().cache
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "all-cases.lock").open("w") as alone:
+        lock_file(alone.fileno(), wait=True)
+        built = compile_sources(list(sources.values()), [name])
     return {one.source.symbol: Loaded(one) for one in built}
 
 
