@@ -121,7 +121,7 @@ blocks whose registers an SM holds.
 ONE_ROW_TILES: tuple[OneRow, OneRow] = ((8, 2, 3, 3), (8, 2, 2, 3))
 """For matrices of 16-bit numbers.
 
-Llama-3.2-1B's shape takes 979 µs a token on an H100 with the first, 1043 with the second, for GPUs
+Llama-3.2-1B's shape took 979 µs a token on an H100 with the first, 1043 with the second, for GPUs
 with less shared memory (``python -m tests.gpu.decoder --bits 16 --float``).
 """
 ONE_CODED_ROW: tuple[OneRow, OneRow, OneRow] = ((8, 3, 2, 3), (16, 1, 2, 1), (4, 6, 2, 6))
