@@ -139,7 +139,9 @@ DEV void give_registers() {
 }
 
 // ---- asynchronous products of a warpgroup (wgmma)
-DEV u64 descriptor(const void* p, u64 bits) { return bits | (u64)(shared_address(p) >> 4); }
+DEV u64 descriptor(const void* p, u64 bits) {
+  return bits | (u64)(shared_address(p) >> 4 & 0x3fff);  // its upper bits name a block of the cluster
+}
 DEV void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
