@@ -12,6 +12,7 @@ from tracea_graph.kernels.gpu.families import (
     split_key_attention,
     warpgroup_attention,
 )
+from tracea_graph.kernels.gpu.tile_choice import FEW_KEYS
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
@@ -48,6 +49,7 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
            and not few_key_attention.refusal(call, v)]  # fmt: skip
     if isinstance(keys, int) and few:
         return [*split[:1], (few[0], 1)]
+    few = [v for v in few if v.params["keys"] in FEW_KEYS]  # not a kernel more for any length
     for groups, least in _LEAST_QUERIES.items():
         for variant in VARIANTS:
             own = variant.op == "attention" and variant.params.get("groups") == groups

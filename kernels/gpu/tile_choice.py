@@ -34,6 +34,7 @@ __all__ = [
     "SQUARE_WINDOW",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
+    "WHOLE_KEYS",
     "WIDE",
     "WINDOW_TILES",
     "FewTile",
@@ -90,7 +91,12 @@ FEW_PIXEL_TILES: tuple[FewTile, ...] = (
     (64, 8),
 )  # fmt: skip
 FEW_KEYS = (128, 256)
-"""Maximum numbers of keys of the kernels whose blocks hold the scores of all keys at once."""
+"""Maximum numbers of keys of the kernels whose warps share the keys of 16 queries."""
+WHOLE_KEYS = MappingProxyType({128: 3, 208: 3, 256: 2})
+"""Maximum numbers of keys of the kernels whose warpgroups hold the scores of all keys at once, and
+blocks of an SM that registers and shared memory leave room for.  Images of 14 × 14 patches and a
+class token have 197 keys.
+"""
 MOST_FEW, TYPICAL_FEW = 256, 128
 """Maximum rows of the kernels of few rows, and a lower limit with a tile of its own."""
 _FEW_OFWIDE, WIDE = 64, 16384

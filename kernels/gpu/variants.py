@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     ONE_ROW_TILES,
     SQUARE_WINDOW,
     WARPGROUP_TILES,
+    WHOLE_KEYS,
     WINDOW_TILES,
     OneRow,
 )
@@ -188,8 +189,8 @@ def _flash(dtype: str, groups: int, keys: int, stages: int) -> Variant:
 
 
 def _attend(dtype: str, keys: int) -> Variant:
-    """Attention of 64 queries per block to at most ``keys`` keys."""
-    params = {"groups": 1, "keys": keys, "stages": 1}
+    """Attention of 64 queries at a time to at most ``keys`` keys."""
+    params = {"groups": 1, "keys": keys, "stages": 1, "blocks": WHOLE_KEYS[keys]}
     tile = f"64x{keys}x1"
     return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
 
@@ -325,7 +326,7 @@ VARIANTS = (
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
     *(_split(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
-    *(_attend(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
+    *(_attend(d, keys) for d in ("f16", "bf16") for keys in WHOLE_KEYS),
     *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
     *(
         Variant(

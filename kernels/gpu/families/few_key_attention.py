@@ -1,15 +1,22 @@
-"""Attention to few keys for sm_90a: a warpgroup (``wgmma``) holds the scores of all keys."""
+"""Attention to few keys for sm_90a: a warpgroup (``wgmma``) holds the scores of all keys.
+
+A block takes several tiles of 64 queries of a head, one after another, where a GPU would otherwise
+run several waves of blocks: keys and values are copied once for all, and the queries of the next
+tile while this one is computed.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tracea_graph.ir import combine, product
+from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.families import warpgroup_attention
 from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
-from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
+from tracea_graph.kernels.gpu.families.warpgroup_attention import STRIP, HeadTile
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
+from tracea_graph.kernels.gpu.tile_choice import H100_SMS
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
@@ -19,6 +26,8 @@ __all__ = [
 
 _WIDE, _QUERIES = 64, 64
 """Maximum head size, and number of queries of a block."""
+_MANY = 128
+"""Keys above which scores leave few registers."""
 
 
 def tile_of(call: Call, variant: Variant) -> HeadTile:
@@ -28,9 +37,33 @@ def tile_of(call: Call, variant: Variant) -> HeadTile:
     return HeadTile(1, variant.params["keys"], 1, *up)
 
 
-def _mask_at(call: Call, variant: Variant) -> int:
+def _strips_at(call: Call, variant: Variant) -> int:
+    """Return the offset of the strips in which warps order their results."""
     tile = tile_of(call, variant)
     return tile.q_bytes + tile.k_bytes + tile.v.nbytes
+
+
+def _mask_at(call: Call, variant: Variant) -> int:
+    return _strips_at(call, variant) + 4 * STRIP
+
+
+def _barriers_at(call: Call, variant: Variant) -> int:
+    return _mask_at(call, variant) + 4 * variant.params["keys"]
+
+
+def _simple(call: Call) -> bool:
+    """Whether scores change only by numbers for each key, and by keys that queries do not see."""
+    a, mask = call.attributes, call.attributes["mask_kind"]
+    summed = mask == "none" or (mask == "add" and warpgroup_attention.mask_is_flat(call))
+    return bool(summed and a["softcap"] == 0)
+
+
+def _resident(call: Call, variant: Variant) -> int:
+    """Return how many blocks of an SM have registers: fewer if scores are masked one by one."""
+    plain = _simple(call) and call.attributes["order"] == "none"
+    bits = call.attributes["mask_kind"] == "bool" and not warpgroup_attention.mask_is_flat(call)
+    fewer = bits or (not plain and variant.params["keys"] > _MANY)
+    return min(variant.params["blocks"], 2) if fewer else variant.params["blocks"]
 
 
 def name(call: Call) -> str:
@@ -48,29 +81,53 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile = tile_of(call, variant)
+    found = warpgroup_attention.parameters(call, variant)
     return {
-        **warpgroup_attention.parameters(call, variant),
+        **found,
+        "resident": _resident(call, variant),
+        "simple": _simple(call),
+        "powers": found["altered"],
+        "strips_at": _strips_at(call, variant),
         "mask_at": _mask_at(call, variant),
-        "barriers_at": _mask_at(call, variant) + 4 * tile.keys,
+        "barriers_at": _barriers_at(call, variant),
     }
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _mask_at(call, variant) + 4 * variant.params["keys"] + 16
+    return _barriers_at(call, variant) + 24
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    return launch_of_tiles(call, variant, symbol, _QUERIES, shared(call, variant))
+    named = views_by_operand(call)
+    batch, heads, queries, _ = named["q"].dims
+    tiles = combine("ceildiv", queries, _QUERIES)
+    each = _tiles_of_block(product((batch, heads, tiles)), tiles, _resident(call, variant))
+    found = launch_of_tiles(
+        call, variant, symbol, _QUERIES, shared(call, variant), combine("ceildiv", tiles, each)
+    )
+    return replace(found, arguments=(*found.arguments, i32(each)))
+
+
+def _tiles_of_block(all_tiles: Extent, tiles: Extent, resident: int) -> Extent:
+    """Return how many tiles of a head a block takes: as many as there are waves, rounded."""
+    wave = H100_SMS * resident
+    waves = combine("floordiv", combine("add", all_tiles, wave // 2), wave)
+    return combine("max", 1, combine("min", tiles, waves))
 
 
 def launch_of_tiles(
-    call: Call, variant: Variant, symbol: str, rows: int, taken: int, mask_axes: int = 4
+    call: Call,
+    variant: Variant,
+    symbol: str,
+    rows: int,
+    taken: int,
+    blocks_of_head: Extent,
+    mask_axes: int = 4,
 ) -> Launch:
-    """Return the launch of an attention with one block for each head and tile of ``rows`` queries.
+    """Return the launch of an attention with ``blocks_of_head`` blocks for each head.
 
-    A block holds all keys and uses ``taken`` bytes of shared memory.  The kernel reads the first
-    ``mask_axes`` strides of the mask.
+    A block holds all keys, copies ``rows`` queries at a time, and uses ``taken`` bytes of shared
+    memory.  The kernel reads the first ``mask_axes`` strides of the mask.
     """
     named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
     batch, heads, queries, _ = named["q"].dims
@@ -81,9 +138,8 @@ def launch_of_tiles(
         made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
         made += map(i32, named["mask"].strides[:mask_axes])
     made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
-    tiles = combine("ceildiv", queries, rows)
-    made += [divisor(tiles), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
+    made += [divisor(blocks_of_head), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
     made += [i32(queries), i32(keys)]
     made += [f32(float(a[one])) for one in ("scale", "fill", "softcap")]
-    blocks = product((batch, heads, tiles))
+    blocks = product((batch, heads, blocks_of_head))
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

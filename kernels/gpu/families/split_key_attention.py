@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracea_graph.ir import combine
 from tracea_graph.kernels.gpu.families import warpgroup_attention
 from tracea_graph.kernels.gpu.families.attention import heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.few_key_attention import launch_of_tiles, tile_of
@@ -104,5 +105,6 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    taken = shared(call, variant)
-    return launch_of_tiles(call, variant, symbol, _QUERIES, taken, mask_axes=2)
+    taken, queries = shared(call, variant), views_by_operand(call)["q"].dims[2]
+    tiles = combine("ceildiv", queries, _QUERIES)
+    return launch_of_tiles(call, variant, symbol, _QUERIES, taken, tiles, mask_axes=2)

@@ -37,13 +37,16 @@ from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+__all__ = [
+    "STRIP", "launch", "mask_is_flat", "name", "parameters", "refusal", "shared",
+]  # fmt: skip
 
 _ROWS, _WIDE = 64, 64
 """Number of queries per warpgroup, and of columns per copy."""
 _BAND = 16
 """Number of heads that share L2 if attention is causal."""
-_STRIP = 16 * 128
+STRIP = 16 * 128
+"""Bytes in which a warp orders 16 rows of the result."""
 _REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
 """Registers of a thread that copies, and of one that multiplies, by the number of warpgroups that
 multiply; a single warpgroup copies for itself.
@@ -98,7 +101,7 @@ class HeadTile:
 
     @property
     def barriers_at(self) -> int:
-        return self.strips_at + 4 * self.groups * _STRIP
+        return self.strips_at + 4 * self.groups * STRIP
 
     @property
     def shared(self) -> int:
@@ -127,7 +130,7 @@ def shared_layout(call: Call, variant: Variant) -> HeadTile:
     return HeadTile(p["groups"], p["keys"], p["stages"], *up)
 
 
-def _mask_is_flat(call: Call) -> bool:
+def mask_is_flat(call: Call) -> bool:
     """Whether all queries have the same mask."""
     mask = views_by_operand(call)["mask"]
     return mask is not None and mask.strides[-2] == 0
@@ -135,7 +138,7 @@ def _mask_is_flat(call: Call) -> bool:
 
 def name(call: Call) -> str:
     word = attention.name(call).replace("attention", "flash", 1)
-    return f"{word}_flat" if _mask_is_flat(call) else word
+    return f"{word}_flat" if mask_is_flat(call) else word
 
 
 def _altered(call: Call) -> bool:
@@ -170,7 +173,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "kind": call.dtype,
         "instructions": _instructions(tile),
         "mask": a["mask_kind"],
-        "mask_flat": _mask_is_flat(call),
+        "mask_flat": mask_is_flat(call),
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "order": a["order"],
         "skips": a["order"] != "none" and a["fill"] == -inf,
@@ -192,7 +195,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "band": _BAND if a["order"] != "none" else 1,
         "exchange": _EXCHANGE,
         "strips_at": tile.strips_at,
-        "strip_bytes": _STRIP,
+        "strip_bytes": STRIP,
         "barriers_at": tile.barriers_at,
         "producer_registers": producer,
         "consumer_registers": consumer,

@@ -403,8 +403,14 @@ def _few() -> Iterator[Case]:
     short, medium = ("64x128x1", "16x128"), ("64x256x1", "16x256")
     made = cases.attention(DType.F16, (2, 3, 70), 130, 64, 64)
     yield Case("few keys 130", made, medium, needs)
+    made = cases.attention(DType.F16, (1, 2, 70), 197, 64, 64)
+    yield Case("few keys 197", made, ("64x208x1",), needs)
     made = cases.attention(DType.F16, (1, 4, 33), 40, 40, 24, shared=2, order="bottom")
     yield Case("few keys shared", made, short, needs)
+    least = float(np.finfo(np.float32).min)
+    made = cases.attention(DType.F16, (1, 2, 70), 128, 64, 64, order="bottom", fill=least,
+                           mask="add", low=least, flat=True)  # fmt: skip
+    yield Case("few keys hidden", made, short, needs)
     for mask, flat in (("add", True), ("add", False), ("bool", True)):
         low = -1e9 if mask == "add" else -np.inf
         made = cases.attention(DType.F16, (2, 2, 70), 100, 32, 32, mask=mask, fill=-np.inf,
@@ -432,6 +438,11 @@ def _sums() -> Iterator[Case]:
     yield Case("wgmma pairs", made, ("64x192x64x6x2x", "64x192x64x6x2"), needs)
     made = gemm("bf16", 70, 584, 72, "kn")
     yield Case("wgmma pairs by columns", made, ("64x192x64x6x2x",), needs)
+    for op in ("gelu", "gelu_tanh"):
+        last = Chain(("full", "row"), (Step("add", (0, 1)), Step(op, (2,))), (3,),
+                     (DType.F32, DType.F32), (DType.F16,))  # fmt: skip
+        made = gemm("f16", 150, 200, 72, "nk", chain=last)
+        yield Case(f"wgmma {op}", made, ("128x192x64x5x1", "128x192x64x5x2"), needs)
     made = gemm("f16", 150, 104, 24, "nk", pad=0, deep=64)
     yield Case("wgmma deep", made, ("128x96x64x7x1", "128x32x64x9x1"), needs)
     yield Case("mma deep", made, ("64x64x64x3",))

@@ -481,7 +481,8 @@ def attention(
                 later = np.arange(keys)[None] > np.arange(queries)[:, None] + shift
                 s = np.where(later, fill, s)
             if mask == "add":  # as float32 has it: -1e9 leaves nothing of a score
-                s = s.astype(np.float32) + added
+                with np.errstate(over="ignore"):
+                    s = s.astype(np.float32) + added
             s = np.where(kept, s, fill) if mask == "bool" else s
             with np.errstate(all="ignore"):
                 p = softmax(wide(s), False) if keys else s

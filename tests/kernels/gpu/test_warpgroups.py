@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import attention, conv, gemm, layer
-from tests.kernels.gpu.machine import Memory
+from tests.kernels.gpu.cases import attention, check, conv, gemm, layer
+from tests.kernels.gpu.machine import HERE, Memory, run_here
 from tests.kernels.gpu.test_emitter import NAMED, made
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
-from tracea_graph.kernels.gpu.emitter import emit_kernel
-from tracea_graph.kernels.gpu.families import warpgroup_matmul
+from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
+from tracea_graph.kernels.gpu.families import few_key_attention, warpgroup_matmul
 from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_PIXELS,
     kernels_of,
@@ -246,10 +246,28 @@ def test_many_queries_have_attention_by_warpgroups() -> None:
     assert tiles(attend("s", 64, order="top")) == ["192x128x2", "128x128x2", "64x64"]
     assert tiles(attend("s", 36)) == ["64x64"], "rows of 72 bytes"
     assert tiles(attend(5, 64, 128, mask="add")) == ["64x128x1", "64x64"], "a mask for each query"
-    assert tiles(attend("s", 64, 129)) == ["16x256", "64x256x1", "64x64"]
+    assert tiles(attend("s", 64, 129)) == ["16x256", "64x208x1", "64x64"]
     assert tiles(attend(5, 64, 128, mask="add", flat=True)) == ["16x128", "64x64"]
     assert tiles(attend(64 * 97, 64, 128))[0] == "64x128x1", "blocks for all multiprocessors"
+    assert tiles(attend(64 * 97, 64, 197))[0] == "64x208x1", "an image's patches"
     assert tiles(attend(5, 128, 100)) == ["64x32"], "a head of two panels"
+
+
+@pytest.mark.parametrize("order", ["none", "bottom"])
+def test_blocks_take_all_queries_of_a_head_where_there_are_many(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU of one SM there would be three waves of blocks otherwise."""
+    monkeypatch.setattr(few_key_attention, "H100_SMS", 1)
+    memory = Memory()
+    made = attention(DType.F16, (2, 2, 150), 100, 32, 32, mask="add", low=-1e4, flat=True,
+                     order=order)  # fmt: skip
+    call, expected = made(memory, np.random.default_rng(0))
+    variant = find(call, HERE.architecture, "64x128x1")
+    launch = launch_of(call, variant, HERE)
+    assert launch.blocks({}) == (4, 1, 1)
+    run_here(emit_kernel(call, variant, HERE), launch, memory)
+    check(memory, expected())
 
 
 def convolve(pixels: Any, channels: int, filters: int, **more: Any) -> Call:
