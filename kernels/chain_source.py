@@ -20,6 +20,7 @@ __all__ = [
     "chain_results",
     "chain_statements",
     "needed_header_sections",
+    "value",
     "vectors_to_unroll",
 ]
 
@@ -251,7 +252,7 @@ def chain_results(
     return [
         ChainResult(spelled[i][0], dtype, spelled[i][1])
         if i in spelled
-        else ChainResult(_value(chain, ref), dtype)
+        else ChainResult(value(chain, ref), dtype)
         for i, (ref, dtype) in pairs
     ]
 
@@ -268,8 +269,8 @@ def _source_of(chain: Chain, step: Step) -> StepSource:
 def _expression(chain: Chain, step: Step) -> str:
     if step.op in ("max", "min") and (args := _literal_first(step)):
         # The vector instruction returns its second operand when either is NaN.
-        return f"{step.op}({_value(chain, args[0])}, {_value(chain, args[1])})"
-    return _source_of(chain, step)[0].format(*(_value(chain, a) for a in step.args))
+        return f"{step.op}({value(chain, args[0])}, {value(chain, args[1])})"
+    return _source_of(chain, step)[0].format(*(value(chain, a) for a in step.args))
 
 
 def _literal_first(step: Step) -> tuple[Ref, ...] | None:
@@ -278,7 +279,8 @@ def _literal_first(step: Step) -> tuple[Ref, ...] | None:
     return (step.args if numbers[0] else step.args[::-1]) if any(numbers) else None
 
 
-def _value(chain: Chain, ref: Ref) -> str:
+def value(chain: Chain, ref: Ref) -> str:
+    """Return the C++ expression of an operand, a step or a literal."""
     if isinstance(ref, float):
         return f"set1({_literal(ref)})"
     count = len(chain.operands)

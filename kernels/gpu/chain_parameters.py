@@ -98,11 +98,29 @@ def chain_template_parameters(chain: Chain) -> dict[str, Any]:
     If all results have 16 bits, functions such as exp use a cheaper approximation, whose error is
     below one unit in the last place of fp16.
     """
+    fused = dict[int, str]()
     if chain.result_types and all(d in (DType.F16, DType.BF16) for d in chain.result_types):
         chain = replace(chain, fast_math=True)
+        fused = _fused_sums(chain)
     return {
         "text": chain.text,
         "operands": operands(chain),
         "results": results(chain),
-        "steps": chain_source.chain_statements(chain),
+        "steps": chain_source.chain_statements(chain, fused),
     }
+
+
+def _fused_sums(chain: Chain) -> dict[int, str]:
+    """Return the sums of a chain that are computed with one of their products at once, as C."""
+    first, found = len(chain.operands), dict[int, str]()
+    for i, step in enumerate(chain.steps):
+        if step.op != "add":
+            continue
+        for product, other in (step.args, step.args[::-1]):
+            if isinstance(product, int) and product >= first:
+                made = chain.steps[product - first]
+                if made.op == "mul":
+                    factors = (chain_source.value(chain, ref) for ref in (*made.args, other))
+                    found[i] = f"fmaf({', '.join(factors)})"
+                    break
+    return found

@@ -6,9 +6,10 @@ tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, combine, product
@@ -434,8 +435,12 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         chain_of(call),
     )
     epilogue = tensor_core_matmul.epilogue(call)
+    gelu = _last_gelu(call)
+    if gelu:
+        epilogue |= chain_parameters.chain_template_parameters(_without_last(chain))
     return {
         **epilogue,
+        "gelu": gelu,
         "strided": False,
         "conv": False,
         "blocks_of": False,
@@ -475,6 +480,33 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "producer_registers": _PRODUCER,
         "consumer_registers": _CONSUMER,
     }
+
+
+_GELU_PAIRS: Mapping[str, tuple[str, str]] = MappingProxyType({
+    "gelu": ("0x3a663a66u", "0x28732873u"), "gelu_tanh": ("0x3a623a62u", "0x28912891u"),
+})  # fmt: skip
+"""Factors a and b, each twice in fp16, with which x / 2 (1 + tanh(x (a + b x²))) is a GELU.
+
+0.8 and 0.03475 fit the one by the error function within 3e-4; the others define it.
+"""
+
+
+def _last_gelu(call: Call) -> tuple[str, str] | None:
+    """Return the factors of a GELU that ends the epilogue and can be computed in fp16."""
+    chain = chain_of(call)
+    if chain.result_types != (DType.F16,) or not chain.steps or _counted(call):
+        return None
+    last = len(chain.operands) + len(chain.steps) - 1
+    if _in_windows(call) or chain.results != (last,):
+        return None
+    return _GELU_PAIRS.get(chain.steps[-1].op)
+
+
+def _without_last(chain: Chain) -> Chain:
+    """Return a chain without its last step, whose operand it computes."""
+    (operand,) = chain.steps[-1].args
+    assert isinstance(operand, int)
+    return replace(chain, steps=chain.steps[:-1], results=(operand,))
 
 
 def _narrow(chain: Chain) -> set[str]:

@@ -180,4 +180,17 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"cons
 }
 //% endfor
 
+// x / 2 (1 + tanh(x (a + b x²))) of two numbers in fp16; `a` and `b` are pairs too.
+DEV u32 gelu_pair(u32 x, u32 a, u32 b) {
+  u32 p, half;
+  asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(x) : "r"(0xfbfffbffu));  // finite, so that the result is 0
+  asm("mul.f16x2 %0, %1, %1;" : "=r"(p) : "r"(x));
+  asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(p) : "r"(b), "r"(a));
+  asm("mul.f16x2 %0, %0, %1;" : "+r"(p) : "r"(x));
+  asm("tanh.approx.f16x2 %0, %0;" : "+r"(p));
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(half) : "r"(x), "r"(0x38003800u));
+  asm("fma.rn.f16x2 %0, %0, %1, %1;" : "+r"(p) : "r"(half));
+  return p;
+}
+
 }  // namespace tracea

@@ -290,4 +290,19 @@ DEV void wait_products() {
   own.erase(own.begin(), own.begin() + ended);
 }
 
+// x / 2 (1 + tanh(x (a + b x²))) of two numbers in fp16; `a` and `b` are pairs too.
+DEV u32 gelu_pair(u32 x, u32 a, u32 b) {
+  _Float16 numbers[2], first[2], second[2];
+  memcpy(numbers, &x, 4);
+  memcpy(first, &a, 4);
+  memcpy(second, &b, 4);
+  for (i32 i = 0; i < 2; i++) {
+    const float v = numbers[i] < -65504.0f ? -65504.0f : (float)numbers[i];
+    const float p = (_Float16)((_Float16)((_Float16)(v * v) * (float)second[i] + (float)first[i]) * v);
+    numbers[i] = (_Float16)(v * 0.5f * (float)(_Float16)tanhf(p) + v * 0.5f);
+  }
+  memcpy(&x, numbers, 4);
+  return x;
+}
+
 }  // namespace tracea

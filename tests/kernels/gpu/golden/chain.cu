@@ -11,7 +11,7 @@ DEV void apply(
     const vf x3,
     vf& y0) {
   const vf v0 = x0 * x3;
-  const vf v1 = v0 + x2;
+  const vf v1 = fmaf(x0, x3, x2);
   const vf v2 = v_gelu_fast(v1);
   const vf v3 = v2 * x1;
   y0 = v3;

@@ -12,7 +12,7 @@ DEV void apply(
     vf& y0) {
   const vf v0 = v_gelu_fast(x0);
   const vf v1 = v0 * x2;
-  const vf v2 = v1 + x1;
+  const vf v2 = fmaf(v0, x2, x1);
   y0 = v2;
 }
 
