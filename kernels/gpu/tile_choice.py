@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from types import MappingProxyType
 
 __all__ = [
@@ -322,8 +322,8 @@ and 15.8 µs on an H100; with 1, 2 and 4 100,352 × 144 → 24 takes 15.9, 11.0 
 def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
     """Return the indices at which another tile becomes best.
 
-    ``times`` holds the time of each tile at each index.  If there are too many such indices, those
-    whose removal costs the least time are removed.
+    ``times`` holds the time of each tile at each index, or of one that is measured.  If there are
+    too many such indices, those whose removal costs the least time are removed.
     """
     best = [min(own, key=lambda tile: own[tile]) for own in times]
     starts = [i for i in range(len(best)) if i == 0 or best[i] != best[i - 1]]
@@ -331,7 +331,9 @@ def _few_ranges(times: Sequence[Mapping[WarpgroupTile, float]]) -> list[int]:
     def loss(k: int) -> float:
         end = starts[k + 1] if k + 1 < len(starts) else len(best)
         before = best[starts[k - 1]]
-        return sum(times[i][before] / times[i][best[i]] - 1 for i in range(starts[k], end))
+        return sum(
+            times[i].get(before, inf) / times[i][best[i]] - 1 for i in range(starts[k], end)
+        )
 
     while len(starts) > _MOST_TILES:
         del starts[min(range(1, len(starts)), key=loss)]

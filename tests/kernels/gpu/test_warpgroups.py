@@ -333,3 +333,13 @@ def test_tensors_of_an_epilogue_meet_no_bank_twice() -> None:
         prove_free(one.accesses())
         places = {one.layout.offset(r, c) for r in range(16) for c in range(wide * size)}
         assert len(places) == 16 * wide * size
+
+
+@pytest.mark.parametrize(("columns", "depth", "reads"), [(2304, 768, 0), (1152, 384, 0)])
+@pytest.mark.parametrize("steps", [0, 5, 10, 20])
+def test_sizes_with_a_measured_tile_keep_it_where_rows_vary(
+    columns: int, depth: int, reads: int, steps: int
+) -> None:
+    (measured,) = choose_warpgroup_tiles(32, 128, columns, depth, WARPGROUP_TILES, reads=reads)
+    found = choose_warpgroup_tiles(0, 0, columns, depth, WARPGROUP_TILES, steps=steps, reads=reads)
+    assert (measured[0], 4096) in found and len(found) <= 6
