@@ -436,8 +436,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     )
     epilogue = tensor_core_matmul.epilogue(call)
     gelu = _last_gelu(call)
-    if gelu:
-        epilogue |= chain_parameters.chain_template_parameters(_without_last(chain))
+    # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
+    own = _without_last(chain) if gelu else chain
+    epilogue |= chain_parameters.chain_template_parameters(own, fused_sums=not read)
     return {
         **epilogue,
         "gelu": gelu,
