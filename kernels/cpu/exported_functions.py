@@ -111,7 +111,7 @@ _OWN: Mapping[tuple[str, str], tuple[ExportedFunction, ...]] = MappingProxyType(
             ExportedFunction("depthwise_nhwc{}", "const tracea_depthwise_bytes_tile*"),
             ExportedFunction("round{}", "const tracea_round_int8_tile*"),
             ExportedFunction(
-                "winograd_filters{}", "const tracea_winograd_filters_tile*", "int32_t",
+                "winograd_image{}", "const tracea_winograd_image_tile*", "int32_t",
                 note="0: this level has none",
             ),
             ExportedFunction(

@@ -237,31 +237,34 @@ typedef struct {
 } tracea_depthwise_bytes_tile;
 typedef void (*tracea_depthwise_bytes_fn)(const tracea_depthwise_bytes_tile*);
 
-// The transforms of 64 filters of 3 x 3 taps for tracea_winograd_bytes_tile, from four panels of bytes.
-typedef struct {
-  int64_t channels;  // 64 or a multiple
-  const float* w;
-  int64_t w_panel;
-  int32_t* to;       // 36 * (channels / 2 + 1) * 64 numbers
-} tracea_winograd_filters_tile;
-
-// Some tiles of 4 x 4 outputs of a convolution of bytes by 3 x 3 taps, all filters: rounded to bytes,
-// or where `bytes` is null the sums of the 16 outputs of each tile, `filters` numbers each.
+// The transforms of some tiles of 4 x 4 outputs of a convolution of bytes by 3 x 3 taps: for each 64
+// channels and 36 points 32 pairs of each tile, and 16 numbers more.
 typedef struct {
   const uint8_t* x;        // an image, channels last
   int64_t line, pixel;     // bytes from one to the next
   int64_t height, width;   // of it
   int64_t top, left;       // of the padding
+  int64_t across;          // tiles in a row of them
+  int64_t first, tiles;    // these, in the order of rows
+  int64_t channels;        // 64 or a multiple
+  int32_t flip;            // as in tracea_gemm_tile
+  int32_t padding;         // a byte
+  int32_t* to;             // channels / 64 * 36 * (32 * tiles + 16) numbers
+} tracea_winograd_image_tile;
+
+// The outputs of such tiles in some filters: rounded to bytes, or where `bytes` is null the sums of the 16
+// outputs of each tile, `filters` numbers each.
+typedef struct {
+  const int32_t* pairs;    // transforms of the tiles
   int64_t rows, columns;   // of outputs
   int64_t across;          // tiles in a row of them
   int64_t first, tiles;    // these, in the order of rows
-  int64_t channels, filters;  // 64 or multiples
-  const int32_t* u;        // transformed filters, 64 after 64
-  const float* w;          // panels of the filters, behind which their sums lie
+  int64_t channels;        // 64 or a multiple
+  int64_t filters;         // 32 or a multiple
+  const float* w;          // their panels, behind which their sums lie
   int64_t w_panel;
-  int32_t zero, flip;      // as in tracea_gemm_tile
-  int32_t padding;         // a byte
-  int32_t* memory;         // 18 * tiles * channels + 36 * (64 * tiles + 16) numbers
+  int32_t zero;            // as in tracea_gemm_tile
+  int32_t* memory;         // 12 * (32 + 1) * 16 + 36 * (32 * tiles + 16) numbers
   float* sums;
   const float *factor, *summand;  // these as in tracea_gemm_tile, of the whole image
   uint8_t* bytes;

@@ -132,6 +132,9 @@ def _transformed_cases() -> tuple[Case, ...]:
         conv_case("conv_transformed_twice", (1, 31, 30, 64), 64, window(3, 3),
                   chain=ROUNDED_TWICE),
         conv_case("conv_transformed_to_i8", (1, 31, 30, 64), 64, window(3, 3), chain=REQUANTIZE),
+        conv_case("conv_transformed_deep", (1, 14, 14, 256), 96, window(3, 3), chain=TO_BYTES),
+        conv_case("conv_transformed_deep_residual", (1, 14, 14, 256), 64, window(3, 3),
+                  dtype=DType.I8, zero=-3, chain=RESIDUAL),
         conv_case("conv_transformed_bounds", (1, 32, 31, 128), 64, window(3, 3), chain=TO_BYTES,
                   bounds=True),
     )  # fmt: skip

@@ -9,7 +9,8 @@
 // Numbers of 16 bits lie in pairs of channels, as the bytes of a four give them: the first and third
 // of 16 fours, then the second and fourth.
 typedef int16_t halves __attribute__((vector_size(64)));
-enum { POINTS = 6, OUT = 4, WIDE = 4, BLOCK = 64, ROWS = 6 };  // WIDE: panels of filters at once
+// WIDE: panels of filters that are finished at once; GROUP: points whose filters lie in L1 at once.
+enum { POINTS = 6, OUT = 4, WIDE = 2, BLOCK = 64, PAIRS = 32, ROWS = 16, GROUP = 12 };
 
 struct ByteTransforms {
   static INLINE_MEMBER void of_image(const halves (&d)[POINTS], halves (&v)[POINTS]) {
@@ -45,34 +46,47 @@ struct ByteTransforms {
 INLINE halves even_bytes(__m512i x) { return (halves)_mm512_and_si512(x, _mm512_set1_epi32(0x00ff00ff)); }
 INLINE halves odd_bytes(__m512i x) { return (halves)_mm512_srli_epi16(x, 8); }
 
-// Numbers between two points of the transformed filters, of a point's pairs, and of its products:
-// a few more than there are, so that those of all points are not in the same set of a cache.
-INLINE int64_t filter_point(int64_t channels) { return (channels / 2 + 1) * WIDE * W; }
-INLINE int64_t product_point(int64_t tiles) { return tiles * WIDE * W + W; }
+// Numbers between two points of 16 transformed filters, of a block's pairs, and of products: a few more
+// than there are, so that those of all points are not in the same set of a cache.
+enum { FILTER_POINT = PAIRS * W + W };
+INLINE int64_t point_of(int64_t tiles) { return tiles * PAIRS + W; }
+static_assert(PAIRS == WIDE * W, "pairs and products of a tile are equally many");
 
-// Pair k of channels of all points of a panel of filters, from the bytes of its four.
-INLINE void transform_filters(const tracea_winograd_filters_tile* t, const float* from, int odd, int32_t* to) {
-  halves columns[POINTS][3];
-  const int64_t taps = t->channels / 4 * PANEL, point = filter_point(t->channels);
-  UNROLL for (int s = 0; s < 3; s++) {
-    halves g[3], u[POINTS];
-    UNROLL for (int r = 0; r < 3; r++) {
-      const halves x = (halves)_mm512_loadu_si512(from + (3 * r + s) * taps);
-      g[r] = odd ? x >> 8 : (x << 8) >> 8;
+// Two rows of points of the filters' transforms along columns: 0 and 5, 1 and 2, or 3 and 4.
+template <int ROWS_OF>
+INLINE void filter_rows(const halves (&g)[3], halves (&u)[2]) {
+  const halves twice = g[1] + g[1];
+  if (ROWS_OF == 0) u[0] = g[0] * 15, u[1] = g[2] * 15;
+  if (ROWS_OF == 1) u[0] = (g[0] + g[2] + g[1]) * -5, u[1] = (g[0] + g[2] - g[1]) * 5;
+  if (ROWS_OF == 2) u[0] = g[0] + twice + (g[2] << 2), u[1] = twice - (g[0] << 2) - g[2];
+}
+
+// 16 filters in 64 channels: 12 points of theirs, from bytes of which two taps lie `taps` apart.
+template <int ROWS_OF>
+void transform_filters(const float* from, int64_t taps, int32_t* to) {
+  for (int four = 0; four < BLOCK / 4; four++, from += PANEL, to += W) {
+    halves rows[2][2][3];  // by parity, row and column
+    UNROLL for (int s = 0; s < 3; s++) {
+      halves x[3];
+      UNROLL for (int r = 0; r < 3; r++) x[r] = (halves)_mm512_loadu_si512(from + (3 * r + s) * taps);
+      UNROLL for (int odd = 0; odd < 2; odd++) {
+        halves g[3], u[2];
+        UNROLL for (int r = 0; r < 3; r++) g[r] = odd ? x[r] >> 8 : (x[r] << 8) >> 8;
+        filter_rows<ROWS_OF>(g, u);
+        rows[odd][0][s] = u[0], rows[odd][1][s] = u[1];
+      }
     }
-    ByteTransforms::of_filter(g, u);
-    UNROLL for (int i = 0; i < POINTS; i++) columns[i][s] = u[i];
-  }
-  UNROLL for (int i = 0; i < POINTS; i++) {
-    halves u[POINTS];
-    ByteTransforms::of_filter(columns[i], u);
-    UNROLL for (int j = 0; j < POINTS; j++)
-      _mm512_storeu_si512(to + (i * POINTS + j) * point, (__m512i)u[j]);
+    UNROLL for (int odd = 0; odd < 2; odd++) UNROLL for (int i = 0; i < 2; i++) {
+      halves u[POINTS];
+      ByteTransforms::of_filter(rows[odd][i], u);
+      UNROLL for (int j = 0; j < POINTS; j++)
+        _mm512_storeu_si512(to + (i * POINTS + j) * FILTER_POINT + odd * (BLOCK / 4) * W, (__m512i)u[j]);
+    }
   }
 }
 
 // A column of the windows of a row of tiles: its transforms along the column, of both kinds of pairs.
-INLINE void transform_column(const tracea_winograd_bytes_tile* t, int64_t row, int64_t column,
+INLINE void transform_column(const tracea_winograd_image_tile* t, int64_t row, int64_t column,
                              int64_t channel, halves (&to)[2][POINTS]) {
   halves d[2][POINTS];
   const __m512i outside = _mm512_set1_epi8((char)t->padding), flip = _mm512_set1_epi32(t->flip);
@@ -87,22 +101,22 @@ INLINE void transform_column(const tracea_winograd_bytes_tile* t, int64_t row, i
 }
 
 // The windows of all tiles, 64 channels at a time.  Two columns of a window are those of the next one.
-INLINE void transform_image(const tracea_winograd_bytes_tile* t, int32_t* to) {
-  const int64_t pairs = t->channels / 2, point = t->tiles * pairs;
-  for (int64_t channel = 0; channel < t->channels; channel += BLOCK) {
+INLINE void transform_image(const tracea_winograd_image_tile* t) {
+  const int64_t point = point_of(t->tiles);
+  int32_t* to = t->to;
+  for (int64_t channel = 0; channel < t->channels; channel += BLOCK, to += POINTS * POINTS * point) {
     halves columns[8][2][POINTS];
     int64_t line = t->first / t->across, at = t->first % t->across;
     for (int64_t tile = 0; tile < t->tiles; tile++) {
       const int64_t row = line * OUT - t->top, column = at * OUT - t->left;
       for (int i = tile && at ? 2 : 0; i < POINTS; i++)
         transform_column(t, row, column + i, channel, columns[(at * OUT + i) % 8]);
-      int32_t* v = to + tile * pairs + channel / 2;
       for (int i = 0; i < POINTS; i++) UNROLL for (int odd = 0; odd < 2; odd++) {
         halves d[POINTS], made[POINTS];
         UNROLL for (int s = 0; s < POINTS; s++) d[s] = columns[(at * OUT + s) % 8][odd][i];
         ByteTransforms::of_image(d, made);
         UNROLL for (int j = 0; j < POINTS; j++)
-          _mm512_storeu_si512(v + (i * POINTS + j) * point + odd * W, (__m512i)made[j]);
+          _mm512_storeu_si512(to + (i * POINTS + j) * point + tile * PAIRS + odd * W, (__m512i)made[j]);
       }
       if (++at == t->across) at = 0, line++;
     }
@@ -111,40 +125,54 @@ INLINE void transform_image(const tracea_winograd_bytes_tile* t, int32_t* to) {
 
 INLINE vi dot_pair(const int32_t* a, vi b, vi c) {
   //% if isa == "avx512"
-  return (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16(_mm512_set1_epi32(*a), (__m512i)b));
+  return (vi)_mm512_add_epi32((__m512i)c, _mm512_madd_epi16((__m512i)b, _mm512_set1_epi32(*a)));
   //% else
-  return (vi)_mm512_dpwssd_epi32((__m512i)c, _mm512_set1_epi32(*a), (__m512i)b);
+  return (vi)_mm512_dpwssd_epi32((__m512i)c, (__m512i)b, _mm512_set1_epi32(*a));
   //% endif
 }
 
-// The products of one point: MR tiles by four panels of filters.
+// The products of one point: MR tiles by 16 filters in 64 channels, added to those of other channels.
 template <int MR>
-void point_products(const int32_t* a, int64_t pairs, const int32_t* b, int32_t* to) {
-  vi c[MR][WIDE];
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < WIDE; j++) c[i][j] = vi{};
-  _Pragma("GCC unroll 2") for (int64_t k = 0; k < pairs; k++, a++, b += WIDE * W) {
-    vi w[WIDE];
-    UNROLL for (int j = 0; j < WIDE; j++) w[j] = (vi)_mm512_loadu_si512(b + j * W);
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < WIDE; j++)
-      c[i][j] = dot_pair(a + i * pairs, w[j], c[i][j]);
+void point_products(const int32_t* a, const int32_t* b, bool adds, int32_t* to) {
+  vi c[MR];
+  UNROLL for (int i = 0; i < MR; i++) c[i] = adds ? (vi)_mm512_loadu_si512(to + i * PAIRS) : vi{};
+  _Pragma("GCC unroll 2") for (int k = 0; k < PAIRS; k++, a++, b += W) {
+    const vi w = (vi)_mm512_loadu_si512(b);
+    UNROLL for (int i = 0; i < MR; i++) c[i] = dot_pair(a + i * PAIRS, w, c[i]);
   }
-  UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < WIDE; j++)
-    _mm512_storeu_si512(to + (i * WIDE + j) * W, (__m512i)c[i][j]);
+  UNROLL for (int i = 0; i < MR; i++) _mm512_storeu_si512(to + i * PAIRS, (__m512i)c[i]);
 }
-constexpr decltype(&point_products<1>) POINT_PRODUCTS[] = {
-    point_products<1>, point_products<2>, point_products<3>,
-    point_products<4>, point_products<5>, point_products<6>,
+constexpr decltype(&point_products<1>) POINT_PRODUCTS[ROWS] = {
+    //% for m in range(1, 17)
+    point_products<${m}>,
+    //% endfor
 };
 
-INLINE void multiply_points(const tracea_winograd_bytes_tile* t, const int32_t* a, const int32_t* b,
-                            int32_t* to) {
-  const int64_t pairs = t->channels / 2, blocks = (t->tiles + ROWS - 1) / ROWS;
-  for (int i = 0; i < POINTS * POINTS; i++) {
-    const int32_t *from = a + i * t->tiles * pairs, *filters = b + i * filter_point(t->channels);
-    int32_t* c = to + i * product_point(t->tiles);
-    for (int64_t block = 0; block < blocks; block++) {
-      const int64_t first = t->tiles * block / blocks, end = t->tiles * (block + 1) / blocks;
-      POINT_PRODUCTS[end - first - 1](from + first * pairs, pairs, filters, c + first * WIDE * W);
+// Asks for a share of the bytes of 16 filters in 64 channels, which are transformed next.
+INLINE void ask_for_filters(const float* w, int64_t taps, int share) {
+  enum { LINES = 9 * (BLOCK / 4) / (POINTS * POINTS) };
+  UNROLL for (int i = share * LINES; i < (share + 1) * LINES; i++)
+    __builtin_prefetch(w + i / (BLOCK / 4) * taps + i % (BLOCK / 4) * PANEL, 0, 3);
+}
+
+// All tiles by 16 filters, in two rows of points and 64 channels.
+template <int ROWS_OF>
+INLINE void multiply_points(const tracea_winograd_bytes_tile* t, const float* w, int64_t block, int32_t* to) {
+  const int64_t taps = t->channels / 4 * PANEL, point = point_of(t->tiles);
+  int32_t* filters = t->memory;
+  transform_filters<ROWS_OF>(w + block * (BLOCK / 4) * PANEL, taps, filters);
+  const int32_t* pairs = t->pairs + block * POINTS * POINTS * point;
+  const int64_t blocks = (t->tiles + ROWS - 1) / ROWS;
+  const bool more = block + 1 < t->channels / BLOCK;  // channels of these filters
+  const float* next = more ? w + (block + 1) * (BLOCK / 4) * PANEL : w + t->w_panel;
+  for (int i = 0; i < GROUP; i++, filters += FILTER_POINT) {
+    ask_for_filters(next, taps, ROWS_OF * GROUP + i);
+    const int row = ROWS_OF == 0 ? i / POINTS * 5 : 2 * ROWS_OF - 1 + i / POINTS;
+    const int64_t at = (row * POINTS + i % POINTS) * point;
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t first = t->tiles * b / blocks, end = t->tiles * (b + 1) / blocks;
+      POINT_PRODUCTS[end - first - 1](pairs + at + first * PAIRS, filters, block > 0,
+                                      to + at + first * PAIRS);
     }
   }
 }
@@ -167,11 +195,11 @@ INLINE void transform_back(const int32_t* from, int64_t point, vi less, vi (&to)
   }
 }
 
-// 64 filters of all tiles: as bytes, or else their sums.
+// 32 filters of all tiles: as bytes, or else their sums.
 template <bool ROUNDS>
 INLINE void finish_tiles(const tracea_winograd_bytes_tile* t, const int32_t* from, int64_t filter) {
   const Rounding<ROUNDS ? WIDE : 0> rounding(t, filter, first(W), true);
-  const int64_t point = product_point(t->tiles);
+  const int64_t point = point_of(t->tiles);
   vi sums[OUT * OUT][WIDE], less[WIDE];
   UNROLL for (int v = 0; v < WIDE; v++)
     less[v] = (vi)((vu)load_ints(t->w + (filter / W + v) * t->w_panel + 9 * t->channels / 4 * PANEL) *
@@ -191,5 +219,21 @@ INLINE void finish_tiles(const tracea_winograd_bytes_tile* t, const int32_t* fro
         else rounding.store_row(to, sums[r * OUT + s], first(W), true);
       }
     if (++at == t->across) at = 0, line++;
+  }
+}
+
+INLINE void multiply_tiles(const tracea_winograd_bytes_tile* t) {
+  int32_t* products = t->memory + GROUP * FILTER_POINT;
+  for (int64_t filter = 0; filter < t->filters; filter += WIDE * W) {
+    for (int v = 0; v < WIDE; v++) {
+      const float* w = t->w + (filter / W + v) * t->w_panel;
+      for (int64_t block = 0; block < t->channels / BLOCK; block++) {
+        multiply_points<0>(t, w, block, products + v * W);
+        multiply_points<1>(t, w, block, products + v * W);
+        multiply_points<2>(t, w, block, products + v * W);
+      }
+    }
+    if (t->bytes) finish_tiles<true>(t, products, filter);
+    else finish_tiles<false>(t, products, filter);
   }
 }

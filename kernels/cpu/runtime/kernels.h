@@ -25,7 +25,7 @@ struct tracea_isa_table {
   void (*sum_rows_int8)(const tracea_sum_rows_tile*);
   void (*depthwise_nhwc_int8)(const tracea_depthwise_bytes_tile*);
   void (*round_int8)(const tracea_round_int8_tile*);
-  int32_t (*winograd_filters_int8)(const tracea_winograd_filters_tile*);  // 0: this level has none
+  int32_t (*winograd_image_int8)(const tracea_winograd_image_tile*);  // 0: this level has none
   int32_t (*winograd_nhwc_int8)(const tracea_winograd_bytes_tile*);  // likewise
   void (*gemm_nbits)(const tracea_nbits_tile*);
   void (*unpack_nbits)(const tracea_nbits_unpack_tile*);

@@ -1,5 +1,6 @@
 // Convolutions of bytes by 3 x 3 taps through transforms, where that takes less time: a task
-// computes some tiles of 4 x 4 outputs of an image, in all filters.
+// computes some tiles of 4 x 4 outputs of an image, in some filters.  Kernels transform 16 filters at
+// a time into L1, next to their products: written for all tiles, they would take longer than these.
 #pragma once
 #include "runtime/depthwise_nhwc.h"
 #include "runtime/gemm.h"
@@ -7,30 +8,46 @@
 namespace tracea {
 
 constexpr int64_t kTileEdge = 4, kTilePoints = 36;
-constexpr int64_t kWinogradTiles = 28;       // of a task: their transforms stay in L2
+constexpr int64_t kTransformedBytes = 704 * 1024;  // of a task's transforms and products, in L2
+constexpr int64_t kFewTiles = 16;            // of a task at least, so that transforming the filters pays
 constexpr int64_t kWinogradChannels = 1024;  // whose sums fit 29 bits, whatever bytes they have
-constexpr int64_t kWinogradBlock = 64;       // channels and filters come in so many
+constexpr int64_t kWinogradBlock = 64, kPointPairs = 32;  // channels come in so many, and their pairs
+constexpr int64_t kWinogradFilters = 32;     // filters come in so many
+constexpr int64_t kFilterNumbers = 12 * (kPointPairs + 1) * TRACEA_PANEL;  // transformed at a time
 
 struct WinogradBytesJob {
   const ConvNhwcJob* conv;
   Item item;
-  int64_t down, across, chunks;  // tiles of an image; tasks of it
-  int32_t* filters;
-  int64_t filter_block;          // numbers of 64 of them
-  int64_t memory;                // of a task's transforms and products
+  int64_t down, across, chunks;  // tiles of an image; parts of them
+  int64_t groups, filters;       // parts of the filters, and how many filters there are in one
+  int64_t tiles;                 // of a chunk, at most
+  int64_t transforms;            // numbers of a chunk's transforms
+  int32_t* shared;               // transforms of all chunks of all images, or null: a task makes its own
 };
 
+// Numbers of all points of tiles: 32 for each of these, and a few more.
+inline int64_t point_numbers(int64_t tiles) {
+  return kTilePoints * (tiles * kPointPairs + TRACEA_PANEL);
+}
+
+// Tiles of a chunk, so that what becomes of them stays in L2.
+inline int64_t chunk_tiles(int64_t channels) {
+  const int64_t tile = 4 * kTilePoints * kPointPairs * (channels / kWinogradBlock + 1);
+  return max(kTransformedBytes / tile, kFewTiles);
+}
+
 // Does it pay?  In cycles: one for 64 products of bytes or 32 of 16 bits, and for the transforms what
-// a Zen 4 takes for a channel of a tile, a filter of it, and a filter's channel, which is written.
+// a Zen 4 takes for a channel of a tile, a filter of it, and a filter's channel for each chunk of tiles.
 inline bool winograd_pays(const ConvNhwcJob& job) {
   const double pixels = static_cast<double>(job.gemm.m), channels = static_cast<double>(job.channels);
   const double filters = static_cast<double>(job.gemm.n);
-  const double tiles = static_cast<double>(job.images * ceil_div(job.rows, kTileEdge) *
-                                           ceil_div(job.columns, kTileEdge));
+  const int64_t tiles_of_image = ceil_div(job.rows, kTileEdge) * ceil_div(job.columns, kTileEdge);
+  const double chunks = static_cast<double>(job.images * ceil_div(tiles_of_image, chunk_tiles(job.channels)));
+  const double tiles = static_cast<double>(job.images * tiles_of_image);
   const double direct = pixels * filters * channels * 9 / 64;
   const double products = tiles * kTilePoints * filters * channels / 32;
   const double images = tiles * channels * 8, results = tiles * filters * (job.gemm.rounds == 1 ? 12 : 16);
-  return products + images + results + filters * channels * 12 < 0.95 * direct;
+  return products + images + results + chunks * filters * channels * 3 < 0.95 * direct;
 }
 
 // Whether the convolution is one that kernels compute so.
@@ -41,23 +58,13 @@ inline bool is_winograd(const ConvNhwcJob& job) {
   if (level < level_of("avx512") || level > level_of("avx512bf16")) return false;
   for (int axis = 0; axis < 2; ++axis)
     if (job.kernel[axis] != 3 || job.strides[axis] != 1 || job.dilations[axis] != 1) return false;
-  return job.channels % kWinogradBlock == 0 && gemm.n % kWinogradBlock == 0 &&
+  return job.channels % kWinogradBlock == 0 && gemm.n % kWinogradFilters == 0 &&
          job.channels <= kWinogradChannels && winograd_pays(job);
 }
 
-// A task: 64 filters.
-inline void winograd_filters_task(void* usr, size_t index) {
-  const WinogradBytesJob& job = *static_cast<WinogradBytesJob*>(usr);
-  const int64_t block = static_cast<int64_t>(index);
-  const GemmJob& gemm = job.conv->gemm;
-  const int64_t panels = kWinogradBlock / TRACEA_PANEL;
-  const tracea_winograd_filters_tile tile = {job.conv->channels, job.item.w + block * panels * gemm.w_panel,
-                                             gemm.w_panel, job.filters + block * job.filter_block};
-  gemm.isa->winograd_filters_int8(&tile);
-}
-
 // Runs the chain of some tiles, of which each has a few runs of neighbouring outputs.
-inline void finish_winograd(const WinogradBytesJob& job, const tracea_winograd_bytes_tile& tile, int64_t image) {
+inline void finish_winograd(const WinogradBytesJob& job, const tracea_winograd_bytes_tile& tile, int64_t image,
+                            int64_t filter) {
   const ConvNhwcJob& conv = *job.conv;
   const float* sums = tile.sums;
   for (int64_t i = tile.first; i < tile.first + tile.tiles; ++i)
@@ -65,38 +72,80 @@ inline void finish_winograd(const WinogradBytesJob& job, const tracea_winograd_b
       const int64_t row = i / job.across * kTileEdge + r, column = i % job.across * kTileEdge;
       if (row >= conv.rows) continue;
       const int64_t columns = min(kTileEdge, conv.columns - column);
-      const GemmTile at = {(image * conv.rows + row) * conv.columns + column, 0,
+      const GemmTile at = {(image * conv.rows + row) * conv.columns + column, filter,
                            static_cast<int32_t>(columns), static_cast<int32_t>(tile.filters)};
       finish_tile(conv.gemm, job.item, at, sums, tile.filters);
     }
 }
 
-// A task: some tiles of an image.
+// Tiles [first, first + tiles) of an image, which are one of its chunks.
+struct TileChunk {
+  int64_t image, first, tiles;
+};
+
+inline TileChunk tile_chunk(const WinogradBytesJob& job, int64_t index) {
+  const int64_t all = job.down * job.across, chunk = index % job.chunks;
+  const int64_t first = all * chunk / job.chunks, end = all * (chunk + 1) / job.chunks;
+  return {index / job.chunks, first, end - first};
+}
+
+// The transforms of some channels of a chunk.
+inline void transform_tiles(const WinogradBytesJob& job, const TileChunk& at, int64_t channel,
+                            int64_t channels, int32_t* to) {
+  const ConvNhwcJob& conv = *job.conv;
+  tracea_winograd_image_tile tile = {};
+  tile.x = reinterpret_cast<const uint8_t*>(conv.x + at.image * conv.image + channel);
+  tile.line = conv.line, tile.pixel = conv.pixel;
+  tile.height = conv.height, tile.width = conv.width;
+  tile.top = conv.top, tile.left = conv.left;
+  tile.across = job.across;
+  tile.first = at.first, tile.tiles = at.tiles;
+  tile.channels = channels;
+  tile.flip = conv.gemm.flip, tile.padding = conv.padding;
+  tile.to = to + channel / kWinogradBlock * point_numbers(at.tiles);
+  conv.gemm.isa->winograd_image_int8(&tile);
+}
+
+// A task: 64 channels of a chunk.
+inline void winograd_image_task(void* usr, size_t index) {
+  const WinogradBytesJob& job = *static_cast<WinogradBytesJob*>(usr);
+  const int64_t task = static_cast<int64_t>(index), blocks = job.conv->channels / kWinogradBlock;
+  const int64_t chunk = task / blocks;
+  transform_tiles(job, tile_chunk(job, chunk), task % blocks * kWinogradBlock, kWinogradBlock,
+                  job.shared + chunk * job.transforms);
+}
+
+// A task: some filters of a chunk.
 inline void winograd_tiles_task(void* usr, size_t index) {
   const WinogradBytesJob& job = *static_cast<WinogradBytesJob*>(usr);
   const ConvNhwcJob& conv = *job.conv;
   const GemmJob& gemm = conv.gemm;
-  const int64_t task = static_cast<int64_t>(index), image = task / job.chunks, chunk = task % job.chunks;
-  const int64_t tiles = job.down * job.across;
+  const int64_t task = static_cast<int64_t>(index), chunk = task / job.groups;
+  const int64_t parts = gemm.n / kWinogradFilters, group = task % job.groups;
+  const int64_t filter = parts * group / job.groups * kWinogradFilters;
+  const int64_t end = parts * (group + 1) / job.groups * kWinogradFilters;
+  const TileChunk at = tile_chunk(job, chunk);
   Slots& slots = const_cast<Slots&>(gemm.slots);
   const int slot = claim_slot(slots);
+  int32_t* memory = reinterpret_cast<int32_t*>(memory_of(slots, slot));
+  int32_t* transforms = job.shared ? job.shared + chunk * job.transforms : memory;
+  if (!job.shared) {
+    transform_tiles(job, at, 0, conv.channels, transforms);
+    memory += job.transforms;
+  }
   tracea_winograd_bytes_tile tile = {};
-  tile.x = reinterpret_cast<const uint8_t*>(conv.x + image * conv.image);
-  tile.line = conv.line, tile.pixel = conv.pixel;
-  tile.height = conv.height, tile.width = conv.width;
-  tile.top = conv.top, tile.left = conv.left;
+  tile.pairs = transforms;
   tile.rows = conv.rows, tile.columns = conv.columns;
   tile.across = job.across;
-  tile.first = tiles * chunk / job.chunks, tile.tiles = tiles * (chunk + 1) / job.chunks - tile.first;
-  tile.channels = conv.channels, tile.filters = gemm.n;
-  tile.u = job.filters;
-  tile.w = job.item.w, tile.w_panel = gemm.w_panel;
-  tile.zero = gemm.zero, tile.flip = gemm.flip, tile.padding = conv.padding;
-  tile.memory = reinterpret_cast<int32_t*>(memory_of(slots, slot));
-  if (gemm.rounds == 1) round_into(gemm, job.item, image * conv.rows * conv.columns, 0, tile);
-  else tile.sums = reinterpret_cast<float*>(tile.memory + job.memory);
+  tile.first = at.first, tile.tiles = at.tiles;
+  tile.channels = conv.channels, tile.filters = end - filter;
+  tile.w = job.item.w + filter / TRACEA_PANEL * gemm.w_panel, tile.w_panel = gemm.w_panel;
+  tile.zero = gemm.zero;
+  tile.memory = memory;
+  if (gemm.rounds == 1) round_into(gemm, job.item, at.image * conv.rows * conv.columns, filter, tile);
+  else tile.sums = reinterpret_cast<float*>(memory + kFilterNumbers + point_numbers(job.tiles));
   gemm.isa->winograd_nhwc_int8(&tile);
-  if (tile.sums) finish_winograd(job, tile, image);
+  if (tile.sums) finish_winograd(job, tile, at.image, filter);
   release_slot(slots, slot);
 }
 
@@ -105,21 +154,24 @@ inline bool run_winograd_bytes(Run& run, ConvNhwcJob& conv, const Item& item) {
   job.conv = &conv, job.item = item;
   job.down = ceil_div(conv.rows, kTileEdge), job.across = ceil_div(conv.columns, kTileEdge);
   const int64_t tiles = job.down * job.across, processors = run.host.processors;
-  const int64_t wanted = processors > 1 ? ceil_div(4 * processors, conv.images) : 1;
-  job.chunks = max(ceil_div(tiles, kWinogradTiles), min(wanted, ceil_div(tiles, kWinogradTiles / 4)));
-  const int64_t each = ceil_div(tiles, job.chunks), blocks = conv.gemm.n / kWinogradBlock;
-  job.filter_block = kTilePoints * (conv.channels / 2 + 1) * kWinogradBlock;
-  const int64_t pairs = kTilePoints / 2 * each * conv.channels;
-  const int64_t products = kTilePoints * (each * kWinogradBlock + TRACEA_PANEL);
-  const int64_t sums = conv.gemm.rounds == 1 ? 0 : each * kTileEdge * kTileEdge * conv.gemm.n;
-  job.memory = pairs + products;
-  Scratch filters(run), scratch(run);
-  job.filters = reinterpret_cast<int32_t*>(filters.take(4 * blocks * job.filter_block));
-  if (!job.filters) return false;
-  const int64_t tasks = conv.images * job.chunks;
-  return make_slots(run, scratch, tasks, 4 * (job.memory + sums), &conv.gemm.slots) &&
-         run.parallel(blocks, winograd_filters_task, &job) &&
-         run.parallel(tasks, winograd_tiles_task, &job);
+  job.chunks = ceil_div(tiles, chunk_tiles(conv.channels));
+  job.tiles = ceil_div(tiles, job.chunks);
+  const int64_t chunks = conv.images * job.chunks, parts = conv.gemm.n / kWinogradFilters;
+  const int64_t blocks = conv.channels / kWinogradBlock;
+  job.groups = processors > 1 ? min(parts, ceil_div(4 * processors, chunks)) : 1;
+  job.filters = ceil_div(parts, job.groups) * kWinogradFilters;
+  job.transforms = blocks * point_numbers(job.tiles);
+  const int64_t sums = conv.gemm.rounds == 1 ? 0 : job.tiles * kTileEdge * kTileEdge * job.filters;
+  const int64_t memory = kFilterNumbers + point_numbers(job.tiles) + sums;
+  Scratch shared(run), scratch(run);
+  if (job.groups > 1) {
+    job.shared = reinterpret_cast<int32_t*>(shared.take(4 * chunks * job.transforms));
+    if (!job.shared) return false;
+  }
+  const int64_t own = job.shared ? 0 : job.transforms;
+  return make_slots(run, scratch, chunks * job.groups, 4 * (own + memory), &conv.gemm.slots) &&
+         (!job.shared || run.parallel(chunks * blocks, winograd_image_task, &job)) &&
+         run.parallel(chunks * job.groups, winograd_tiles_task, &job);
 }
 
 }  // namespace tracea
