@@ -28,7 +28,7 @@ typedef struct {
   int64_t init_stride;
   float* c;
   int64_t ldc;
-  int32_t mr;          // 1 .. the level's gemm_mr, in pairs bf16_mr
+  int32_t mr;          // 1 .. the level's gemm_mr, in pairs bf16_mr; of bytes see GemmJob::tall
   int32_t nv;          // 1 .. the level's gemm_nv, in pairs bf16_nv
   int32_t last;        // columns of the last panel, 1 .. 16; only those are stored
   int32_t b_exact;     // 1: B may not be read past column `last` (plain weights)
@@ -57,6 +57,7 @@ typedef struct {
   // `lines` lines of fours, `line` bytes from one to the next.
   const uint8_t* const* windows;
   int64_t lines, line;
+  int64_t further;             // so many tiles as high follow below, which are rounded to bytes too
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile

@@ -151,6 +151,8 @@ def _window_cases() -> tuple[Case, ...]:
                   window(3, 1, strides=2, dilations=2, pads=(1, 0, 4, 3)), chain=TO_BYTES),
         conv_case("conv_windows_pixels", (2, 14, 15, 64), 70, window(1, 1, strides=2),
                   chain=RESIDUAL),
+        conv_case("conv_pixels_narrow", (2, 9, 7, 20), 16, window(1, 1), chain=TO_BYTES),
+        conv_case("conv_pixels_narrower", (2, 9, 7, 20), 13, window(1, 1), chain=RESIDUAL),
         conv_case("conv_windows_inside", (2, 14, 15, 32), 32,
                   window(3, 3, pads=(0, 0, 0, 0)), zero=None, chain=TO_BYTES),
         conv_case("conv_windows_outside", (1, 4, 3, 8), 16,

@@ -38,6 +38,7 @@ struct GemmJob {
   int32_t parts;                              // results side by side; with a chain one
   int32_t outer;                              // leading axes: a batch of so many products
   int32_t mr, nv;          // largest register tile
+  int32_t tall;            // rows of a tile of at most half as many panels; 0: no more than of others
   const float *row_scale, *column_scale;  // of 16-bit integers; else null
   const int32_t* row_sums;  // of 8-bit integers whose columns of w have zero points; else null
   const uint8_t* const* windows;  // of an image: rows of bytes, of `lines` lines each; else null
@@ -101,6 +102,8 @@ inline void multiply_bytes(GemmJob& job) {
   job.kernel = job.isa->gemm_int8;
   job.mr = job.isa->int8_mr, job.nv = job.isa->int8_nv;
   if (job.mr == kRowsOfTiles && job.m > kRowsInVectors) job.nv = kPanelsInTiles;
+  const int level = level_of(job.isa->isa);
+  if (level >= level_of("avx512") && level <= level_of("avx512bf16")) job.tall = 2 * job.mr;
 }
 
 // Register-tile column `i` starts at this panel; tiles are of nearly equal width.
@@ -225,6 +228,29 @@ inline int32_t share_of(const PrefetchRange& wanted, int64_t piece, int64_t b, i
   return static_cast<int32_t>(to - from);
 }
 
+// The shares of one row block after another.  Those of one segment need no division for each.
+struct PrefetchShares {
+  PrefetchRange wanted;
+  int64_t piece, blocks, step, rest, due;
+  const char* at;
+
+  PrefetchShares(const PrefetchRange& all, int64_t bytes, int64_t row_blocks)
+      : wanted(all), piece(bytes), blocks(max(row_blocks, 1)), due(0),
+        at(reinterpret_cast<const char*>(all.from)) {
+    const int64_t pieces = wanted.from ? ceil_div(wanted.lines * kAlign, piece) : 0;
+    step = pieces / blocks, rest = pieces % blocks;
+  }
+  int32_t of_block(int64_t b, const char** first) {
+    if (wanted.segments > 1) return share_of(wanted, piece, b, blocks, first);
+    int64_t count = step;
+    due += rest;
+    if (due >= blocks) due -= blocks, ++count;
+    *first = at;
+    at += count * piece;
+    return static_cast<int32_t>(count);
+  }
+};
+
 // Rows [row, end) and register-tile columns [first, last) of one product.
 struct Part {
   const Item& item;
@@ -319,7 +345,8 @@ inline void add_bytes(const GemmJob& job, const Item& item, int64_t row, int64_t
 inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t block) {
   alignas(64) float finished[kMaxTile];
   const int64_t p0 = first_panel(job, i), p1 = first_panel(job, i + 1), n0 = p0 * TRACEA_PANEL;
-  const int64_t rows = part.end - part.row, blocks = ceil_div(rows, job.mr);
+  const int64_t most = job.tall && 2 * (p1 - p0) <= job.nv ? job.tall : job.mr;
+  const int64_t rows = part.end - part.row, blocks = ceil_div(rows, most);
   const int64_t k0 = block * job.k_block, columns = min(p1 * TRACEA_PANEL, job.n) - n0;
   const bool begins = block == 0, ends = block + 1 == job.k_blocks;
   PrefetchRange wanted = {};
@@ -355,11 +382,14 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
   const int64_t each = rows / blocks, longer = rows % blocks;
   int32_t held = 0;
   int64_t row = part.row;
+  PrefetchShares lines(wanted, kAlign, blocks), pages(later, kPage, blocks);
+  // Kernels go on to tiles as high by themselves, where nothing is to be prefetched meanwhile.
+  const bool goes_on = job.tall && job.rounds && !wanted.from && !later.from;
   for (int64_t b = 0; b < blocks; ++b) {
     tile.mr = static_cast<int32_t>(each + (b < longer));
     tile.a = part.item.x + row * job.x_row + k0 * job.x_step;
-    tile.prefetch_lines = share_of(wanted, kAlign, b, blocks, &tile.prefetch);
-    tile.look_up_pages = share_of(later, kPage, b, blocks, &tile.look_up);
+    tile.prefetch_lines = lines.of_block(b, &tile.prefetch);
+    tile.look_up_pages = pages.of_block(b, &tile.look_up);
     float* sum = sums + (row - part.row) * ld;
     tile.init = !begins ? sum : job.bias ? job.bias->f32() + n0 : nullptr;
     tile.init_stride = begins ? 0 : ld;
@@ -370,11 +400,16 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.ldc = finishes ? wide : ld;
     if (job.rounds) round_into(job, part.item, row, n0, tile);
     if (job.rounds == 2) add_bytes(job, part.item, row, n0, tile);
+    if (goes_on) {
+      tile.further = (b < longer ? longer : blocks) - b - 1;
+      b += tile.further;
+      row += tile.further * tile.mr;
+    }
     job.kernel(&tile);
     row += tile.mr;
     if (!finishes || job.rounds) continue;
     held += tile.mr;
-    if (b + 1 < blocks && held + job.mr <= room) continue;
+    if (b + 1 < blocks && held + most <= room) continue;
     finish(job, part.item, {row - held, n0, held, static_cast<int32_t>(columns)}, finished, wide);
     held = 0;
   }
