@@ -261,7 +261,7 @@ def _float8(m: int, n: int, k: int) -> Row:
         return (lambda x, w, one: torch._scaled_mm(x, w.t(), one, one, **fast)), [x, w, one]
 
     made = float8_cases.gemm(m, n, k)
-    return Row(f"float8 {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_GROUPS), work,
+    return Row(f"float8 {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_PAIRS, *_BYTE_GROUPS), work,
                2.0 * m * n * k, 0)  # fmt: skip
 
 
