@@ -34,7 +34,15 @@ from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 from tracea_graph.ops.chain import MAX_OPERANDS
 from tracea_graph.ops.resize import WAYS
 
-__all__ = ["ACTIVATIONS", "CALLS", "CELLS", "MLP_PARTS", "REDUCTIONS", "SQUEEZED"]
+__all__ = [
+    "ACTIVATIONS",
+    "CALLS",
+    "CELLS",
+    "MLP_PARTS",
+    "PROJECTION_PARTS",
+    "REDUCTIONS",
+    "SQUEEZED",
+]
 
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
@@ -46,6 +54,8 @@ SQUEEZED = ("relu", "silu")
 """Activations between both products of a squeeze-and-excitation."""
 MLP_PARTS = ("norm", "up", "down")
 """The calls that a call of two matmuls behind a norm may stand for, in order."""
+PROJECTION_PARTS = ("attention", "projection")
+"""The calls that a call of attention and its projection may stand for, in order."""
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 """Activations between both matmuls behind a norm."""
 REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
@@ -490,6 +500,37 @@ def _mlp(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _projection_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the attention or the matmul that a call stands for."""
+    batch, heads, queries, depth = s.of("q")
+    rows, columns = s.of("y")
+    attends = s["part"] == PROJECTION_PARTS[0]
+    return (batch * heads, queries, queries, 2 * depth) if attends else (1, rows, columns, columns)
+
+
+def _attention_projection(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = w · attention(q, k, v) + bias + normalised rows of x``.
+
+    The parts are attention, which writes ``attended``, and the matmul that reads it as ``rows``.
+    A kernel that computes y from q, k and v is launched by the latter, and attention launches
+    nothing; both have the same operands.
+    """
+    return CallSchema(
+        "attention_projection",
+        (
+            _op("q", "B H S D", dtype), _op("k", "B H T D", dtype), _op("v", "B H T D", dtype),
+            _op("mask", "B H S T", optional=True), _out("attended", "B H S D", dtype),
+            _op("rows", "M N", dtype), _op("w", "N N", dtype), _op("bias", "N"),
+            _op("x", "M N", dtype), _op("mean", "M N"), _op("inverse", "M N"),
+            _op("gamma", "M N"), _op("beta", "M N"), _out("y", "M N", dtype),
+        ),
+        (choice("part", PROJECTION_PARTS), real("scale")),
+        dtype,
+        chain="epilogue",
+        problem=_projection_size,
+    )  # fmt: skip
+
+
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
@@ -547,6 +588,7 @@ CALLS = Calls(
         *map(_pack, DTYPES[1:]),
         *map(_squeeze_excite, DTYPES[1:]),
         *map(_mlp, DTYPES[1:]),
+        *map(_attention_projection, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_kv_append, DTYPES),
         *map(_recurrent, DTYPES),

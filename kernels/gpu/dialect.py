@@ -65,6 +65,7 @@ HIP = Dialect(
             "attention",
             "attention_cached",
             "attention_few",
+            "attention_projection",
             "attention_split",
             "attention_wgmma",
             "depthwise_lanes",

@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.dialect import Target
 from tracea_graph.kernels.gpu.families import (
     arg_max,
     attention,
+    attention_projection,
     attention_rows,
     block_quantized_matmul,
     block_sparse_matmul,
@@ -119,6 +120,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "scatter_nd.cu.in": indexed_slices,
         "iota.cu.in": index_ramps,
         "kv_append.cu.in": kv_cache_append,
+        "attention_projection.cu.in": attention_projection,
         "mlp.cu.in": row_mlp,
         "recurrent.cu.in": recurrent_cells,
         "pack.cu.in": image_packing,

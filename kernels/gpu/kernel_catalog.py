@@ -24,7 +24,12 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
-from tracea_graph.kernels.gpu.kernel_selection import ONE_ROW, is_transposing_copy, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import (
+    COMPOSED,
+    ONE_ROW,
+    is_transposing_copy,
+    variants_of,
+)
 from tracea_graph.kernels.gpu.tile_choice import choose_tile
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Buffer, Call, View
@@ -134,8 +139,8 @@ class GpuCatalog(KernelCatalog):
         preferred = topology.tiles or _preferred(topology)
         made = list[tuple[bool, CandidateVariant]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
-        if topology.op == "mlp":  # and kernels of its parts
-            known += [v for v in VARIANTS if v.op in ("norm", "gemm")
+        if topology.op in COMPOSED:  # and kernels of its parts
+            known += [v for v in VARIANTS if v.op in ("norm", "gemm", "attention")
                       and v.dtype == topology.dtype and v.tile in topology.tiles]  # fmt: skip
         able = [ARCHITECTURES[level] for level in levels]
         needed = {v.tile: shared_bytes(v, topology) for v in known}
@@ -197,6 +202,7 @@ _WHY = MappingProxyType(
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
+        "attention_projection.cu.in": "few rows: blocks of a cluster have two heads each",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "attention_split.cu.in": "the warps of a block share the keys of few heads",

@@ -37,6 +37,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "reduce": "rows; a team of threads computes each row",
         "depthwise": "output pixels of neighbouring channels",
         "pool": "output pixels of neighbouring channels",
+        "attention_projection": "16 rows; a block has two heads and their columns",
         "mlp": "64 rows for each warpgroup, in turn",
         "squeeze_excite": "a slice of an image's channels",
         "copy": "contiguous elements, or a tile that is transposed",

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -21,6 +22,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
+    attention_projection,
     block_quantized_matmul,
     cached_attention,
     few_pixel_convolution,
@@ -36,7 +38,7 @@ from tracea_graph.kernels.gpu.families import (
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
-from tracea_graph.kernels.gpu.row_choice import mlp_choices, row_choices
+from tracea_graph.kernels.gpu.row_choice import mlp_choices, projection_choices, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
@@ -61,6 +63,7 @@ from tracea_graph.ops.chain import FAST_MATH, Chain
 from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
+    "COMPOSED",
     "FEW_PIXELS",
     "FEW_ROWS",
     "INTEGERS",
@@ -104,6 +107,10 @@ _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
 
 
+COMPOSED: Mapping[str, Any] = MappingProxyType(
+    {"mlp": row_mlp, "attention_projection": attention_projection}
+)
+"""Modules of ops whose calls stand for one of several calls that a kernel computes together."""
 Choice = tuple[Call, Variant, Extent]
 """A call, a variant that can compute it, and an extent; the variant is used if it is positive."""
 
@@ -147,8 +154,9 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     if call.op == "gemm_nbits" and call.attributes["second"]:
         # of one row, as it is at all sizes; not every GPU has the shared memory of the first
         return tuple((variant, 1) for variant, _ in found if variant.params["rows"] == 1)
-    if call.op == "mlp":
-        return (*mlp_choices(call), *variants_of(row_mlp.part_of(call)))
+    if call.op in COMPOSED:
+        choices = mlp_choices if call.op == "mlp" else projection_choices
+        return (*choices(call), *variants_of(COMPOSED[call.op].part_of(call)))
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 
@@ -438,8 +446,8 @@ def kernel_of(call: Call, variant: Variant) -> str:
     skeleton = _skeleton(call)
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
-    if variant.op == "mlp":
-        skeleton = row_mlp.with_sizes(skeleton, call)
+    if variant.op in COMPOSED:
+        skeleton = COMPOSED[variant.op].with_sizes(skeleton, call)
     if variant.template in (WARPGROUPS, WINDOWS, BLOCKS, *INTEGERS):
         skeleton = warpgroup_matmul.with_row_step(skeleton, call, _SOME)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
@@ -494,8 +502,8 @@ def launches_of(choices: Sequence[Choice]) -> list[tuple[Launch, str]]:
 
 def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without operands that a variant does not take."""
-    if call.op == "mlp" and variant.op != "mlp":
-        call = row_mlp.part_of(call)
+    if call.op in COMPOSED and variant.op != call.op:
+        call = COMPOSED[call.op].part_of(call)
     if call.op == "gemm" and variant.template != WARPGROUPS:
         call = tensor_core_matmul.without_sums(call)
     if call.op in ("integer_gemm", "integer_conv") and variant.template not in INTEGERS:
@@ -522,7 +530,8 @@ _NUMBERS = {
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "mlp": ("activation",), "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
+    "mlp": ("activation",), "attention_projection": (),
+    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -16,6 +16,7 @@ __all__ = ["constant_calls", "launch_order"]
 _NEEDS = MappingProxyType({
     "gemm": "a product reads whole rows",
     "mlp": "a product reads whole rows",
+    "attention_projection": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",
     "depthwise": "a filter reads pixels of several tiles",
     "pool": "a window reads pixels of several tiles",

@@ -1,4 +1,7 @@
-"""Choose kernels by the length and the number of rows: norms, softmax, reductions, small MLPs."""
+"""Choose kernels by the length and the number of rows: norms, softmax, reductions, small MLPs.
+
+Also attention together with its projection.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ from typing import Any
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import row_mlp
-from tracea_graph.kernels.gpu.tile_choice import H100_SMS, LEAST_MLP_ROWS, LONG_ROWS, choose_tile
+from tracea_graph.kernels.gpu.families import attention_projection, row_mlp
+from tracea_graph.kernels.gpu.tile_choice import (
+    H100_SMS,
+    LEAST_MLP_ROWS,
+    LONG_ROWS,
+    MOST_PROJECTION_CLUSTERS,
+    choose_tile,
+)
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["mlp_choices", "row_choices"]
+__all__ = ["mlp_choices", "projection_choices", "row_choices"]
 
 
 def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -46,3 +55,17 @@ def mlp_choices(call: Call) -> list[tuple[Variant, Extent]]:
         more = combine("sub", rows, 2 * LEAST_MLP_ROWS - 1)
         when = combine("max", combine("min", when, within), more)
     return [(known[0], when)] if not isinstance(when, int) or when > 0 else []
+
+
+def projection_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel of attention and its projection for few rows; both parts name it."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+             and not attention_projection.refusal(call, v)]  # fmt: skip
+    batch, _, queries, _ = named["q"].dims
+    clusters = combine("mul", batch, combine("ceildiv", queries, attention_projection.QUERIES))
+    few = combine("sub", MOST_PROJECTION_CLUSTERS + 1, clusters)
+    short = combine("sub", attention_projection.MOST_KEYS + 1, named["k"].dims[2])
+    when = combine("min", few, short)
+    positive = not isinstance(when, int) or when > 0
+    return [(known[0], when)] if known and positive else []

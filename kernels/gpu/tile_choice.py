@@ -27,6 +27,7 @@ __all__ = [
     "MANY_SHARED",
     "MLP_TILES",
     "MOST_FEW",
+    "MOST_PROJECTION_CLUSTERS",
     "ONE_CODED_ROW",
     "ONE_ROW_TILES",
     "SHARED_W",
@@ -213,9 +214,15 @@ def choose_tile(
         return "256x16", "input and output contiguous along the same axis"
     if op == "mlp":
         return "192x1", "both weights fit into shared memory"
+    if op == "attention_projection":
+        return "16x6", "a cluster computes 16 rows"
     if op == "squeeze_excite":
         return "512x1", "one block per image"
     return ("256x16", "16 bytes per thread") if op == "elementwise" else ("", "")
+
+
+MOST_PROJECTION_CLUSTERS = 8
+"""Maximum number of clusters of attention and its projection: that of 128 rows, as timed."""
 
 
 MLP_TILES, LEAST_MLP_ROWS = ((3, 0), (2, 0), (2, 1)), 10240

@@ -391,6 +391,18 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for groups, streamed in MLP_TILES
     ),
+    *(
+        Variant(
+            "attention_projection",
+            d,
+            "attention_projection.cu.in",
+            "16x6",
+            256,
+            {"cluster": 6},
+            ("wgmma",),
+        )
+        for d in ("f16", "bf16")
+    ),
     Variant("update_order", "i32", "update_order.cu.in", "256", 256),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),

@@ -13,6 +13,7 @@ from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, assumed_size, product
 from tracea_graph.kernels.gpu.lowering.attention import lower_attention
+from tracea_graph.kernels.gpu.lowering.attention_projection import fold_attention_projections
 from tracea_graph.kernels.gpu.lowering.block_quantized import (
     lower_quantize_rows,
     lower_quantized_embedding,
@@ -148,6 +149,7 @@ def _written(
     w.drop_unread()
     fold_squeeze_excite(w)
     fold_mlps(w)
+    fold_attention_projections(w)
     return w
 
 

@@ -17,6 +17,7 @@ from tests.kernels.gpu import (
     integer_cases,
     mlp_cases,
     nbits_cases,
+    projection_cases,
 )
 from tests.kernels.gpu.cases import (
     FLOATS,
@@ -461,5 +462,5 @@ def _sums() -> Iterator[Case]:
 CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
-    *mlp_cases.CASES, *indexed_cases.CASES, *float8_cases.CASES,
+    *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES, *float8_cases.CASES,
 )  # fmt: skip
