@@ -21,6 +21,7 @@ from tracea_graph.check.rewrite_selection import (
 from tracea_graph.check.verify_outputs import OutputError, Verification
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
+from tracea_graph.pipeline.candidate_models import CandidateBuilder
 from tracea_graph.pipeline.evaluator import Evaluator
 from tracea_graph.pipeline.precision_fallback import precision_fallback
 from tracea_graph.pipeline.result_assembly import row_tiling_key
@@ -235,6 +236,20 @@ def test_who_is_to_blame_is_asked_with_the_feeds_that_tell(
     one.verification = Verification("failed", "it does not run")
     assert Evaluator._error(one, frozenset()) == 0.0
     assert asked == [{"data[29]", "data[28]", "data[27]", "data[26]"}, None]
+
+
+def test_a_product_and_the_quantization_of_its_operand_are_given_up_together(
+    tmp_path: Path,
+) -> None:
+    """They are two regions of the same operators."""
+    nodes = [SimpleNamespace(outputs=("m", "r")), SimpleNamespace(outputs=("y",))]
+    names = (("x_int8", 0), ("r", 0), ("r_int8", 1), ("y", 1))
+    regions = [SimpleNamespace(results=(name,), nodes=(nodes[i],)) for name, i in names]
+    plan = SimpleNamespace(made_by=lambda rules: regions)
+    planner: Any = SimpleNamespace(backend=BACKENDS[0], plan=lambda unclustered: plan)
+    unused: Any = SimpleNamespace(guarded={})
+    builder = CandidateBuilder(unused, Options(), planner, unused, tmp_path)
+    assert builder.precision_keys("gemm-int8") == ("gemm-int8 up to r", "gemm-int8 up to y")
 
 
 @dataclass

@@ -265,14 +265,18 @@ class CandidateBuilder:
     def precision_keys(self, rule: str) -> tuple[str, ...]:
         """Keys that drop a precision-lowering rule in its first region, its first two, and so on.
 
-        Regions of rules that it replaces, or that apply on top of it, count too.
+        Regions of rules that it replaces, or that apply on top of it, count too.  Regions of
+        the same nodes, such as a product and the quantization of its operand, count once.
         """
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
         rules = {rule, *names.replaced(rule), *further}
         keys, values = [], frozenset[str]()
         for region in self.planner.plan(unclustered=True).made_by(rules):
-            values |= {v for n in region.nodes for v in n.outputs if v}
+            own = {v for n in region.nodes for v in n.outputs if v}
+            if keys and own <= values:
+                keys.pop()
+            values |= own
             keys.append(f"{rule} up to {region.results[0]}")
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)
         return tuple(keys)
