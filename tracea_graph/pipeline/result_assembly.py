@@ -215,13 +215,13 @@ class Assembly:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The report's note about kernels that function bodies call; empty if there are none."""
+        """The report's note about what runs instead of this backend's kernels; may be empty."""
         if (inner := self.fallback) is None:
             return ()
         count = len(inner.placed)
-        which = f"{count} kernels" if count > 1 else "a kernel" if count else "no kernel"
-        what = f"function bodies call {which} of {inner.backend.name}"
-        return (f"where {self.backend.name} cannot run, {what}",)
+        kernels = f"{count} kernels run" if count > 1 else "a kernel runs"
+        what = f"{kernels} on the {inner.backend.name}" if count else "standard operators run"
+        return (f"where {self.backend.name} cannot run, {what} instead",)
 
     def functions(self, fallback: str = "", plain: bool = True) -> list[LocalFunction]:
         """Return a function body per operator type, including the types of the fallback.

@@ -110,13 +110,13 @@ def render_curves(found: Sequence[ConvergenceCurve]) -> RenderableType:
     table.add_column("region")
     table.add_column("trials", "right")
     table.add_column("best so far, 1× to the best", spare=1)
-    for name in ("best", "judged", "GFLOP/s"):
+    for name in ("best", "measured again", "GFLOP/s"):
         table.add_column(name, "right")
     for curve in found:
-        judged = f"{curve.settled:.3f}×" if curve.settled else "open"
+        settled = f"{curve.settled:.3f}×" if curve.settled else "open"
         table.add_row(
             curve.region, str(len(curve.points)), _sparkline(curve),
-            f"{curve.best:.3f}×", judged, f"{curve.gflops:.0f}",
+            f"{curve.best:.3f}×", settled, f"{curve.gflops:.0f}",
         )  # fmt: skip
     return table
 
