@@ -271,7 +271,7 @@ class CandidateBuilder:
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
         rules = {rule, *names.replaced(rule), *further}
-        keys, values = [], frozenset[str]()
+        keys, values = list[str](), frozenset[str]()
         for region in self.planner.plan(unclustered=True).made_by(rules):
             own = {v for n in region.nodes for v in n.outputs if v}
             if keys and own <= values:
