@@ -251,8 +251,8 @@ HOT: list[Hot] = [
       if not any(name in hot[2] for name in SPILLED[level])),
     *(hot for level, product, times in (("avxvnni", r"\{vex\} vpdpbusd", 1),
                                         ("avx512", "vpmaddwd", 2), ("avx512vnni", "vpdpbusd", 1))
-      for hot in heights("gemm_int8", level, "tile_int8<{}, {}>", product, gemm_int8_tile(level),
-                         times)),
+      for hot in heights("gemm_int8", level, "tile_int8<{}, {}, false>", product,
+                         gemm_int8_tile(level), times)),
     *outputs("conv", "avx2", "Plain", "vfmadd"),
     *outputs("conv", "avx512", "Plain", "vfmadd"),
     *outputs("conv_bf16", "avx512bf16", "Plain", "vfmadd"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from ctypes import c_int32, c_int64, c_void_p
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tracea_graph.kernels.cpu
 from tests.kernels.conformance import (
     PANEL,
     Array,
@@ -22,8 +25,19 @@ from tracea_graph.kernels.cpu.isa_levels import isa_of
 from tracea_graph.kernels.cpu.panels import pack_int8, unpack_int8
 from tracea_graph.kernels.cpu.variants import gemm_int8_tile
 from tracea_graph.ops.quantize_rows import ZERO, quantize_rows
+from tracea_graph.toolchain.compilers import find_compiler
 
 LEVELS = levels("int8")
+CPU = Path(tracea_graph.kernels.cpu.__file__).parent
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="matrix tiles of x86")
+def test_matrix_tiles_compile_on_any_machine(tmp_path: Path) -> None:
+    unit = emit_unit("gemm_int8", "amxint8")
+    (tmp_path / "unit.cpp").write_text(unit.text)
+    find_compiler().run(
+        (*unit.flags, "-O0", "-fsyntax-only", "-I", str(CPU), "unit.cpp"), tmp_path
+    )
 
 
 class SumRowsTile(ctypes.Structure):

@@ -10,7 +10,7 @@
 // of 16 fours, then the second and fourth.
 typedef int16_t halves __attribute__((vector_size(64)));
 // WIDE: panels of filters that are finished at once; GROUP: points whose filters lie in L1 at once.
-enum { POINTS = 6, OUT = 4, WIDE = 2, BLOCK = 64, PAIRS = 32, ROWS = 16, GROUP = 12 };
+enum { POINTS = 6, OUT = 4, WIDE = 2, BLOCK = 64, PAIRS = 32, TALLEST = 16, GROUP = 12 };
 
 struct ByteTransforms {
   static INLINE_MEMBER void of_image(const halves (&d)[POINTS], halves (&v)[POINTS]) {
@@ -142,7 +142,7 @@ void point_products(const int32_t* a, const int32_t* b, bool adds, int32_t* to) 
   }
   UNROLL for (int i = 0; i < MR; i++) _mm512_storeu_si512(to + i * PAIRS, (__m512i)c[i]);
 }
-constexpr decltype(&point_products<1>) POINT_PRODUCTS[ROWS] = {
+constexpr decltype(&point_products<1>) POINT_PRODUCTS[TALLEST] = {
     //% for m in range(1, 17)
     point_products<${m}>,
     //% endfor
@@ -162,7 +162,7 @@ INLINE void multiply_points(const tracea_winograd_bytes_tile* t, const float* w,
   int32_t* filters = t->memory;
   transform_filters<ROWS_OF>(w + block * (BLOCK / 4) * PANEL, taps, filters);
   const int32_t* pairs = t->pairs + block * POINTS * POINTS * point;
-  const int64_t blocks = (t->tiles + ROWS - 1) / ROWS;
+  const int64_t blocks = (t->tiles + TALLEST - 1) / TALLEST;
   const bool more = block + 1 < t->channels / BLOCK;  // channels of these filters
   const float* next = more ? w + (block + 1) * (BLOCK / 4) * PANEL : w + t->w_panel;
   for (int i = 0; i < GROUP; i++, filters += FILTER_POINT) {
