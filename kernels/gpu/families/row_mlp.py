@@ -20,6 +20,7 @@ from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, MLP_PARTS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
+from tracea_graph.kernels.gpu.families.warpgroup_matmul import GELU_PAIRS
 from tracea_graph.kernels.gpu.launch import (
     Argument,
     Launch,
@@ -258,14 +259,17 @@ def shared(call: Call, variant: Variant) -> int:
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     assert call.chain is not None
     weights, given = _proved(_weights(call)), _given(call)
-    own = chain_of_part("up", str(call.attributes["activation"]), call.dtype)
-    own = replace(own, fast_math=True)
+    activation = str(call.attributes["activation"])
+    own = replace(chain_of_part("up", activation, call.dtype), fast_math=True)
     instructions = [Instruction(n, True, True) for n in dict.fromkeys((_PART, weights.columns))]
     return {
         **chain_parameters.chain_template_parameters(call.chain),
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "kind": call.dtype,
         "instructions": instructions,
+        "gelu": GELU_PAIRS.get(str(call.attributes["activation"]))
+        if call.dtype == "f16"
+        else None,
         "activation": call.attributes["activation"],
         "activating": chain_source.chain_statements(own),
         "activated": chain_source.chain_results(own)[0].expression,

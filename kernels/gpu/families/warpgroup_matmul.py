@@ -47,8 +47,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters", "refusal", "shared",
-           "with_row_step"]  # fmt: skip
+__all__ = ["GELU_PAIRS", "MOST_PARTS", "alternates_slowly", "launch", "name", "parameters",
+           "refusal", "shared", "with_row_step"]  # fmt: skip
 
 _INTEGERS = ("u8", "i8")
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
@@ -483,7 +483,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     }
 
 
-_GELU_PAIRS: Mapping[str, tuple[str, str]] = MappingProxyType({
+GELU_PAIRS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "gelu": ("0x3a663a66u", "0x28732873u"), "gelu_tanh": ("0x3a623a62u", "0x28912891u"),
 })  # fmt: skip
 """Factors a and b, each twice in fp16, with which x / 2 (1 + tanh(x (a + b x²))) is a GELU.
@@ -500,7 +500,7 @@ def _last_gelu(call: Call) -> tuple[str, str] | None:
     last = len(chain.operands) + len(chain.steps) - 1
     if _in_windows(call) or chain.results != (last,):
         return None
-    return _GELU_PAIRS.get(chain.steps[-1].op)
+    return GELU_PAIRS.get(chain.steps[-1].op)
 
 
 def _without_last(chain: Chain) -> Chain:

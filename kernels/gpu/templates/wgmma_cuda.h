@@ -12,6 +12,10 @@ DEV i32 computed_anew(i32 v) {
   asm volatile("" : "+r"(v));
   return v;
 }
+DEV float computed_before(float v) {  // and before the products that begin next
+  asm volatile("" : "+f"(v));
+  return v;
+}
 DEV void keep_order() { asm volatile("" ::: "memory"); }
 
 // ---- mbarriers: a phase completes when all arrivals and all expected bytes are there

@@ -16,6 +16,7 @@ from tracea_graph import passes
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, MLP_PARTS
+from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import row_mlp
 from tracea_graph.kernels.gpu.kernel_selection import (
@@ -26,6 +27,7 @@ from tracea_graph.kernels.gpu.kernel_selection import (
 )
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.lowering.lower import lower
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.kernels.gpu.plan_encoding import encode
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MLP_ROWS
@@ -139,6 +141,18 @@ def test_a_block_computes_tiles_one_after_another(name: str) -> None:
     launch = replace(launch_of(call, variant, HERE), grid=(1, 1, 1))
     run_here(emit_kernel(call, variant, HERE), launch, memory, 2)
     check(memory, expected())
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("columns", [96, 192])
+def test_products_of_a_tile_run_without_waiting_for_each_other(columns: int) -> None:
+    sides = columns, 4 * columns, columns
+    made = mlp(DType.F16, LEAST_MLP_ROWS, sides, "gelu", residual(DType.F16))
+    call, _ = made(Memory(), np.random.default_rng(0))
+    variant, _ = variants_of(call)[0]
+    kernel = emit_kernel(call, variant, Target(CUDA, ARCHITECTURES["sm_90a"]))
+    (built,) = compile_sources([kernel], ["sm_90a"])
+    assert built.refused is None and "C75" not in built.log, built.log
 
 
 def test_a_kernel_is_made_from_its_name() -> None:
