@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from tracea_graph.ir import DType, combine, product
+from tracea_graph.ir import DType, Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS, PROJECTION_PARTS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
@@ -102,9 +102,19 @@ def refusal(call: Call, variant: Variant) -> str:
         return "rows are those of an input or output, which may lie at any address"
     steps = [s for v in (*heads, *rows, n["w"]) for s in (*v.strides[:-1], v.offset)]
     steps += [v.offset for v in vectors]
-    if any(isinstance(s, int) and s % 8 for s in steps):
+    if not all(map(_aligned, steps)):
         return "rows or vectors are not aligned to 16 bytes"
     return ""
+
+
+def _aligned(step: Extent) -> bool:
+    """Whether a stride or offset is a multiple of 16 bytes for every size.
+
+    Otherwise a run could find that tensor maps cannot copy the operands, when attention has
+    already been left to the matmul's launch.
+    """
+    several = (dict.fromkeys(symbols_of(step), n) for n in (1, 2, 3))
+    return all(evaluate(step, sizes) % 8 == 0 for sizes in several)
 
 
 def name(call: Call) -> str:

@@ -99,6 +99,7 @@ def test_sizes_that_vary_have_both() -> None:
         ("mask", {"strides": (128, 0, 1, 1)}, "for all queries"),
         ("mean", {"strides": (2, 0)}, "one number per row"),
         ("y", {"strides": (388, 1)}, "not aligned"),
+        ("v", {"strides": ("n", 32, 1152, 1)}, "not aligned"),
         ("x", {"strides": (1, 384)}, "not contiguous"),
     ],
 )
