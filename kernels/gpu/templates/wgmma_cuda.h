@@ -1,4 +1,5 @@
 // TMA copies, mbarriers and wgmma in the CUDA dialect, for sm_90a.
+//% include "wgmma_descriptor.h"
 namespace tracea {
 
 #define GRID_CONSTANT __grid_constant__
@@ -143,9 +144,7 @@ DEV void give_registers() {
 }
 
 // ---- asynchronous products of a warpgroup (wgmma)
-DEV u64 descriptor(const void* p, u64 bits) {
-  return bits | (u64)(shared_address(p) >> 4 & 0x3fff);  // its upper bits name a block of the cluster
-}
+DEV u64 descriptor(const void* p, u64 bits) { return descriptor_at(shared_address(p), bits); }
 DEV void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>

@@ -2,6 +2,7 @@
 //
 // Copies poison their destination and complete when no fiber can continue without them, in an order
 // given by the seed.  Products read shared memory as late as the waits for them allow.
+//% include "wgmma_descriptor.h"
 namespace tracea {
 
 #define GRID_CONSTANT
@@ -203,7 +204,7 @@ template <int COUNT>
 DEV void give_registers() {}
 
 DEV u64 descriptor(const void* p, u64 bits) {
-  return bits | (u64)((const u8*)p - machine.shared) >> 4;
+  return descriptor_at((u32)machine.rank() << 24 | (u32)((const u8*)p - machine.shared), bits);
 }
 //% set integers = kind in ("u8", "i8")
 //% set bytes = integers or kind == "f8"
