@@ -18,7 +18,13 @@ from tracea_graph.views.profile_record import (
     ProfileRow,
     notable_groups,
 )
-from tracea_graph.views.terminal_tables import Column, FittedTable, format_bytes, plain_text
+from tracea_graph.views.terminal_tables import (
+    Column,
+    FittedTable,
+    format_bytes,
+    format_three_digits,
+    plain_text,
+)
 from tracea_graph.views.time_by_layer import op_totals
 
 _FEWER = "winograd"
@@ -40,7 +46,7 @@ def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
 
 def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
     spare = {"GFLOP/s": 3, "GB/s": 3, "of limit": 1, "before": 5, "after": 4}
-    figures = ("ms", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after")
+    figures = ("µs", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after")
     columns = [
         Column("node" if verbosity else "layer", folds=True),
         *(() if verbosity else (Column("kernel"),)),
@@ -86,17 +92,17 @@ def profile_headline(profile: Profile) -> str:
 def profile_cells(row: ProfileRow, profile: Profile) -> tuple[str, ...]:
     """Return the cells of a node's row.
 
-    They are ms and its share, GFLOP/s and GB/s each with its percentage of the limit, bytes before
+    They are µs, their share, GFLOP/s and GB/s each with its percentage of the limit, bytes before
     and after fusion, and the bound.
     """
     share = f"{row.us / (profile.us or 1.0):.1%}"
     if row.bytes is None or row.us < SHORTEST:
-        return (f"{row.us / 1e3:.3f}", share, "", "", "", "", "", "", row.bound)
+        return (format_three_digits(row.us), share, "", "", "", "", "", "", row.bound)
     computed = (f"{row.gflops:.1f}", f"{row.compute_us / row.us:.0%}") if row.flops else ("", "")
     moved = (f"{row.bytes / row.us / 1e3:.1f}", f"{row.memory_us / row.us:.0%}")
     before = format_bytes(row.unfused) if row.unfused and row.unfused > row.bytes else ""
     return (
-        f"{row.us / 1e3:.3f}",
+        format_three_digits(row.us),
         share,
         *computed,
         *moved,
@@ -170,4 +176,4 @@ def _inner(call: ProfileRow) -> Text:
 
 def _rest(rows: Sequence[ProfileRow], profile: Profile) -> tuple[str, str]:
     us = sum(row.us for row in rows)
-    return f"{us / 1e3:.3f}", f"{us / (profile.us or 1.0):.1%}"
+    return format_three_digits(us), f"{us / (profile.us or 1.0):.1%}"
