@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import ELEMENTARY, Chain, Ref, Step
+from tracea_graph.kernels.cpu.added_bytes import AddedBytes
+from tracea_graph.kernels.cpu.division_by_constant_scale import reciprocal
+from tracea_graph.ops.chain import ELEMENTARY, FULL, ROW, Chain, Ref, Step
 
-__all__ = ["ByteTable", "with_tables"]
+__all__ = ["ByteTable", "looked_up_rows", "rounded_twice", "with_tables"]
 
 _LEAST = 24
 """Smallest number of vector instructions that a table replaces."""
@@ -47,6 +49,77 @@ def with_tables(chain: Chain) -> tuple[Chain, Mapping[int, ByteTable]]:
     if not tables:
         return chain, tables
     return _trimmed(replace(chain, steps=tuple(steps), results=tuple(results))), tables
+
+
+def looked_up_rows(chain: Chain) -> tuple[int, tuple[int, ...]] | None:
+    """Return z and a table of 256 bytes if a chain stores ``table[round(x · a + b) + z]``.
+
+    x is the full operand 0; a and b are operands 1 and 2, one row each.
+    """
+    found = _byte_of_rows(chain)
+    if found is None or not found.table:
+        return None
+    wanted = (Step("mul", (0, 1)), Step("add", (3, 2)), Step("round", (4,)))
+    return (found.zero, found.table) if found.steps == wanted else None
+
+
+def rounded_twice(chain: Chain) -> tuple[int, AddedBytes, tuple[int, ...]] | None:
+    """Return z, numbers and a table, maybe of nothing, if a chain rounds x · a before it adds b.
+
+    It stores ``round((q · s + b) / t) + z`` as a byte, or the byte of the table that this numbers;
+    q is ``round(x · a)`` between two bounds.  The numbers are these bounds, s, and the two parts
+    of the reciprocal of t.
+    """
+    found = _byte_of_rows(chain)
+    if found is None or len(found.steps) != 7:
+        return None
+    (_, low, high), (_, times), (_, by) = (found.steps[i].args for i in (2, 3, 5))
+    wanted = (
+        Step("mul", (0, 1)), Step("round", (3,)), Step("saturate", (4, low, high)),
+        Step("mul", (5, times)), Step("add", (2, 6)), Step("div", (7, by)), Step("round", (8,)),
+    )  # fmt: skip
+    numbers = [low, high, times, by]
+    if found.steps != wanted or not all(isinstance(n, float) for n in numbers):
+        return None
+    parts = reciprocal(float(by), -found.zero, _ENTRIES - 1 - found.zero)
+    if parts is None:
+        return None
+    return found.zero, AddedBytes(float(low), float(high), float(times), *parts), found.table
+
+
+@dataclass(frozen=True)
+class _ByteOfRows:
+    """Steps up to a rounded number, to which ``zero`` is added; the byte numbers one of ``table``
+    if this holds any."""
+
+    steps: tuple[Step, ...]
+    zero: int
+    table: tuple[int, ...]
+
+
+def _byte_of_rows(chain: Chain) -> _ByteOfRows | None:
+    """Return how a chain of one full operand and two rows makes bytes; None for other chains."""
+    if chain.operands != (FULL, ROW, ROW) or chain.dtypes or len(chain.results) != 1:
+        return None
+    short, tables = with_tables(chain)
+    steps, zero = list(short.steps), 0.0
+    if tables:
+        zero -= float(steps.pop().args[1])
+    elif chain.result_types != (DType.U8,):
+        return None
+    if not steps or steps[-1].op != "saturate":
+        return None
+    low, high = (float(bound) for bound in steps.pop().args[1:])
+    if high - low != _ENTRIES - 1 or (not tables and low):
+        return None
+    if steps and steps[-1].op == "add" and isinstance(steps[-1].args[1], float):
+        zero += float(steps.pop().args[1])
+    # every step reads the one before, so that the last one is what is stored
+    chained = all(len(chain.operands) + i in s.args for i, s in enumerate(short.steps[1:]))
+    rounded = bool(steps) and steps[-1].op == "round"
+    if not chained or not rounded or zero != int(zero) or not 0 <= zero < _ENTRIES:
+        return None
+    return _ByteOfRows(tuple(steps), int(zero), tables[0].values if tables else ())
 
 
 def _source(chain: Chain, result: Ref) -> int | None:

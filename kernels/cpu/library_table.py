@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.cpu import emitter
 from tracea_graph.kernels.cpu.added_bytes import NOTHING_ADDED, AddedBytes, added_bytes
+from tracea_graph.kernels.cpu.byte_lookup_tables import looked_up_rows, rounded_twice
 from tracea_graph.kernels.cpu.division_by_constant_scale import zero_of_rounded_rows
 from tracea_graph.kernels.cpu.exported_functions import ARM_KERNELS, KERNELS
 from tracea_graph.kernels.cpu.host_loop_units import LOOP_UNITS, units_for
@@ -93,8 +94,9 @@ def _digest(
             parts.append(KINDS.index(chain.operands[i]) if used else 0)
             parts.append(chain.operand_types[i].onnx if used else 0)
         room = MAX_RESULTS - len(chain.result_types)
-        how, zero, added = _rounding(chain)
+        how, zero, added, table = _rounding(chain)
         parts += [*(d.onnx for d in chain.result_types), *[0] * room, how, zero, *added.bits()]
+        parts += [number % 256 for number in table]
     for level in levels:
         parts += [level, *_sides(level, tiles)]
         parts += [int(k in held) for k in KERNELS for _ in emitter.symbols(k, level)]
@@ -139,18 +141,23 @@ def _chain(level: str, chain: Chain) -> str:
 
 
 def _chain_types(chains: Sequence[Chain]) -> str:
-    rows = []
+    rows, tables = [], []
     for chain in chains:
         kinds = _codes_of([KINDS.index(kind) for kind in chain.operands], MAX_OPERANDS)
         types = _codes_of([d.onnx for d in chain.operand_types], MAX_OPERANDS)
         results = _codes_of([d.onnx for d in chain.result_types], MAX_RESULTS)
-        how, zero, added = _rounding(chain)
+        how, zero, added, table = _rounding(chain)
+        name = f"table_{chain.key:x}" if table else "nullptr"
+        if table:
+            numbers = ", ".join(str(number % 256) for number in table)
+            tables.append(f"static const uint8_t {name}[] = {{{numbers}}};")
         rows.append(
             f"    {{{chain.key}, {len(chain.operands)}, {len(chain.results)},\n"
-            f"     {kinds}, {types}, {results}, {how}, {zero}, {added.as_c()}}},"
+            f"     {kinds}, {types}, {results}, {how}, {zero}, {added.as_c()}, {name}}},"
         )
     return "\n".join(
         [
+            *tables,
             'extern "C" const tracea_chain_type tracea_chain_types[] = {',
             *rows,
             "    {}};",
@@ -160,12 +167,17 @@ def _chain_types(chains: Sequence[Chain]) -> str:
     )
 
 
-def _rounding(chain: Chain) -> tuple[int, int, AddedBytes]:
-    """Whether kernels may round sums to bytes instead of this chain, what they add, and how."""
-    zero, added = zero_of_rounded_rows(chain), added_bytes(chain)
+def _rounding(chain: Chain) -> tuple[int, int, AddedBytes, tuple[int, ...]]:
+    """Whether kernels may round sums to bytes instead of this chain, what they add, how, and the
+    table in which the bytes are looked up."""
+    zero, added, table = zero_of_rounded_rows(chain), added_bytes(chain), looked_up_rows(chain)
     if added is not None:
-        return 2, 0, added
-    return (0, 0, NOTHING_ADDED) if zero is None else (1, zero, NOTHING_ADDED)
+        return 2, 0, added, ()
+    if table is not None:
+        return 3, table[0], NOTHING_ADDED, table[1]
+    if (twice := rounded_twice(chain)) is not None:
+        return 4, *twice
+    return (0, 0, NOTHING_ADDED, ()) if zero is None else (1, zero, NOTHING_ADDED, ())
 
 
 def _codes_of(codes: Sequence[int], room: int) -> str:

@@ -52,12 +52,14 @@ typedef struct {
   int32_t bytes_fit;           // 1: sum * factor + summand is within 2^31 for every sum
   const uint8_t* added;        // or null: bytes as `sum` adds them, without bytes_zero
   int64_t added_row;
-  const tracea_added_bytes* sum;
+  const tracea_added_bytes* sum;  // without `added`: sums are rounded twice (runtime/table.h)
   // Of gemm_int8 with AVX-512: or null; instead of a, addresses of mr windows of an image.  k is
   // `lines` lines of fours, `line` bytes from one to the next.
   const uint8_t* const* windows;
   int64_t lines, line;
   int64_t further;             // so many tiles as high follow below, which are rounded to bytes too
+  // With `factor`: or null; 256 bytes, of which those to store are numbered by the rounded sums.
+  const uint8_t* table;
 } tracea_gemm_tile;
 typedef void (*tracea_gemm_fn)(const tracea_gemm_tile*);
 typedef void (*tracea_gemm_end_fn)(void);  // after a task's last tile

@@ -62,7 +62,7 @@ class GemmTile(ctypes.Structure):
         ("summand", c_void_p), ("bytes", c_void_p), ("bytes_row", c_int64),
         ("bytes_zero", c_int32), ("bytes_fit", c_int32), ("added", c_void_p),
         ("added_row", c_int64), ("sum", c_void_p), ("windows", c_void_p), ("lines", c_int64),
-        ("line", c_int64), ("further", c_int64),
+        ("line", c_int64), ("further", c_int64), ("table", c_void_p),
     ]  # fmt: skip
 
 

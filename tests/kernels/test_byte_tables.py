@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.kernels.test_chain_kernel import evaluate
+from tests.runtime.int8_cases import BYTES, TWICE, to_bytes
 from tracea_graph.ir import DType
-from tracea_graph.kernels.cpu.byte_lookup_tables import with_tables
+from tracea_graph.kernels.cpu.byte_lookup_tables import looked_up_rows, rounded_twice, with_tables
 from tracea_graph.ops.chain import Chain, Step
 
 QUANTIZED = (Step("div", (0, 0.05)), Step("round", (1,)), Step("saturate", (2, -118.0, 137.0)))
@@ -41,6 +44,25 @@ def test_only_long_functions_of_one_value() -> None:
     kept, tables = with_tables(chain(DType.U8))
     assert [step.op for step in kept.steps] == ["div", "round", "saturate", "sub"]
     assert len(tables[0].values) == 256
+
+
+def test_products_round_and_look_up_in_registers() -> None:
+    twice, once, both = BYTES
+    zero, how, table = rounded_twice(twice) or pytest.fail("not recognized")
+    assert (zero, table) == (9, ()) and (how.low, how.high, how.times) == (-121.0, 134.0, 0.25)
+    assert how.added_times + how.offset == pytest.approx(
+        1 / np.float64(np.float32(0.3)), rel=1e-12
+    )
+    assert looked_up_rows(twice) is None and rounded_twice(once) is None
+    zero, table = looked_up_rows(once) or pytest.fail("not recognized")
+    assert zero == 100 and len(table) == 256
+    assert rounded_twice(both) == (100, how, table) and looked_up_rows(both) is None
+
+
+def test_other_bytes_take_a_chain() -> None:
+    for chain_of in (TWICE[:-1], (*TWICE[:4], Step("add", (1, 6)), *TWICE[5:])):
+        assert rounded_twice(to_bytes(chain_of)) is None
+    assert rounded_twice(replace(to_bytes(TWICE), operands=("full", "col", "row"))) is None
 
 
 @pytest.mark.parametrize("dtype", [DType.U8, DType.I8], ids=lambda d: d.short)

@@ -182,6 +182,22 @@ def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int, fit: bool) -> 
 
 
 @pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("n", [1, 16, 20, 33, 48, 61])
+@pytest.mark.parametrize("fit", [False, True])
+def test_bytes_are_looked_up(level: str, n: int, fit: bool) -> None:
+    (mr, _), rng = gemm_int8_tile(level), np.random.default_rng(n)
+    x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
+    factor = np.exp2(rng.integers(-11, -6, n)).astype(np.float32)
+    summand = (rng.integers(-40, 40, n) / 2).astype(np.float32)
+    table = guarded(rng.permutation(256).astype(np.uint8))
+    got = rounded_bytes(
+        level, x, w, factor, summand, bytes_zero=131, bytes_fit=fit, table=table.ctypes.data
+    )
+    wanted = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand) + 131
+    np.testing.assert_array_equal(got, table[np.clip(wanted, 0, 255).astype(np.uint8)])
+
+
+@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
 @pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
 def test_other_bytes_are_added_to_sums(level: str, n: int) -> None:
     """Of the sum, rounded and limited, and the bytes, times powers of two."""
@@ -197,6 +213,25 @@ def test_other_bytes_are_added_to_sums(level: str, n: int) -> None:
     sums = np.rint(exact(x, 9, w, None).astype(np.float64) * factor + summand)
     wanted = np.rint(np.clip(sums, -120, 100) * 0.5 + added * 0.25 + 0.75)
     np.testing.assert_array_equal(got, np.clip(wanted, 0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("n", [1, 16, 20, 33, 48, 61])
+@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("fit", [False, True])
+def test_sums_are_rounded_twice(level: str, n: int, looked_up: bool, fit: bool) -> None:
+    """Scales are powers of two, so that all is exact."""
+    (mr, _), rng = gemm_int8_tile(level), np.random.default_rng(n)
+    x, w = drawn(rng, np.uint8, mr, 24), drawn(rng, np.int8, 24, n)
+    factor = np.exp2(rng.integers(-11, -6, n)).astype(np.float32)
+    summand = (rng.integers(-400, 400, n) / 8).astype(np.float32)
+    table, how = guarded(rng.permutation(256).astype(np.uint8)), np.float32([-90, 80, 0.25, 4, 0])
+    more = {"table": table.ctypes.data} if looked_up else {}
+    more |= {"sum": how.ctypes.data, "bytes_fit": fit}
+    got = rounded_bytes(level, x, w, factor, summand, bytes_zero=131, **more)
+    first = np.rint(exact(x, 9, w, None).astype(np.float64) * factor).clip(-90, 80)
+    wanted = (np.rint((first / 4 + summand) * 4) + 131).clip(0, 255).astype(np.uint8)
+    np.testing.assert_array_equal(got, table[wanted] if looked_up else wanted)
 
 
 def rounded_bytes(

@@ -37,8 +37,33 @@ REQUANTIZE = Chain(
     (7,), (), (DType.I8,),
 )  # fmt: skip
 
+ONCE = (Step("mul", (0, 1)), Step("add", (3, 2)), Step("round", (4,)))
+TWICE = (
+    Step("mul", (0, 1)), Step("round", (3,)), Step("saturate", (4, -121.0, 134.0)),
+    Step("mul", (5, 0.25)), Step("add", (2, 6)), Step("div", (7, 0.3)), Step("round", (8,)),
+)  # fmt: skip
 
-INT8_CHAINS = (REQUANTIZE, HIGH, LOW, PARAMETERS, QUANTIZE)
+
+def to_bytes(steps: tuple[Step, ...], more: tuple[Step, ...] = ()) -> Chain:
+    """A chain that stores what ``steps`` round, or a GELU of that, as bytes."""
+    last = 2 + len(steps)
+    if more:
+        last, steps = last + len(more), (*steps, *more)
+    steps = (*steps, Step("add", (last, 9.0)), Step("saturate", (last + 1, 0.0, 255.0)))
+    return Chain(("full", "row", "row"), steps, (last + 2,), (), (DType.U8,))
+
+
+def gelu(last: int) -> tuple[Step, ...]:
+    return (
+        Step("saturate", (last, -100.0, 155.0)), Step("mul", (last + 1, 0.05)),
+        Step("gelu", (last + 2,)), Step("div", (last + 3, 0.03)), Step("round", (last + 4,)),
+    )  # fmt: skip
+
+
+BYTES = (to_bytes(TWICE), to_bytes(ONCE, gelu(5)), to_bytes(TWICE, gelu(9)))
+"""Bytes that kernels make of sums in their registers: rounded twice, looked up, or both."""
+
+INT8_CHAINS = (REQUANTIZE, *BYTES, HIGH, LOW, PARAMETERS, QUANTIZE)
 
 
 def drawn(dtype: DType, *shape: int) -> Array:
@@ -66,7 +91,8 @@ def integers_case(
         *([spec(dtype=dtype)] if given else []), *([spec(n), spec(n)] if chain else []),
     ]  # fmt: skip
     words = [dtype.short, "given" if zero is None else "", "zeros" if own else ""]
-    words += ["chain" if chain else "", "parts" if parts else ""]
+    which = f"bytes{BYTES.index(chain)}" if chain in BYTES else "chain" if chain else ""
+    words += [which, "parts" if parts else ""]
     name = "_".join(("int8", f"{m}x{k}x{n}", *filter(None, words)))
     # the epilogue is computed in float32, as the kernel does
     operands = [*feeds[: 2 + len(given)], *rows]
@@ -175,6 +201,7 @@ def int8_cases() -> tuple[Case, ...]:
         integers_case(37, 66, 72, DType.I8, None, own=True),
         integers_case(70, 600, 200, own=True),
         integers_case(70, 600, 200, chain=REQUANTIZE),
+        *(integers_case(m, 64, n, chain=c) for m, n in ((70, 200), (3, 33)) for c in BYTES),
         integers_case(37, 24, 160, parts=(48, 16, 96)),
         *bytes_cases(),
         quantize_case("normal", large),

@@ -45,7 +45,7 @@ struct GemmJob {
   int64_t lines, line;            // bytes from one line to the next
   int32_t zero, flip;       // zero point of 8-bit integers as unsigned ones; bits of x to invert
   int32_t whole_k;          // sums may not be kept in float32 between blocks of k
-  int32_t rounds;           // kernels round sums of bytes to bytes, instead of the chain; 2: and add others
+  int32_t rounds;           // kernels round sums of bytes to bytes, instead of the chain: as its type says
   int32_t fit;              // 1: before that, no sum times its factor exceeds 32 bits
   int64_t items, m, n, k;
   int64_t x_row, x_step;   // strides of x between rows and along k
@@ -169,7 +169,7 @@ inline void finish(const GemmJob& job, const Item& item, const GemmTile& at, con
 inline int32_t rounds_sums(const GemmJob& job) {
   const int level = level_of(job.isa->isa);
   const int32_t how = job.type ? job.type->rounds : 0;
-  const char* last = how == 2 ? "avx512bf16" : "amxbf16";
+  const char* last = how > 1 ? "avx512bf16" : "amxbf16";
   return level >= level_of("avx512") && level <= level_of(last) ? how : 0;
 }
 
@@ -193,8 +193,16 @@ inline bool all_within(const float* x, int64_t n, float most) {
 // Kernels round sums of bytes, if they do what the chain does.
 inline void round_sums(GemmJob& job) {
   job.rounds = rounds_sums(job);
-  if (job.rounds != 1) return;
+  if (job.rounds == 0 || job.rounds == 2) return;
   const int64_t columns = job.results[0].dims[job.outer + 1];  // of all groups
+  if (job.rounds == 4) {
+    const tracea_added_bytes& how = job.type->sum;
+    const float largest = how.high > -how.low ? how.high : -how.low;
+    job.fit = largest * how.times * how.added_times < 0x1p29f && how.added_times < 0x1p20f &&
+              all_within(reinterpret_cast<const float*>(job.extra[1].data), columns,
+                         0x1p29f / (how.added_times > 1 ? how.added_times : 1));
+    return;
+  }
   job.fit = all_within(reinterpret_cast<const float*>(job.extra[0].data), columns, 0.25f) &&
             all_within(reinterpret_cast<const float*>(job.extra[1].data), columns, 0x1p30f);
 }
@@ -400,6 +408,8 @@ inline void gemm_column(const GemmJob& job, const Part& part, int64_t i, int64_t
     tile.ldc = finishes ? wide : ld;
     if (job.rounds) round_into(job, part.item, row, n0, tile);
     if (job.rounds == 2) add_bytes(job, part.item, row, n0, tile);
+    if (job.rounds > 2) tile.table = job.type->table;
+    if (job.rounds == 4) tile.sum = &job.type->sum;
     if (goes_on) {
       tile.further = (b < longer ? longer : blocks) - b - 1;
       b += tile.further;

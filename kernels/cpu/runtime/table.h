@@ -33,9 +33,12 @@ typedef struct {
   uint8_t type[TRACEA_MAX_OPERANDS];  // ONNX element codes
   uint8_t result[TRACEA_MAX_RESULTS];
   // 1: operand 0 times 1 plus 2 (both rows), rounded, plus zero, as an unsigned byte; 2: operand 3,
-  // unsigned bytes, is added as `sum` says
+  // unsigned bytes, is added as `sum` says; 3: the byte numbers one of `table`; 4: operand 0 times 1,
+  // rounded and limited, times sum.times plus operand 2, times sum.added_times + sum.offset (the
+  // parts of a reciprocal), rounded, plus zero, as a byte, which numbers one of `table` if there is one
   int32_t rounds, zero;
   tracea_added_bytes sum;
+  const uint8_t* table;  // 256 bytes, or null
 } tracea_chain_type;
 
 // By ascending key, one row more than used.

@@ -135,6 +135,8 @@ class Digest {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
+constexpr size_t kTableBytes = 256;
+
 inline bool element_codes(const Image& image, const int32_t* codes, int32_t count, Digest& digest) {
   if (!image.holds(codes, static_cast<size_t>(count) * sizeof *codes)) return false;
   for (int32_t i = 0; i < count; ++i) {
@@ -153,7 +155,7 @@ inline bool valid_type(const Image& image, const tracea_op_type& type, Digest& d
   return element_codes(image, type.elements, type.inputs + type.outputs, digest);
 }
 
-inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
+inline bool valid_chain(const Image& image, const tracea_chain_type& chain, Digest& digest) {
   if (chain.operands < 0 || chain.operands > TRACEA_MAX_OPERANDS || chain.results < 0 ||
       chain.results > TRACEA_MAX_RESULTS)
     return false;
@@ -167,8 +169,10 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
     if (i < chain.results && !element_size(chain.result[i])) return false;
     digest.number(chain.result[i]);
   }
-  if (chain.rounds < 0 || chain.rounds > 2 || chain.zero < 0 || chain.zero > 255 ||
-      (chain.rounds && (chain.operands != chain.rounds + 2 || chain.results != 1)))
+  if (chain.rounds < 0 || chain.rounds > 4 || chain.zero < 0 || chain.zero > 255 ||
+      (chain.rounds && (chain.operands != (chain.rounds == 2 ? 4 : 3) || chain.results != 1)) ||
+      (chain.rounds == 3 && !chain.table) ||
+      (chain.table && (chain.rounds < 3 || !image.holds(chain.table, kTableBytes))))
     return false;
   digest.number(chain.rounds), digest.number(chain.zero);
   const float added[] = {chain.sum.low, chain.sum.high, chain.sum.times, chain.sum.added_times,
@@ -178,6 +182,7 @@ inline bool valid_chain(const tracea_chain_type& chain, Digest& digest) {
     memcpy(&bits, &number, sizeof bits);
     digest.number(bits);
   }
+  for (size_t i = 0; chain.table && i < kTableBytes; ++i) digest.number(chain.table[i]);
   return true;
 }
 
@@ -236,7 +241,7 @@ inline bool valid_library(const Image& image, const tracea_library& library) {
   digest.text(library.domain);
   digest.number(library.isas), digest.number(library.types), digest.number(tracea_chain_count);
   for (size_t i = 0; i < chains; ++i)
-    if (!valid_chain(tracea_chain_types[i], digest)) return false;
+    if (!valid_chain(image, tracea_chain_types[i], digest)) return false;
   for (size_t i = 0; i < isas; ++i)
     if (!valid_level(image, library.isa[i], digest)) return false;
   for (size_t i = 0; i < types; ++i)

@@ -23,9 +23,9 @@ void tracea_f32_chain_115eed4f99ea72b9__avx2(const tracea_chain_tile*);
 
 extern "C" const tracea_chain_type tracea_chain_types[] = {
     {840460417190862468, 1, 1,
-     {0, 0, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}},
+     {0, 0, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}, nullptr},
     {1251698672596054713, 2, 1,
-     {0, 1, 0, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}},
+     {0, 1, 0, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0, 0, 0}, {1, 0}, 0, 0, {}, nullptr},
     {}};
 extern "C" const int32_t tracea_chain_count = 2;
 static const int64_t chain_keys[] = {840460417190862468, 1251698672596054713};
