@@ -16,7 +16,7 @@ from tracea_graph.passes import PlanRequest
 def calls_in(net: Net, output: str) -> list[Call]:
     """Return the calls of a model's only program in fp16."""
     graph, request = net.graph(output), PlanRequest(precision="fp16")
-    optimized(graph, (*passes.phases(request), *phases(request)))
+    optimized(graph, (*passes.phases(request), *phases(request, {})))
     (region,) = graph.regions()
     return list(calls_of(graph, region))
 

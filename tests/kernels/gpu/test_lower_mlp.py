@@ -61,7 +61,7 @@ def program(
     made = net("Add", net("Transpose", h, perm=[0, 3, 1, 2]), first)
     graph = net.graph(net("Conv", made, net.const(normal(8, columns, 1, 1))))
     request = PlanRequest(precision="fp16")
-    optimized(graph, (*passes.phases(request), *phases(request)))
+    optimized(graph, (*passes.phases(request), *phases(request, {})))
     graph.bindings = sizes or {}
     (region,) = graph.regions()
     return lower(graph, region)

@@ -31,7 +31,7 @@ def first(net: Net, x: str) -> str:
 def checked(net: Net, *outputs: str) -> TileGraph:
     graph = net.graph(*outputs)
     request = PlanRequest()
-    optimized(graph, (*passes.phases(request), *phases(request)[:-1]))  # no programs
+    optimized(graph, (*passes.phases(request), *phases(request, {})[:-1]))  # no programs
     assert_same(net, graph, FEEDS)
     return graph
 
