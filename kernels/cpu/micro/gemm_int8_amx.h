@@ -42,12 +42,13 @@ INLINE void add_products(const float* a, int64_t lda, const float* b, int64_t pa
   PRODUCT::template multiply<TALL, WIDE>();
 }
 
-// `count` lanes from k on: of copies, in which bits of A are inverted and zeros fill up the tile.
+// `count` lanes from k on: of copies, in which A is unsigned if the instruction takes it so, and zeros
+// fill up the tile.
 template <bool TALL, bool WIDE, class PRODUCT>
 void add_copies(const tracea_gemm_tile* t, int64_t k, int depth, int64_t count) {
   alignas(64) float a[2 * ROWS * DEPTH], b[2 * DEPTH * PANEL] = {};
   const vm lanes = first(count);
-  const vi flip = set1_int(t->flip);
+  const vi flip = set1_int(PRODUCT::OFFSET ? 0 : t->flip);
   for (int i = 0; i < t->mr; i++)
     store(a + i * DEPTH, (vf)left_of((vi)load(t->a + i * t->lda + k, lanes), flip));
   const bool whole = count == depth;
