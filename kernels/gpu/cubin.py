@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracea_graph.errors import BuildError
 from tracea_graph.kernels.gpu.architecture import Architecture, Occupancy
 
-__all__ = ["KernelFacts", "opcode_sequence", "opcodes", "read_cubin", "why_not_launchable"]
+__all__ = ["KernelFacts", "opcodes", "read_cubin", "why_not_launchable"]
 
 _MAGIC = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
@@ -97,15 +97,10 @@ def read_cubin(data: bytes) -> tuple[KernelFacts, ...]:
 
 
 def opcodes(data: bytes, symbol: str) -> Counter[int]:
-    """Count the machine instructions of a kernel by opcode."""
-    return Counter(opcode_sequence(data, symbol))
-
-
-def opcode_sequence(data: bytes, symbol: str) -> list[int]:
-    """Return the opcodes of a kernel's instructions in order: the lowest 12 of their 128 bits."""
+    """Count the machine instructions of a kernel by opcode: the lowest 12 of their 128 bits."""
     (text,) = (s for s in _sections(data) if s.name == f".text.{symbol}")
     places = range(text.offset, text.offset + text.size, _INSTRUCTION)
-    return [int.from_bytes(data[at : at + 2], "little") & 0xFFF for at in places]
+    return Counter(int.from_bytes(data[at : at + 2], "little") & 0xFFF for at in places)
 
 
 def _read(data: bytes) -> tuple[KernelFacts, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tests.kernels.gpu.test_emitter import NAMED, made
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.cubin import opcode_sequence, opcodes
+from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import few_key_attention, warpgroup_matmul
@@ -44,10 +43,6 @@ from tracea_graph.ops.chain import Chain, Step
 
 HGMMA, UTMALDG, HMMA = 0x9F0, 0x5B4, 0x23C
 """Opcodes: product of a warpgroup, copy by a tensor map, product of a warp."""
-HELD_HGMMA, MUFU, DEPBAR = 0xDF0, 0x308, 0x9C5
-"""Opcodes: product of a warpgroup whose left side lies in registers, functions such as 2^x, and
-the wait for such products.
-"""
 IGMMA, IMMA = 0x9F1, 0x237
 """Opcodes of products of bytes."""
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,), (DType.F32,), (DType.F16,))
@@ -231,22 +226,6 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
     call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
     (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
     assert opcodes(built.data, built.source.symbol)[HMMA], "the opcode of a product of a warp"
-
-
-@pytest.mark.compiler
-@pytest.mark.parametrize(("head", "tile"), [(64, "192x128x2"), (128, "128x128x2")])
-def test_softmax_runs_beside_the_product_of_weights_and_values(head: int, tile: str) -> None:
-    """In the loop the scores of the next keys are waited for, exponentials come, and then the
-    compiler's wait for that product."""
-    call, target = attend(256, head), Target(CUDA, ARCHITECTURES["sm_90a"])
-    kernel = emit_kernel(call, find(call, target.architecture, tile), target)
-    (built,) = compile_sources([kernel], ["sm_90a"])
-    found = opcode_sequence(built.data, kernel.symbol)
-    products = [i for i, opcode in enumerate(found) if opcode in (HGMMA, HELD_HGMMA)]
-    between = [found[a:b] for a, b in pairwise([*products, len(found)])]
-    _, loop = [some for some in between if some.count(MUFU) > 64]
-    scores, values = [i for i, opcode in enumerate(loop) if opcode == DEPBAR][:2]
-    assert loop[scores:values].count(MUFU) >= 64
 
 
 def attend(queries: Any, head: int, keys: int = 300, **more: Any) -> Call:
