@@ -111,7 +111,7 @@ def drawn(rng: np.random.Generator, dtype: type, *shape: int) -> Array:
 def test_equals_int64(level: str, dtype: type, n: int) -> None:
     mr, rng = gemm_int8_tile(level)[0], np.random.default_rng(n)
     for m in (1, mr // 2 + 1, mr - 1, mr, 2 * mr + 1):
-        for k in (1, 4, 7, 63, 64, 260):
+        for k in (1, 4, 7, 63, 64, 150, 260):
             x, w = drawn(rng, dtype, m, k), drawn(rng, np.int8, k, n)
             own = drawn(rng, np.int8, n)
             for zero in (int(drawn(rng, dtype)[()]), 0):
