@@ -197,7 +197,6 @@ CONTROL = {
         _xy(HEAD + """ y = If(yes) <
             then_branch = a () => (float[n, 8] t) { t = Identity(r) },
             else_branch = e () => (float[n, 8] u) { u = Neg(s) }> """),
-        "If",
     ),
     "loop": Strange(
         _on(X, f"{Y}, float[k, n, 8] all", HEAD + """ y, all = Loop(three, yes, x) <

@@ -355,7 +355,7 @@ def test_names_of_targets() -> None:
         target.target_of("cuda:sm_12", "fp32")
     assert target.resolve_precision("cuda:sm_75", "bf16")[0] == "fp32"
     settled, notes = target.resolve_precision("cuda:sm_90", "fp16")
-    assert settled == "fp16" and all("unmeasured" in note for note in notes)
+    assert settled == "fp16" and all("neither run nor timed" in note for note in notes)
     assert target.resolve_precision("cpu:avx2", "fp16")[0] == "fp32"
 
 

@@ -89,9 +89,9 @@ def test_a_lock_of_an_older_version_says_what_to_do(
         ({"budget": float("nan")}, "--budget must be a number of seconds above 0, not nan"),
         ({"keep": "legal"}, "--keep must be faster or all, not 'legal'"),
         (
-            {"precision": "fp8"},
+            {"precision": "fp4"},
             "--precision must be fp32 or tf32 or fp16 or bf16 or bf16-weights or bf16x2 or int16 "
-            "or int8 or int4-weights, not",
+            "or int8 or fp8 or int4-weights, not",
         ),
     ],
 )

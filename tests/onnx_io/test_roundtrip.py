@@ -81,7 +81,8 @@ def check(path: Path, out: Path) -> None:
     else:
         for result, wanted in zip(results, expected, strict=True):
             assert same(result, wanted)
-    assert written.bytes <= 1.02 * loaded.size + 512
+    if not skeleton(path).functions:  # their nodes stand where they are called
+        assert written.bytes <= 1.02 * loaded.size + 512
 
 
 def branches(path: Path) -> int:

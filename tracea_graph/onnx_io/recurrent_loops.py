@@ -123,6 +123,8 @@ class _Matcher:
             return None
         if spread and self.editor.opsets.get("", 0) < _OPSET_OF_SPREAD:
             return None
+        if spread and any(c.op == "RNN" for c in cells):
+            return None  # no kernel computes it, while those of the body may be computed by some
         length = self._length(cells)
         if length is None:
             return None

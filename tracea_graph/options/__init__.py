@@ -42,6 +42,11 @@ _NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be 0 or more")
 _SIZES = "sizes of symbolic dimensions; may be repeated"
 _OWN_OPS = "library of custom ops that the models need; may be repeated"
 _MADE_UP = "seed of synthetic inputs (default: 0)"
+_PRECISIONS = (
+    "fp32", "tf32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8", "fp8",
+    "int4-weights",
+)  # fmt: skip
+_PRECISION_OF_RESULT = f"precision of the result: {', '.join(_PRECISIONS)}"
 _ALONE = [name for name in TARGETS[1:] if not name.startswith(BOTH)]
 _CACHE = "default: TRACEA_CACHE, else tracea-graph in XDG_CACHE_HOME or ~/.cache"
 
@@ -72,14 +77,12 @@ class Options:
     )  # fmt: skip
     precision: str = option(
         "fp32",
-        choices=(
-            "fp32", "tf32", "fp16", "bf16", "bf16-weights", "bf16x2", "int16", "int8", "fp8",
-            "int4-weights",
-        ),
+        choices=_PRECISIONS,
         group=_COMMON, locked=True,
-        help="numbers that matmuls and convolutions multiply, with fp32 sums; tf32 and fp8 are "
-        "for GPUs, fp16 for GPUs and Arm, bf16-weights and int4-weights round only the weights, "
-        "bf16x2 is nearly exact, int8 is the fastest (default: fp32)",
+        metavar="TYPE",
+        help="numbers that matmuls and convolutions multiply, with fp32 sums: fp32 (default), "
+        "tf32 or fp8 (for GPUs), fp16 (for GPUs and Arm), bf16, bf16x2 (nearly exact), int16, "
+        "int8 (the fastest); bf16-weights or int4-weights: round only the weights",
         more="numbers that matmuls and convolutions multiply; sums stay fp32. `fp16`: for GPUs, "
         "where the values between matmuls are fp16 too, and for Arm, where short sums are, too "
         "(`--target linux-aarch64`). `bf16`: attention uses it too; int16 or fp32 "
@@ -96,10 +99,7 @@ class Options:
         "used where the error exceeds `--max-error`. `int4-weights`: 4-bit matrices with "
         "a scale and a zero point for each block of 32 or 128 rows; bf16 or fp32 weights are "
         "used where the error exceeds `--max-error`",
-        also={
-            "tune": Use("precision of the result"), "inspect": Use("precision of the result"),
-            "explain": Use("precision of the result"),
-        },
+        also=dict.fromkeys(("tune", "inspect", "explain"), Use(_PRECISION_OF_RESULT)),
     )  # fmt: skip
     max_error: float | None = option(
         None, parse=float, metavar="EPS", group=_COMMON, must=_NOT_NEGATIVE, locked=True,

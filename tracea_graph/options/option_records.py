@@ -130,7 +130,7 @@ class Option:
             given |= {"default": default, "required": use.required}
         if self.choices:
             given["choices"] = self.choices
-        elif metavar := use.metavar or self.metavar:
+        if metavar := use.metavar or self.metavar:
             given["metavar"] = metavar
         add(*self.flags(), type=self.parse, **given)
 

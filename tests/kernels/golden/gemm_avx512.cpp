@@ -179,11 +179,14 @@ struct Prefetch {
   Requests<4096, 3> pages;
 };
 
-INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t, int64_t chunk) {
-  const int64_t chunks = t->k / chunk;
+INLINE Prefetch spread_prefetch(const tracea_gemm_tile* t, int64_t chunks) {
   if (chunks == 0) return {};
   return {{t->prefetch, 32768, ((int64_t)t->prefetch_lines << 16) / chunks},
           {t->look_up, 32768, ((int64_t)t->look_up_pages << 16) / chunks}};
+}
+
+INLINE Prefetch plan_prefetch(const tracea_gemm_tile* t, int64_t chunk) {
+  return spread_prefetch(t, t->k / chunk);
 }
 
 INLINE void advance(Prefetch& p) {
