@@ -280,7 +280,14 @@ HOT: list[Hot] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kernel", "level", "name", "product", "sums"), HOT)
+LATER = ("gemm_int8", "avx512")
+"""Compiled for 13 seconds, from the text of the other levels."""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "level", "name", "product", "sums"),
+    [pytest.param(*hot, marks=[pytest.mark.slow] * (hot[:2] == LATER)) for hot in HOT],
+)
 def test_hot_loops_keep_their_sums_in_registers(
     kernel: str, level: str, name: str, product: str, sums: int
 ) -> None:
