@@ -22,6 +22,8 @@ __all__ = ["ByteTable", "looked_up_rows", "rounded_twice", "with_tables"]
 _LEAST = 24
 """Smallest number of vector instructions that a table replaces."""
 _ENTRIES = 256
+_TWICE = ("mul", "round", "saturate", "mul", "add", "div", "round")
+"""Operations of a chain whose sums are rounded before something is added, and after."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def rounded_twice(chain: Chain) -> tuple[int, AddedBytes, tuple[int, ...]] | Non
     of the reciprocal of t.
     """
     found = _byte_of_rows(chain)
-    if found is None or len(found.steps) != 7:
+    if found is None or tuple(step.op for step in found.steps) != _TWICE:
         return None
     (_, low, high), (_, times), (_, by) = (found.steps[i].args for i in (2, 3, 5))
     wanted = (

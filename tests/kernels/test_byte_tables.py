@@ -60,7 +60,12 @@ def test_products_round_and_look_up_in_registers() -> None:
 
 
 def test_other_bytes_take_a_chain() -> None:
-    for chain_of in (TWICE[:-1], (*TWICE[:4], Step("add", (1, 6)), *TWICE[5:])):
+    added_first = (
+        Step("mul", (0, 1)), Step("add", (3, 2)), Step("round", (4,)),
+        Step("saturate", (5, -120.0, 135.0)), Step("mul", (6, 0.25)), Step("div", (7, 0.3)),
+        Step("round", (8,)),
+    )  # fmt: skip
+    for chain_of in (TWICE[:-1], (*TWICE[:4], Step("add", (1, 6)), *TWICE[5:]), added_first):
         assert rounded_twice(to_bytes(chain_of)) is None
     assert rounded_twice(replace(to_bytes(TWICE), operands=("full", "col", "row"))) is None
 
