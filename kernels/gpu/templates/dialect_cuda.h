@@ -108,32 +108,15 @@ DEV u32 bf16_pair(float low, float high) {
 }
 DEV u32 float_bits(float v) { return __float_as_uint(v); }
 DEV float bits_float(u32 v) { return __uint_as_float(v); }
-// Rounds to e4m3, ties to even; what exceeds the range becomes its largest number.
-DEV u8 f8_bits(float v) {
 #if __CUDA_ARCH__ >= 890
-  u16 two;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(v));
-  return (u8)two;
-#else
-  const u32 sign = float_bits(v) >> 24 & 0x80;
-  u32 u = float_bits(v) & 0x7fffffff;
-  if (v != v) return 0x7f;
-  if (u >= 0x43e00000) return (u8)(sign | 0x7e);  // 448
-  if (u < 0x3c800000)                             // below 2^-6 in steps of 2^-9
-    return (u8)(sign | (float_bits(bits_float(u) + 16384.0f) & 15));
-  u += 0x7ffff + (u >> 20 & 1);
-  return (u8)(sign | ((u >> 20) - (120u << 3)));
-#endif
-}
+#define ROUNDS_TO_F8  // so that values.h does not
 DEV u16 f8_pair(float low, float high) {
-#if __CUDA_ARCH__ >= 890
   u16 two;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
   return two;
-#else
-  return (u16)(f8_bits(low) | f8_bits(high) << 8);
-#endif
 }
+DEV u8 f8_bits(float v) { return (u8)f8_pair(v, 0.0f); }
+#endif
 DEV float larger(float a, float b) {  // NaN if either is
 #if __CUDA_ARCH__ >= 800
   float r;

@@ -16,6 +16,21 @@ struct truth {
 typedef float vf;
 typedef bool vm;
 
+#ifndef ROUNDS_TO_F8
+// Rounds to e4m3, ties to even; what exceeds the range becomes its largest number.
+DEV u8 f8_bits(float v) {
+  const u32 sign = float_bits(v) >> 24 & 0x80;
+  u32 u = float_bits(v) & 0x7fffffff;
+  if (v != v) return 0x7f;
+  if (u >= 0x43e00000) return (u8)(sign | 0x7e);  // 448
+  if (u < 0x3c800000)                             // below 2^-6 in steps of 2^-9
+    return (u8)(sign | (float_bits(bits_float(u) + 16384.0f) & 15));
+  u += 0x7ffff + (u >> 20 & 1);
+  return (u8)(sign | ((u >> 20) - (120u << 3)));
+}
+DEV u16 f8_pair(float low, float high) { return (u16)(f8_bits(low) | f8_bits(high) << 8); }
+#endif
+
 DEV vf number(float v) { return v; }
 DEV vf number(f16 v) { return f16_number(v.bits); }
 DEV vf number(bf16 v) { return bf16_number(v.bits); }
