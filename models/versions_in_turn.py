@@ -50,8 +50,14 @@ class TimedVersion:
         """Return what ``NAME=OUT.onnx[,VARIABLE=VALUE…]`` says."""
         name, _, rest = text.partition("=")
         path, *settings = rest.split(",")
-        pairs = tuple((key, value) for key, _, value in (s.partition("=") for s in settings))
-        return cls(name, Path(path), pairs)
+        pairs: list[tuple[str, str]] = []
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if equals or not pairs:
+                pairs.append((key, value))
+            else:  # a comma of the value before
+                pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]},{setting}")
+        return cls(name, Path(path), tuple(pairs))
 
     def open(self, threads: int, spinning: bool = True) -> onnxruntime.InferenceSession:
         """Return a session of so many threads, which may spin while they wait or not."""

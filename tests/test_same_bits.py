@@ -54,6 +54,15 @@ def test_threads_change_no_bit(result: Path) -> None:
                 np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
 
 
+def test_groups_of_processors_change_no_bit(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = padded_text(3, 16)
+    one = run(result, feeds, 1)
+    monkeypatch.setenv("TRACEA_GROUPS", "0/1")
+    for threads in (5, 16):
+        for got, want in zip(run(result, feeds, threads), one, strict=True):
+            np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+
+
 def test_the_place_in_a_batch_changes_no_bit(result: Path) -> None:
     feeds = padded_text(BATCH, LENGTH)
     turned = {name: np.roll(array, 3, axis=0) for name, array in feeds.items()}

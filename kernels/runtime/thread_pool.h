@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "runtime/core.h"
+#include "runtime/processor_topology.h"
 #include "runtime/system.h"
 
 // glibc before 2.34 has these elsewhere, under the version that later ones still know.  A process
@@ -41,7 +41,7 @@ class ThreadPool {
  public:
   int32_t threads() const {
     const int32_t set = __atomic_load_n(&threads_, __ATOMIC_RELAXED);
-    return set ? set : static_cast<int32_t>(min(usable_processors(), kMaxThreads));
+    return set ? set : static_cast<int32_t>(min(usable_cores(usable_processors()), kMaxThreads));
   }
   void set_threads(int32_t threads) { __atomic_store_n(&threads_, threads, __ATOMIC_RELAXED); }
 

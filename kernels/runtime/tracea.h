@@ -168,7 +168,8 @@ TRACEA_EXPORT TraceaStatus tracea_run_program(const int64_t* plan, size_t words,
                                               const TraceaTensorView* outputs, size_t output_count,
                                               void* stream);
 
-/* Threads that calls may use, the caller's included; 0: one for each usable processor, the default. */
+/* Threads that calls may use, the caller's included; 0: one for each usable core, the
+ * default. */
 TRACEA_EXPORT TraceaStatus tracea_set_threads(int32_t threads);
 TRACEA_EXPORT int32_t tracea_get_threads(void);
 /* Gives memory back that the library keeps between calls. */

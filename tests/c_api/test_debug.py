@@ -95,6 +95,7 @@ def test_a_run_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         ("TRACEA_BARRIERS", "yes", "TRACEA_BARRIERS is 'yes', but must be 1."),
         ("TRACEA_DEBUG", "all", "TRACEA_DEBUG is 'all', but must be guard."),
+        ("TRACEA_GROUPS", "0-3/x", "TRACEA_GROUPS is '0-3/x', but must be lists of processors"),
         ("TRACEA_PROCESSORS", "0", "TRACEA_PROCESSORS is '0', but must be a number from 1 to"),
         ("TRACEA_PROCESSORS", "two", "TRACEA_PROCESSORS is 'two', but must be"),
         ("TRACEA_TIMEOUT", "-1", "TRACEA_TIMEOUT is '-1', but must be a number"),

@@ -1,5 +1,6 @@
 // Reads lines of numbers: followers, rounds, seed, microseconds that followers come late,
-// microseconds that task 0 of every call takes, and 1 where those who wait may spin.  Each round links calls that divide matrices or images
+// microseconds that task 0 of every call takes, 1 where those who wait may spin, and 1 where every
+// processor is a group of its own.  Each round links calls that divide matrices or images
 // in ways drawn at random.  A call reads windows of lines of older calls, or all of the one before,
 // and may write where a value lies that nobody needs any more.  A task adds up what it reads.  Prints
 // for each line how many sums were wrong, and how many tasks ran in all.
@@ -128,9 +129,11 @@ void draw_waits(std::vector<Call>& calls, int index, tracea::GroupWaitsOfCalls& 
 }  // namespace
 
 int main() {
-  int followers, rounds, seed, late, first, spins;
-  while (scanf("%d %d %d %d %d %d", &followers, &rounds, &seed, &late, &first, &spins) == 6) {
-    tracea::Team team(followers + 1, spins);
+  int followers, rounds, seed, late, first, spins, grouped;
+  const tracea::ProcessorTopology apart = tracea::read_topology("0/1/2/3");
+  while (scanf("%d %d %d %d %d %d %d", &followers, &rounds, &seed, &late, &first, &spins, &grouped) == 7) {
+    tracea::Team team(followers + 1, spins, grouped ? &apart : nullptr);
+    team.lead();
     std::vector<Follower> selves(static_cast<size_t>(followers), {&team, late});
     std::vector<pthread_t> threads(static_cast<size_t>(followers));
     for (int i = 0; i < followers; ++i) pthread_create(&threads[i], nullptr, follow, &selves[i]);

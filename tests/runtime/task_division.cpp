@@ -6,6 +6,8 @@
 //   lines threads height width blocks: lines of an image's channels.  Prints the number of tasks, and
 //     for each line of each block how many tasks compute it.
 //   rows threads images height: rows of a task of a first layer.
+//   even threads slowness parts tasks: parts that tasks become, on processors of which the slowest
+//     runs one in the time of so many.
 #include <stdio.h>
 #include <string.h>
 
@@ -24,10 +26,12 @@ using tracea::ceil_div;
 struct Session {
   tracea::ThreadRegistry registry = {};
   tracea::Host host = {};
+  tracea::ProcessorTopology topology;
   std::unique_ptr<tracea::Team> team;
   std::unique_ptr<tracea::Run> run;
 
-  explicit Session(long threads) {
+  explicit Session(long threads, int slowness = 1) {
+    topology.slowness = slowness, host.topology = &topology;
     registry.count = static_cast<int32_t>(threads - 1);
     host.registry = &registry, host.processors = static_cast<int32_t>(threads), host.spins = true;
     team = std::make_unique<tracea::Team>(threads, host.spins);
@@ -85,6 +89,14 @@ void divide_rows() {
   printf("%ld\n", static_cast<long>(tracea::split_rows(*session.run, images, height)));
 }
 
+void divide_evenly() {
+  long threads, parts, tasks;
+  int slowness;
+  if (scanf("%ld %d %ld %ld", &threads, &slowness, &parts, &tasks) != 4) return;
+  Session session(threads, slowness);
+  printf("%ld\n", static_cast<long>(session.run->even(parts, tasks)));
+}
+
 }  // namespace
 
 int main() {
@@ -92,6 +104,7 @@ int main() {
   while (scanf("%7s", what) == 1) {
     if (!strcmp(what, "conv")) divide_conv();
     else if (!strcmp(what, "lines")) divide_lines();
-    else divide_rows();
+    else if (!strcmp(what, "rows")) divide_rows();
+    else divide_evenly();
   }
 }

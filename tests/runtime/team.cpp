@@ -1,6 +1,6 @@
 // Reads lines of numbers: followers, calls, tasks of a call, microseconds that the lead rests before
-// each call, microseconds that followers come late, microseconds that task 0 takes, and 1 where those who
-// wait may spin.  Prints for each
+// each call, microseconds that followers come late, microseconds that task 0 takes, 1 where those who
+// wait may spin, and 1 where every processor is a group of its own.  Prints for each
 // how many tasks were run other than once, or were not over when their call was, whether somebody
 // had gone, and the microseconds of processor time that the followers and the lead took.
 #include <pthread.h>
@@ -53,9 +53,11 @@ void task(void* usr, size_t i) {
 }  // namespace
 
 int main() {
-  int followers, calls, tasks, rests, late, first, spins;
-  while (scanf("%d %d %d %d %d %d %d", &followers, &calls, &tasks, &rests, &late, &first, &spins) == 7) {
-    tracea::Team team(followers + 1, spins);
+  int followers, calls, tasks, rests, late, first, spins, grouped;
+  const tracea::ProcessorTopology apart = tracea::read_topology("0/1/2/3");
+  while (scanf("%d %d %d %d %d %d %d %d", &followers, &calls, &tasks, &rests, &late, &first, &spins, &grouped) == 8) {
+    tracea::Team team(followers + 1, spins, grouped ? &apart : nullptr);
+    team.lead();
     std::vector<Follower> selves(static_cast<size_t>(followers), {&team, late, 0});
     std::vector<pthread_t> threads(static_cast<size_t>(followers));
     for (int i = 0; i < followers; ++i) pthread_create(&threads[i], nullptr, follow, &selves[i]);

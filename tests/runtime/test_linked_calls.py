@@ -17,13 +17,17 @@ HEADERS = Path(str(cpu.__file__)).parent
 def run(folder: Path, lines: list[str], *options: str) -> list[tuple[int, int]]:
     """Link calls as every line says, of threads that may spin and of others.
 
+    Both on processors that are equally near and on some that are groups by themselves.
+
     Returns what went wrong, and how many tasks ran.
     """
     program = folder / "linked_calls"
     includes = [f"-I{HEADERS}", f"-I{HEADERS.parent}"]
     command = ["g++", "-std=c++17", "-O1", "-pthread", *options, *includes, str(SOURCE)]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=1200)
-    given = "\n".join(f"{line} {spins}" for spins in (1, 0) for line in lines)
+    given = "\n".join(
+        f"{line} {spins} {by}" for by in (0, 1) for spins in (1, 0) for line in lines
+    )
     done = subprocess.run(
         [program], input=given, text=True, capture_output=True, check=True, timeout=600
     )
@@ -38,11 +42,11 @@ def test_every_row_is_there_when_it_is_read(tmp_path: Path) -> None:
         "3 20 6 0 400",
     ]  # fmt: skip
     outcomes = run(tmp_path, lines)
-    assert [wrong for wrong, _ in outcomes] == [0] * (2 * len(lines))
+    assert [wrong for wrong, _ in outcomes] == [0] * (4 * len(lines))
     assert min(tasks for _, tasks in outcomes) > 1000
 
 
 def test_no_two_threads_touch_a_row_unordered(tmp_path: Path) -> None:
     lines = ["1 150 2 0 0", "3 100 3 0 0", "5 25 4 3000 0", "3 10 6 0 400"]
     outcomes = run(tmp_path, lines, "-g", "-fsanitize=thread")
-    assert [wrong for wrong, _ in outcomes] == [0] * (2 * len(lines))
+    assert [wrong for wrong, _ in outcomes] == [0] * (4 * len(lines))

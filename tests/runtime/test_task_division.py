@@ -66,3 +66,9 @@ def test_blocks_that_are_no_multiple_of_the_threads_make_a_task_for_each(program
 def test_a_first_layer_has_as_many_tasks_for_each_thread(program: Path) -> None:
     lines = ("rows 16 1 112", "rows 8 1 112", "rows 2 1 112", "rows 16 16 112", "rows 16 1 3")
     assert divided(program, *lines) == [[7], [7], [8], [8], [1]]
+
+
+def test_slow_cores_make_more_tasks(program: Path) -> None:
+    """A slow core's only task would be waited for; where it takes twice as long, each has two."""
+    lines = ("even 8 1 8 100", "even 8 2 8 100", "even 8 3 8 20", "even 1 2 1 100")
+    assert divided(program, *lines) == [[8], [16], [20], [1]]

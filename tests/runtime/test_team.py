@@ -12,6 +12,7 @@ from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("team.cpp")
+SLOW_CORE = Path(__file__).with_name("slow_core.cpp")
 HEADERS = Path(str(cpu.__file__)).parent
 
 
@@ -25,26 +26,30 @@ class Outcome(NamedTuple):
 
 
 def run(
-    folder: Path, lines: list[str], *options: str, spins: tuple[int, ...] = (1,)
+    folder: Path,
+    lines: list[str],
+    *options: str,
+    spins: tuple[int, ...] = (1,),
+    grouped: tuple[int, ...] = (0,),
 ) -> list[Outcome]:
-    """Run a team for every line, whose members may spin (1) or not (0): all lines for each."""
-    program = folder / "team"
-    command = [
-        "g++",
-        "-std=c++17",
-        "-O1",
-        "-pthread",
-        *options,
-        f"-I{HEADERS}",
-        f"-I{HEADERS.parent}",
-        str(SOURCE),
-    ]
-    subprocess.run([*command, "-o", str(program)], check=True, timeout=1200)
-    given = "\n".join(f"{line} {may}" for may in spins for line in lines)
+    """Run a team for every line, whose members may spin (1) or not (0): all lines for each.
+
+    ``grouped``: likewise, processors that are equally near (0), or groups by themselves (1).
+    """
+    program = _build(folder, SOURCE, *options)
+    given = "\n".join(f"{line} {may} {by}" for by in grouped for may in spins for line in lines)
     done = subprocess.run(
         [program], input=given, text=True, capture_output=True, check=True, timeout=600
     )
     return [Outcome(*map(int, line.split())) for line in done.stdout.splitlines()]
+
+
+def _build(folder: Path, source: Path, *options: str) -> Path:
+    program = folder / source.stem
+    common = ("-std=c++17", "-O1", "-pthread", f"-I{HEADERS}", f"-I{HEADERS.parent}")
+    command = ("g++", *common, *options, str(source), "-o", str(program))
+    subprocess.run(command, check=True, timeout=1200)
+    return program
 
 
 def test_every_task_runs_once_whoever_comes(tmp_path: Path) -> None:
@@ -54,8 +59,8 @@ def test_every_task_runs_once_whoever_comes(tmp_path: Path) -> None:
         "0 50 7 0 0 0", "1 3000 64 0 0 0", "3 2000 2 0 0 0", "80 20 500 0 0 0",
         "2 3 100 1000 30000 0", "2 30 8 0 0 400",
     ]  # fmt: skip
-    outcomes = run(tmp_path, lines, spins=(1, 0))
-    assert [one.wrong for one in outcomes] == [0] * (2 * len(lines))
+    outcomes = run(tmp_path, lines, spins=(1, 0), grouped=(0, 1))
+    assert [one.wrong for one in outcomes] == [0] * (4 * len(lines))
 
 
 def test_a_team_that_is_not_needed_thins(tmp_path: Path) -> None:
@@ -81,5 +86,15 @@ def test_who_must_not_spin_sleeps_soon(tmp_path: Path) -> None:
 
 def test_no_two_threads_touch_a_task_unordered(tmp_path: Path) -> None:
     lines = ["1 2000 16 0 0 0", "3 500 40 0 0 0", "2 20 5 1000 2000 0", "2 50 4 0 0 300"]
-    outcomes = run(tmp_path, lines, "-g", "-fsanitize=thread", spins=(1, 0))
-    assert [one.wrong for one in outcomes] == [0] * (2 * len(lines))
+    outcomes = run(tmp_path, lines, "-g", "-fsanitize=thread", spins=(1, 0), grouped=(0, 1))
+    assert [one.wrong for one in outcomes] == [0] * (4 * len(lines))
+
+
+def test_a_slow_core_gets_fewer_tasks(tmp_path: Path) -> None:
+    """Four threads, one of which takes four times as long: its part is 1 of 13, not 1 of 4."""
+    program = _build(tmp_path, SLOW_CORE)
+    said = subprocess.run(
+        [program], input="3 2 52 10000 4", text=True, capture_output=True, check=True, timeout=60
+    )
+    slow, tasks, _ = map(int, said.stdout.split())
+    assert slow <= tasks // 5

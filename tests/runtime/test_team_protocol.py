@@ -35,6 +35,7 @@ class Shared(NamedTuple):
     lead_sleeps: bool = False
     woken: int = 0
     lead_woken: int = 0
+    places: frozenset[int] = frozenset()
 
 
 Local = tuple[Any, ...]
@@ -49,6 +50,9 @@ class Protocol:
     at the call, and the refusal of words that a later call has written.  Who is about to sleep
     says so, then ``looks_before_sleep``; who changes something ``asks_for_sleepers`` after that.
     Followers that are ``patient`` come and stay, and sleep until they are woken.
+
+    With ``lead_place``, places follow processors (``runtime/places.h``): the lead has that one,
+    and each follower takes any that is free.
     """
 
     calls: tuple[int, ...]
@@ -58,6 +62,7 @@ class Protocol:
     looks_before_sleep: bool = True
     asks_for_sleepers: bool = True
     patient: bool = False
+    lead_place: int | None = None
 
     @property
     def members(self) -> int:
@@ -66,9 +71,27 @@ class Protocol:
     @property
     def first(self) -> tuple[Shared, tuple[Local, ...]]:
         runs = (0,) * sum(self.calls)
-        words = ((0, 0),) * self.members
+        words = ((0, 0),) * (self.members + 1)
         memory = Shared(0, (0, 1, 0, 1), sum(words, ()), sum(words, ()), runs)
+        if self.lead_place is not None:
+            memory = memory._replace(places=frozenset((self.lead_place,)))
         return memory, (("announce", 1), *[("come",)] * self.followers)
+
+    def order(self, self_: int, shares: int, single: bool = False) -> tuple[int, ...]:
+        """Return the shares that a member looks at; with places, ``self_`` is a follower's + 1."""
+        if self.lead_place is None:
+            order = tuple((self_ + i) % shares for i in range(shares))
+            begins = self_ < shares
+        else:
+            place = self_ - 1 if self_ else self.lead_place
+            few = shares < self.members
+            owned = [p * shares // self.members if few else p for p in range(place + 1)]
+            sides = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(shares)]
+            order = tuple((owned[place] + side) % shares for side in sides)
+            begins = place == 0 or owned[place - 1] != owned[place]
+        if not single:
+            return order
+        return order[:1] if begins else ()
 
     def span(self, tasks: int, shares: int, share: int) -> range:
         return range(tasks * share // shares, tasks * (share + 1) // shares)
@@ -100,7 +123,7 @@ class Protocol:
             yield memory._replace(said=said), (after, number, tasks, shares)
         elif name == "publish":
             number, tasks, shares = thread[1:]
-            work = ("load", 0, number, tasks, shares, 0, tuple(range(shares)), 0)
+            work = ("load", 0, number, tasks, shares, 0, self.order(0, shares), 0)
             yield memory._replace(call=number), ("ask", work)
         elif name == "ask":  # for followers that sleep
             (then,) = thread[1:]
@@ -117,7 +140,7 @@ class Protocol:
         if name == "sum":  # the lead; `sleepy` once it has said that it is about to sleep
             number, tasks, done, member, found, sleepy = thread[1:]
             again = ("sum", number, tasks, done, 1, done)
-            if member < memory.came:
+            if member < (memory.came if self.lead_place is None else self.members + 1):
                 last, count = memory.finished[2 * member : 2 * member + 2]
                 found += count if last == number else 0
                 yield memory, ("sum", number, tasks, done, member + 1, found, sleepy)
@@ -152,9 +175,14 @@ class Protocol:
         elif name == "wake lead":
             yield memory._replace(lead_woken=memory.lead_woken + 1), thread[1]
         elif name == "come":
-            yield memory._replace(came=memory.came + 1), ("look", memory.came, 0)
+            came = memory._replace(came=memory.came + 1)
+            seated = self.lead_place is None
+            yield came, ("look", memory.came, 0) if seated else ("sit",)
             if not self.patient:
                 yield memory, ("gone",)
+        elif name == "sit":
+            for place in {*range(self.members)} - memory.places:
+                yield memory._replace(places=memory.places | {place}), ("look", place + 1, 0)
         elif name == "look":
             self_, seen = thread[1:]
             if memory.call == ENDED or not self.patient:
@@ -189,9 +217,7 @@ class Protocol:
                 yield memory, ("look", self_, seen)
                 return
             single = tasks == shares and memory.came >= self.members
-            order = tuple((self_ + i) % shares for i in range(shares))
-            if single:
-                order = order[:1] if self_ < shares else ()
+            order = self.order(self_, shares, single)
             yield memory, ("load", self_, number, tasks, shares, 0, order, 0)
         elif name == "load":  # what is taken of the first share of the order
             self_, number, tasks, shares, done, order, more = thread[1:]
@@ -244,6 +270,16 @@ def _with(words: tuple[int, ...], at: int, *values: int) -> tuple[int, ...]:
 )
 def test_every_task_runs_once_in_every_order(calls: tuple[int, ...], followers: int) -> None:
     assert Protocol(calls, followers).explore() > 100
+
+
+@pytest.mark.parametrize(
+    ("calls", "followers", "place"), [((2, 3, 1), 1, 1), ((2, 1, 4), 1, 0), ((2,), 2, 1)]
+)
+def test_every_task_runs_once_whatever_the_places(
+    calls: tuple[int, ...], followers: int, place: int
+) -> None:
+    assert Protocol(calls, followers, lead_place=place).explore() > 100
+    assert Protocol(calls, 1, lead_place=place, patient=True).explore() > 100
 
 
 def test_the_second_look_is_needed() -> None:

@@ -319,7 +319,7 @@ inline bool run_attention(Run& run, const Call& call, const TensorView* given) {
   job.chunks = max(1, min(ceil_div(queries, kQueryChunk), wanted / all));
   job.by_rows = run.links && q.dims[0] == 1;
   if (job.by_rows)  // products of the first rows then begin while other threads attend to the last
-    job.chunks = max(job.chunks, min(ceil_div(queries, kQueryChunk), ceil_div(2 * run.threads(), all)));
+    job.chunks = max(job.chunks, min(ceil_div(queries, kQueryChunk), ceil_div(2 * run.divisions(), all)));
   if (schedule.rows) job.chunks = ceil_div(queries, schedule.rows);
   // Heads that share keys are split only if threads would be idle otherwise.
   job.parts = max(1, min(shared, host.processors / (all * job.chunks)));

@@ -186,7 +186,7 @@ inline bool run_conv_first_layer(Run& run, const Call& call, const TensorView* v
   const int64_t line = y.width * job.blocks * job.tap.w_panel;
   job.rows = max(kFirstLayerRows, ceil_div(kFirstLayerTask, line));
   if (job.split.conv) job.rows = job.split.rows;
-  else if (run.threads() > 2 && images % run.threads())
+  else if (run.divisions() > 2 && images % run.divisions())
     job.rows = run.even_lines(images, y.height, ceil_div(kFirstLayerTask / 8, line));
   job.tasks_per_image = ceil_div(y.height, job.rows);
   RowTasks lines_of = {y.height, job.tasks_per_image, 1, job.rows};

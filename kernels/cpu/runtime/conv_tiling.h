@@ -225,11 +225,11 @@ inline void divide_conv(Run& run, ConvJob& job, int64_t stride_h, const ConvSche
   int64_t wanted = min(4 * threads, static_cast<int64_t>(work / kConvTask));
   const bool busy = wanted >= threads;  // as many tasks for each, then
   if (busy) wanted = ceil_div(wanted, threads) * threads;
-  const int64_t team = run.team && !schedule.h_tasks && !schedule.oc_chunk ? run.threads() : 1;
+  const int64_t team = run.team && !schedule.h_tasks && !schedule.oc_chunk ? run.divisions() : 1;
   if (team > 2 && work < kConvTask * static_cast<double>(2 * team))
     return share_evenly(job, team, {work, static_cast<double>(input), static_cast<double>(weights)});
-  if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.threads(), input, weights, work))
-    return share_lines(job, run.threads(), wanted);
+  if (!schedule.h_tasks && !schedule.oc_chunk && by_lines(job, run.divisions(), input, weights, work))
+    return share_lines(job, run.divisions(), wanted);
   const int64_t shared = max(job.images * job.h_tasks, 1);
   int64_t columns = ceil_div(wanted, shared);
   while (busy && columns < job.columns && shared * columns % threads) ++columns;

@@ -23,6 +23,7 @@ template <class Calls>
 void region_task(void* usr, size_t) {
   ParallelRegion<Calls>& region = *static_cast<ParallelRegion<Calls>*>(usr);
   if (__atomic_exchange_n(&region.led, 1, __ATOMIC_ACQ_REL)) return region.team.follow();
+  region.team.lead();
   region.run.team = &region.team, region.run.timeline = region.timeline;
   region.ok = region.calls();
   region.run.team = nullptr, region.run.timeline = nullptr;
@@ -31,7 +32,8 @@ void region_task(void* usr, size_t) {
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
-  ParallelRegion<Calls> region = {Team(run.threads(), run.host.spins), run, calls, run.timeline, 0, true};
+  ParallelRegion<Calls> region = {
+      Team(run.threads(), run.host.spins, run.host.topology), run, calls, run.timeline, 0, true};
   // More than there are processors for would wait for each other.
   const int64_t threads = min(min(run.host.processors, run.most), kMaxTeam);
   run.timeline = nullptr;

@@ -46,7 +46,7 @@ inline bool split_filters(const FirstLayerJob& job, const TensorView& w, float* 
 // Output rows of a task: as many tasks for each thread, so far as may be.  For 16 threads 112 rows are
 // 16 tasks of 7 rather than 14 of 8.
 inline int64_t split_rows(const Run& run, int64_t images, int64_t height) {
-  const int64_t threads = run.threads(), tasks = images * ceil_div(height, kSplitRows);
+  const int64_t threads = run.divisions(), tasks = images * ceil_div(height, kSplitRows);
   if (threads <= 2 || images % threads == 0) return kSplitRows;
   return ceil_div(height, ceil_div(ceil_div(tasks, threads) * threads, images));
 }

@@ -48,7 +48,7 @@ inline GemmShare team_share(int64_t threads) { return {8 * threads, 3 * threads,
 
 // Enough tasks for every processor, of rows enough to make use of a packed panel.
 inline GemmShare share_of(const Run& run) {
-  const int64_t threads = run.threads(), processors = run.host.processors;
+  const int64_t threads = run.divisions(), processors = run.host.processors;
   if (run.team && threads > 2) return team_share(threads);
   return {processors > 1 ? 4 * processors : 1, processors, processors, 1, 64};
 }

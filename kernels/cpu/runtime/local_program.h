@@ -32,6 +32,7 @@ struct LocalState {
   int trace = kNoTrace, timeline = kNoTrace;
   const Nvtx* nvtx = nullptr;
   DebugOptions debug;
+  ProcessorTopology topology;
   bool locked, tried;
   Error error;
 };
@@ -45,7 +46,7 @@ inline const tracea_isa_table* local_isa(Failure& failure) {
     if (!state.tried) {
       const tracea_isa_table* isa = nullptr;
       if (check_tables(state.error)) isa = choose_isa(tracea_library_table, state.error);
-      if (isa && read_debug(&state.debug, state.error)) {
+      if (isa && read_debug(&state.debug, state.error) && find_topology(&state.topology, state.error)) {
         state.trace = open_trace("TRACEA_PROFILE", state.error);
         state.timeline = open_trace("TRACEA_TIMELINE", state.error);
       }
@@ -155,7 +156,7 @@ inline bool run_words(const int64_t* words, int64_t count, LocalValue* inputs, s
     LocalContext context = {inputs, outputs, {}};
     const Host host = {local_api(), nullptr, isa, local_threads.threads(), true, true, local_state.trace,
                        local_state.timeline, local_state.nvtx, local_state.debug, label, &own->registry,
-                       own->view_cache, own->constants};
+                       own->view_cache, own->constants, &local_state.topology};
     Run run(host, reinterpret_cast<OrtKernelContext*>(&context));
     ok = run_program(run, program);
     if (context.error.set) failure.refuse(TRACEA_INVALID_PARAMS, "%s", context.error.text);

@@ -14,7 +14,7 @@ constexpr double kClearly = 0.95;   // of the time, below which another division
 constexpr int64_t kStretch = 160;   // the same, of a task among as many as there are threads
 
 inline bool own_lines(const Run& run, int64_t images, int64_t outputs) {
-  const int64_t threads = run.threads();
+  const int64_t threads = run.divisions();
   return threads > 1 && images % threads && outputs >= kOwnLines * threads;
 }
 
@@ -33,9 +33,9 @@ struct LinePartition {
          int64_t most_rows)
       : blocks(block_count), height(lines), by_lines(own_lines(run, images, lines * width)) {
     each = ceil_div(height, min(height, max(1, most_rows)));
-    if (by_lines) each = min(height, ceil_div(each, run.threads()) * run.threads());
+    if (by_lines) each = min(height, ceil_div(each, run.divisions()) * run.divisions());
     rows = ceil_div(height, each);
-    const int64_t units = images * blocks, threads = run.threads();
+    const int64_t units = images * blocks, threads = run.divisions();
     if (run.team && threads > 2 && units * each % threads && units * height * width >= kLineWork * threads)
       rows = min(rows, run.even_lines(units, height, ceil_div(kLineWork, width)));
     each = ceil_div(height, rows);
@@ -44,7 +44,7 @@ struct LinePartition {
   // Where blocks are no multiple of the threads: tasks become stretches of all lines, each of which ends
   // one block and begins the next.  `together` ranges are a task otherwise.
   void balance(const Run& run, int64_t images, int64_t width, int64_t together) {
-    const int64_t threads = run.threads(), lines = images * blocks * height;
+    const int64_t threads = run.divisions(), lines = images * blocks * height;
     if (!run.team || threads <= 2 || by_lines) return;
     const int64_t rounds = max(1, min(4, lines * width / (kLineWork * threads)));
     const int64_t tasks = min(threads * rounds, lines * width / kStretch);

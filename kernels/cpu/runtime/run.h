@@ -44,6 +44,7 @@ struct Host {
   ThreadRegistry* registry;              // the threads that have run its tasks
   ViewCache** view_cache;  // two: resolved by the first run without and with linked calls
   const Memory* constants;  // its inputs that never change, where `data` is not null
+  const ProcessorTopology* topology;  // how near processors are to each other, or null
 };
 
 // Links calls whose tasks wait for the rows that they read (runtime/linker.h).
@@ -117,6 +118,13 @@ struct Run : Outcome {
   // Those known to take tasks, as far as there are processors for them.
   int64_t threads() const { return min(threads_of(*host.registry), min(host.processors, most)); }
 
+  // Parts into which work is divided evenly: as many as threads, or where some processors are slower
+  // so many more that a slow one's single task takes no longer than the others' several.
+  int64_t divisions() const {
+    const int64_t count = threads();
+    return count > 1 && host.topology ? count * host.topology->slowness : count;
+  }
+
   // task(job, i) for i in [0, tasks), on the session's threads.  A host loop that does nothing else,
   // and whose tasks compute `rows`, may return before they have run.
   bool parallel(int64_t tasks, void (*task)(void*, size_t), void* job,
@@ -152,17 +160,17 @@ struct Run : Outcome {
 
   // Parts of about that much, but as many for each thread of a team.
   int64_t even(int64_t parts, int64_t tasks) const {
-    return team ? min(tasks, ceil_div(parts, threads()) * threads()) : parts;
+    return team ? min(tasks, ceil_div(parts, divisions()) * divisions()) : parts;
   }
 
   // Lines of a task, at least `worth`, of so many units of `lines` lines, that keep the threads
   // evenly busy: the one with most to do has as little as may be.
   int64_t even_lines(int64_t units, int64_t lines, int64_t worth) const {
-    const int64_t most = min(max(ceil_div(units * lines, threads()), worth), lines);
+    const int64_t most = min(max(ceil_div(units * lines, divisions()), worth), lines);
     int64_t best = most;
     double least = 0;
     for (int64_t each = max(max(1, min(worth, most)), most - kTriedLines); each <= most; ++each) {
-      const int64_t rounds = ceil_div(units * ceil_div(lines, each), threads());
+      const int64_t rounds = ceil_div(units * ceil_div(lines, each), divisions());
       const double time = static_cast<double>(rounds * each) * with_tail(rounds);
       if (least == 0 || time < least) least = time, best = each;
     }

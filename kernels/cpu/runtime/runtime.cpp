@@ -27,9 +27,10 @@ struct State {
   int trace, timeline;
   const Nvtx* nvtx;
   DebugOptions debug;
+  ProcessorTopology topology;
 };
 State state = {{ORT_INVALID_ARGUMENT, nullptr, nullptr, nullptr, false, false}, nullptr, false,
-               {}, kNoTrace, kNoTrace, nullptr, {}};
+               {}, kNoTrace, kNoTrace, nullptr, {}, {}};
 
 OrtStatus* status_of(const OrtApi* api, const Error& error, const char* type) {
   return status_of(api, error, type, state.registration.failure);
@@ -88,7 +89,7 @@ OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo*
     node->host = {api, memory, state.isa, processors, state.dims_by_reference,
                   may_spin(api, info, state.config), state.trace,
                   state.timeline, state.nvtx, state.debug, node->label, &node->registry, node->view_cache,
-                  nullptr};
+                  nullptr, &state.topology};
     status = name_node(api, info, node->label);
     if (decode(type, plan, &node->program, error)) {
       Memory* known = node->program.pool.array<Memory>(node->program.input_count);
@@ -123,7 +124,7 @@ OrtStatus* prepare(const OrtApi* api, const char* version, Error& error) {
   if (!check_tables(error)) return nullptr;
   state.isa = choose_isa(library, error);
   if (!state.isa) return nullptr;
-  if (!read_debug(&state.debug, error)) return nullptr;
+  if (!read_debug(&state.debug, error) || !find_topology(&state.topology, error)) return nullptr;
   state.nvtx = find_nvtx(error);
   if (error.set) return nullptr;
   const int trace = open_trace("TRACEA_PROFILE", error);

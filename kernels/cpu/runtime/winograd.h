@@ -241,7 +241,7 @@ inline bool winograd_shapes(Run& run, const Call& call, const TensorView* views,
 
 // Tasks per image: equally many for every thread, if each is large enough.
 inline int64_t even_h_tasks(const Run& run, const WinogradJob& job, int64_t images) {
-  const int64_t threads = run.threads();
+  const int64_t threads = run.divisions();
   const int64_t tasks = images * job.h_tasks;
   const double work = static_cast<double>(images * job.rows * job.across * job.planes) *
                       static_cast<double>(job.inputs * job.outputs * kLanes * kLanes);
