@@ -15,6 +15,7 @@ from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOAT8, INDICE
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
+from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.schema import (
     Attribute,
@@ -58,35 +59,12 @@ PROJECTION_PARTS = ("attention", "projection")
 """The calls that a call of attention and its projection may stand for, in order."""
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 """Activations between both matmuls behind a norm."""
-REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
-
 
 _ELEMENTWISE = CallSchema(
     "elementwise",
     (_op("x", "...", "chain", many="operands"), _out("y", "...", "chain", many="results")),
     chain="required",
 )
-
-
-def _rows(op: str, dtype: str, y: str, *attributes: Attribute, scaled: bool = False) -> CallSchema:
-    """Schema of an op over the last axis of x, or over the rows that a chain computes.
-
-    ``also`` stores the second result of the chain unchanged, for example the residual sum that is
-    then normalised.
-    """
-    weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
-    return CallSchema(
-        op,
-        (
-            _op("x", "M N", "chain", many="operands"),
-            *(weights if scaled else ()),
-            _out("y", y, dtype),
-            _out("also", "M N", "chain", optional=True),
-        ),
-        attributes,
-        dtype,
-        chain="prologue",
-    )
 
 
 _NORM_ATTRIBUTES = (
@@ -558,17 +536,10 @@ def _copy(dtype: str) -> CallSchema:
     return CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), dtype=dtype)
 
 
-_KINDS = choice("kind", ("layer", "rms"))
-
 CALLS = Calls(
     (
         _ELEMENTWISE,
-        *(_rows("norm", d, "M N", _KINDS, real("epsilon"), scaled=True) for d in DTYPES),
-        *(_rows("softmax", d, "M N", flag("log", False)) for d in DTYPES),
-        *(
-            _rows("reduce", d, "M", choice("kind", REDUCTIONS), flag("mean", False))
-            for d in DTYPES
-        ),
+        *ROWS,
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
         *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),

@@ -95,12 +95,13 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
 def chain_template_parameters(chain: Chain, fused_sums: bool = True) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
-    If all results have 16 bits, functions such as exp use a cheaper approximation, whose error is
-    below one unit in the last place of fp16, and sums are fused with a product if
-    ``fused_sums``.
+    If all results are floats of 16 bits or fewer, functions such as exp use a cheaper
+    approximation, whose error is below one unit in the last place of fp16, and sums are fused
+    with a product if ``fused_sums``.
     """
     fused = dict[int, str]()
-    if chain.result_types and all(d in (DType.F16, DType.BF16) for d in chain.result_types):
+    narrow = (DType.F16, DType.BF16, DType.F8E4M3FN)
+    if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
         fused = _fused_sums(chain) if fused_sums else fused
     return {

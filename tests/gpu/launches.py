@@ -8,7 +8,7 @@ and the host, and less because launches overlap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from tracea_graph.kernels.gpu.release_choice import with_releases
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.onnx_io import Model, load
+from tracea_graph.passes import UNMEASURED
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK_EXACT
 from tracea_graph.pipeline.planning import Planner
@@ -123,17 +124,19 @@ class Placed:
 
 def programs(
     model: Model, precision: str, batch: int = 1, skip: tuple[str, ...] = (),
-    shape: dict[str, int] | None = None,
+    shape: dict[str, int] | None = None, ranges: Mapping[str, float] = UNMEASURED,
 ) -> tuple[list[Placed], TileGraph, Options]:  # fmt: skip
     """Plan a model at the sizes it is timed at, without the rules to ``skip``.
 
-    ``shape`` gives the values of symbols instead of ``batch``.
+    ``shape`` gives the values of symbols instead of ``batch``; ``ranges`` are the largest
+    magnitudes of values, without which no matmul computes in 8-bit floats.
     """
     shapes = (shape or {"batch": batch},) if shape or batch > 1 else ()
     sizes = choose_bindings(model.graph, shapes, model.inputs)[0][0].symbols
     options = Options(target="cuda:sm_90", keep="all", precision=precision, max_error=1.0,
                       shapes=shapes, skip=skip)  # fmt: skip
-    planner = Planner(model.graph, options, sizes, cost=CostModel(GPU.machine(()), sizes))
+    cost = CostModel(GPU.machine(()), sizes)
+    planner = Planner(model.graph, options, sizes, cost=cost, ranges=ranges)
     assembly, plan = planner.assembled(planner.plan)
     for error in plan.trace.broken:
         raise error  # without the rule, the launches would be those of another plan

@@ -28,7 +28,7 @@ from tests.gpu.whole import HALF, Plan, Whole, planned
 NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "whisper-tiny",
          "convnext-tiny", "efficientnet-b0")  # fmt: skip
 WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
-HEADS = ("model", "ours, µs", "max error", "torch, µs", "over torch")
+HEADS = ("model", "ours, µs", "max error", "1 − cosine", "torch, µs", "over torch")
 _SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
 _BANDS, _FRAMES = 80, 3000
 """Whisper's input."""
@@ -213,13 +213,18 @@ def _tiles(whole: Whole) -> Iterator[str]:
 
 
 def _table(
-    rows: list[tuple[str, ...]], device: Device, batch: int, version: str, ways: Sequence[str]
+    rows: list[tuple[str, ...]],
+    device: Device,
+    precision: str,
+    batch: int,
+    version: str,
+    ways: Sequence[str],
 ) -> str:
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
     driver = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
     lines = [HEADS, ("---", *("---:" for _ in HEADS[1:])), *rows]
     note = (f"{device.name}, driver {driver.stdout.strip()}, torch {version}, batch {batch}, "
-            f"fp16, tensors on the device; torch: {', '.join(ways)}; "
+            f"{precision}, tensors on the device; torch: {', '.join(ways)}; "
             f"{datetime.now(UTC):%Y-%m-%d}.")  # fmt: skip
     return "\n".join([*("| " + " | ".join(row) + " |" for row in lines), "", note, ""])
 
@@ -229,14 +234,15 @@ def _row(
 ) -> tuple[str, ...]:
     whole = Whole(device, plan)
     try:
-        error, own = whole.error(), whole.microseconds()
+        (error, cosine), own = whole.error(), whole.microseconds()
         for line in (*(_parts(whole) if parts else ()), *(_tiles(whole) if tiles else ())):
             sys.stdout.write(f"{line}\n")
     finally:
         whole.close()
     best = min((t for t in theirs if t), default=0.0)
     each = ", ".join(f"{t:.0f}" if t else "–" for t in theirs) or "–"
-    return name, f"{own:.0f}", f"{error:.1e}", each, f"{best / own:.2f}" if best else "–"
+    far = f"{max(0.0, 1 - cosine):.1e}"
+    return name, f"{own:.0f}", f"{error:.1e}", far, each, f"{best / own:.2f}" if best else "–"
 
 
 def main() -> int:
@@ -244,6 +250,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--precision", default="fp16", help="what ours computes in; torch in fp16")
     parser.add_argument("--ways", default=",".join(WAYS), help="how torch runs")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--tiles", action="store_true")
@@ -266,13 +273,13 @@ def main() -> int:
     for name in names:
         theirs = [] if asked.alone else list(torch_times(name, asked.batch, ways))
         with tempfile.TemporaryDirectory() as folder:
-            plan = planned(name, "fp16", Path(folder), asked.batch)
+            plan = planned(name, asked.precision, Path(folder), asked.batch)
             rows.append(_row(device, name, plan, theirs, asked.parts, asked.tiles))
         sys.stdout.write(" | ".join(rows[-1]) + "\n")
         sys.stdout.flush()
     if asked.write:
-        text = _table(rows, device, asked.batch, version, ways)
-        replace_table(asked.write, "fp16", text, "tests.gpu.peers")
+        text = _table(rows, device, asked.precision, asked.batch, version, ways)
+        replace_table(asked.write, asked.precision, text, "tests.gpu.peers")
     return 0
 
 

@@ -20,6 +20,9 @@ from models.make import make
 from tests.gpu.device import Device, Loaded, checked
 from tests.gpu.launches import Placed, Run, number_of, programs, retiled, runs
 from tests.kernels.gpu.machine import NUMPY
+from tracea_graph import Options
+from tracea_graph.check.activation_ranges import largest_magnitudes
+from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import TensorSpec, evaluate
 from tracea_graph.kernels.gpu.calls import CALLS
@@ -28,7 +31,8 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, WINDOWS
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.variants import VARIANTS
-from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io import Model, load
+from tracea_graph.passes import UNMEASURED
 from tracea_graph.pipeline.model_inputs import gather_inputs
 
 __all__ = ["HALF", "Plan", "Whole", "planned"]
@@ -63,7 +67,8 @@ def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
     """Plan a zoo model at a batch.  Raises UsageError if it does not become one program."""
     path = make(name, folder)
     model = load(path)
-    placed, graph, options = programs(model, precision, batch)
+    ranges = _ranges(model) if precision == "fp8" else UNMEASURED
+    placed, graph, options = programs(model, precision, batch, ranges=ranges)
     if len(placed) != 1:
         raise UsageError(f"{name} becomes {len(placed)} programs, not one")
     (one,) = placed
@@ -82,6 +87,14 @@ def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
     )  # fmt: skip
     original = make(name.removesuffix(HALF), folder)
     return Plan(original, found, sizes, places, arena, given, results, feed)
+
+
+def _ranges(model: Model) -> Mapping[str, float]:
+    """Measure the values of a model on inputs of a batch of 1."""
+    options = Options(target="cuda:sm_90")
+    sizes = choose_bindings(model.graph, (), model.inputs)[0][0].symbols
+    feeds = gather_inputs(model, options).verification
+    return largest_magnitudes(model.path, model.graph, feeds, sizes)
 
 
 def _dims(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -159,8 +172,11 @@ class Whole:
         for run in some:
             self.device.launch(self._kernels[run.symbol], run.launch, self._at, self._stream)
 
-    def error(self) -> float:
-        """Run once and return the largest error, as a share of max|y|, against the original."""
+    def error(self) -> tuple[float, float]:
+        """Run once and compare with the original.
+
+        Returns the largest error as a share of max|y|, and the smallest cosine of two results.
+        """
         import onnxruntime
 
         self._start([run for run in self.plan.runs if not run.once])
@@ -169,13 +185,15 @@ class Whole:
         feed = {name: a.astype(np.float32) if a.dtype == np.float16 else a
                 for name, a in self.plan.feed.items()}  # fmt: skip
         wanted = onnxruntime.InferenceSession(self.plan.original).run(names, feed)
-        worst = 0.0
+        worst, least = 0.0, 1.0
         for (_, i, dims, dtype), right in zip(self.plan.results, wanted, strict=True):
             found = np.empty(dims, dtype)
             checked(driver.cuMemcpyDtoH(found.ctypes.data, self._at[i], found.nbytes))
             a, b = found.astype(np.float64), np.asarray(right, np.float64)
             worst = max(worst, float(np.abs(a - b).max() / (np.abs(b).max() or 1)))
-        return worst
+            lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+            least = min(least, float((a * b).sum()) / (lengths or 1))
+        return worst, least
 
     def microseconds(self) -> float:
         """Return the time of one of many back-to-back replays in µs, median of rounds."""

@@ -19,8 +19,8 @@ from tracea_graph.kernels import chain_source
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, MLP_PARTS
+from tracea_graph.kernels.gpu.families.fast_gelu import GELU_PAIRS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
-from tracea_graph.kernels.gpu.families.warpgroup_matmul import GELU_PAIRS
 from tracea_graph.kernels.gpu.launch import (
     Argument,
     Launch,

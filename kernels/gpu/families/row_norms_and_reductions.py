@@ -1,5 +1,7 @@
 """Norms, softmax and reductions of rows; a chain may compute the rows and store a second result.
 
+Norms may store their result in 8-bit floats too, or only so.
+
 Sums are in float32: each thread adds up its elements, then the threads of a row add up theirs.
 """
 
@@ -13,7 +15,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.launch import Argument, Launch, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FLOAT8, Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
@@ -48,6 +50,11 @@ def _also(call: Call) -> DType | None:
     return types[1] if _named(call).get("also") is not None else None
 
 
+def _rounded(call: Call) -> bool:
+    """Whether the call stores its result in 8-bit floats."""
+    return _named(call).get("rounded") is not None
+
+
 def name(call: Call) -> str:
     words = [call.op, str(call.attributes.get("kind", ""))]
     words += ["log"] * bool(call.attributes.get("log"))
@@ -56,6 +63,7 @@ def name(call: Call) -> str:
     if call.chain is not None:
         words += [f"{call.chain.key:016x}"]
     words += ["also"] * (_also(call) is not None)
+    words += ["rounded"] * _rounded(call) + ["alone"] * (_named(call)["y"] is None)
     return "_".join(word for word in words if word)
 
 
@@ -77,7 +85,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "term": term,
         "weights": weights,
         "scaled": " * w_gamma[j]" * ("gamma" in weights) + " + w_beta[j]" * ("beta" in weights),
-        "y_element": chain_parameters.ELEMENTS[own],
+        "y_element": "" if _named(call)["y"] is None else chain_parameters.ELEMENTS[own],
+        "rounded": _rounded(call),
         "also": also and chain_parameters.ELEMENTS[also],
         "run": run,
         "vectors": variant.params["held"] // (variant.params["team"] * run),
@@ -97,13 +106,18 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         arguments += [pointer(view, dtype), *map(i32, view.strides)]
     for weight in _weights(call):
         arguments += [pointer(named[weight], DType.F32), i32(named[weight].strides[-1])]
-    y: View = named["y"]
-    strides = y.strides if len(y.dims) == 2 else (*y.strides, 0)
-    arguments += [pointer(y, _type(call)), *map(i32, strides)]
+    y: View | None = named["y"]
+    if y is not None:
+        strides = y.strides if len(y.dims) == 2 else (*y.strides, 0)
+        arguments += [pointer(y, _type(call)), *map(i32, strides)]
+    if _rounded(call):
+        arguments += [pointer(named["rounded"], FLOAT8), *map(i32, named["rounded"].strides)]
     if also is not None:
         arguments += [pointer(named["also"], also), *map(i32, named["also"].strides)]
     arguments += [i32(rows), i32(cols)]
     if call.op == "norm":
         arguments.append(f32(float(call.attributes["epsilon"])))
+    if _rounded(call):
+        arguments.append(f32(float(call.attributes["factor"])))
     blocks = combine("ceildiv", rows, variant.params["rows"])
     return Launch(symbol, (blocks, 1, 1), variant.threads, _SCRATCH, tuple(arguments))

@@ -6,10 +6,9 @@ tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, combine, product
@@ -17,6 +16,11 @@ from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
+from tracea_graph.kernels.gpu.families.fast_gelu import (
+    last_gelu,
+    rounding_after,
+    without_last,
+)
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import (
     TYPES,
     batch_of,
@@ -47,7 +51,7 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain
 
-__all__ = ["GELU_PAIRS", "MOST_PARTS", "alternates_slowly", "launch", "name", "parameters",
+__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters",
            "refusal", "shared", "with_row_step"]  # fmt: skip
 
 _INTEGERS = ("u8", "i8")
@@ -435,13 +439,16 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         chain_of(call),
     )
     epilogue = tensor_core_matmul.epilogue(call)
-    gelu = _last_gelu(call)
+    exact = _counted(call) or _in_windows(call)
+    gelu = None if exact else last_gelu(chain)
+    rounding = rounding_after(chain) if gelu else ""
     # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
-    own = _without_last(chain) if gelu else chain
+    own = without_last(chain, 1 + bool(rounding)) if gelu else chain
     epilogue |= chain_parameters.chain_template_parameters(own, fused_sums=not read)
     return {
         **epilogue,
         "gelu": gelu,
+        "rounding": rounding,
         "strided": False,
         "conv": False,
         "blocks_of": False,
@@ -481,33 +488,6 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "producer_registers": _PRODUCER,
         "consumer_registers": _CONSUMER,
     }
-
-
-GELU_PAIRS: Mapping[str, tuple[str, str]] = MappingProxyType({
-    "gelu": ("0x3a663a66u", "0x28732873u"), "gelu_tanh": ("0x3a623a62u", "0x28912891u"),
-})  # fmt: skip
-"""Factors a and b, each twice in fp16, with which x / 2 (1 + tanh(x (a + b x²))) is a GELU.
-
-0.8 and 0.03475 fit the one by the error function within 3e-4; the others define it.
-"""
-
-
-def _last_gelu(call: Call) -> tuple[str, str] | None:
-    """Return the factors of a GELU that ends the epilogue and can be computed in fp16."""
-    chain = chain_of(call)
-    if chain.result_types != (DType.F16,) or not chain.steps or _counted(call):
-        return None
-    last = len(chain.operands) + len(chain.steps) - 1
-    if _in_windows(call) or chain.results != (last,):
-        return None
-    return GELU_PAIRS.get(chain.steps[-1].op)
-
-
-def _without_last(chain: Chain) -> Chain:
-    """Return a chain without its last step, whose operand it computes."""
-    (operand,) = chain.steps[-1].args
-    assert isinstance(operand, int)
-    return replace(chain, steps=chain.steps[:-1], results=(operand,))
 
 
 def _narrow(chain: Chain) -> set[str]:

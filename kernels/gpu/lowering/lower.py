@@ -29,6 +29,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
+from tracea_graph.kernels.gpu.lowering.float8_producers import round_where_computed
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.indexed_slices import (
@@ -146,6 +147,7 @@ def _written(
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
+    round_where_computed(w)
     w.drop_unread()
     fold_squeeze_excite(w)
     fold_mlps(w)

@@ -109,6 +109,17 @@ class GpuProgramWriter(ProgramWriter):
         self.calls.insert(first, CALLS.listed("elementwise", [whole], chain=chain))
         self.counted = None
 
+    def drop(self, call: Call) -> None:
+        """Remove a call.  Results that no other call uses take no room any more."""
+        at = next(i for i, one in enumerate(self.calls) if one is call)
+        del self.calls[at]
+        if self.counted is not None and self.counted[0] > at:
+            self.counted = self.counted[0] - 1, self.counted[1]
+        kept = {view.buffer for one in self.calls for view in one.views if view is not None}
+        for operand, view in CALLS.of(call).each(call):
+            if operand.written and view is not None and view.buffer not in kept:
+                self.temps[view.buffer.index] = self.temps[view.buffer.index][0], 0
+
     def drop_unread(self) -> None:
         """Drop norms and scaled images that nothing reads: their readers compute them.
 

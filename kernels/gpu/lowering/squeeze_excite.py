@@ -42,18 +42,7 @@ def fold_squeeze_excite(w: GpuProgramWriter) -> None:
         at = next(i for i, one in enumerate(w.calls) if one is call)
         w.calls[at] = replace(made, step=call.step)
         for one in gone:
-            _drop(w, one)
-
-
-def _drop(w: GpuProgramWriter, call: Call) -> None:
-    """Remove a call and its result, which nothing reads any more."""
-    at = next(i for i, one in enumerate(w.calls) if one is call)
-    del w.calls[at]
-    if w.counted is not None and w.counted[0] > at:
-        w.counted = w.counted[0] - 1, w.counted[1]
-    for operand, view in CALLS.of(call).each(call):
-        if operand.written and view is not None:
-            w.temps[view.buffer.index] = w.temps[view.buffer.index][0], 0
+            w.drop(one)
 
 
 def _found(uses: BufferUses, scale: Call) -> tuple[Call, list[Call]] | None:

@@ -306,5 +306,10 @@ DEV u32 gelu_pair(u32 x, u32 a, u32 b) {
   memcpy(&x, numbers, 4);
   return x;
 }
+// Two numbers in fp16, times those of `factor`, in 8 bits.
+DEV u16 f8_of_halves(u32 x, u32 factor) {
+  const float by = f16_number((u16)factor);
+  return f8_pair(f16_number((u16)x) * by, f16_number((u16)(x >> 16)) * by);
+}
 
 }  // namespace tracea

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from tests.kernels.gpu.cases import Case, Expected, Made, Maker
+from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, norm
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
@@ -21,6 +22,15 @@ _SCALED = Chain(
     (DType.F32, DType.F32, DType.F32, DType.F16), (DType.F16,),
 )  # fmt: skip
 """What a layer does with its sums: scales of columns, a bias, an activation and a residual."""
+_SMALL = Chain(
+    ("full", "row", "row"),
+    (Step("mul", (0, 1)), Step("add", (3, 2)), Step("gelu", (4,)), Step("mul", (5, 2.0**-4))),
+    (6,),
+    (), (FLOAT8,),
+)  # fmt: skip
+"""The same without a residual; what reads it multiplies 8-bit floats."""
+_HALF_STEP = 2.0**-4 * 1.02
+"""What rounding to 8-bit floats loses of a number, and what computing it loses besides."""
 _PLAIN = Chain(("full",), (), (0,))
 _STORED = Chain(("full",), (Step("mul", (0, 16.0)),), (1,), (DType.F16,), (FLOAT8,))
 _KEPT = 2.0**-13
@@ -47,23 +57,27 @@ def gemm(m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0) -> Maker
         held = rng.standard_normal((m, n)).astype(np.float16)
         wide = [memory.put(r) for r in rows]
         views = [View(v.buffer, (m, n), (0, 1), v.offset) for v in wide] + [memory.put(held)]
-        plain = chain is _PLAIN
-        y = memory.empty((m, n), np.float32 if plain else np.float16)
+        plain, small = chain is _PLAIN, chain is _SMALL
+        views = views[: len(chain.operands) - 1]
+        y = memory.empty((m, n), NUMPY[chain.result_types[0]])
         pad = late or -k % 16
         call = CALLS.make(
             "float8_gemm", FLOAT8.short, x=memory.put(x, late, pad), w=memory.put(w, late, pad),
-            inputs=[] if plain else views, y=[y], chain=chain,
+            inputs=views, y=[y], chain=chain,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             left, right = x.astype(np.float64), w.astype(np.float64)
-            more = [] if plain else [*rows, held.astype(np.float64)]
-            (value,) = chain.reference([left @ right.T, *more])
+            more = [*rows, held.astype(np.float64)][: len(views)]
+            exact = replace(chain, stores=()) if small else chain
+            (value,) = exact.reference([left @ right.T, *more])
             lost = np.abs(left) @ np.abs(right).T * _KEPT
             if not plain:
                 lost = lost * rows[0]
             largest = float(np.abs(value).max())
-            return [Expected(y, value, float(lost.max()) / largest + 2.0**-10)]
+            share = float(lost.max()) / largest + 2.0**-10
+            return [Expected(y, np.clip(value, -448, 448) if small else value,
+                             share + _HALF_STEP * small)]  # fmt: skip
 
         return call, expected
 
@@ -87,6 +101,29 @@ def stored(count: int) -> Maker:
     return make
 
 
+def normed(rows: int, columns: int, kept: bool) -> Maker:
+    """Rows of a layer norm in 8-bit floats, and in fp16 too if they are ``kept``."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = (rng.standard_normal((rows, columns)) * 3 + 1).astype(np.float16)
+        gamma, beta = (rng.standard_normal(columns).astype(np.float32) for _ in "gb")
+        y = memory.empty((rows, columns), np.float16) if kept else None
+        small = memory.empty((rows, columns), NUMPY[FLOAT8])
+        call = CALLS.make(
+            "norm", "f16", x=[memory.put(x)], gamma=memory.put(gamma), beta=memory.put(beta), y=y,
+            rounded=small, factor=32.0, kind="layer", epsilon=1e-5,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            value = norm(x.astype(np.float64), "layer", 1e-5) * gamma + beta
+            made = [Expected(small, np.clip(value * 32, -448, 448), _HALF_STEP)]
+            return made + ([Expected(y, value, 4 * TOLERANCE[DType.F16])] if y else [])
+
+        return call, expected
+
+    return make
+
+
 def _cases() -> Iterator[Case]:
     yield Case("float8 70 136 200", gemm(70, 136, 200), _TILES, ("float8",))
     yield Case("float8 plain 13 40 33", gemm(13, 40, 33, _PLAIN, 3), _TILES[2:], ("float8",))
@@ -95,6 +132,11 @@ def _cases() -> Iterator[Case]:
                ("128x128x128x6x1", "128x256x128x4x1w"), ("wgmma",))  # fmt: skip
     yield Case("float8 wgmma plain 140 72 144", gemm(140, 72, 144, _PLAIN),
                ("128x256x128x4x1", "128x64x128x8x1"), ("wgmma",))  # fmt: skip
+    yield Case("float8 small 70 136 64", gemm(70, 136, 64, _SMALL), _TILES[:1], ("float8",))
+    yield Case("float8 wgmma small 300 264 144", gemm(300, 264, 144, _SMALL),
+               ("128x128x128x6x1", "128x256x128x4x1w"), ("wgmma",))  # fmt: skip
+    for columns, kept in ((64, True), (64, False), (37, True)):
+        yield Case(f"float8 norm {columns} {kept}", normed(9, columns, kept), ("16x8", "4x32"))
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))
 
 

@@ -14,6 +14,7 @@ from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
+from tracea_graph.kernels.gpu.lowering.float8_producers import round_where_computed
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.variants import Variant
@@ -44,6 +45,7 @@ def program_of(
     for value, target in zip(made, results, strict=True):
         if value.view != target.view:
             w.copy(value, target)
+    round_where_computed(w)
     w.drop_unread()
     return w.done({}, sizes)
 

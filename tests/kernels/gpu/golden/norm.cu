@@ -105,8 +105,11 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
     };
     auto store = [&](auto&& result) {
       each([&](vf (&z)[RUN], i32 col, i32 n) {
+        vf made[RUN];
+        result(z, made, col, n);
         f16 out[RUN];
-        result(z, out, col, n);
+        UNROLL
+        for (i32 j = 0; j < RUN; j++) assign(out[j], made[j]);
         store_run(y + (i64)col * y_col, out, y_col, n, WHOLE);
       });
     };
@@ -115,14 +118,14 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
     const float spread =
         over_row(add(), [&](vf v) { return (v - mean) * (v - mean); }) / (float)cols;
     const float scale = 1.0f / sqrt(spread + epsilon);
-    store([&](vf (&z)[RUN], f16 (&out)[RUN], i32 col, i32 n) {
+    store([&](vf (&z)[RUN], vf (&made)[RUN], i32 col, i32 n) {
       float w_gamma[RUN];
       load_run(w_gamma, gamma + (i64)col * gamma_col, gamma_col, n, WHOLE);
       float w_beta[RUN];
       load_run(w_beta, beta + (i64)col * beta_col, beta_col, n, WHOLE);
       UNROLL
       for (i32 j = 0; j < RUN; j++)
-        assign(out[j], (z[j] - mean) * scale * w_gamma[j] + w_beta[j]);
+        made[j] = (z[j] - mean) * scale * w_gamma[j] + w_beta[j];
     });
   };
   if (whole)

@@ -1,0 +1,97 @@
+"""Let norms, matmuls and chains store their results in 8-bit floats instead of another call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracea_graph.ir import Extent, product
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import FLOAT8, FULL, Chain, Step
+from tracea_graph.ops.index_map import dense_strides
+
+__all__ = ["round_where_computed"]
+
+_CHAINED = ("elementwise", "float8_gemm")
+"""Calls whose chain can end with the rounding."""
+
+
+def round_where_computed(w: GpuProgramWriter) -> None:
+    """Replace each call that rounds a whole result to 8-bit floats by a result of its maker.
+
+    A maker stores its result in 16 bits too only if another call reads that.
+    """
+    for rounding in [c for c in w.calls if _factor(c)]:
+        uses = BufferUses(w.calls)
+        x, _ = rounding.views
+        makers = uses.writers.get(x.buffer, []) if x else []
+        made = _rounded(uses, makers[0], rounding) if len(makers) == 1 else None
+        if made is None:
+            continue
+        at = next(i for i, call in enumerate(w.calls) if call is makers[0])
+        w.calls[at] = replace(made, step=makers[0].step)
+        w.drop(rounding)
+        if x and x.buffer.kind == "temp" and uses.readers[x.buffer] == [rounding]:
+            w.temps[x.buffer.index] = w.temps[x.buffer.index][0], 0
+
+
+def _factor(call: Call) -> float:
+    """Return by what a call multiplies the numbers that it rounds; 0 for other calls."""
+    chain = call.chain
+    if call.op != "elementwise" or chain is None or chain.result_types != (FLOAT8,):
+        return 0.0
+    if chain.operands != (FULL,) or len(chain.steps) != 1 or chain.steps[0].op != "mul":
+        return 0.0
+    value, factor = chain.steps[0].args
+    return factor if value == 0 and isinstance(factor, float) else 0.0
+
+
+def _rounded(uses: BufferUses, maker: Call, rounding: Call) -> Call | None:
+    """Return the maker of a value with 8-bit floats as result; None if it cannot store them."""
+    x, y = rounding.views
+    assert x is not None and y is not None
+    alone = uses.only_for(x, rounding) is maker
+    if maker.op == "norm":
+        return _norm(maker, x, y, _factor(rounding), alone)
+    written = [v for o, v in CALLS.of(maker).each(maker) if o.written]
+    if maker.op not in _CHAINED or not alone or len(written) != 1 or maker.chain is None:
+        return None
+    own = written[0]
+    if own is None or not _covers(own, x, y):
+        return None
+    views = tuple(_moved(own, y) if v is own else v for v in maker.views)
+    return replace(maker, views=views, chain=_ended(maker.chain, _factor(rounding)))
+
+
+def _norm(norm: Call, x: View, y: View, factor: float, alone: bool) -> Call | None:
+    named = CALLS.of(norm).named(norm)
+    own = named["y"]
+    if not isinstance(own, View) or named["rounded"] is not None or not _covers(own, x, y):
+        return None
+    kept = None if alone else own
+    more = {**named, **norm.attributes, "y": kept, "rounded": _moved(own, y), "factor": factor}
+    return CALLS.make("norm", norm.dtype, **more, chain=norm.chain)
+
+
+def _covers(own: View, x: View, y: View) -> bool:
+    """Whether a maker's result is all that a call rounds, in the order in which it stores it."""
+    whole = own.buffer == x.buffer and _count(own) == _count(x) == _count(y)
+    return whole and all(v.offset == 0 and v.strides == dense_strides(v.dims) for v in (own, x, y))
+
+
+def _count(view: View) -> Extent:
+    return product(view.dims)
+
+
+def _moved(own: View, y: View) -> View:
+    return replace(own, buffer=y.buffer)
+
+
+def _ended(chain: Chain, factor: float) -> Chain:
+    """Return a chain whose only result is multiplied by ``factor`` and stored in 8 bits."""
+    (result,) = chain.results
+    steps = (*chain.steps, Step("mul", (result, factor)))
+    last = len(chain.operands) + len(steps) - 1
+    return replace(chain, steps=steps, results=(last,), stores=(FLOAT8,))

@@ -1,0 +1,59 @@
+"""Schemas of the GPU backend's norms, softmax and reductions of rows (see ``calls.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracea_graph.kernels.gpu.call_operands import DTYPES, FLOAT8
+from tracea_graph.kernels.gpu.call_operands import operand as _op
+from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.schema import Attribute, CallSchema, choice, flag, real
+
+__all__ = ["REDUCTIONS", "ROWS"]
+
+REDUCTIONS = ("sum", "absolutes", "squares", "max", "min", "product")
+
+
+def _rows(op: str, dtype: str, y: str, *attributes: Attribute) -> CallSchema:
+    """Schema of an op over the last axis of x, or over the rows that a chain computes.
+
+    ``also`` stores the second result of the chain unchanged, for example the residual sum that is
+    then normalised.
+    """
+    return CallSchema(
+        op,
+        (
+            _op("x", "M N", "chain", many="operands"), _out("y", y, dtype),
+            _out("also", "M N", "chain", optional=True),
+        ),
+        attributes,
+        dtype,
+        chain="prologue",
+    )  # fmt: skip
+
+
+def _norm(dtype: str) -> CallSchema:
+    """Schema of a norm, whose results are y, or the same numbers times ``factor``, or both."""
+    x, y, also = _rows("norm", dtype, "M N").operands
+    weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
+    return CallSchema(
+        "norm",
+        (
+            x, *weights, replace(y, optional=True), also,
+            _out("rounded", "M N", FLOAT8, optional=True),
+        ),
+        (
+            choice("kind", ("layer", "rms")), real("epsilon"),
+            replace(real("factor"), default=1.0),
+        ),
+        dtype,
+        chain="prologue",
+    )  # fmt: skip
+
+
+ROWS = (
+    *map(_norm, DTYPES),
+    *(_rows("softmax", d, "M N", flag("log", False)) for d in DTYPES),
+    *(_rows("reduce", d, "M", choice("kind", REDUCTIONS), flag("mean", False)) for d in DTYPES),
+)
+"""Schemas of all types, norms first."""

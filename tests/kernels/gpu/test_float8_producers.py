@@ -1,0 +1,81 @@
+"""Norms and matmuls that store 8-bit floats for the matmul that reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.gpu.programs import program_of, run_program
+from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.program import Call
+from tracea_graph.ops.chain import FLOAT8, Chain, Step
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.weight_layouts import KN
+
+ROWS, WIDTH, HIDDEN = 33, 64, 96
+GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
+RESIDUAL = Chain(("full", "full"), (Step("add", (0, 1)),), (2,))
+RNG = np.random.default_rng(7)
+
+
+def layer(residual: bool, factors: tuple[float, float] = (32.0, 64.0)) -> RegionParams:
+    """A norm of x (0), and two matmuls of it; its operands are those of ``given``."""
+    norm = NormParams(Norm("layer", 1e-5, gamma=True, beta=True))
+    first = GemmParams(WIDTH, HIDDEN, KN, bias=True, epilogue=GELU)
+    second = GemmParams(HIDDEN, WIDTH, KN, epilogue=RESIDUAL if residual else None)
+    return RegionParams(6, (
+        RegionStep(norm, (0, 1, 2), narrow="f16"),
+        RegionStep(first, (6, 3, 4), narrow="f16", factor=factors[0]),
+        RegionStep(second, (7, 5, *([6] if residual else [])), narrow="f16", factor=factors[1]),
+    ), (8,))  # fmt: skip
+
+
+def given() -> list[np.ndarray]:
+    shapes = (ROWS, WIDTH), (WIDTH,), (WIDTH,), (WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, WIDTH)
+    return [(RNG.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32) for shape in shapes]
+
+
+def calls(params: RegionParams) -> list[Call]:
+    specs = [TensorSpec(DType.F32, a.shape) for a in given()]
+    return [c for c in program_of(params, specs, DType.F16).calls if c.op != "reduce"]
+
+
+def rounds(call: Call) -> bool:
+    """Whether a call of the run, not one of constants, computes nothing but 8-bit floats."""
+    small = call.chain is not None and call.chain.result_types == (FLOAT8,)
+    return call.op == "elementwise" and small and call.chain.operands == ("full",)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_makers_round(residual: bool) -> None:
+    made = calls(layer(residual))
+    assert not any(map(rounds, made))
+    (norm,) = (CALLS.of(c).named(c) for c in made if c.op == "norm")
+    assert norm["rounded"] is not None
+    assert (norm["y"] is not None) is residual
+    first = next(c for c in made if c.op == "float8_gemm")
+    assert first.chain is not None and first.chain.result_types == (FLOAT8,)
+
+
+def test_another_scale_is_another_rounding() -> None:
+    """Two matmuls of one value with different scales: its maker rounds for the first of them."""
+    norm, first, _ = layer(False).steps
+    both = RegionParams(6, tuple(
+        RegionStep(s.params, o, 1, "f16", f)
+        for s, o, f in ((norm, (0, 1, 2), 0.0), (first, (6, 3, 4), 32.0), (first, (6, 3, 4), 8.0))
+    ), (7, 8))  # fmt: skip
+    assert sum(map(rounds, calls(both))) == 1
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("residual", [True, False])
+def test_results(residual: bool) -> None:
+    arrays = given()
+    (want,) = layer(residual).reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(layer(residual), arrays, DType.F16)
+    error = np.abs(got - want)
+    assert error.max() < 0.08 * np.abs(want).max()
+    assert np.sqrt((error**2).mean()) < 0.06 * np.sqrt((want**2).mean())
