@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tracea_graph.config import TOLERANCE, Environment
 from tracea_graph.kernels.cpu import library_build
+from tracea_graph.kernels.cpu.combined_compilation_units import _one
 from tracea_graph.kernels.cpu.emitter import CompilationUnit
 from tracea_graph.kernels.cpu.isa_levels import host_levels, isa_of
 from tracea_graph.kernels.cpu.precompiled_header import takes_intrinsics
@@ -34,6 +35,8 @@ LINK = ("-nodefaultlibs", "-lc", "-Wl,-z,defs")
 """Nothing but the C library: a unit that needs libstdc++ or libm does not link."""
 CANARY = np.float32(-7.25e11)
 PANEL = 16
+_TOGETHER = 32
+"""Chains that are compiled as one file."""
 
 
 def levels(precision: str) -> tuple[str, ...]:
@@ -192,13 +195,36 @@ def compile_unit(source: CompilationUnit) -> Path:
 
     Its functions are hidden, as they are in libraries, and exported with ``test_`` before them.
     """
-    compiler, objects = find_compiler(), ObjectCache(Environment().cache / "objects")
+    made = _shared_object(source)
+    if not made.exists():
+        _build(source, [made])
+    return made
+
+
+def compile_chains(sources: Sequence[CompilationUnit]) -> None:
+    """Make :func:`compile_unit` find shared objects of chains, many compiled as one file.
+
+    Starting the compiler and the linker takes several times as long as compiling a chain.
+    """
+    unique = {_shared_object(source): source for source in sources}
+    missing = [(path, source) for path, source in unique.items() if not path.exists()]
+    for flags in dict.fromkeys(source.flags for _, source in missing):
+        alike = [one for one in missing if one[1].flags == flags]
+        for i in range(0, len(alike), _TOGETHER):
+            paths, some = zip(*alike[i : i + _TOGETHER], strict=True)
+            _build(_one(some), paths)
+
+
+def _shared_object(source: CompilationUnit) -> Path:
     folder = Path(tempfile.gettempdir()) / f"tracea-kernel-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
-    made = folder / f"{library_build.object_key(compiler, source)[:24]}.so"
-    if made.exists():
-        return made
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    return folder / f"{library_build.object_key(find_compiler(), source)[:24]}.so"
+
+
+def _build(source: CompilationUnit, places: Sequence[Path]) -> None:
+    """Compile a unit to a shared object, which is found in several places."""
+    compiler, objects = find_compiler(), ObjectCache(Environment().cache / "objects")
+    with tempfile.TemporaryDirectory(dir=places[0].parent) as name:
         shop = library_build._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
         if takes_intrinsics(source.text) and compiler.family == "gcc":
             shop.header("header", source.flags, make=True)  # a lone unit would not
@@ -211,8 +237,9 @@ def compile_unit(source: CompilationUnit) -> Path:
         stack = '.section .note.GNU-stack,"",@progbits\n'
         (shop.folder / "exports.s").write_text("\n".join((*lines, stack)))
         compiler.run(("-shared", "0.o", "exports.s", *LINK, "-o", "unit.so"), shop.folder)
-        (shop.folder / "unit.so").rename(made)  # another process may have made the same
-    return made
+        for i, place in enumerate(places):
+            (shop.folder / f"{i}.so").hardlink_to(shop.folder / "unit.so")
+            (shop.folder / f"{i}.so").rename(place)  # another process may have made the same
 
 
 @cache

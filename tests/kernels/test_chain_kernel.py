@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.conformance import Array, ChainTile, Output, close, guarded, kernel
+from tests.kernels.conformance import (
+    Array,
+    ChainTile,
+    Output,
+    close,
+    compile_chains,
+    guarded,
+    kernel,
+)
 from tests.steps import one_step, typed
 from tracea_graph.ir import DType
 from tracea_graph.kernels.cpu.emitter import emit_unit, symbols
@@ -41,7 +49,26 @@ STORED = {
     DType.I8: np.int8, DType.BF16: np.uint16,
 }  # fmt: skip
 
+EXPONENTS = (0.0, 0.5, 1.0, -0.5, -1.0, -2.0, 2.0, 3.0, 2.5, -7.0, np.inf)
+PAIRS = [tuple(ELEMENTARY)[i : i + 2] for i in range(0, len(ELEMENTARY), 2)]
 SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "scalar": (False,) * 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def together(request: pytest.FixtureRequest) -> None:
+    """Compile the chains of all tests over many operations that will run, many at once."""
+    made: dict[str, Callable[[Any], Chain]] = {
+        "test_every_operation_over_its_range": lambda p: _side_by_side(map(one_step, p["ops"])),
+        "test_special_values": lambda p: one_step(p["op"]),
+        "test_powers_with_a_literal_exponent": lambda p: one_step("pow", p["exponent"]),
+    }
+    asked = [
+        (made[item.originalname], item.callspec.params)
+        for item in request.session.items
+        if item.path == request.path and isinstance(item, pytest.Function)
+        and item.originalname in made
+    ]  # fmt: skip
+    compile_chains([emit_unit("chain", p["isa"], chain(p)) for chain, p in asked])
 
 
 def evaluate(isa: str, chain: Chain, operands: list[Array], rows: int, cols: int) -> list[Array]:
@@ -122,9 +149,7 @@ def test_every_stated_bound_is_of_a_step_and_within_the_target() -> None:
     assert max(ULPS.values()) <= 4
 
 
-@pytest.mark.parametrize(
-    "ops", [tuple(ELEMENTARY)[i : i + 2] for i in range(0, len(ELEMENTARY), 2)]
-)
+@pytest.mark.parametrize("ops", PAIRS)
 def test_every_operation_over_its_range(isa: str, ops: tuple[str, ...]) -> None:
     """Two in one kernel: most of the time goes to the compiler's start."""
     x = _grid()
@@ -139,9 +164,10 @@ def test_every_operation_over_its_range(isa: str, ops: tuple[str, ...]) -> None:
         _check_over_range(op, operands[0], got, want)
 
 
-def _side_by_side(each: list[Chain]) -> Chain:
+def _side_by_side(each: Iterable[Chain]) -> Chain:
     """A chain of chains of one step, each with operands and a result of its own."""
-    steps, begin, total = list[Step](), 0, sum(len(one.operands) for one in each)
+    each, steps, begin = list(each), list[Step](), 0
+    total = sum(len(one.operands) for one in each)
     for one in each:
         (step,) = one.steps
         own = (begin + a if isinstance(a, int) else a for a in step.args)
@@ -217,9 +243,7 @@ def test_special_values(isa: str, op: str) -> None:
         np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
 
 
-@pytest.mark.parametrize(
-    "exponent", [0.0, 0.5, 1.0, -0.5, -1.0, -2.0, 2.0, 3.0, 2.5, -7.0, np.inf]
-)
+@pytest.mark.parametrize("exponent", EXPONENTS)
 def test_powers_with_a_literal_exponent(isa: str, exponent: float) -> None:
     special = [np.nan, -np.inf, np.inf, 0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, -2.5, 7.0]
     x = np.concatenate([np.array(special, np.float32), _grid()[0, ::7]])[None]
