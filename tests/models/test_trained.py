@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.graphs import session
 
 
 def test_sentences_are_many_and_differ() -> None:
-    found = list(sentences())
+    found = list(itertools.islice(sentences(), 1200))
     assert len(found) == len(set(found)) > 1000
     assert all(len(sentence.split()) >= 10 for sentence in found)
 

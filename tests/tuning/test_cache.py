@@ -72,7 +72,7 @@ import sys
 from pathlib import Path
 from tracea_graph.tuning.result_cache import CacheEntry, TuningCache
 with TuningCache(Path(sys.argv[1])) as cache:
-    for i in range(25):
+    for i in range(50):
         cache.put(f"{sys.argv[2]}-{i}", CacheEntry({"gain": i}, [], True))
 """
 
@@ -94,9 +94,9 @@ def writers(path: Path, count: int) -> list[str]:
 
 
 def test_many_processes_lose_no_row(path: Path) -> None:
-    assert writers(path, 16) == [""] * 16
+    assert writers(path, 8) == [""] * 8
     with TuningCache(path) as cache:
-        assert len(cache) == 16 * 25
+        assert len(cache) == 8 * 50
 
 
 @pytest.mark.parametrize(
