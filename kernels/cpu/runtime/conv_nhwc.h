@@ -116,19 +116,20 @@ inline Item group_of(const ConvNhwcJob& job, int64_t group) {
 
 inline void conv_nhwc_task(void* usr, size_t index) {
   ConvNhwcJob& job = *static_cast<ConvNhwcJob*>(usr);
-  const int64_t task = static_cast<int64_t>(index);
+  const int64_t part = static_cast<int64_t>(index) % job.gemm.groups;
+  const int64_t task = static_cast<int64_t>(index) / job.gemm.groups;
   const int64_t group = task % job.groups, chunk = task / job.groups;
   const int64_t first = job.gemm.m * chunk / job.gemm.chunks;
   const int64_t end = job.gemm.m * (chunk + 1) / job.gemm.chunks;
   const int slot = claim_slot(job.gemm.slots);
   char* patches = memory_of(job.gemm.slots, slot);
   if (job.depthwise) {
-    depthwise_windows(job, group_of(job, 0), first, end, patches);
+    depthwise_windows(job, group_of(job, 0), {first, end, part}, patches);
     return release_slot(job.gemm.slots, slot);
   }
   gather_patches(job, group * job.depth, first, end, patches);
   char* sums = job.sums ? patches + (end - first) * job.row_bytes : nullptr;
-  multiply_byte_rows(job.gemm, group_of(job, group), first, end, patches, job.taps_bytes, sums, nullptr);
+  multiply_byte_rows(job.gemm, group_of(job, group), {first, end, part}, patches, job.taps_bytes, sums, nullptr);
   release_slot(job.gemm.slots, slot);
 }
 
@@ -193,19 +194,33 @@ inline bool conv_nhwc_shapes(Run& run, const Call& call, const TensorView* views
   return ok || misfit(run, "convolution of bytes");
 }
 
+// Windows of a task of depthwise convolutions: as many as a kernel prepares the weights for, and where
+// there are few, some for each thread or, where there are fewer yet, all in some of the channels.
+inline void divide_depthwise(ConvNhwcJob& job, int64_t processors) {
+  GemmJob& gemm = job.gemm;
+  const int64_t pixels = tap_pixels(job), whole = ceil_div(gemm.m, pixels);
+  const int64_t rows = min(processors, max(gemm.m / kFewPatches / 2, 1));
+  gemm.chunks = processors > 1 ? min(4 * processors, max(whole, rows)) : 1;
+  if (gemm.chunks > processors) gemm.chunks = ceil_div(gemm.chunks, processors) * processors;
+  const int64_t blocks = ceil_div(job.channels, kTapChannels);
+  gemm.columns = blocks;
+  gemm.per_group = ceil_div(blocks, max(min(ceil_div(processors, gemm.chunks), blocks), 1));
+  gemm.groups = ceil_div(blocks, gemm.per_group);
+}
+
 // Windows per task: few enough for their patches to stay in L2, and for every thread to get a task.
 inline void divide_windows(ConvNhwcJob& job, int64_t processors) {
   GemmJob& gemm = job.gemm;
   constexpr double kSmall = 1e5;  // multiply-adds below which no thread is woken
   const double work = static_cast<double>(gemm.m) * static_cast<double>(gemm.n) *
                       static_cast<double>(job.row_bytes);
-  const int64_t each = job.depthwise ? max(gemm.m, 1)
-                                     : max(kPatchBytes / max(job.row_bytes, 1), kFewPatches);
-  const int64_t wanted = processors > 1 && work >= kSmall ? 4 * processors : 1;
+  const bool alone = processors <= 1 || work < kSmall;
+  gemm.per_task = 1, gemm.items = 1;
+  if (job.depthwise) return divide_depthwise(job, alone ? 1 : processors);
+  const int64_t each = max(kPatchBytes / max(job.row_bytes, 1), kFewPatches);
   gemm.chunks = max(ceil_div(gemm.m, each),
-                    min(ceil_div(wanted, job.groups), ceil_div(gemm.m, kFewPatches)));
-  gemm.columns = ceil_div(ceil_div(gemm.n, TRACEA_PANEL), gemm.nv);
-  gemm.per_group = gemm.columns, gemm.groups = 1, gemm.per_task = 1, gemm.items = 1;
+                    min(ceil_div(alone ? 1 : 4 * processors, job.groups), ceil_div(gemm.m, kFewPatches)));
+  divide_byte_columns(gemm, gemm.chunks * job.groups, alone ? 1 : processors);
   gemm.k_block = gemm.k, gemm.k_blocks = 1;
   gemm.prefetch = 1;
 }
@@ -246,7 +261,7 @@ inline bool run_conv_nhwc(Run& run, const Call& call, const TensorView* views) {
   const int64_t bytes = job.depthwise ? depthwise_bytes(job)
                                       : rows * (job.row_bytes + (job.sums ? 4 : 0)) + kShortRun;
   Scratch scratch(run);
-  const int64_t tasks = gemm.chunks * job.groups;
+  const int64_t tasks = gemm.chunks * job.groups * gemm.groups;
   if (!make_slots(run, scratch, tasks, bytes, &gemm.slots)) return false;
   return run.parallel(tasks, conv_nhwc_task, &job);
 }

@@ -1,7 +1,7 @@
 // Convolutions of bytes, channels last, whose windows are multiplied where they lie: a line of taps
 // is one run of bytes, so that a row of the product is as many runs as a window has lines.
 //
-// A task computes some rows of outputs of an image.  Where windows reach past the image, or runs are
+// A task computes some rows of outputs of an image, in some of the columns where the image has few.  Where windows reach past the image, or runs are
 // no whole fours, it copies the lines it needs, with padding beside them.
 #pragma once
 #include "runtime/depthwise_nhwc.h"
@@ -73,11 +73,11 @@ inline void copy_lines(const WindowsJob& job, const char* image, int64_t first, 
   }
 }
 
-// A task: some rows of outputs of an image.
+// A task: some columns of some rows of outputs of an image.
 inline void windows_task(void* usr, size_t index) {
   const WindowsJob& job = *static_cast<const WindowsJob*>(usr);
   const ConvNhwcJob& conv = *job.conv;
-  const int64_t task = static_cast<int64_t>(index), image = task / job.tasks;
+  const int64_t task = static_cast<int64_t>(index) / job.gemm.groups, image = task / job.tasks;
   const int64_t first = conv.rows * (task % job.tasks) / job.tasks;
   const int64_t end = conv.rows * (task % job.tasks + 1) / job.tasks;
   Slots& slots = const_cast<Slots&>(job.gemm.slots);
@@ -101,11 +101,13 @@ inline void windows_task(void* usr, size_t index) {
       *at++ = reinterpret_cast<const uint8_t*>(x + column * conv.strides[1] * conv.pixel);
   const int64_t before = image * conv.rows * conv.columns, m = before + first * conv.columns;
   gemm.windows = windows - m, gemm.lines = conv.kernel[0], gemm.line = conv.dilations[0] * line;
-  multiply_byte_rows(gemm, job.item, m, before + end * conv.columns, nullptr, 0, nullptr, nullptr);
+  const ByteRows at_rows = {m, before + end * conv.columns, static_cast<int64_t>(index) % gemm.groups};
+  multiply_byte_rows(gemm, job.item, at_rows, nullptr, 0, nullptr, nullptr);
   release_slot(slots, slot);
 }
 
-// Rows of a task: few enough for their lines to stay in L2, and for every thread to get a task.
+// Rows of a task: few enough for their lines to stay in L2, and for every thread to get a task; where
+// there are too few, columns are divided, too.
 inline void divide_windows(WindowsJob& job, int64_t processors) {
   const ConvNhwcJob& conv = *job.conv;
   const int64_t each = max(kWindowBytes / max(conv.strides[0] * job.line, 1), 1);
@@ -116,6 +118,7 @@ inline void divide_windows(WindowsJob& job, int64_t processors) {
   const int64_t most = max(conv.rows * conv.columns / kFewPatches, 1);
   job.tasks = min(conv.rows, max(ceil_div(conv.rows, each), min(wanted, most)));
   job.rows = ceil_div(conv.rows, job.tasks);
+  divide_byte_columns(job.gemm, conv.images * job.tasks, wanted > 1 ? 2 * processors : 1);
 }
 
 inline bool run_windows(Run& run, ConvNhwcJob& conv, const Item& item) {
@@ -131,9 +134,8 @@ inline bool run_windows(Run& run, ConvNhwcJob& conv, const Item& item) {
   const int64_t spread = (conv.kernel[0] - 1) * conv.dilations[0] + 1;
   job.lines = job.copies ? ((job.rows - 1) * conv.strides[0] + spread) * job.line : 0;
   GemmJob& gemm = job.gemm;
-  gemm.columns = ceil_div(ceil_div(gemm.n, TRACEA_PANEL), gemm.nv);
   gemm.chunks = job.tasks * conv.images;
-  gemm.per_group = gemm.columns, gemm.groups = 1, gemm.per_task = 1, gemm.items = 1;
+  gemm.per_task = 1, gemm.items = 1;
   gemm.x_row = 0;
   gemm.prefetch = 1;
   Scratch panels(run), scratch(run);
@@ -147,7 +149,7 @@ inline bool run_windows(Run& run, ConvNhwcJob& conv, const Item& item) {
   }
   gemm.k_block = gemm.k, gemm.k_blocks = 1;
   const int64_t windows = job.rows * conv.columns * static_cast<int64_t>(sizeof(void*));
-  const int64_t tasks = conv.images * job.tasks;
+  const int64_t tasks = conv.images * job.tasks * gemm.groups;
   return make_slots(run, scratch, tasks, job.lines + windows, &gemm.slots) &&
          run.parallel(tasks, windows_task, &job);
 }

@@ -116,12 +116,15 @@ inline int64_t depthwise_bytes(const ConvNhwcJob& job) {
   return padding_bytes(job) + tap_pixels(job) * job.row_bytes * static_cast<int64_t>(sizeof(void*));
 }
 
-inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t row, int64_t pixels,
+// Pixels from a row on, in a group of the channels.
+inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, const ByteRows& at,
                              const uint8_t* const* taps, const uint8_t* moved) {
+  const int64_t row = at.first, pixels = at.end - at.first;
   alignas(64) float sums[kTapPixels * kTapChannels];
   const GemmJob& gemm = job.gemm;
-  for (int64_t first = 0; first < job.channels; first += kTapChannels) {
-    const int64_t channels = min(kTapChannels, job.channels - first);
+  const int64_t each = gemm.per_group * kTapChannels, end = min(job.channels, (at.group + 1) * each);
+  for (int64_t first = at.group * each; first < end; first += kTapChannels) {
+    const int64_t channels = min(kTapChannels, end - first);
     tracea_depthwise_bytes_tile tile = {};
     tile.pixels = pixels, tile.channels = channels, tile.groups = gemm.k;
     tile.w = item.w + first / TRACEA_PANEL * gemm.w_panel, tile.w_panel = gemm.w_panel;
@@ -140,18 +143,17 @@ inline void depthwise_pixels(const ConvNhwcJob& job, const Item& item, int64_t r
   }
 }
 
-inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, int64_t first, int64_t end,
-                              char* memory) {
+inline void depthwise_windows(const ConvNhwcJob& job, const Item& item, const ByteRows& all, char* memory) {
   uint8_t* padding = reinterpret_cast<uint8_t*>(memory);
   memset(padding, job.padding, static_cast<size_t>(job.channels));
   const uint8_t** taps = reinterpret_cast<const uint8_t**>(memory + padding_bytes(job));
   uint8_t flags[kRoundedPixels], *moved = rounds_windows(job) ? flags : nullptr;
-  WindowPlace at = window_at(job, first);
+  WindowPlace at = window_at(job, all.first);
   const int64_t some = tap_pixels(job);
-  for (int64_t row = first; row < end; row += some) {
-    const int64_t pixels = min(some, end - row);
+  for (int64_t row = all.first; row < all.end; row += some) {
+    const int64_t pixels = min(some, all.end - row);
     find_all_taps(job, at, pixels, padding, taps, moved);
-    depthwise_pixels(job, item, row, pixels, taps, moved);
+    depthwise_pixels(job, item, {row, row + pixels, all.group}, taps, moved);
   }
 }
 

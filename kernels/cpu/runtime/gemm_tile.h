@@ -106,6 +106,16 @@ inline void multiply_bytes(GemmJob& job) {
   if (level >= level_of("avx512") && level <= level_of("avx512bf16")) job.tall = 2 * job.mr;
 }
 
+// Divides the columns of a product of bytes, whose rows make `tasks` tasks, into groups for `wanted`.
+// Groups have whole cache lines of results: tasks that write the same line wait for each other.
+inline void divide_byte_columns(GemmJob& job, int64_t tasks, int64_t wanted) {
+  job.columns = ceil_div(ceil_div(job.n, TRACEA_PANEL), job.nv);
+  const int64_t lines = max(kAlign / (job.nv * TRACEA_PANEL), 1);
+  const int64_t groups = max(min(ceil_div(wanted, max(tasks, 1)), job.columns / lines), 1);
+  job.per_group = ceil_div(ceil_div(job.columns, groups), lines) * lines;
+  job.groups = ceil_div(job.columns, job.per_group);
+}
+
 // Register-tile column `i` starts at this panel; tiles are of nearly equal width.
 inline int64_t first_panel(const GemmJob& job, int64_t i) {
   return ceil_div(job.n, TRACEA_PANEL) * i / job.columns;
@@ -463,10 +473,16 @@ inline void end_tiles(const GemmJob& job, int32_t state) {
   job.kernel(&none);
 }
 
-// Multiplies bytes of rows [first, end) of an item, which lie in scratch or elsewhere from `rows` on, by all columns.
+// Rows [first, end) of an item and a group of its register-tile columns.
+struct ByteRows {
+  int64_t first, end, group;
+};
+
+// Multiplies bytes of some rows of an item, which lie in scratch or elsewhere from `rows` on, by a group of columns.
 // With room for `sums`, those of the `depth` bytes of each row come first.
-inline void multiply_byte_rows(GemmJob job, Item item, int64_t first, int64_t end, const char* rows,
-                               int64_t depth, char* sums, float* packed) {
+inline void multiply_byte_rows(GemmJob job, Item item, const ByteRows& at, const char* rows, int64_t depth,
+                               char* sums, float* packed) {
+  const int64_t first = at.first, end = at.end;
   if (sums) {
     int32_t* made = reinterpret_cast<int32_t*>(sums);
     const tracea_sum_rows_tile tile = {end - first, depth, reinterpret_cast<const uint8_t*>(rows),
@@ -476,8 +492,9 @@ inline void multiply_byte_rows(GemmJob job, Item item, int64_t first, int64_t en
   }
   item.x = reinterpret_cast<const float*>(rows) - first * job.x_row;
   int32_t state = 0;
-  const Part part = {item, first, end, 0, job.columns, packed, nullptr, &state};
-  for (int64_t i = 0; i < job.columns; ++i) gemm_column(job, part, i, 0);
+  const int64_t last = min(job.columns, (at.group + 1) * job.per_group);
+  const Part part = {item, first, end, at.group * job.per_group, last, packed, nullptr, &state};
+  for (int64_t i = part.first; i < last; ++i) gemm_column(job, part, i, 0);
   end_tiles(job, state);
 }
 

@@ -200,7 +200,7 @@ inline void matmul_bytes_task(void* usr, size_t index) {
     rows = free;
     free += (end - first) * 4 * gemm.k;
   }
-  multiply_byte_rows(gemm, item_of(gemm, at), first, end, rows, job.depth, job.w_zero ? free : nullptr,
+  multiply_byte_rows(gemm, item_of(gemm, at), {first, end, 0}, rows, job.depth, job.w_zero ? free : nullptr,
                      packed);
   release_slot(job.gemm.slots, slot);
 }

@@ -22,7 +22,6 @@ struct WinogradBytesJob {
   int64_t groups, filters;       // parts of the filters, and how many filters there are in one
   int64_t tiles;                 // of a chunk, at most
   int64_t transforms;            // numbers of a chunk's transforms
-  int32_t* shared;               // transforms of all chunks of all images, or null: a task makes its own
 };
 
 // Numbers of all points of tiles: 32 for each of these, and a few more.
@@ -89,33 +88,57 @@ inline TileChunk tile_chunk(const WinogradBytesJob& job, int64_t index) {
   return {index / job.chunks, first, end - first};
 }
 
-// The transforms of some channels of a chunk.
-inline void transform_tiles(const WinogradBytesJob& job, const TileChunk& at, int64_t channel,
-                            int64_t channels, int32_t* to) {
+// The transforms of a chunk.
+inline void transform_tiles(const WinogradBytesJob& job, const TileChunk& at, int32_t* to) {
   const ConvNhwcJob& conv = *job.conv;
   tracea_winograd_image_tile tile = {};
-  tile.x = reinterpret_cast<const uint8_t*>(conv.x + at.image * conv.image + channel);
+  tile.x = reinterpret_cast<const uint8_t*>(conv.x + at.image * conv.image);
   tile.line = conv.line, tile.pixel = conv.pixel;
   tile.height = conv.height, tile.width = conv.width;
   tile.top = conv.top, tile.left = conv.left;
   tile.across = job.across;
   tile.first = at.first, tile.tiles = at.tiles;
-  tile.channels = channels;
+  tile.channels = conv.channels;
   tile.flip = conv.gemm.flip, tile.padding = conv.padding;
-  tile.to = to + channel / kWinogradBlock * point_numbers(at.tiles);
+  tile.to = to;
   conv.gemm.isa->winograd_image_int8(&tile);
 }
 
-// A task: 64 channels of a chunk.
-inline void winograd_image_task(void* usr, size_t index) {
-  const WinogradBytesJob& job = *static_cast<WinogradBytesJob*>(usr);
-  const int64_t task = static_cast<int64_t>(index), blocks = job.conv->channels / kWinogradBlock;
-  const int64_t chunk = task / blocks;
-  transform_tiles(job, tile_chunk(job, chunk), task % blocks * kWinogradBlock, kWinogradBlock,
-                  job.shared + chunk * job.transforms);
+// About the cycles of the thread with most to do, where an image has so many chunks and the filters
+// come in so many groups, after the measures of winograd_pays.  Groups read what other threads wrote, and
+// a line of results that two of them write goes from core to core each time.
+inline double divided_cycles(const WinogradBytesJob& job, int64_t chunks, int64_t groups, int64_t threads) {
+  constexpr double kReadLine = 60, kSharedLine = 200;
+  const ConvNhwcJob& conv = *job.conv;
+  const double tiles = static_cast<double>(ceil_div(job.down * job.across, chunks));
+  const double channels = static_cast<double>(conv.channels), pixels = tiles * kTileEdge * kTileEdge;
+  const int64_t each = ceil_div(conv.gemm.n / kWinogradFilters, groups) * kWinogradFilters;
+  const double filters = static_cast<double>(each);
+  double task = tiles * filters * channels * kTilePoints / 32 + filters * channels * 3;
+  task += tiles * channels * 8 + tiles * filters * (conv.gemm.rounds == 1 ? 12 : 16);
+  if (groups > 1) task += kReadLine * pixels * channels / kAlign;
+  if (groups > 1 && each % kAlign) task += kSharedLine * pixels * ceil_div(each, kAlign);
+  return task * static_cast<double>(ceil_div(conv.images * chunks * groups, threads));
 }
 
-// A task: some filters of a chunk.
+// Chunks of tiles and groups of filters: what takes least, of two as good the one with fewer tasks.
+inline void divide_winograd(WinogradBytesJob& job, int64_t threads) {
+  const ConvNhwcJob& conv = *job.conv;
+  const int64_t tiles = job.down * job.across, parts = conv.gemm.n / kWinogradFilters;
+  const int64_t least = ceil_div(tiles, chunk_tiles(conv.channels));
+  const int64_t most = max(least, min(tiles / kFewTiles, ceil_div(2 * threads, conv.images)));
+  double best = 0;
+  job.chunks = least, job.groups = 1;
+  for (int64_t chunks = least; threads > 1 && chunks <= most; ++chunks)
+    for (int64_t groups = 1; groups <= min(parts, 2 * threads); ++groups) {
+      const double cycles = divided_cycles(job, chunks, groups, threads);
+      if (best > 0 && cycles >= best) continue;
+      best = cycles, job.chunks = chunks, job.groups = groups;
+    }
+}
+
+// A task: some filters of a chunk.  Each transforms the chunk itself: to read what another core has
+// transformed takes longer.
 inline void winograd_tiles_task(void* usr, size_t index) {
   const WinogradBytesJob& job = *static_cast<WinogradBytesJob*>(usr);
   const ConvNhwcJob& conv = *job.conv;
@@ -127,12 +150,9 @@ inline void winograd_tiles_task(void* usr, size_t index) {
   const TileChunk at = tile_chunk(job, chunk);
   Slots& slots = const_cast<Slots&>(gemm.slots);
   const int slot = claim_slot(slots);
-  int32_t* memory = reinterpret_cast<int32_t*>(memory_of(slots, slot));
-  int32_t* transforms = job.shared ? job.shared + chunk * job.transforms : memory;
-  if (!job.shared) {
-    transform_tiles(job, at, 0, conv.channels, transforms);
-    memory += job.transforms;
-  }
+  int32_t* transforms = reinterpret_cast<int32_t*>(memory_of(slots, slot));
+  int32_t* memory = transforms + job.transforms;
+  transform_tiles(job, at, transforms);
   tracea_winograd_bytes_tile tile = {};
   tile.pairs = transforms;
   tile.rows = conv.rows, tile.columns = conv.columns;
@@ -153,25 +173,16 @@ inline bool run_winograd_bytes(Run& run, ConvNhwcJob& conv, const Item& item) {
   WinogradBytesJob job = {};
   job.conv = &conv, job.item = item;
   job.down = ceil_div(conv.rows, kTileEdge), job.across = ceil_div(conv.columns, kTileEdge);
-  const int64_t tiles = job.down * job.across, processors = run.host.processors;
-  job.chunks = ceil_div(tiles, chunk_tiles(conv.channels));
-  job.tiles = ceil_div(tiles, job.chunks);
-  const int64_t chunks = conv.images * job.chunks, parts = conv.gemm.n / kWinogradFilters;
-  const int64_t blocks = conv.channels / kWinogradBlock;
-  job.groups = processors > 1 ? min(parts, ceil_div(4 * processors, chunks)) : 1;
+  divide_winograd(job, run.host.processors);
+  job.tiles = ceil_div(job.down * job.across, job.chunks);
+  const int64_t parts = conv.gemm.n / kWinogradFilters, tasks = conv.images * job.chunks * job.groups;
   job.filters = ceil_div(parts, job.groups) * kWinogradFilters;
-  job.transforms = blocks * point_numbers(job.tiles);
+  job.transforms = conv.channels / kWinogradBlock * point_numbers(job.tiles);
   const int64_t sums = conv.gemm.rounds == 1 ? 0 : job.tiles * kTileEdge * kTileEdge * job.filters;
-  const int64_t memory = kFilterNumbers + point_numbers(job.tiles) + sums;
-  Scratch shared(run), scratch(run);
-  if (job.groups > 1) {
-    job.shared = reinterpret_cast<int32_t*>(shared.take(4 * chunks * job.transforms));
-    if (!job.shared) return false;
-  }
-  const int64_t own = job.shared ? 0 : job.transforms;
-  return make_slots(run, scratch, chunks * job.groups, 4 * (own + memory), &conv.gemm.slots) &&
-         (!job.shared || run.parallel(chunks * blocks, winograd_image_task, &job)) &&
-         run.parallel(chunks * job.groups, winograd_tiles_task, &job);
+  const int64_t memory = job.transforms + kFilterNumbers + point_numbers(job.tiles) + sums;
+  Scratch scratch(run);
+  return make_slots(run, scratch, tasks, 4 * memory, &conv.gemm.slots) &&
+         run.parallel(tasks, winograd_tiles_task, &job);
 }
 
 }  // namespace tracea
