@@ -5,6 +5,7 @@ same architecture with weights of its own, in fp16 and channels-last images, as 
 and max-autotuned code (``--ways``), each in a graph; its best counts.  ``--parts`` lists the
 launches that take most of a model's time, each alone, ``--tiles`` the time of matmuls and
 convolutions with each tile.  ``--warm`` only compiles torch's side.
+Operations a second are those of the products that ours computes, as the cost model counts them.
 Of ``NAME-fp16`` inputs and results are fp16, as torch's are; those of ``NAME`` are float32.
 ``--write`` puts the table between its marker lines of a file.
 """
@@ -28,7 +29,7 @@ from tests.gpu.whole import HALF, Plan, Whole, planned
 NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "whisper-tiny",
          "convnext-tiny", "efficientnet-b0")  # fmt: skip
 WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
-HEADS = ("model", "ours, µs", "max error", "1 − cosine", "torch, µs", "over torch")
+HEADS = ("model", "ours, µs", "TFLOP/s", "max error", "1 − cosine", "torch, µs", "over torch")
 _SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
 _BANDS, _FRAMES = 80, 3000
 """Whisper's input."""
@@ -241,8 +242,9 @@ def _row(
         whole.close()
     best = min((t for t in theirs if t), default=0.0)
     each = ", ".join(f"{t:.0f}" if t else "–" for t in theirs) or "–"
-    far = f"{max(0.0, 1 - cosine):.1e}"
-    return name, f"{own:.0f}", f"{error:.1e}", far, each, f"{best / own:.2f}" if best else "–"
+    rate, far = f"{plan.flops / own / 1e6:.0f}", f"{max(0.0, 1 - cosine):.1e}"
+    over = f"{best / own:.2f}" if best else "–"
+    return name, f"{own:.0f}", rate, f"{error:.1e}", far, each, over
 
 
 def main() -> int:

@@ -95,17 +95,23 @@ def _product(m: int, n: int, k: int, dtype: str) -> Work:
     return work
 
 
-def _finished(m: int, n: int, k: int, chain: Chain | None) -> Work | None:
-    """Torch's product with an epilogue behind it, which GELU or a residual sum is."""
+def _finished(m: int, n: int, k: int, chain: Chain | None, normed: bool = False) -> Work | None:
+    """Torch's product, perhaps behind a norm, with an epilogue: a GELU or a residual sum."""
 
     def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-        linear, operands = _product(m, n, k, "f16")(torch)
+        plain, operands = _product(m, n, k, "f16")(torch)
+
+        def linear(x: Any, *weights: Any) -> Any:
+            return plain(torch.nn.functional.layer_norm(x, (k,)) if normed else x, *weights)
+
+        if chain is None:
+            return linear, operands
         if chain is GELU:
             return (lambda *given: torch.nn.functional.gelu(linear(*given))), operands
         y = torch.randn(m, n, device="cuda").half()
         return (lambda y, *given: linear(*given) + y), [y, *operands]
 
-    return work if chain else None
+    return work if chain or normed else None
 
 
 def _attend(heads: int, queries: int, head: int, causal: bool) -> Work:
@@ -133,6 +139,29 @@ def _layers(m: int, n: int, k: int, chain: Chain | None = None) -> Iterator[Row]
                   gemm("f16", m, n, k, layout, chain=chain, pad=0), (*tiles,),
                   _product(m, n, k, "f16"), 2.0 * m * n * k, 0,
                   _finished(m, n, k, chain))  # fmt: skip
+
+
+def _row_sums(m: int, n: int, k: int, chain: Chain | None, read: int, written: int) -> Row:
+    """A product that repeats a norm from so many sums of each row of x, or writes its rows' sums.
+
+    torch's product has the bias alone; its whole work includes the norm, but no sums.
+    """
+    made = gemm("f16", m, n, k, "nk", chain=chain, pad=0, norm="layer" if read else "none",
+                summed=(read, written))  # fmt: skip
+    what = {GELU: "+ gelu", RESIDUAL: "+ residual"}.get(chain, "") if chain else ""
+    tiles = [t for t in _SUMMED if not written or t.split("x")[1] == str(n // written)]
+    side = f"behind {read} sums" if read else f"with {written} sums"
+    return Row(f"wgmma sums {m}x{n}x{k} + bias {what} {side}", made, (*tiles,),
+               _product(m, n, k, "f16"), 2.0 * m * n * k, 0,
+               _finished(m, n, k, chain, read > 0))  # fmt: skip
+
+
+SUMS: tuple[tuple[int, int, Chain | None, int, int], ...] = (
+    (2304, 768, None, 4, 0), (768, 768, RESIDUAL, 0, 4), (3072, 768, GELU, 4, 0),
+    (768, 3072, RESIDUAL, 0, 4), (1152, 384, None, 2, 0), (384, 384, RESIDUAL, 0, 2),
+    (1536, 384, GELU, 2, 0), (384, 1536, RESIDUAL, 0, 2),
+)  # fmt: skip
+"""Products of BERT-base and MiniLM: columns, depth, epilogue, sums that are read, and written."""
 
 
 def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
@@ -330,6 +359,8 @@ _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1
 _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
            "128x128x64x6x1", "128x96x64x7x1", "64x192x64x6x2", "64x192x64x6x2x",
            "128x192x64x5x1x")  # fmt: skip
+_SUMMED = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x1x", "128x128x64x6x2",
+           "64x192x64x6x2", "64x192x64x6x2x")  # fmt: skip
 _BYTE_PAIRS = ("128x256x128x4x1w", "128x192x128x5x1w")
 _BYTE_GROUPS = ("128x256x128x4x1", "128x192x128x5x1", "128x128x128x6x1", "128x64x128x8x1")
 ROWS: tuple[Row, ...] = (
@@ -370,6 +401,7 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
     *_layers(4096, 384, 384, RESIDUAL),
+    *(_row_sums(4096, *one) for one in SUMS),
     _mlp(100352, 96, "192x1", "128x1"),
     _mlp(25088, 192, "128x2"),
     *_scores(50257),

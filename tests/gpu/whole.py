@@ -25,6 +25,7 @@ from tracea_graph.check.activation_ranges import largest_magnitudes
 from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import TensorSpec, evaluate
+from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel
@@ -50,7 +51,8 @@ class Plan:
     Buffers are numbered: inputs, outputs, temps.  ``sizes`` are in bytes; ``places`` are offsets
     in an arena of ``arena`` bytes, −1 for constants.  ``given`` are the arrays of inputs,
     ``results`` name and describe the outputs.  ``original`` is the model whose results they are
-    compared with: the float32 form of a model in fp16.
+    compared with: the float32 form of a model in fp16.  ``flops`` are the operations of all
+    products of a run.
     """
 
     original: Path
@@ -61,6 +63,7 @@ class Plan:
     given: Mapping[int, Any]
     results: tuple[tuple[str, int, tuple[int, ...], Any], ...]
     feed: Mapping[str, Any]
+    flops: float
 
 
 def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
@@ -86,7 +89,17 @@ def planned(name: str, precision: str, folder: Path, batch: int) -> Plan:
         if spec.dtype
     )  # fmt: skip
     original = make(name.removesuffix(HALF), folder)
-    return Plan(original, found, sizes, places, arena, given, results, feed)
+    flops = sum(_operations(run) for run in found if not run.once and run.blocks)
+    return Plan(original, found, sizes, places, arena, given, results, feed, flops)
+
+
+def _operations(run: Run) -> float:
+    """Return the multiplications and additions of a launch's products, as the cost model counts.
+
+    Work that is no product, such as norms, counts as none.
+    """
+    counted = GPU.catalog.topology(run.call, lambda extent: evaluate(extent, run.sizes))
+    return counted.flops if counted.k > 1 else 0.0
 
 
 def _ranges(model: Model) -> Mapping[str, float]:
