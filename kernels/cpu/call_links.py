@@ -11,6 +11,10 @@ Between two calls a team either has a barrier, or tasks of the second wait for t
 Arithmetic, weights and rows that other cores wrote add up: so the model explains both that
 BERT's large products gain by columns and that MiniLM's lose (``models/RESULTS.md``).  Weights come
 from L3 if all of the program fit there, else from memory, whose bandwidth all threads share.
+
+Where cores are several groups that share no L3, neighbouring tasks go to one group
+(``runtime/places.h``): in the order of columns a weight is read by one of them, but most rows come
+from others; in the order of rows each group reads all weights, and the rows are its own.
 """
 
 from __future__ import annotations
@@ -156,7 +160,7 @@ def _product(
     readers = min(chunks, threads)
     few = min(readers, max(1.0, threads * chunks / tasks))
     linked = compute + read_us * readers + rows_us / chunks
-    apart = compute + read_us * few + rows_us
+    apart = compute + read_us * few + rows_us * _farther(machine)
     rounds = max(tasks / threads, 1.0)
     return _Ways(
         linked + _linked_us(machine, rounds),
@@ -164,6 +168,14 @@ def _product(
         readers,
         read_us * readers,
     )
+
+
+def _farther(machine: Machine) -> float:
+    """How many times as long rows take that all threads read, for those of other groups."""
+    if machine.groups < 2 or machine.far_line_gbytes <= 0:
+        return 1.0
+    far = 1.0 - 1.0 / machine.groups
+    return 1.0 - far + far * machine.line_gbytes / machine.far_line_gbytes
 
 
 def _rows(call: Call, one: OperatorTopology, machine: Machine, threads: int, near: bool) -> _Ways:

@@ -28,18 +28,30 @@ from tracea_graph.hardware.core_topology import read_topology
 from tracea_graph.hardware.cpu import CpuProfile
 from tracea_graph.hardware.machine_measurements import Bandwidth, Measurements, NamedFigure, Peak
 from tracea_graph.kernels.cpu import peak_probes
+from tracea_graph.kernels.cpu.core_groups import CoreGroups, find_groups
 from tracea_graph.kernels.cpu.isa_levels import fingerprint, isa_of, levels_of
 from tracea_graph.kernels.cpu.peak_probes import PROBES, Probe, probe_source
 from tracea_graph.kernels.cpu.processor_families import nominal_ghz, pipes_of
 from tracea_graph.temporary_files import ScratchFolder
 from tracea_graph.toolchain.compilers import Compiler, find_compiler
 
-__all__ = ["HANDOVER", "SECONDS", "assumed_figures", "compiler_key", "measure_core"]
+__all__ = [
+    "FAR_LINES",
+    "GROUPS",
+    "HANDOVER",
+    "NEAR_LINES",
+    "SECONDS",
+    "assumed_figures",
+    "compiler_key",
+    "measure_core",
+]
 
 SECONDS = 5.0
 """Time limit in seconds of all measurements together, compiling included."""
 HANDOVER = "hand-over"
 """How the names of times between two processors begin, in which one sees what the other wrote."""
+GROUPS = "groups of an L3 and a memory node"
+"""Name of their number, where there are several."""
 _COMPILE_SHARE = 0.7
 _WHOLE = "machine"
 """Name under which complete figures are cached."""
@@ -57,6 +69,12 @@ _SHARED = {
     "node": "L3s of a memory node", "machine": "memory nodes",
 }  # fmt: skip
 """Words for what two processors share, by level of :meth:`ProcessorTopology.nearest`."""
+_LINES = "lines"
+NEAR_LINES = f"{_LINES}, {_SHARED['L3']}"
+FAR_LINES = (f"{_LINES}, {_SHARED['node']}", f"{_LINES}, {_SHARED['machine']}")
+"""Names of rates at which a core reads what another has written: of one group, and of two."""
+_TURN_SECONDS, _MOST_CORES = 1.5, 64
+"""Seconds in which hand-overs between each two of so many cores are measured, at most."""
 
 
 def measure_core(
@@ -172,9 +190,11 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         memory = dict[str, float]()
         why = notes.get(top, "")  # its program also measures memory and pairs of processors
         further: tuple[NamedFigure, ...] = ()
+        cores: CoreGroups | None = None
         if not why:
             memory, why = _figures(Path(name), top, _memory_arguments(cpu), end)
             further = _between(Path(name), top, end)
+            cores = _core_groups(Path(name), top, end)
     texts = tuple(f"{p.dtype} with {p.name} was not measured: {w}" for p, w in notes.items())
     if why:
         texts += (f"memory was not measured: {why}",)
@@ -189,24 +209,58 @@ def _measure(cpu: CpuProfile, environment: Environment, seconds: float, only: st
         _first_line(compiler),
         round(time.monotonic() - start, 2),
         notes=texts,
-        further=further,
+        further=(*further, *_of_groups(cores)),
+        core_groups=str(cores or ""),
     )
 
 
 def _between(folder: Path, probe: Probe, end: float) -> tuple[NamedFigure, ...]:
-    """Times to hand over a cache line and to wake a thread, by what two processors share."""
-    pairs = read_topology().pairs()
+    """Times to hand over a cache line and to wake a thread, and rates of reading what another core
+    has written, by what two processors share.
+    """
+    topology = read_topology()
+    pairs = topology.pairs()
     if not pairs:
         return ()
     names = [_SHARED[level] for level in pairs]
     processors = (str(processor) for pair in pairs.values() for processor in pair)
     figures, _ = _figures(folder, probe, ("pairs", *processors), end)
-    kinds = {"handover": HANDOVER, "wake": "wake-up"}
-    return tuple(
-        NamedFigure(f"{what}, {name}", figures[key], "µs")
-        for word, what in kinds.items()
+    kinds = {
+        "handover": (HANDOVER, "µs"), "wake": ("wake-up", "µs"), "lines": (_LINES, "GB/s"),
+    }  # fmt: skip
+    found = tuple(
+        NamedFigure(f"{what}, {name}", figures[key], unit)
+        for word, (what, unit) in kinds.items()
         for index, name in enumerate(names)
         if (key := f"{word}_{index}") in figures
+    )
+    groups = topology.groups
+    return (*found, NamedFigure(GROUPS, float(groups), "")) if groups > 1 else found
+
+
+def _core_groups(folder: Path, probe: Probe, end: float) -> CoreGroups | None:
+    """Groups of cores by the hand-over between each two; of many cores some, evenly spread."""
+    cores = [min(core) for core in read_topology().levels["core"]]
+    count = min(len(cores), _MOST_CORES)
+    cores = [cores[i * len(cores) // count] for i in range(count)]
+    limit = min(_TURN_SECONDS, 0.8 * (end - time.monotonic()))
+    if count < 2 or limit <= 0:
+        return None
+    figures, _ = _figures(folder, probe, ("turns", f"{limit:.3f}", *map(str, cores)), end)
+    pairs = ((name.split("_")[1:], us) for name, us in figures.items())
+    us = {(int(a), int(b)): value for (a, b), value in pairs}
+    return find_groups(us) if us else None
+
+
+def _of_groups(cores: CoreGroups | None) -> tuple[NamedFigure, ...]:
+    if cores is None:
+        return ()
+    names = ("core to core, nearest tenth of the pairs", "core to core, farthest tenth")
+    if len(cores.groups) > 1:
+        names = (f"{HANDOVER}, measured groups of cores", f"{HANDOVER}, between these groups")
+    return tuple(
+        NamedFigure(name, round(us, 4), "µs")
+        for name, us in zip(names, (cores.near_us, cores.far_us), strict=True)
     )
 
 

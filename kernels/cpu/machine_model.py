@@ -10,7 +10,14 @@ from tracea_graph.hardware.cpu import CpuProfile, profile_cpu
 from tracea_graph.hardware.machine_measurements import Measurements
 from tracea_graph.kernels.cpu.call_links import LINKED_THREADS
 from tracea_graph.kernels.cpu.call_stats import call_stats
-from tracea_graph.kernels.cpu.core_measurement import HANDOVER, assumed_figures, measure_core
+from tracea_graph.kernels.cpu.core_measurement import (
+    FAR_LINES,
+    GROUPS,
+    HANDOVER,
+    NEAR_LINES,
+    assumed_figures,
+    measure_core,
+)
 from tracea_graph.kernels.cpu.isa_levels import PLAIN, TILES, features_of, levels_of
 from tracea_graph.kernels.program import CallStats
 from tracea_graph.policy import Machine
@@ -36,9 +43,15 @@ def machine_of(cpu: CpuProfile, figures: Measurements, isa: str | None = None) -
     handover = max((f.value for f in figures.further if f.name.startswith(HANDOVER)), default=0.0)
     if min(shared, lines, handover) <= 0 or cpu.threads < LINKED_THREADS:
         return machine
-    return replace(
+    team = replace(
         machine, cores=cpu.threads, handover_us=handover, line_gbytes=lines, shared_gbytes=shared
     )
+    near = figures.figure(NEAR_LINES)
+    far = min((rate for name in FAR_LINES if (rate := figures.figure(name))), default=0.0)
+    groups = int(figures.figure(GROUPS))
+    if groups < 2 or min(near, far) <= 0:
+        return team
+    return replace(team, groups=groups, far_line_gbytes=lines * min(far / near, 1.0))
 
 
 def measured_machine(environment: Environment | None = None, isa: str | None = None) -> Machine:

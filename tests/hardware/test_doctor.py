@@ -124,9 +124,25 @@ def test_hand_over_and_wake_up_of_every_kind_of_pair(
     assert not measuring._build(find_compiler(), tmp_path, time.monotonic() + 60, probe)
     found = measuring._between(tmp_path, probe, time.monotonic() + 60)
     kinds = [measuring._SHARED[level] for level in read_topology().pairs()]
-    expected = [f"{what}, {kind}" for what in ("hand-over", "wake-up") for kind in kinds]
-    assert [figure.name for figure in found] == expected
-    assert all(figure.value > 0 and figure.unit == "µs" for figure in found)
+    whats = ("hand-over", "wake-up", "lines")
+    assert [figure.name for figure in found] == [f"{w}, {kind}" for w in whats for kind in kinds]
+    assert all(figure.value > 0 for figure in found)
+    units = {figure.name.partition(",")[0]: figure.unit for figure in found}
+    assert units == ({"hand-over": "µs", "wake-up": "µs", "lines": "GB/s"} if kinds else {})
+
+
+@pytest.mark.compiler
+def test_hand_over_between_each_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_RUN_SECONDS", 60.0)
+    monkeypatch.setattr(measuring, "_TURN_SECONDS", 20.0)
+    probe = next(p for p in PROBES if measuring._runs(p, HERE) and not p.feature)
+    assert not measuring._build(find_compiler(), tmp_path, time.monotonic() + 60, probe)
+    found = measuring._core_groups(tmp_path, probe, time.monotonic() + 60)
+    cores = {min(core) for core in read_topology().levels["core"]}
+    assert (found is None) == (len(cores) < 2)
+    if found is not None:
+        assert {p for group in found.groups for p in group} == cores
+        assert 0 < found.near_us <= found.far_us
 
 
 # ---- what is kept ----------------------------------------------------------------------

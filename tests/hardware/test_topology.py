@@ -39,6 +39,12 @@ def test_pairs_of_every_level(sysfs: Path) -> None:
     assert [len(groups) for groups in found.levels.values()] == [8, 8, 4, 2]
 
 
+def test_groups_share_an_l3_and_a_node(sysfs: Path, tmp_path: Path) -> None:
+    assert read_topology(sysfs, range(16)).groups == 4
+    assert read_topology(sysfs, {0, 1, 4}).groups == 2
+    assert read_topology(tmp_path / "nothing", range(4)).groups == 1
+
+
 def test_only_processors_of_this_process(sysfs: Path) -> None:
     found = read_topology(sysfs, {1, 5, 13})
     assert found.processors == (1, 5, 13)

@@ -20,7 +20,13 @@ from tracea_graph.kernels.cpu.call_links import (
     choose_links,
     divide_product,
 )
-from tracea_graph.kernels.cpu.core_measurement import HANDOVER, assumed_figures
+from tracea_graph.kernels.cpu.core_measurement import (
+    FAR_LINES,
+    GROUPS,
+    HANDOVER,
+    NEAR_LINES,
+    assumed_figures,
+)
 from tracea_graph.kernels.cpu.kernel_catalog import CATALOG
 from tracea_graph.kernels.cpu.machine_model import machine_of
 from tracea_graph.kernels.cpu.plan_encoding import decode, encode
@@ -81,6 +87,28 @@ def test_slow_lines_and_hand_overs_count() -> None:
     assert {link.barrier_from for link in choose_links(encoder(768, 12), slow)} == {LINKED}
     late = replace(SIXTEEN, handover_us=200.0)
     assert all(link.barrier_from <= 16 for link in choose_links(encoder(768, 12), late)[:-1])
+
+
+def test_rows_of_other_groups_count() -> None:
+    """Rows by columns mostly come from other L3s; where those are far, products are linked."""
+    sockets = replace(SIXTEEN, groups=2, far_line_gbytes=SIXTEEN.line_gbytes)
+    assert choose_links(encoder(768, 12), sockets) == choose_links(encoder(768, 12), SIXTEEN)
+    far = replace(sockets, far_line_gbytes=0.5)
+    assert {link.barrier_from for link in choose_links(encoder(768, 12), far)} == {LINKED}
+
+
+def test_groups_are_read_from_measurements() -> None:
+    cpu = replace(profile_cpu(), threads=16)
+    named = ((GROUPS, 2.0), (NEAR_LINES, 20.0), (FAR_LINES[0], 10.0), (FAR_LINES[1], 5.0))
+    further = (NamedFigure(f"{HANDOVER}, memory nodes", 0.2, "µs"),)
+    further += tuple(NamedFigure(name, value, "") for name, value in named)
+    bandwidth = Bandwidth(198.0, 111.0, 22.0, 13.0, dram_all=109.0, lines=8.0)
+    figures = Measurements(assumed_figures(cpu).peaks, bandwidth, 2.5, further=further)
+    machine = machine_of(cpu, figures)
+    assert (machine.groups, machine.far_line_gbytes) == (2, 2.0)
+    assert (machine.alone.groups, machine.alone.far_line_gbytes) == (1, 0.0)
+    one = machine_of(cpu, replace(figures, further=further[:1]))
+    assert (one.groups, one.far_line_gbytes, one.cores) == (1, 0.0, 16)
 
 
 @pytest.mark.parametrize(("threads", "handover"), [(16, 0.4), (LINKED_THREADS - 1, 0.0)])

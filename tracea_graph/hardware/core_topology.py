@@ -31,6 +31,20 @@ class ProcessorTopology:
         """All processors, in order."""
         return tuple(sorted(set().union(*self.levels["core"])))
 
+    @property
+    def groups(self) -> int:
+        """How many groups of processors share an L3 and a memory node.
+
+        Processors about which nothing is known count as one group, as in the library
+        (``kernels/runtime/processor_topology.h``).
+        """
+        unsaid = {frozenset((p,)) for p in self.processors}
+        l3, nodes = (
+            groups if set(groups) != unsaid else (frozenset(self.processors),)
+            for groups in (self.levels["L3"], self.levels["node"])
+        )
+        return len({group & node for group in l3 for node in nodes} - {frozenset()})
+
     def nearest(self, a: int, b: int) -> str:
         """Return the name of the nearest level that two processors share; else "machine"."""
         for name, groups in self.levels.items():

@@ -55,6 +55,9 @@ class Measurements:
     ``device`` says which unit the peaks and bandwidths are for.  ``wake_sleeping`` and
     ``wake_spinning`` are the times in µs of a parallel region without work on all threads, if the
     threads slept or spun before; 0 with one thread.  ``notes`` say which measurements are missing.
+    ``core_groups`` lists the processors of each group that is nearer to itself than to others, by
+    the time of a hand-over between each two cores, as ``TRACEA_GROUPS`` takes it; empty if it was
+    not measured.
     """
 
     peaks: tuple[Peak, ...]
@@ -68,6 +71,7 @@ class Measurements:
     notes: tuple[str, ...] = ()
     device: str = "one core"
     further: tuple[NamedFigure, ...] = ()
+    core_groups: str = ""
 
     def peak(self, dtype: str, level: str) -> float:
         """Return 1e9 operations per second, 0 if unknown."""

@@ -23,7 +23,9 @@ class Machine:
 
     Where ``cores`` cores work together, ``handover_us`` is the time in which one core sees what
     another has written, ``line_gbytes`` the rate at which each of them reads data that others
-    wrote, ``shared_gbytes`` that of memory for all together.  They are 0 where unknown.
+    wrote, ``shared_gbytes`` that of memory for all together.  They are 0 where unknown.  The cores
+    may be several ``groups`` that share no cache; lines of another group come at
+    ``far_line_gbytes``.
 
     ``tiles`` is true if the machine has a matrix unit for bf16, ``bf16`` if it can multiply bf16.
     The defaults are those of one fixed machine, a Zen 5 core at 4 GHz, for plans that must not
@@ -44,19 +46,23 @@ class Machine:
     handover_us: float = 0.0
     line_gbytes: float = 0.0
     shared_gbytes: float = 0.0
+    groups: int = 1
+    far_line_gbytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError unless speeds are positive and sizes are not negative."""
         speeds = (self.gflops, self.l2_gbytes, self.l3_gbytes, self.dram_gbytes)
         sizes = (self.l2_bytes, self.l3_bytes, self.node_us, self.step_us)
         together = (self.cores, self.handover_us, self.line_gbytes, self.shared_gbytes)
-        if min(speeds) <= 0 or min(*sizes, *together) < 0:
+        groups = (self.groups - 1, self.far_line_gbytes)
+        if min(speeds) <= 0 or min(*sizes, *together, *groups) < 0:
             raise ValueError(f"speeds must be positive and sizes not negative: {self}")
 
     @property
     def alone(self) -> Machine:
         """The same machine, where nothing is known about several cores that work together."""
-        return replace(self, cores=0, handover_us=0.0, line_gbytes=0.0, shared_gbytes=0.0)
+        known = replace(self, cores=0, handover_us=0.0, line_gbytes=0.0, shared_gbytes=0.0)
+        return replace(known, groups=1, far_line_gbytes=0.0)
 
     @property
     def vector_gops(self) -> float:

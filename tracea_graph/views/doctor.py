@@ -110,6 +110,11 @@ def _figures(figures: Measurements) -> FittedTable:
         table.add_row(
             text_cell(further.name), f"{format_three_digits(further.value)} {further.unit}"
         )
+    if figures.core_groups:
+        label = (
+            "groups of near cores" if "/" in figures.core_groups else "near cores, no clear gap"
+        )
+        table.add_row(label, text_cell(figures.core_groups))
     if figures.wake_sleeping:
         table.add_row("waking sleeping threads", _time(figures.wake_sleeping))
         table.add_row("starting spinning threads", _time(figures.wake_spinning))
