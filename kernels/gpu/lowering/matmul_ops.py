@@ -72,10 +72,8 @@ def _splits(call: Call) -> bool:
     """Whether kernels with split-K compute a matmul where it has more than one row."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     chosen = [v.template for v, _ in variants_of(call)]
-    if chosen[0] == ONE_ROW:
-        del chosen[0]
-        return named["y"][0].dims[-2] != 1 and chosen[0] != FEW_ROWS
-    return chosen[0] != FEW_ROWS
+    more = [template for template in chosen if template != ONE_ROW]
+    return more[0] != FEW_ROWS and (len(more) == len(chosen) or named["y"][0].dims[-2] != 1)
 
 
 def _kind(kind: str, value: Value) -> str:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernels.gpu.programs import program_of
 from tests.kernels.gpu.test_launch_order import FIRST, SECOND, WIDE, X, Y, double, product, program
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernel_selection import kernels_of, launches_for, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import (
+    FEW_ROWS,
+    kernels_of,
+    launches_for,
+    variants_of,
+)
 from tracea_graph.kernels.gpu.library_build import sources_of
+from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW
 from tracea_graph.kernels.gpu.release_choice import early_releases, with_releases
 from tracea_graph.kernels.gpu.tile_choice import ONE_CODED_ROW, one_row_width
 from tracea_graph.kernels.program import Buffer, Call, LibraryContents, View
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.weight_layouts import NK
 
 THREE, TWO = "1x16x8x128x3", "1x16x8x128x2"
 
@@ -44,6 +54,16 @@ def test_rings_are_as_long_as_shared_memory_allows(
 )  # fmt: skip
 def test_blocks_of_codes_have_as_many_warps_as_suit(columns: int, depth: int, warps: int) -> None:
     assert ONE_CODED_ROW[one_row_width(columns, depth)][0] == warps
+
+
+@pytest.mark.parametrize(("columns", "depth"), [(768, 3072), (2048, 2048)])
+def test_few_rows_share_no_sums_through_memory(columns: int, depth: int) -> None:
+    """Also where one row has a kernel of its own, with rings of either length."""
+    specs = [TensorSpec(DType.F32, ("rows", depth)), TensorSpec(DType.F32, (columns, depth))]
+    *_, call = program_of(GemmParams(depth, columns, NK), specs, DType.F16, {"rows": 128}).calls
+    templates = list(dict.fromkeys(v.template for v, _ in variants_of(call)))
+    assert templates[:2] == [ONE_ROW, FEW_ROWS]
+    assert CALLS.of(call).named(call)["partial"] is None
 
 
 def test_libraries_leave_out_rings_that_a_block_cannot_have() -> None:
