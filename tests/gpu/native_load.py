@@ -12,7 +12,7 @@ it.
 ``--runs`` takes all feeds in turn, so often: those of ``--sizes``, batches and lengths, for models
 whose inputs are ids.  Lines follow for each feed: its first three runs, and how far its slowest
 runs are from the median.  They end with what slow runs met, and with how steady equal work of the
-processor alone is.
+processor alone is, after the runs, and in a thread beside them.
 """
 
 from __future__ import annotations
@@ -105,17 +105,21 @@ def loaded(
 
 
 def _tails(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of ``--runs`` in words."""
-    for line in lines[:-1]:
-        one, two, three, *rest = line.split()
-        yield f"first runs {one}, {two}, {three} µs; {_tail(rest)}"
-    if lines:
-        slow, preempted, waited, moved, faulted, *rest = lines[-1].split()
-        yield (
-            f"{slow} runs took over 1.15 times the median: {preempted} were preempted, {waited} "
-            f"waited, {moved} changed the processor, {faulted} touched new pages"
-        )
-        yield f"work without a GPU: {_tail(rest)}"
+    """Yield the lines of ``--runs`` in words: they have four figures of a tail, behind others."""
+    for *others, half, late, later, most in map(str.split, lines):
+        tail = _tail((half, late, later, most))
+        if len(others) == 3:
+            one, two, three = others
+            yield f"first runs {one}, {two}, {three} µs; {tail}"
+        elif others:
+            slow, preempted, waited, moved, faulted = others
+            yield (
+                f"{slow} runs took over 1.15 times the median: {preempted} were preempted, "
+                f"{waited} waited, {moved} changed the processor, {faulted} touched new pages"
+            )
+            yield f"work without a GPU: {tail}"
+        else:
+            yield f"a thread beside: {tail}"
 
 
 def _tail(figures: Sequence[str]) -> str:
