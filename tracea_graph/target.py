@@ -148,11 +148,13 @@ class Backend(Tunable, Protocol):
         """Return the program of one fused region.  Raises TypeError if it is not fused."""
         ...
 
-    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+    def launch_order(
+        self, program: Program, fixed: frozenset[int], sizes: Mapping[str, int]
+    ) -> tuple[LaunchedCall, ...]:
         """Return the calls that a device launches one after another when a program runs.
 
-        ``fixed`` are the indices of inputs that are constants.  Empty for a backend without
-        launches.
+        ``fixed`` are the indices of inputs that are constants, ``sizes`` the likely values of the
+        program's symbols, as far as they are known.  Empty for a backend without launches.
         """
         ...
 

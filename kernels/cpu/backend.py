@@ -198,7 +198,9 @@ class CpuBackend:
         """Lower one fused region to a program.  Raises TypeError for one that is not fused."""
         return lower(graph, region)
 
-    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+    def launch_order(
+        self, program: Program, fixed: frozenset[int], sizes: Mapping[str, int]
+    ) -> tuple[LaunchedCall, ...]:
         """Return no launches: the threads of a team call the kernels."""
         return ()
 

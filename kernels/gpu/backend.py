@@ -165,9 +165,11 @@ class GpuBackend:
         """Lower a fused region to a program.  Raises TypeError if the region is not fused."""
         return lower(graph, region)
 
-    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+    def launch_order(
+        self, program: Program, fixed: frozenset[int], sizes: Mapping[str, int]
+    ) -> tuple[LaunchedCall, ...]:
         """Return the calls that one execution launches, and why each needs its own launch."""
-        return launch_order(program, fixed)
+        return launch_order(program, fixed, sizes)
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
         """Return a program that compares tensors of these specs with references, bytewise."""

@@ -5,10 +5,12 @@ At batch 1 the execution time is that of the launches one after another, so read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from tracea_graph.ir import evaluate, symbols_of
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.kernel_selection import COMPOSED, launches_for, variants_of
 from tracea_graph.kernels.program import Buffer, Call, LaunchedCall, Program
 
 __all__ = ["constant_calls", "launch_order"]
@@ -64,16 +66,32 @@ def constant_calls(calls: Sequence[Call], fixed: frozenset[int]) -> list[bool]:
     return once
 
 
-def launch_order(program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
-    """Return the calls that one execution launches, and why each is a separate launch."""
+def launch_order(
+    program: Program, fixed: frozenset[int], sizes: Mapping[str, int]
+) -> tuple[LaunchedCall, ...]:
+    """Return the calls that one execution at given sizes launches on the newest architecture, and
+    why each is a separate launch.
+    """
     once = constant_calls(program.calls, fixed)
-    order = [i for i, done in enumerate(once) if not done]
     made, before = list[LaunchedCall](), None
-    for i in order:
-        call = program.calls[i]
-        made.append(LaunchedCall(i, call.name, _why(before, call)))
-        before = call
+    for i, (given, done) in enumerate(zip(program.calls, once, strict=True)):
+        call = None if done else _launched(given, sizes)
+        if call is not None:
+            made.append(LaunchedCall(i, call.name, _why(before, call)))
+            before = call
     return tuple(made)
+
+
+def _launched(call: Call, sizes: Mapping[str, int]) -> Call | None:
+    """Return what a call launches: nothing, itself, or the one of several calls it stands for."""
+    if call.op not in COMPOSED:
+        return call
+    (variant, when), (launch, _) = variants_of(call)[0], launches_for(call)[0]
+    together = variant.op == call.op and sizes.keys() >= set(symbols_of(when))
+    if not together or evaluate(when, sizes) <= 0:
+        own: Call = COMPOSED[call.op].part_of(call)
+        return own
+    return call if all(launch.blocks(sizes)) else None
 
 
 def _why(before: Call | None, call: Call) -> str:

@@ -277,7 +277,9 @@ class PlainBackend:
         lower(w, region.params, w.slots("input"), w.slots("output"))
         return w.program(where)
 
-    def launch_order(self, program: Program, fixed: frozenset[int]) -> tuple[LaunchedCall, ...]:
+    def launch_order(
+        self, program: Program, fixed: frozenset[int], sizes: Mapping[str, int]
+    ) -> tuple[LaunchedCall, ...]:
         return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:

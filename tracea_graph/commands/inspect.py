@@ -11,7 +11,7 @@ from typing import Any
 from tracea_graph.check.symbol_bindings import choose_bindings
 from tracea_graph.commands.op_type_totals import op_type_totals
 from tracea_graph.errors import GraphError, UsageError
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, evaluate, symbols_of
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.program import Program
 from tracea_graph.onnx_io import load
@@ -226,9 +226,17 @@ def _launches(assembly: Assembly) -> dict[str, tuple[LaunchRow, ...]]:
     for item in assembly.placed:
         operands, nodes = item.region.operands, item.call_originals
         fixed = frozenset(i for i, v in enumerate(operands) if assembly.graph.weight(v))
+        dims = {
+            symbol: (assembly.graph.spec(operands[i]).shape or ())[axis]
+            for symbol, (i, axis) in item.program.symbols.items()
+        }
+        known = assembly.graph.bindings
+        sizes = {
+            s: evaluate(d, known) for s, d in dims.items() if known.keys() >= set(symbols_of(d))
+        }
         made[item.region.results[0]] = tuple(
             LaunchRow(one.kernel, nodes[one.call], one.reason)
-            for one in assembly.backend.launch_order(item.program, fixed)
+            for one in assembly.backend.launch_order(item.program, fixed, sizes)
         )
     return made
 

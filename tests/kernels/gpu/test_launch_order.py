@@ -43,7 +43,7 @@ def test_calls_of_constants_alone_are_not_launched() -> None:
     made = program(copy(W, WIDE), product(X, FIRST), double(FIRST, Y))
     assert constant_calls(made.calls, frozenset({1})) == [True, False, False]
     assert constant_calls(made.calls, frozenset()) == [False, False, False]
-    assert [one.call for one in launch_order(made, frozenset({1}))] == [1, 2]
+    assert [one.call for one in launch_order(made, frozenset({1}), {})] == [1, 2]
 
 
 def test_reasons_say_what_a_launch_waits_for() -> None:
@@ -51,7 +51,7 @@ def test_reasons_say_what_a_launch_waits_for() -> None:
         copy(W, WIDE), product(X, FIRST), product(FIRST, SECOND), double(SECOND, Y),
         double(X, FIRST),
     )  # fmt: skip
-    first, *others = launch_order(made, frozenset({1}))
+    first, *others = launch_order(made, frozenset({1}), {})
     assert first.reason == "" and first.kernel == "gemm_tf32x3"
     assert [one.reason for one in others] == [
         "a product reads whole rows, which several blocks of the gemm write",

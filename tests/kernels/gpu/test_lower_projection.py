@@ -20,10 +20,11 @@ from tracea_graph.kernels.gpu.kernel_selection import (
     launches_for,
     variants_of,
 )
+from tracea_graph.kernels.gpu.launch_order import launch_order
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.lowering.attention_projection import fold_attention_projections
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
-from tracea_graph.kernels.program import Call, LibraryContents
+from tracea_graph.kernels.program import Call, LibraryContents, Program
 
 _OP = "attention_projection"
 
@@ -58,6 +59,22 @@ def test_attention_and_its_projection_are_one_launch() -> None:
     launches = [launches_for(c)[0] for c in made]
     assert [launch.blocks({})[0] for launch, _ in launches] == [0, 6 * 128 // 16]
     assert len({symbol for _, symbol in launches}) == 1
+
+
+def test_explain_counts_what_is_launched() -> None:
+    """One launch for few rows; two for more, and where sizes are unknown."""
+    call = whole()
+    views = (
+        v and replace(v, dims=tuple("s" if d == 128 else d for d in v.dims)) for v in call.views
+    )
+    calls = tuple(folded(apart(replace(call, views=tuple(views)))))
+    program = Program((), (), {"s": (0, 1)}, (), calls)
+
+    def names(**sizes: int) -> list[str]:
+        return [one.kernel for one in launch_order(program, frozenset(), sizes)]
+
+    assert names(s=128) == [f"{_OP}_f16"]
+    assert names(s=144) == names() == ["attention_f16", "gemm_f16"]
 
 
 def test_other_architectures_compute_the_parts() -> None:
