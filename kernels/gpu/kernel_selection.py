@@ -95,6 +95,8 @@ _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
 BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
+_TF32 = {"tf32": 1, "tf32x3": 3}
+"""Numbers of products of tf32 numbers for a product."""
 _STEEP, _NORMED = 5, 3
 """Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
@@ -144,7 +146,8 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     choices = {
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
     }.get(call.op)  # fmt: skip
-    found = choices(call) if choices and call.dtype in ("f16", "bf16") else []
+    able = call.dtype in ("f16", "bf16") or (call.op == "gemm" and call.dtype in _TF32)
+    found = choices(call) if choices and able else []
     found += _byte_choices(call) if call.op in _OF_BYTES else []
     found += _block_choices(call) if call.op == "gemm_blocks" else []
     found += window_choices(call) if call.op in ("depthwise", "pool") else []
@@ -283,9 +286,10 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     side = _LEAST_FILTERS if narrow else LEAST_SIDE
     whole = product((*outer, rows))
     image = evaluate(whole, dict.fromkeys(symbols_of(whole), 1)) or 1
-    tiles = choose_warpgroup_tiles(
-        batch, height, width, depth, tuple(able), side, image, _steps(call), _reads(call)
-    )  # fmt: skip
+    depth *= 2 if call.dtype in _TF32 else 1  # a step has half as many numbers
+    tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able), side, image,
+                                   _steps(call), _reads(call),
+                                   _TF32.get(call.dtype, 1))  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
     return [*one_row_choices(call), *_few_choices(call, rows, width, depth), *many]
 

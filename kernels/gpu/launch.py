@@ -57,7 +57,7 @@ class TensorMap:
     Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
     Rows of the box have 128 bytes and are swizzled.  If there is a ``window``, the fields are
     arguments of ``cuTensorMapEncodeIm2col`` instead: the tensor is an image, and the box has
-    channels and pixels.
+    channels and pixels.  Floats may be ``rounded`` to tf32 by the copy.
     """
 
     address: int
@@ -66,6 +66,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     window: Window | None = None
+    rounded: bool = False
 
     @property
     def fits(self) -> bool:
@@ -92,7 +93,7 @@ class Argument:
     * ``map``: a tensor map of a view; a copy transfers ``box`` elements along each axis;
     * ``pixels``: a tensor map of an image; a copy transfers a box of pixels and channels.
 
-    ``dtype`` is a view's element type.
+    ``dtype`` is a view's element type.  Copies may round float32 numbers to tf32 (``rounded``).
     """
 
     kind: str
@@ -100,6 +101,7 @@ class Argument:
     dtype: DType = DType.F32
     box: tuple[int, ...] = ()
     window: Window | None = None
+    rounded: bool = False
 
     def map(self, sizes: Mapping[str, int], address: Callable[[Buffer], int]) -> TensorMap:
         """Return the tensor map of a view for given sizes and addresses."""
@@ -116,7 +118,7 @@ class Argument:
                 for side in (window.before, window.after)
             )
             window = Window(before, after, window.steps)
-        return TensorMap(at, self.dtype, dims, strides, self.box[::-1], window)
+        return TensorMap(at, self.dtype, dims, strides, self.box[::-1], window, self.rounded)
 
     def words(
         self, sizes: Mapping[str, int], address: Callable[[Buffer], int], encode: Encode | None

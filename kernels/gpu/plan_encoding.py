@@ -49,6 +49,8 @@ __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 MAGIC = 0x7570_6761_6563_6172
 """``raceagpu`` in ASCII, little-endian."""
 VERSION = 3
+TF32 = 32
+"""Element type of a tensor map whose copies round floats to tf32; ONNX has no such type."""
 LIMITS = {
     "words": 1 << 20, "inputs": 1024, "outputs": 64, "symbols": 64, "sizes": 1 << 14,
     "temps": 4096, "launches": 8192, "rank": 8, "arguments": 256, "alternatives": 15,
@@ -159,7 +161,8 @@ def _argument(
         words = [_KINDS.index(argument.kind), number, int(value.buffer in written), size, *ends]
         if argument.kind in ("map", "pixels"):
             tensor = (*value.dims[::-1], *value.strides[-2::-1])
-            words += [_element_code(argument.dtype), len(value.dims), *map(sizes.of, tensor)]
+            element = TF32 if argument.rounded else _element_code(argument.dtype)
+            words += [element, len(value.dims), *map(sizes.of, tensor)]
             words += argument.box[::-1]
         if (window := argument.window) is not None:
             for side in zip(window.before, window.after, window.steps, strict=True):

@@ -32,7 +32,9 @@ __all__ = [
     "ONE_ROW_TILES",
     "SHARED_W",
     "SHARED_X",
+    "SPLIT_TILES",
     "SQUARE_WINDOW",
+    "TF32_TILES",
     "TYPICAL_FEW",
     "WARPGROUP_TILES",
     "WHOLE_KEYS",
@@ -65,6 +67,10 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     *CONVOLUTION_TILES[:2], (128, 192, 5, 1, 0), *CONVOLUTION_TILES[2:], (64, 192, 6, 1, 0),
     (64, 192, 6, 1, SHARED_X), (128, 192, 5, 0, SHARED_X),
 )  # fmt: skip
+TF32_TILES = tuple(tile for tile in CONVOLUTION_TILES if not tile[3])
+"""Tiles of a matmul of tf32 numbers.  None alternate: float32 epilogues need the registers."""
+SPLIT_TILES: tuple[WarpgroupTile, ...] = ((128, 128, 4, 0, 0), (128, 64, 6, 0, 0))
+"""Tiles of a matmul whose numbers are sums of two tf32 numbers."""
 BYTE_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0, SHARED_W), (128, 192, 5, 0, SHARED_W), (128, 256, 4, 0, 0),
     (128, 192, 5, 0, 0), (128, 128, 6, 0, 0), (128, 96, 7, 0, 0), (128, 64, 8, 0, 0),
@@ -246,6 +252,11 @@ Fitted to 60 products and convolutions of five models at batch 32, with each til
 (``python -m tests.gpu.peers --alone --tiles``, one H100): the tiles that the model picks take 1 %
 longer than the best tiles.
 """
+_PER_PART = 330
+"""Cycles of a stage whose numbers become sums of two, in addition to its products.
+
+4096³ takes 1366 µs by tiles of 128 columns and 1608 by those of 64 (one H100).
+"""
 _HIDDEN, _PER_EXCESS = 5, 0.03
 """Steps of an epilogue that do not delay the products beside it, and cycles by which each further
 step does, per sum.
@@ -272,13 +283,15 @@ def choose_warpgroup_tiles(
     image: int = 1,
     steps: int = 0,
     reads: int = 0,
+    products: int = 1,
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles of warpgroup kernels for a 16-bit matmul; return each with its minimum rows.
 
     ``batch`` and ``rows`` are 0 if they vary at run time; the number of rows is then a multiple of
     ``image``.  Minimum rows are counted over all matrices of the batch.  ``side`` is the minimum
     of columns and depth.  ``steps`` is the cost of the epilogue, counted in cheap steps of its
-    chain; ``reads`` is the number of matrices that it reads.  Returns an empty list if other
+    chain; ``reads`` is the number of matrices that it reads.  Numbers that are sums of two take
+    several ``products``.  Returns an empty list if other
     kernels are better at all sizes.
     """
     known = batch * rows
@@ -290,7 +303,7 @@ def choose_warpgroup_tiles(
         measured = _MEASURED_MANY.get((count * ceil(height / 128), columns, depth, reads))
         able = [t for t in tiles if t not in _MEASURED_ALONE]
         return {
-            t: _cycles(t, count, height, columns, depth, steps, reads)
+            t: _cycles(t, count, height, columns, depth, steps, reads, products)
             for t in ([measured] if measured and measured in tiles else able)
         }
 
@@ -499,14 +512,16 @@ epilogue reads (``python -m tests.gpu.timing wgmma nk``, one H100).
 
 
 def _cycles(
-    tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int
-) -> float:
+    tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int,
+    products: int = 1,
+) -> float:  # fmt: skip
     """Return the modelled cycles of a tiled matmul on the SM that takes longest."""
     m, n, _, pingpong, pair = tile
     down, across = 1 + (pair == SHARED_W), 1 + (pair == SHARED_X)  # tiles of a cluster
     tiles = batch * ceil(rows / m / down) * ceil(columns / n / across)
     loaded = 128 * (m / across + n / down)
-    each = ceil(depth / 64) * max(64 * m * n / _FLOPS, loaded / _BYTES) * _SLOWER
+    work = products * 64 * m * n / _FLOPS + _PER_PART * (products > 1)
+    each = ceil(depth / 64) * max(work, loaded / _BYTES) * _SLOWER
     each += _PER_TILE
     after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
     count = ceil(tiles * down * across / H100_SMS)

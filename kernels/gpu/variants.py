@@ -22,7 +22,9 @@ from tracea_graph.kernels.gpu.tile_choice import (
     MLP_TILES,
     ONE_CODED_ROW,
     ONE_ROW_TILES,
+    SPLIT_TILES,
     SQUARE_WINDOW,
+    TF32_TILES,
     WARPGROUP_TILES,
     WHOLE_KEYS,
     WINDOW_TILES,
@@ -227,6 +229,8 @@ VARIANTS = (
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
+    *(_wgmma("tf32", *tile, depth=32) for tile in TF32_TILES),
+    *(_wgmma("tf32x3", *tile, depth=32) for tile in SPLIT_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
     *(_one_row("gemm", d, shape) for d in ("f16", "bf16") for shape in ONE_ROW_TILES),
     *(

@@ -286,12 +286,12 @@ API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, con
   struct Map {  // templates/wgmma_host.h
     uint64_t address, dims[5], strides[4];
     uint16_t box[5];
-    uint8_t rank, size, unused[36];
+    uint8_t rank, size, window[8], rounded, unused[27];
   } made = {};
-  if ((uint64_t)map % 64 || (type && type != 6 && type != 9) || rank < 2 || rank > 5) return INVALID;
-  const uint8_t size = type ? 2 : 1;  // UINT8 is 0
+  if ((uint64_t)map % 64 || (type && type != 6 && type != 7 && type != 9 && type != 11) || rank < 2 || rank > 5) return INVALID;
+  const uint8_t size = type == 7 || type == 11 ? 4 : type ? 2 : 1;  // UINT8 is 0, FLOAT32 7
   if ((uint64_t)at % 16 || interleave || swizzle != 3 || fill || box[0] * size != 128) return INVALID;
-  made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = size;
+  made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = size, made.rounded = type == 11;
   for (uint32_t i = 0; i < rank; ++i) {
     if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID;
     if (i && (strides[i - 1] % 16 || !strides[i - 1])) return INVALID;

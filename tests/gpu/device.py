@@ -34,7 +34,10 @@ def encoded(m: TensorMap) -> bytes:
              DType.I8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.F8E4M3FN: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}  # fmt: skip
+             DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             DType.F32: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT32}  # fmt: skip
+    if m.rounded:
+        types[DType.F32] = kind.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
     rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]
     plain = (driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
              driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,

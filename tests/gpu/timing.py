@@ -170,6 +170,21 @@ def _products(m: int, n: int, k: int, dtype: str, *tiles: str) -> Row:
     return Row(f"{dtype} {m}x{n}x{k} + bias", make, tiles, work, 2.0 * m * n * k)
 
 
+def _floats(m: int, n: int, k: int) -> Iterator[Row]:
+    """Products of float32 numbers, rounded to tf32 and exact; torch's in the same arithmetic."""
+    for dtype, tiles in (
+        ("tf32", ("128x256x32x4x1", "128x192x32x5x1", "128x128x32x6x1", "128x64x16x4")),
+        ("tf32x3", ("128x128x32x4x1", "128x64x32x6x1", "128x64x16x4")),
+    ):
+
+        def work(torch: Any, dtype: str = dtype) -> tuple[Callable[..., Any], list[Any]]:
+            torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+            return _product(m, n, k, "f32")(torch)
+
+        yield Row(f"wgmma {dtype} {m}x{n}x{k} + bias", gemm(dtype, m, n, k, "nk", pad=0), tiles,
+                  work, 2.0 * m * n * k, 0)  # fmt: skip
+
+
 def _scores(columns: int) -> Iterator[Row]:
     """Scores of all words of GPT-2 at batch 32; their rows are aligned with a few words more."""
     for dtype in (DType.F16, DType.F32):
@@ -382,6 +397,8 @@ ROWS: tuple[Row, ...] = (
     _products(128, 768, 3072, "f16", *_HALVES[:1], *_FEW),
     _products(2048, 3072, 768, "f32", "64x64x8", "128x128x8"),
     *(_products(2048, 3072, 768, d, "64x64x32x3", "128x64x16x4") for d in ("tf32", "tf32x3")),
+    *(row for s in ((4096, 4096, 4096), (4096, 768, 768), (4096, 2304, 768), (4096, 3072, 768),
+                    (4096, 768, 3072)) for row in _floats(*s)),
     _attentions(4096, 64, "none", "128x64", "192x128x2", "128x128x2"),
     _attentions(4096, 64, "top", "128x32", "192x128x2", "128x128x2"),
     _attentions(128, 64, "none", "64x64", "192x128x2", "128x128x2"),

@@ -17,7 +17,6 @@ from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.families import attention
 from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, views_by_operand
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
-from tracea_graph.kernels.gpu.families.warpgroup_matmul import Exchange
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Launch,
@@ -28,6 +27,7 @@ from tracea_graph.kernels.gpu.launch import (
     tensor_map,
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
+from tracea_graph.kernels.gpu.semantic.epilogue_exchanges import Exchange
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
     Instruction,

@@ -1,4 +1,4 @@
-"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16, bf16, and bytes or e4m3.
+"""Matmul by warpgroups (``wgmma``) with an epilogue, for sm_90a: fp16, bf16, tf32, 8 bits.
 
 One warpgroup copies tiles of both operands by tensor maps; two others multiply.  Blocks loop over
 tiles.
@@ -37,10 +37,10 @@ from tracea_graph.kernels.gpu.launch import (
     pointer,
     tensor_map,
 )
-from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
-from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
+from tracea_graph.kernels.gpu.semantic.epilogue_exchanges import Exchange
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
-from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
     Instruction,
     MatrixOperand,
@@ -63,17 +63,21 @@ _WARPS = 8
 """Number of warps that multiply."""
 _STRIP = 16 * 128
 """Bytes of shared memory through which a warp exchanges a tensor of the epilogue."""
-_WIDEST = SwizzleMode.XOR8
 _BAND = 8
 """Number of tiles of a column that are computed before those of the next column."""
 _PRODUCER, _CONSUMER = 24, 240
-"""Registers of a thread that copies, and of one that multiplies."""
+_PARTING, _SPLITTING = 40, 232
+"""Registers of a thread that copies, and of one that multiplies; and those of kernels in which
+float32 numbers become sums of two tf32 numbers.
+"""
 _MOST_SUMS = 128
 """Maximum sums of a thread that leave registers for the addresses of an epilogue."""
 _ADDRESSES = {False: 72, True: 93}
 """Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
 _FOR_ZERO = 24
 """Registers of a thread for the correction of a zero point."""
+_FOR_FLOATS = 24
+"""Registers of a thread for an epilogue that reads and stores float32 matrices."""
 _FOR_PAIR = 8
 """Registers of a thread for what blocks that share an operand need besides."""
 _MOST_AXES = 5
@@ -98,63 +102,6 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """An epilogue matrix, moved between global memory and registers through shared memory.
-
-    Global memory is accessed in runs of 16 bytes, registers hold fragments.  16 rows of ``wide``
-    columns are converted at a time; ``ahead`` is how many such strips are prefetched.
-    """
-
-    name: str
-    element: str
-    held: str
-    size: int
-    wide: int
-    ahead: int = 0
-
-    @property
-    def layout(self) -> Layout:
-        pitch = self.wide * self.size
-        return Layout(pitch, {32: SwizzleMode.XOR2, 64: SwizzleMode.XOR4}.get(pitch, _WIDEST))
-
-    @property
-    def runs(self) -> int:
-        """Number of runs of 16 bytes in a row."""
-        return self.layout.pitch // 16
-
-    @property
-    def rounds(self) -> int:
-        """Number of runs per lane."""
-        return 16 * self.runs // WARP
-
-    @property
-    def pair(self) -> str:
-        """C expression of an offset: of a lane's two values in block j, half h, from its first."""
-        block = 8 * self.size
-        place = self.layout.expression("h * 8", f"j * {block} / 16")
-        return f"({place} + j * {block} % 16)"
-
-    @property
-    def round(self) -> str:
-        """C expression of the offset from a lane's first run to its run of round p."""
-        return f"({self.layout.expression(f'p * {WARP // self.runs}', '0')})"
-
-    def accesses(self) -> list[Access]:
-        """Return all shared-memory accesses of a warp: to pairs of columns, and to runs."""
-        found = []
-        for j in range(self.wide // 8):
-            for top in (0, 8):
-                cols = [(j * 8 + lane % 4 * 2) * self.size for lane in range(WARP)]
-                at = tuple(self.layout.offset(top + i // 4, c) for i, c in enumerate(cols))
-                found.append(Access(f"pairs of {self.name}", 2 * self.size, at))
-        for first in range(0, 16 * self.runs, WARP):
-            both = [divmod(first + lane, self.runs) for lane in range(WARP)]
-            at = tuple(self.layout.offset(row, run * 16) for row, run in both)
-            found.append(Access(f"runs of {self.name}", 16, at))
-        return found
-
-
-@dataclass(frozen=True)
 class Tile:
     """Shared memory of a variant's tile: the ring, epilogue strips, vectors and barriers."""
 
@@ -164,6 +111,24 @@ class Tile:
     pingpong: bool
     by_depth: bool
     size: int = 2
+    split: bool = False
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage; what tf32 numbers of w leave of w takes as much room as w itself."""
+        return self.a.nbytes + self.b.nbytes * (1 + self.split)
+
+    @property
+    def barriers(self) -> int:
+        """Number of barriers of a stage."""
+        return 2 + self.split
+
+    @property
+    def held(self) -> int:
+        """Registers of a thread for operands, the sums of a stage, or float32 results."""
+        if self.split:
+            return 32 + self.n // 2
+        return _FOR_FLOATS if self.size == _WORD else 0
 
     @property
     def depth(self) -> int:
@@ -194,7 +159,7 @@ class Tile:
 
     @property
     def strips_at(self) -> int:
-        return self.stages * (self.a.nbytes + self.b.nbytes)
+        return self.stages * self.stage_bytes
 
     @property
     def barriers_at(self) -> int:
@@ -202,7 +167,7 @@ class Tile:
 
     @property
     def vectors_at(self) -> int:
-        return self.barriers_at + -(-2 * self.stages * _BARRIER // 16) * 16
+        return self.barriers_at + -(-self.barriers * self.stages * _BARRIER // 16) * 16
 
 
 @cache
@@ -224,7 +189,8 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     """Return the shared-memory layout of a call's operands."""
     p = variant.params
     size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
-    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size)
+    split = variant.dtype == "tf32x3"
+    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split)
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -247,7 +213,7 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
 
 def has_zero_point(call: Call) -> bool:
     """Whether column sums correct the sums for a zero point of x, and not for a norm."""
-    sums = tensor_core_matmul.views_by_operand(call)["column_sums"]
+    sums = tensor_core_matmul.views_by_operand(call).get("column_sums")
     return sums is not None and tensor_core_matmul.norm_of(call) == "none"
 
 
@@ -325,6 +291,8 @@ def refusal(call: Call, variant: Variant) -> str:
     if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
                                                          strict=True)):  # fmt: skip
         return "accumulators leave no registers to store unaligned rows in runs"
+    if call.attributes["layout"] == "kn" and tile.size != 2:
+        return "tensor cores read numbers of 32 bits along the depth only"
     if call.attributes["layout"] == "kn" and variant.params["n"] % tile.depth:
         return "w is stored as [K, N], and the tile's columns are no multiple of 64"
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
@@ -408,7 +376,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     if _in_windows(call) and not tile.crowded:
         wide = LINE // 2 // int(made[0].dtype.size)
     # what a thread's sums and addresses leave of its registers, in runs of four
-    held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain)))
+    held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain))) + tile.held
     held += _FOR_ZERO * has_zero_point(call)
     held += _FOR_PAIR * bool(variant.params["pair"])
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
@@ -469,13 +437,15 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "b": tile.b,
         "ring": tile.ring,
         "tall": tile.tall,
-        "kind": chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
+        "kind": "tf32" if tile.size == _WORD else chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
         "halved": {0: "", SHARED_X: "x", SHARED_W: "w"}[variant.params["pair"]],
         "integers": variant.dtype in _INTEGERS,
         "zero_point": has_zero_point(call),
         "span": tile.depth,
-        "instructions": [Instruction(tile.n, False, tile.by_depth)],
-        "stage_bytes": tile.a.nbytes + tile.b.nbytes,
+        "split": tile.split,
+        "instructions": [Instruction(tile.n, tile.split, tile.by_depth)],
+        "stage_bytes": tile.stage_bytes,
+        "copied_bytes": tile.a.nbytes + tile.b.nbytes,
         "strips_at": tile.strips_at,
         "barriers_at": tile.barriers_at,
         "vectors": vectors_of(call, variant),
@@ -485,8 +455,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "band": _BAND,
         "x_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["x"], batch))),
         "w_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["w"], batch))),
-        "producer_registers": _PRODUCER,
-        "consumer_registers": _CONSUMER,
+        "producer_registers": _PARTING if tile.split else _PRODUCER,
+        "consumer_registers": _SPLITTING if tile.split else _CONSUMER,
     }
 
 
@@ -528,6 +498,7 @@ def launch(call: Call, variant: Variant, symbol: str, zero: Sequence[Argument] =
     right = DType.I8 if variant.dtype in _INTEGERS else own
     boxes = boxes_of(tile, variant)
     maps = [_map(x, batch, own, boxes[0]), _map(w, batch, right, boxes[1])]
+    maps = [replace(one, rounded=variant.dtype == "tf32") for one in maps]
     return launch_over(call, variant, symbol, maps, x.dims[-1], [], zero)
 
 

@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.lowering.norm_folding import (
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
+from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, LEAST_SIDE
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Value
@@ -116,7 +117,7 @@ def lower_gemm(
         float8_call(w, p, x, weight, bias, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     folded = fold_norm(w, p, x, weight, bias)
-    transposed = few or folded is not None or _converted(w, weight)
+    transposed = few or folded is not None or _converted(w, weight) or _splits_tf32(w, p, x)
     layout = "kn" if p.layout == KN and not transposed else "nk"
     if folded is None:
         weight = by_columns(w, p, weight) if transposed else weight
@@ -182,6 +183,16 @@ def _converted(w: GpuProgramWriter, weight: Value) -> bool:
     return w.narrow in HALVES and weight.dtype is not w.narrow
 
 
+def _splits_tf32(w: GpuProgramWriter, p: GemmParams, x: Value) -> bool:
+    """Whether warpgroups may multiply tf32 numbers by a constant, which they read by columns."""
+    rows = w.about(product(x.shape[:-1]))
+    many = rows is None or rows >= LEAST_MANY or not isinstance(product(x.shape[:-1]), int)
+    whole = p.k % _ALIGNED == 0 and p.n >= LEAST_SIDE
+    return w.multiplied.startswith("tf32") and many and whole
+
+
+_ALIGNED = 4
+"""Numbers of 32 bits in the unit by which tensor maps move along rows."""
 _FEW_ROWS = 512
 _LEAST_DEPTH, _MOST_PARTS = 192, 4
 
@@ -282,8 +293,11 @@ def lower_matmul(
     dtype = w.narrow
     left, right = w.typed_as(left, dtype), w.typed_as(right, dtype)
     values = _flat(left, right, [*seen, *made])
+    by_depth = values[1].view.strides[-2] == 1 != values[1].view.strides[-1]
+    axes = range(len(values[1].shape))
+    turned = values[1].transposed((*axes[:-2], axes[-1], axes[-2])) if by_depth else values[1]
     product_call(
-        w, values[0], values[1], "kn", p.epilogue, values[2 : 2 + len(seen)],
+        w, values[0], turned, "nk" if by_depth else "kn", p.epilogue, values[2 : 2 + len(seen)],
         values[2 + len(seen) :],
     )  # fmt: skip
     shape = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])[0].shape or ()

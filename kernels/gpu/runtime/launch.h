@@ -72,6 +72,8 @@ inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu
   if (!shape_of(a, sizes, at, &shape)) return false;
   const int type = map.type == kHalf        ? cu::kMapF16
                    : map.type == kBrainHalf ? cu::kMapBF16
+                   : map.type == kFloat     ? cu::kMapF32
+                   : map.type == kTf32      ? cu::kMapTf32
                                             : cu::kMapU8;
   const uint32_t rank = static_cast<uint32_t>(map.rank);
   void* tensor = reinterpret_cast<void*>(at);

@@ -13,6 +13,7 @@ constexpr int64_t kMostCounted = INT32_MAX;  // most elements or threads that a 
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
 // ONNX element types UINT8, INT8, FLOAT16 and BFLOAT16
 constexpr int32_t kByte = 2, kSignedByte = 3, kHalf = 10, kBrainHalf = 16;
+constexpr int32_t kFloat = 1, kTf32 = 32;  // the latter are floats that a copy rounds
 constexpr int64_t kMaxBlocks = 32, kMaxOthers = 15, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
 struct Size {  // a number, a symbol, or an operation on two earlier sizes
@@ -200,7 +201,7 @@ class Reader : PlanWords {
     Map* map = array<Map>(1);
     if (error_.set) return;
     out->map = map;
-    map->type = type();
+    map->type = small(1, kTf32, "element type of a tensor map");
     map->rank = small(2, kMaxAxes, "rank of a tensor map");
     for (int32_t i = 0; i < map->rank && !error_.set; ++i) map->dims[i] = size_number();
     for (int32_t i = 1; i < map->rank && !error_.set; ++i) map->strides[i] = size_number();
@@ -213,8 +214,9 @@ class Reader : PlanWords {
       map->steps[i] = static_cast<uint32_t>(small(1, kMaxStep, "step of a tensor map"));
     }
     const bool bytes = map->type == kByte || map->type == kSignedByte;
-    if (!error_.set && !bytes && map->type != kHalf && map->type != kBrainHalf)
-      error_.fail("A tensor map of the plan has elements that are no numbers of 8 or 16 bits.");
+    const bool floats = map->type == kFloat || map->type == kTf32;
+    if (!error_.set && !bytes && !floats && map->type != kHalf && map->type != kBrainHalf)
+      error_.fail("A tensor map of the plan has elements that are no numbers of 8, 16 or 32 bits.");
   }
 
   Program& p_;

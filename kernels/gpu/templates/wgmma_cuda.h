@@ -17,6 +17,8 @@ DEV float computed_before(float v) {  // and before the products that begin next
   asm volatile("" : "+f"(v));
   return v;
 }
+// Lets products that begin later read what this thread stored in shared memory.
+DEV void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV void keep_order() { asm volatile("" ::: "memory"); }
 
 // ---- mbarriers: a phase completes when all arrivals and all expected bytes are there
@@ -161,6 +163,8 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"cons
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
       //% if kind == "f8"
       "wgmma.mma_async.sync.aligned.m64n${one.n}k32.f32.e4m3.e4m3 "
+      //% elif kind == "tf32"
+      "wgmma.mma_async.sync.aligned.m64n${one.n}k8.f32.tf32.tf32 "
       //% elif integers
       "wgmma.mma_async.sync.aligned.m64n${one.n}k32.s32.${"s8" if kind == "i8" else "u8"}.s8 "
       //% else
@@ -170,9 +174,9 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"cons
       "${"{" if i == 0}%${range(i, [i + 8, sums]|min)|join(", %")}${"}" if i + 8 >= sums}, "
       //% endfor
       //% if one.registers
-      "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1, ${0 if one.by_depth else 1};\n}"
+      "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1${"" if kind == "tf32" else ", 0" if one.by_depth else ", 1"};\n}"
       //% else
-      "%${sums}, %${first}, p${"" if integers else ", 1, 1" if kind == "f8" else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
+      "%${sums}, %${first}, p${"" if integers else ", 1, 1" if kind in ("f8", "tf32") else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
       //% endif
       //% set letter = '"+r"' if integers else '"+f"'
       : ${letter}(d[0])

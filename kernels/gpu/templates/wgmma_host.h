@@ -13,7 +13,7 @@ struct tensor_map {  // as encoded by the test double of the driver; innermost a
   u8 rank, size;
   signed char lower[2], upper[2], steps[2];  // im2col bounding box: width, height
   u16 pixels;
-  u8 unused[28];
+  u8 rounded, unused[27];
 };
 static_assert(sizeof(tensor_map) == 128, "a parameter of 128 bytes");
 
@@ -91,6 +91,7 @@ static bool deliver() {
 
 DEV i32 computed_anew(i32 v) { return v; }
 DEV float computed_before(float v) { return v; }
+DEV void show_to_products() {}
 DEV void keep_order() {}
 DEV void set_barrier(u64* at, i32 arrivals) {
   *(phase_barrier*)at = {0, (u8)arrivals, (u8)arrivals, 0, 0};
@@ -131,6 +132,12 @@ DEV std::vector<u8> box_of(void* to, const tensor_map& m, const i32 (&at)[RANK])
     const i32 row = e / m.box[0], byte = e % m.box[0] * m.size, line = row * pitch / 128;
     u8* const place = value.data() + row * pitch + (byte / 16 ^ line % ways) * 16 + byte % 16;
     if (inside) memcpy(place, (const void*)from, m.size);
+    if (m.rounded) {
+      float number;
+      memcpy(&number, place, 4);
+      const u32 bits = tf32_bits(number);
+      memcpy(place, &bits, 4);
+    }
   }
   return value;
 }
@@ -215,6 +222,18 @@ DEV u8 operand_byte(u64 bits, i32 at, i32 k) {
   const i32 linear = start + at / 8 * stride + at % 8 * 128 + k;
   return machine.shared[linear ^ (linear / 128 % 8) * 16];
 }
+//% elif kind == "tf32"
+// Reads a float from swizzled shared memory, as tensor cores do: without its last 13 bits.
+DEV float operand_float(u64 bits, i32 at, i32 k) {
+  const i32 start = (i32)(bits & 0x3fff) << 4, stride = (i32)(bits >> 32 & 0x3fff) << 4;
+  const i32 linear = start + at / 8 * stride + at % 8 * 128 + k * 4;
+  u32 word;
+  memcpy(&word, machine.shared + (linear ^ (linear / 128 % 8) * 16), 4);
+  word &= 0xffffe000u;
+  float value;
+  memcpy(&value, &word, 4);
+  return value;
+}
 //% else
 // Reads an element from swizzled shared memory: rows of 128 bytes in groups of eight.
 DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
@@ -241,7 +260,13 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${one.n // 2}], $
 }
 //% endfor
 DEV void commit_products() { groups.products[machine.current].emplace_back(); }
-//% if not bytes
+//% if kind == "tf32"
+// Element (row, k) of a from registers, distributed over four lanes as in an mma fragment.
+DEV float held_float(i32 thread, size_t group, size_t place, i32 half, i32 k) {
+  const u32 word = groups.products[thread / 4 * 4 + k % 4][group][place].held[half + k / 4 * 2];
+  return bits_float(word & 0xffffe000u);
+}
+//% elif not bytes
 // Element (row, k) of a from registers, distributed over four lanes as in an mma fragment.
 DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
   const i32 lane = thread / 4 * 4 + k % 8 / 2;
@@ -264,6 +289,15 @@ DEV void compute(i32 thread, size_t group, size_t place) {
       sum += f8_number(operand_byte(one.a, row + e / 2 % 2 * 8, k)) *
              f8_number(operand_byte(one.b, col + e / 4 * 8 + e % 2, k));
       //% endif
+    one.d[e] = sum;
+  }
+  //% elif kind == "tf32"
+  for (i32 e = 0; e < one.n / 2; e++) {
+    float sum = one.more ? one.d[e] : 0.0f;
+    for (i32 k = 0; k < 8; k++)
+      sum += (one.registers ? held_float(thread, group, place, e / 2 % 2, k)
+                            : operand_float(one.a, row + e / 2 % 2 * 8, k)) *
+             operand_float(one.b, col + e / 4 * 8 + e % 2, k);
     one.d[e] = sum;
   }
   //% else

@@ -431,6 +431,15 @@ def _warpgroups() -> Iterator[Case]:
             made = gemm("f16", m, n, k, layout)
             yield Case(f"wgmma {layout} {m} {n} {k}", made, both if m == 257 else both[:1], needs)
     yield Case("wgmma bf16", gemm("bf16", 70, 136, 200, "kn"), both[:1], needs)
+    for dtype, tiles in (("tf32", ("128x256x32x4x1", "128x96x32x7x1")),
+                         ("tf32x3", ("128x128x32x4x1", "128x64x32x6x1"))):  # fmt: skip
+        for m, n, k in ((257, 264, 328), (70, 136, 200)):
+            made = gemm(dtype, m, n, k, "nk")
+            yield Case(f"wgmma {dtype} {m} {n} {k}", made, tiles[: 1 + (m == 257)], needs)
+        made = gemm(dtype, 140, 200, 96, "nk", chain=layer(DType.F32))
+        yield Case(f"wgmma {dtype} layer", made, tiles, needs)
+        made = gemm(dtype, 140, 72, 100, "nk", outer=(2,), bias=False)
+        yield Case(f"wgmma {dtype} batch", made, tiles[1:], needs)
     made = gemm("f16", 130, 264, 136, "nk", chain=layer(DType.F16))
     yield Case("wgmma layer", made, ("128x256x64x4x1", "128x192x64x5x1", "128x96x64x7x1"), needs)
     row = Chain(("full", "row", "full"), (Step("mul", (0, 1)), Step("add", (3, 2))), (4, 3),

@@ -194,7 +194,7 @@ def encoded(m: TensorMap) -> bytes:
         before, after = m.window.before, m.window.after
         lower = [-int(n) for n in before]  # type: ignore[call-overload]
         made += struct.pack("<6bH", *lower, *after, *m.window.steps, m.box[1])
-    return made.ljust(128, b"\0")
+    return made.ljust(100, b"\0") + bytes([m.rounded]) + bytes(27)
 
 
 class LeftBehind(ctypes.Structure):

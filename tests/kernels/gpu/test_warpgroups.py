@@ -41,8 +41,10 @@ from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step
 
-HGMMA, UTMALDG, HMMA = 0x9F0, 0x5B4, 0x23C
-"""Opcodes: product of a warpgroup, copy by a tensor map, product of a warp."""
+HGMMA, HELD_HGMMA, UTMALDG, HMMA = 0x9F0, 0xDF0, 0x5B4, 0x23C
+"""Opcodes: product of a warpgroup, one with an operand in registers, copy by a tensor map, product
+of a warp.
+"""
 IGMMA, IMMA = 0x9F1, 0x237
 """Opcodes of products of bytes."""
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,), (DType.F32,), (DType.F16,))
@@ -60,6 +62,11 @@ def test_descriptors_read_what_tensor_maps_write(extent: int, by_depth: bool) ->
 
 
 @pytest.mark.parametrize("extent", [32, 128, 256])
+def test_descriptors_read_floats(extent: int) -> None:
+    prove_read(MatrixOperand(extent, 32, True, 4), 64)
+
+
+@pytest.mark.parametrize("extent", [64, 128, 192, 256])
 def test_descriptors_read_bytes(extent: int) -> None:
     operand = MatrixOperand(extent, 128, True, 1)
     prove_read(operand, 32)
@@ -216,12 +223,15 @@ def test_machine_code_multiplies_by_warpgroups_and_spills_nothing(which: tuple[i
         found = opcodes(built.data, built.source.symbol)
         assert built.refused is None and "C75" not in built.log, built.log
         assert found[HGMMA] >= 4 and found[UTMALDG] >= 2 and not found[HMMA]
-    for name in ("u8 wgmma shifted", "i8 wgconv inside", "wgblocks f16"):
+    for name, opcode in (
+        ("u8 wgmma shifted", IGMMA), ("i8 wgconv inside", IGMMA), ("wgblocks f16", HGMMA),
+        ("wgmma tf32 layer", HGMMA), ("wgmma tf32x3 layer", HELD_HGMMA),
+    ):  # fmt: skip
         call, variant, _ = made(NAMED[name], "sm_90a", NAMED[name].tiles[0])
         (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
         found = opcodes(built.data, built.source.symbol)
         assert built.refused is None and "C75" not in built.log, built.log
-        assert found[HGMMA if "blocks" in name else IGMMA] >= 4 and found[UTMALDG] >= 2
+        assert found[opcode] >= 4 and found[UTMALDG] >= 2
         assert not found[HMMA] and not found[IMMA]
     call, variant, _ = made(NAMED["f16 layer"], "sm_90a")
     (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
