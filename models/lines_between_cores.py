@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["compile_program", "main"]
 
 _SOURCE = r"""
 #include <algorithm>
@@ -133,14 +133,19 @@ int main() {
 """
 
 
+def compile_program(folder: Path) -> Path:
+    """Return the path of the program, compiled for this machine."""
+    source, program = folder / "lines.cpp", folder / "lines"
+    source.write_text(_SOURCE, encoding="utf-8")
+    command = ["g++", "-std=c++17", "-O2", "-march=native", "-pthread"]
+    subprocess.run([*command, str(source), "-o", str(program)], check=True)
+    return program
+
+
 def main() -> None:
     """Compile for this machine, run, and print."""
     with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder, "lines.cpp"), Path(folder, "lines")
-        source.write_text(_SOURCE, encoding="utf-8")
-        command = ["g++", "-std=c++17", "-O2", "-march=native", "-pthread"]
-        subprocess.run([*command, str(source), "-o", str(program)], check=True)
-        subprocess.run([str(program)], check=True)
+        subprocess.run([compile_program(Path(folder))], check=True)
 
 
 if __name__ == "__main__":

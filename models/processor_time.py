@@ -3,7 +3,7 @@
 Times are those of the thread that runs, so that other work on the machine counts only as far as it
 takes caches and clock; runs of both models take turns.  ``--openvino`` runs the original in
 OpenVINO as a third, whose time is that of all threads of the process.  With more than one thread
-all times are those of the clock.
+all times are those of the clock; those are better taken by :mod:`models.processes_in_turn`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracea_graph.check.baseline_worker_main import OpenVinoSession
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.model_inputs import gather_inputs
 
-__all__ = ["main"]
+__all__ = ["inputs_of", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
     sessions = [session(path, sess_options=options) for path in (args.original, args.result)]
-    feed = _inputs(args)
+    feed = inputs_of(args)
     outputs = [output.name for output in sessions[0].get_outputs()]
     clock = time.thread_time if args.threads == 1 else time.perf_counter
     runs = [(one.run, clock) for one in sessions]
@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> Mapping[str, np.ndarray]:
+def inputs_of(args: argparse.Namespace) -> Mapping[str, np.ndarray]:
+    """Return the inputs that ``--data`` or ``--like`` name, or made-up ones for the original."""
     if args.data:
         with np.load(args.data) as sets:
             return {name: np.asarray(sets[name][0]) for name in sets}
