@@ -120,6 +120,7 @@ class PlanRequest:
     * ``scan``: weight analysis, shared with earlier plans.
     * ``ranges``: largest measured magnitudes of values, by name.
     * ``calibrated``: roundings for the products with a stored matrix, by the name of the matrix.
+    * ``float8``: whether the target multiplies 8-bit floats.
     """
 
     precision: str = "fp32"
@@ -130,6 +131,7 @@ class PlanRequest:
     ranges: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
     pack_at_load: bool = False
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
+    float8: bool = False
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))
@@ -226,11 +228,11 @@ LAYOUT = (
 """Fuse views and copies, after every rule that matches larger patterns."""
 
 
-def _convert(prepack: bool) -> Phase:
+def _convert(prepack: bool, float8: bool) -> Phase:
     """Convert operators to custom ops into which others can be fused."""
     quantized = (
         RulePass(dynamic_quantization.MATMUL_INTEGER),
-        QuantizedGemm(),
+        QuantizedGemm(float8),
         QuantizedMatmul(),
         MatmulNbits(),
         DequantizedGemm(),
@@ -330,7 +332,7 @@ def phases(
         _TRANSPOSES,
         _QUANTIZE_LAST,
         *(looked_up if compressed else ()),
-        _convert(request.prepack),
+        _convert(request.prepack, request.float8),
         _UNFLATTEN_ROWS,
         _REDUCE,
         _IOTA,

@@ -265,8 +265,8 @@ def run_body(body: Body, arrays: Sequence[Array], opset: int) -> list[Array]:
     net = Net(opset)
     feeds = dict(zip(body.inputs, arrays, strict=True))
     net.model = node_model(body.nodes, body.inputs, body.outputs, opset, feeds)
-    # ONNX Runtime takes no NumPy array in bf16, but reads such constants
-    fixed = {v for v, a in feeds.items() if a.dtype.name == "bfloat16"}
+    # ONNX Runtime takes no NumPy array in bf16 or 8-bit floats, but reads such constants
+    fixed = {v for v, a in feeds.items() if a.dtype.name.startswith(("bfloat16", "float8"))}
     graph = net.model.graph
     graph.initializer.extend(numpy_helper.from_array(feeds[v], v) for v in fixed)
     kept = [v for v in graph.input if v.name not in fixed]

@@ -81,6 +81,10 @@ class Backend(Tunable, Protocol):
         """Return the precision that kernels compute in, and a note if it was not requested."""
         ...
 
+    def multiplies_float8(self, levels: Sequence[str]) -> bool:
+        """Return whether kernels of all these levels multiply 8-bit floats."""
+        ...
+
     def requirement(self, manifest: LibraryManifest) -> str:
         """Return what a machine must have to run a library of this backend, as a sentence.
 

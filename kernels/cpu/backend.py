@@ -159,6 +159,10 @@ class CpuBackend:
         """Return "": a machine that ONNX Runtime runs on needs nothing else."""
         return ""
 
+    def multiplies_float8(self, levels: Sequence[str]) -> bool:
+        """Return False: no kernel multiplies 8-bit floats."""
+        return False
+
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why kernels for these levels are not timed on this machine; empty if they are.
 

@@ -120,6 +120,10 @@ class GpuBackend:
             return "fp16" if precision == "fp8" else "fp32", why
         return precision, ""
 
+    def multiplies_float8(self, levels: Sequence[str]) -> bool:
+        """Return whether all these architectures have instructions for 8-bit floats."""
+        return all(ARCHITECTURES[name].has("float8") for name in levels)
+
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why GPU kernels cannot run on this machine, or "" if they can."""
         return "" if self._dialect is not CUDA or gpus() else _UNMEASURED

@@ -131,11 +131,14 @@ _FLOAT8_GEMM = CallSchema(
         _op("x", "M K", FLOAT8), _op("w", "N K", FLOAT8),
         _op("inputs", "M N", "chain", many="inputs"), _out("y", "M N", "chain", many="results"),
     ),
+    (flag("promoted", False),),
     dtype=FLOAT8,
     chain="epilogue",
     problem=_product_size,
 )  # fmt: skip
-"""A matmul of 8-bit floats, summed in float32.  Scales are factors of the epilogue."""
+"""A matmul of 8-bit floats, summed in float32.  Scales are factors of the epilogue.  Tensor cores
+may keep 14 bits of a sum; if sums are ``promoted``, they add up no more than 128 products.
+"""
 
 
 def _blocks_size(s: Sizes) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ __all__ = [
     "MOST_PROJECTION_CLUSTERS",
     "ONE_CODED_ROW",
     "ONE_ROW_TILES",
+    "PROMOTED_TILE",
     "SHARED_W",
     "SHARED_X",
     "SPLIT_TILES",
@@ -82,6 +83,8 @@ BYTE_TILES: tuple[WarpgroupTile, ...] = (
 and 168 by tiles of 128 × 128 that alternate; 4096 × 3072 × 768 19.4, 20.5 and 23.7 (one H100).
 """
 
+PROMOTED_TILE: WarpgroupTile = (128, 128, 6, 0, SHARED_W)
+"""Tile of a matmul of 8-bit floats whose sums are promoted, besides the narrower ones of these."""
 BLOCK_TILES: tuple[WarpgroupTile, ...] = ((256, 64, 5, 0, 0), (128, 64, 8, 0, 0))
 """Tiles of a matmul over blocks of 64 columns; the first moves less data, for many tiles."""
 

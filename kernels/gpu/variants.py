@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     MLP_TILES,
     ONE_CODED_ROW,
     ONE_ROW_TILES,
+    PROMOTED_TILE,
     SPLIT_TILES,
     SQUARE_WINDOW,
     TF32_TILES,
@@ -37,6 +38,10 @@ __all__ = ["VARIANTS", "Variant", "candidates", "find"]
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 _OF_BYTES = (("integer_gemm", BYTES), ("integer_conv", BYTES), ("float8_gemm", (FLOAT8,)))
 """Matmuls and convolutions of 8-bit numbers, and the types of their left operands."""
+_TILES_OF_BYTES = MappingProxyType({
+    "integer_gemm": BYTE_TILES, "integer_conv": CONVOLUTION_TILES,
+    "float8_gemm": (*BYTE_TILES, PROMOTED_TILE),
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -283,7 +288,7 @@ VARIANTS = (
         )
         for op, types in _OF_BYTES
         for d in types
-        for tile in (CONVOLUTION_TILES if op == "integer_conv" else BYTE_TILES)
+        for tile in _TILES_OF_BYTES[op]
     ),
     *(
         Variant(op, d, "window_bytes.cu.in", "256", 256)

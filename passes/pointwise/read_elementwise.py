@@ -17,8 +17,10 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.ops.elementwise_steps import OPERATORS
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.passes.pointwise.bound_expressions import BoundChain, matrix_broadcast_kind
-from tracea_graph.passes.quantized.scale_checks import is_ordinary
+from tracea_graph.passes.quantized.scale_checks import are_zero, is_ordinary
 from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -257,19 +259,26 @@ def _quantisation(graph: TileGraph, region: Region) -> tuple[float, float, DType
     """
     operands = (*region.operands, "", "")[:3]
     scale = constant_number(graph, operands[1])
-    zero = constant_number(graph, operands[2]) if operands[2] else 0.0
     wide = graph.spec(operands[1]).dtype is DType.F32
     dtype = graph.spec(region.operands[0] if region.op[0] == "D" else region.results[0]).dtype
+    if dtype in FLOATS8:
+        zero = 0.0 if are_zero(graph, operands[2]) else None
+    else:
+        zero = constant_number(graph, operands[2]) if operands[2] else 0.0
     if scale is None or zero is None or dtype is None or not (wide and is_ordinary(scale)):
         return None
     return scale, zero, dtype
 
 
 def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
-    """Read round(x / scale) + zero, saturated to the type's range; ties round to even."""
+    """Read round(x / scale) + zero, saturated to the type's range; ties round to even.
+
+    8-bit floats have no zero point, and are read only if a product multiplies them.
+    """
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
-    if found is None or found[2] not in _RANGES or source.dtype is not DType.F32:
+    float8 = _in_float8(graph, region.results[0])
+    if found is None or source.dtype is not DType.F32 or not (found[2] in _RANGES or float8):
         return None
     if graph.weight(value) is not None or not _regular([source], result):
         return None
@@ -278,6 +287,13 @@ def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
     if (producer := graph.producer(value)) is not None and _in_integers(graph, producer):
         return None
     scale, zero, dtype = found
+    if float8:
+        whole = zero == 0 and attribute(region, "saturate", 1) == 1
+        return (
+            (Chain((FULL,), (Step("div", (0, scale)),), (1,), (), (dtype,)), (value,))
+            if whole
+            else None
+        )
     steps = (
         Step("div", (0, scale)), Step("round", (1,)), Step("add", (2, zero)),
         Step("saturate", (3, *_RANGES[dtype])),
@@ -289,7 +305,9 @@ def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
     """Read (x − zero) · scale."""
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
-    if found is None or found[2] not in _RANGES or result.dtype is not DType.F32:
+    if found is None or result.dtype is not DType.F32:
+        return None
+    if not (found[2] in _RANGES or (found[1] == 0 and _in_float8(graph, value))):
         return None
     if graph.weight(value) is not None or not _regular([source], result):
         return None
@@ -298,6 +316,14 @@ def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:
     scale, zero, dtype = found
     steps = (Step("sub", (0, zero)), Step("mul", (1, scale)))
     return Chain((FULL,), steps, (2,), (dtype,)), (value,)
+
+
+def _in_float8(graph: TileGraph, value: str) -> bool:
+    """Return whether a product of 8-bit floats reads a value."""
+    if graph.spec(value).dtype not in FLOATS8:
+        return False
+    readers = (use.region.params for use in graph.uses(value))
+    return any(isinstance(p, GemmParams) and p.integers is not None for p in readers)
 
 
 def _in_integers(graph: TileGraph, region: Region) -> bool:

@@ -3,17 +3,19 @@
 MatMul(DequantizeLinear(x), DequantizeLinear(W))           -> FusedGemm of integers, rescaled
 Gemm(DequantizeLinear(x), DequantizeLinear(W), bias)       -> the same with a bias
 
-W is constant, with one scale or one for each column.  The bias may be a constant behind a
-DequantizeLinear.  Operators that quantize the result join the product's epilogue.
+W is constant, with one scale or one for each column.  8-bit floats (e4m3) are multiplied likewise.
+The bias may be a constant behind a DequantizeLinear.  Operators that quantize the result join the
+product's epilogue.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import ROW
+from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
 from tracea_graph.passes.quantized.integer_matrix import IntegerGemm, integer_gemm
 from tracea_graph.passes.quantized.rescale import (
@@ -34,10 +36,15 @@ from tracea_graph.ttg import Region, TileGraph
 __all__ = ["QuantizedGemm"]
 
 
+@dataclass(frozen=True)
 class QuantizedGemm:
-    """Multiply integers if a product's left operand and constant matrix are both dequantized."""
+    """Multiply integers if a product's left operand and constant matrix are both dequantized.
 
-    name = "quantized-gemm"
+    8-bit floats are multiplied too if ``float8``: if the target has instructions for that.
+    """
+
+    float8: bool = False
+    name: str = "quantized-gemm"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op not in ("MatMul", "Gemm") or region.fused:
@@ -62,6 +69,8 @@ class QuantizedGemm:
         if gemm and (attribute(region, "transA", 0), _factors(region)) != (0, (1.0, 1.0)):
             return "its left operand is transposed, or it has factors other than 1"
         (q, scale, zero), (m, scales, zeros) = ((*r.operands, "")[:3] for r in (x, w))
+        if graph.spec(q).dtype in FLOATS8 and not self.float8:
+            return "only GPUs from sm_89 on have instructions for products of 8-bit floats"
         made = integer_gemm(graph, q, m, zero, zeros, turned)
         if isinstance(made, str):
             return made
@@ -99,6 +108,6 @@ def _finished(
     made: IntegerGemm, factors: tuple[RescaleFactor, ...], bias: RescaleFactor | None
 ) -> IntegerGemm:
     """Return the product with an epilogue that rescales its sums and adds the bias."""
-    params = dataclasses.replace(made.params, epilogue=rescale_chain(factors, bias))
+    params = replace(made.params, epilogue=rescale_chain(factors, bias))
     beside = (*factors, *([bias] if bias else []))
     return IntegerGemm(params, (*made.operands, *(f.name for f in beside)), made.weights)

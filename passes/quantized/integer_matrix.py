@@ -9,8 +9,9 @@ import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.int8_matmul import FLOATS8, MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.weight_layouts import KN, NK
+from tracea_graph.passes.quantized.scale_checks import are_zero
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
 from tracea_graph.ttg import TileGraph
 
@@ -47,6 +48,8 @@ def integer_gemm(
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
         return not_constant_reason(w)
+    if spec.dtype in FLOATS8 and weight.dtype is spec.dtype:
+        return _float_gemm(graph, (x, w), (zero, zeros), transposed)
     if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)
     if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
@@ -71,6 +74,23 @@ def integer_gemm(
         made[name] = Weight(name, DType.I8, (n,), weight_of_array(own))
         operands.append(name)
     return IntegerGemm(params, tuple(operands), made)
+
+
+def _float_gemm(
+    graph: TileGraph, operands: tuple[str, str], zeros: tuple[str, str], transposed: bool
+) -> IntegerGemm | str:
+    """Return the product of 8-bit floats, or why it cannot be built."""
+    spec, weight = graph.spec(operands[0]), graph.weights[operands[1]]
+    if not spec.rank or len(weight.shape) != 2 or 0 in weight.shape:
+        return Reason("the operands are not matrices of known rank", Code.UNKNOWN_SHAPE)
+    if not all(are_zero(graph, zero) for zero in zeros):
+        return "a zero point of 8-bit floats is not 0"
+    k, n = weight.shape[::-1] if transposed else weight.shape
+    if k > MAX_DEPTH:
+        return f"it has more than {MAX_DEPTH} rows of its matrix"
+    assert spec.dtype is not None
+    params = GemmParams(k, n, NK if transposed else KN, integers=IntegerOperand(spec.dtype))
+    return IntegerGemm(params, operands)
 
 
 def left_zero(graph: TileGraph, x: str, zero: str) -> int | str | None:

@@ -1,15 +1,24 @@
-"""Check that scales of quantized values are ordinary numbers."""
+"""Check that scales of quantized values are ordinary numbers, and zero points 0."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tracea_graph.ir import Weight
+from tracea_graph.ttg import TileGraph
 
-__all__ = ["is_ordinary", "ordinary"]
+__all__ = ["are_zero", "is_ordinary", "ordinary"]
 
 _SMALLEST, _LARGEST = 1e-18, 1e18
 """Bounds for scales; between them, a product of two scales is a normal float32 number."""
+
+
+def are_zero(graph: TileGraph, zeros: str) -> bool:
+    """Return whether zero points of 8-bit floats are left out, or constants that are all 0."""
+    weight = graph.weight(zeros) if zeros else None
+    return not zeros or (
+        weight is not None and not np.asarray(weight.array()).astype(np.float32).any()
+    )
 
 
 def is_ordinary(scale: float) -> bool:

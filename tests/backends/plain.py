@@ -245,6 +245,10 @@ class PlainBackend:
     def requirement(self, manifest: LibraryManifest) -> str:
         return ""
 
+    def multiplies_float8(self, levels: Sequence[str]) -> bool:
+        """Return False: no kernel multiplies 8-bit floats."""
+        return False
+
     def unmeasured(self, levels: Sequence[str]) -> str:
         return ""
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
+from tests.backends.conformance import kernels_run
 from tests.backends.double import DOUBLE, driver
-from tests.graphs import Net
+from tests.graphs import Net, reasons
 from tracea_graph import Options, Report, api, target
 from tracea_graph.kernels.gpu import float8_rounding
 from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS
+from tracea_graph.pipeline.planning import Planner
 
 pytestmark = pytest.mark.compiler
 HERE = Options(target="double:sm_90", keep="all", precision="fp8", max_error=0.1)
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 ROWS = 33
 FP16 = 2e-3
 """What such a layer loses in fp16, at most."""
@@ -78,3 +83,55 @@ def test_precisions_of_targets() -> None:
     assert found == "fp16" and "sm_80 has no instructions for this type" in notes[0]
     found, notes = target.resolve_precision("host", "fp8")
     assert found == "fp32" and "nothing is computed in fp8" in notes[0]
+
+
+def _quantized(net: Net, x: str, scale: float) -> str:
+    both = net.const(np.float32(scale)), net.const(np.zeros((), E4M3), E4M3)
+    return net("DequantizeLinear", net("QuantizeLinear", x, *both), *both)
+
+
+def _stored(net: Net, k: int, n: int, columns: bool) -> str:
+    """A matrix of codes with a scale, or one for each column."""
+    codes = (np.random.default_rng(k).standard_normal((k, n)) * 64).astype(E4M3)
+    scales = 2.0 ** -(8 + np.arange(n) % 3) if columns else np.float32(2.0**-9)
+    return net("DequantizeLinear", net.const(codes, E4M3), net.const(scales), axis=1)
+
+
+def _quantized_layer(net: Net) -> str:
+    """Two products in e4m3, as quantizers write them, an activation, biases and a residual."""
+    x = net.input("x", "rows", 48)
+    seen = _quantized(net, x, 2.0**-6)
+    hidden = net("Add", net("MatMul", seen, _stored(net, 48, 80, True)), net.weight(80))
+    seen = _quantized(net, net("Relu", hidden), 2.0**-5)
+    y = net("Gemm", seen, _stored(net, 80, 48, False), net.weight(48))
+    return net("Add", y, x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_graphs_that_are_quantized_in_e4m3(tmp_path: Path, precision: str) -> None:
+    net = Net(opset=19)
+    path = net.save(tmp_path / "m.onnx", _quantized_layer(net))
+    options = Options(
+        target="double:sm_90",
+        keep="all",
+        precision=precision,
+        max_error=None if precision == "fp32" else 3e-2,
+    )
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1, report.rules
+    feed = {"x": np.random.default_rng(0).standard_normal((7, 48)).astype(np.float32)}
+    assert kernels_run(report, feed) == 1
+
+
+@pytest.mark.parametrize("name", ["cuda:sm_80", "cuda:sm_89"])
+def test_older_gpus_leave_them_alone(name: str) -> None:
+    net = Net(opset=19)
+    graph = net.graph(_quantized_layer(net))
+    planner = Planner(graph, Options(target=name, keep="all"), {"rows": 7})
+    plan = planner.plan()
+    said = reasons(plan.trace, "quantized-gemm")
+    refused = "only GPUs from sm_89 on have instructions for products of 8-bit floats" in said
+    assert refused is (name == "cuda:sm_80")
+    left = [n.op for r in plan.graph.regions() if not r.fused for n in r.nodes]
+    assert left.count("QuantizeLinear") == (2 if refused else 0)

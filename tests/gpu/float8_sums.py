@@ -1,10 +1,10 @@
 """Errors of sums of 8-bit floats on the device: ``python -m tests.gpu.float8_sums``.
 
 For each depth and kind of numbers, prints what rounding the factors to e4m3 costs, and what the
-sums lose besides: by ``wgmma``, by ``mma.sync``, and by torch (cuBLASLt) with and without its
-fast sums.  Numbers are normal, their magnitudes, or normal around 1.  Each figure is the root of
-the mean square of errors as a share of that of the results, then the mean of errors as a share of
-the mean magnitude.
+sums lose besides: by ``wgmma``, promoted or not, by ``mma.sync``, and by torch (cuBLASLt) with
+and without its fast sums.  Numbers are normal, their magnitudes, or normal around 1.  Each figure
+is the root of the mean square of errors as a share of that of the results, then the mean of
+errors as a share of the mean magnitude.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import FLOAT8, LARGEST_FLOAT8, Chain
 
 _DEPTHS = (768, 3072, 4096, 16384)
 _ROWS, _COLUMNS = 512, 256
-_TILES = ("128x256x128x4x1", "128x128x64x4")
+_KERNELS = {
+    "wgmma": ("128x256x128x4x1", False), "promoted": ("128x192x128x5x1", True),
+    "mma.sync": ("128x128x64x4", False),
+}  # fmt: skip
 _PLAIN = Chain(("full",), (), (0,))
 
 
@@ -41,25 +44,21 @@ def _rounded(x: Array) -> tuple[Array, float]:
     return (x / scale).astype(NUMPY[FLOAT8]), scale
 
 
-def _variants() -> list[Variant]:
-    found = [v for v in VARIANTS if v.op == "float8_gemm"]
-    promoted = [v for v in found if v.params.get("promoted")]
-    return [v for v in found if v.tile in _TILES] + promoted
-
-
 def _ours(device: Device, x: Array, w: Array) -> Iterator[tuple[str, Array]]:
-    """Yield the sums of each kernel with its tile."""
+    """Yield the sums of each kernel with its name."""
     target = Target(CUDA, device.architecture)
-    for variant in _variants():
+    for kind, (tile, promoted) in _KERNELS.items():
         memory = Memory()
         y = memory.empty((_ROWS, _COLUMNS), np.float32)
-        call = CALLS.make("float8_gemm", FLOAT8.short, x=memory.put(x), w=memory.put(w), inputs=[],
-                          y=[y], chain=_PLAIN)  # fmt: skip
-        (built,) = compile_sources(
-            [emit_kernel(call, variant, target)], [target.architecture.name]
-        )
+        call = CALLS.make(
+            "float8_gemm", FLOAT8.short, x=memory.put(x), w=memory.put(w), inputs=[], y=[y],
+            chain=_PLAIN, promoted=promoted,
+        )  # fmt: skip
+        variant = find(call, target.architecture, tile)
+        source = emit_kernel(call, variant, target)
+        (built,) = compile_sources([source], [target.architecture.name])
         device.run(Loaded(built), launch_of(call, variant, target), memory)
-        yield variant.tile, memory.of(y).astype(np.float64)
+        yield kind, memory.of(y).astype(np.float64)
 
 
 def _theirs(x: Array, w: Array) -> Iterator[tuple[str, Array]]:

@@ -295,18 +295,21 @@ def _requantized(m: int, n: int, k: int) -> Row:
                _whole_numbers(m, n, k), 2.0 * m * n * k, 0)  # fmt: skip
 
 
-def _float8(m: int, n: int, k: int) -> Row:
+def _float8(m: int, n: int, k: int, promoted: bool = False) -> Row:
     """A product of 8-bit floats with scales, GELU and residual; torch's has one scale a side."""
 
     def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
         x, w = (torch.randn(r, k, device="cuda").to(torch.float8_e4m3fn) for r in (m, n))
         one = torch.ones((), device="cuda")
-        fast = {"out_dtype": torch.float16, "use_fast_accum": True}
+        fast = {"out_dtype": torch.float16, "use_fast_accum": not promoted}
         return (lambda x, w, one: torch._scaled_mm(x, w.t(), one, one, **fast)), [x, w, one]
 
-    made = float8_cases.gemm(m, n, k)
-    return Row(f"float8 {m}x{n}x{k}", made, ("64x64x128x3", *_BYTE_PAIRS, *_BYTE_GROUPS), work,
-               2.0 * m * n * k, 0)  # fmt: skip
+    made = float8_cases.gemm(m, n, k, promoted=promoted)
+    tiles = "64x64x128x3", *_BYTE_PAIRS, *_BYTE_GROUPS
+    if promoted:
+        tiles = "128x128x128x6x1", "128x128x128x6x1w"
+    return Row(f"float8 {m}x{n}x{k}{' promoted' * promoted}", made, tiles, work, 2.0 * m * n * k,
+               0)  # fmt: skip
 
 
 def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
@@ -426,7 +429,11 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
-    *(_float8(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072))),
+    *(
+        _float8(*s, promoted)
+        for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072))
+        for promoted in (False, True)
+    ),
     *(_bytes(*s) for s in ((4096, 4096, 4096), (4096, 3072, 768), (4096, 768, 3072),
                            (128, 3072, 768), (128, 768, 768))),
     _requantized(4096, 4096, 4096),

@@ -58,8 +58,8 @@ nearest, ties to even, when stored.
 """
 
 FLOAT8 = DType.F8E4M3FN
-"""Element type of results of some backends: numbers are rounded as to :data:`HALVES`, and those
-beyond its range become its largest number.
+"""Element type that only some backends support: numbers are rounded as to :data:`HALVES` when
+stored, and those beyond its range become its largest number.
 """
 LARGEST_FLOAT8 = 448.0
 
@@ -67,7 +67,7 @@ FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
 """Steps with a cheaper approximation whose error is a fraction of the error of rounding to bf16.
 """
 
-_CAST = (*INTEGERS, DType.F16)
+_CAST = (*INTEGERS, DType.F16, FLOAT8)
 """Element types that are converted in ONNX nodes; bf16 occurs only inside programs."""
 _NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
@@ -100,7 +100,7 @@ class Chain:
 
     * ``dtypes``: element types of the operands; empty if every operand is float32;
     * ``stores``: element types of the results; empty if every numeric result is float32. Results
-      in bf16 and in 8-bit floats occur only inside programs;
+      in bf16 occur only inside programs;
     * ``fast_math``: whether :data:`FAST_MATH` steps may use their cheaper approximation whatever
       the type of the results, because these feed products of 16-bit numbers.
 
@@ -134,9 +134,9 @@ class Chain:
         if all(d is DType.F32 for d in self.dtypes):
             # canonical form, which makes equal chains compare equal
             object.__setattr__(self, "dtypes", ())
-        elif not set(self.dtypes) <= {*DTYPES, *HALVES}:
+        elif not set(self.dtypes) <= {*DTYPES, *HALVES, FLOAT8}:
             raise ValueError(
-                "operands must be float32, float16, bfloat16, bool or a supported integer"
+                "operands must be float32, a smaller float, bool or a supported integer"
             )
         types = self.types
         natural = tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
@@ -196,7 +196,7 @@ class Chain:
     def reference(self, operands: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy in the operands' precision; operands broadcast."""
         values: list[Any] = [
-            np.asarray(v, np.float32) if d in INTEGERS else v
+            np.asarray(v, np.float32) if d in (*INTEGERS, FLOAT8) else v
             for v, d in zip(operands, self.operand_types, strict=True)
         ]
         for step in self.steps:

@@ -38,7 +38,8 @@ class RegionStep:
     short name of the 16-bit float type that the step's factors and results may be rounded to, or
     empty; sums, and results of the region, keep their types.  A matmul with a ``factor`` other
     than 0 may round its factors to 8-bit floats: its left operand times ``factor``, and its matrix
-    with a scale for each column.
+    with a scale for each column.  If its sums are ``promoted``, they are kept in float32 even
+    where a machine sums 8-bit floats in fewer bits.
     """
 
     params: OpParams
@@ -46,6 +47,7 @@ class RegionStep:
     results: int = 1
     narrow: str = ""
     factor: float = 0.0
+    promoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,11 @@ class RegionParams:
 
     @classmethod
     def of(
-        cls, params: OpParams, operands: int, results: int, narrow: str = "", factor: float = 0.0
-    ) -> RegionParams:
+        cls, params: OpParams, operands: int, results: int, narrow: str = "", factor: float = 0.0,
+        promoted: bool = False,
+    ) -> RegionParams:  # fmt: skip
         """Return a program of one step that reads all operands and returns all results."""
-        step = RegionStep(params, tuple(range(operands)), results, narrow, factor)
+        step = RegionStep(params, tuple(range(operands)), results, narrow, factor, promoted)
         return cls(operands, (step,), tuple(range(operands, operands + results)))
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.int8_matmul import FLOATS8, MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.iteration_space_parts import (
     access_map,
     aligned_access,
@@ -180,7 +180,11 @@ class GemmParams:
         b = BodyBuilder(self.operands, opset)
         x, _, bias, epilogue_inputs, affine = self.split(b.inputs)
         stored = self.stored(b.inputs)
-        if self.integers:
+        if self.integers and self.integers.dtype in FLOATS8:
+            # Transpose takes no 8-bit floats in early opsets
+            wide = [b("Cast", v, to=DType.F32.onnx) for v in (x, *stored)]
+            acc = self.layout.product_to_onnx(b, wide[0], wide[1:], self.k, self.n)
+        elif self.integers:
             name, own_name = self.layout.integers_to_onnx(b, stored, self.k, self.n)
             zeros = (*b.inputs[2 : self.first], *filter(None, (own_name,)))
             acc = self._integers.to_onnx(b, x, name, zeros)

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: the kinds of left operand, and exact sums."""
+"""Products of 8-bit numbers: the kinds of left operand, and exact sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracea_graph.ir import DType
 from tracea_graph.ops.function_body import BodyBuilder
 
-__all__ = ["MAX_DEPTH", "IntegerOperand", "round_columns"]
+__all__ = ["FLOATS8", "MAX_DEPTH", "IntegerOperand", "round_columns"]
 
 MAX_DEPTH = 2**15
 """Most products whose sum surely fits 32 bits; each factor is a byte minus a zero point."""
@@ -20,16 +20,19 @@ MAX_DEPTH = 2**15
 _LARGEST, _NOTHING = 127.0, 1e-30
 """Largest integer of a column, and the magnitude below which a column counts as zero."""
 _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
+FLOATS8 = (DType.F8E4M3FN,)
+"""Types of 8-bit floats whose products some backends compute."""
 
 
 @dataclass(frozen=True)
 class IntegerOperand:
-    """Left operand of a product: 8-bit integers of type ``dtype`` minus a zero point.
+    """Left operand of a product: 8-bit numbers of type ``dtype`` minus a zero point.
 
     ``zero`` is the zero point, or None if an operand after the matrix holds it, as one element.
     With ``own_zeros``, the columns of the int8 matrix have zero points too; the last of these
-    operands holds them as an int8 vector.  Sums are exact, and rounded to float32 once.  Raises
-    ValueError for a zero point out of range.
+    operands holds them as an int8 vector.  Sums are exact, and rounded to float32 once.  8-bit
+    floats are multiplied by a matrix of their own type, without zero points; sums are in float32.
+    Raises ValueError for a zero point out of range.
     """
 
     dtype: DType
@@ -37,6 +40,10 @@ class IntegerOperand:
     own_zeros: bool = False
 
     def __post_init__(self) -> None:
+        if self.dtype in FLOATS8:
+            if self.zero != 0 or self.own_zeros:
+                raise ValueError("8-bit floats have no zero points")
+            return
         if self.dtype not in _NUMPY:
             raise ValueError(f"{self.dtype.short} is not an 8-bit integer type")
         bounds = np.iinfo(_NUMPY[self.dtype])

@@ -164,7 +164,7 @@ class Planner:
         self.calibrated = calibrated
         request = PlanRequest(
             options.precision, options.prepack, options.windows, compressed, self.scan, ranges,
-            calibrated=calibrated,
+            calibrated=calibrated, float8=self.backend.multiplies_float8(named.levels),
         )  # fmt: skip
         every = self._every(request)
         nameable = every

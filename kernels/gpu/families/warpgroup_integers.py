@@ -2,13 +2,15 @@
 
 The kernels are those of :mod:`warpgroup_matmul` and :mod:`warpgroup_convolution`, with steps of
 128 bytes of the depth.  Sums of integers are exact in int32; those of 8-bit floats, which matmuls
-have, are float32 of which the tensor cores keep 14 bits.  A zero point of x is corrected by the
-sums of w's columns, which are operands of the call; zero points of w are left to
+have, are float32 of which the tensor cores keep 14 bits.  If they are ``promoted``, each step's
+sums are added to others in float32, for which tiles are smaller.  A zero point of x is corrected
+by the sums of w's columns, which are operands of the call; zero points of w are left to
 :mod:`integer_matmul`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -21,6 +23,7 @@ from tracea_graph.kernels.gpu.families import (
 )
 from tracea_graph.kernels.gpu.launch import Argument, Launch, i32, pointer
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
+from tracea_graph.kernels.gpu.tile_choice import PROMOTED_TILE
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
@@ -72,7 +75,28 @@ def _product(call: Call) -> Call:
 def name(call: Call) -> str:
     made = warpgroup_matmul.name(_product(call))
     made = made.replace("wgmma_nk", "wgconv" if _convolves(call) else "wgmma", 1)
-    return made + "_shifted" * _shifted(call)
+    return made + "_shifted" * _shifted(call) + "_promoted" * _promoted(call)
+
+
+def _promoted(call: Call) -> bool:
+    return bool(call.attributes.get("promoted", False))
+
+
+def _widest_twice(call: Call) -> int:
+    """Return the maximum columns of a tile whose sums are held twice beside the epilogue."""
+    return 128 if call.chain is not None and "full" in call.chain.operands[1:] else 192
+
+
+def _is_for_promotion(variant: Variant) -> bool:
+    p = variant.params
+    return (p["m"], p["n"], p["stages"], p["pingpong"], p["pair"]) == PROMOTED_TILE
+
+
+def _with_promotion(call: Call, variant: Variant) -> Variant:
+    """Return the variant with a parameter that says whether the call's sums are promoted."""
+    if not _promoted(call):
+        return variant
+    return replace(variant, params={**variant.params, "promoted": 1})
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -84,6 +108,10 @@ def refusal(call: Call, variant: Variant) -> str:
         return "a zero point of x needs the sums of w's columns"
     if named["w"].strides[-1] != 1:
         return "tensor maps need operands that are contiguous along their last axis"
+    if _promoted(call) and variant.params["n"] > _widest_twice(call):
+        return "two sets of sums leave no registers"
+    if not _promoted(call) and _is_for_promotion(variant):
+        return "larger tiles are faster where sums are held once"
     if not _convolves(call):
         return warpgroup_matmul.refusal(_product(call), variant)
     if _shifted(call) and not _inside(call):
@@ -127,7 +155,7 @@ def steps_of(call: Call) -> Extent:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    made = warpgroup_matmul.parameters(_product(call), variant)
+    made = warpgroup_matmul.parameters(_product(call), _with_promotion(call, variant))
     return {**made, "conv": _convolves(call)}
 
 

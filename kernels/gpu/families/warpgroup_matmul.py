@@ -379,6 +379,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain))) + tile.held
     held += _FOR_ZERO * has_zero_point(call)
     held += _FOR_PAIR * bool(variant.params["pair"])
+    held += tile.tall * tile.n // 2 * bool(variant.params.get("promoted"))
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
     strips = tile.tall * tile.n // wide
     read = list[Exchange]()
@@ -440,6 +441,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "kind": "tf32" if tile.size == _WORD else chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
         "halved": {0: "", SHARED_X: "x", SHARED_W: "w"}[variant.params["pair"]],
         "integers": variant.dtype in _INTEGERS,
+        "promoted": bool(variant.params.get("promoted")),
         "zero_point": has_zero_point(call),
         "span": tile.depth,
         "split": tile.split,

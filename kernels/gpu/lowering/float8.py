@@ -28,7 +28,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.weight_layouts import KN
 
-__all__ = ["MOST_BESIDE", "float8_call"]
+__all__ = ["MOST_BESIDE", "float8_call", "quantized_float8_call"]
 
 MOST_BESIDE = MAX_OPERANDS - 3
 """Maximum operands of an epilogue besides sums, the scales of columns and a bias."""
@@ -55,7 +55,28 @@ def float8_call(
     w.calls.append(CALLS.make(
         "float8_gemm", FLOAT8.short, x=_rounded(w, w.matrix(x)).view, w=matrix.view,
         inputs=[v.view for v in beside], y=[v.view for v in made],
-        chain=replace(found, operands=tuple(kinds)),
+        chain=replace(found, operands=tuple(kinds)), promoted=w.promoted,
+    ))  # fmt: skip
+
+
+def quantized_float8_call(
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], seen: Sequence[Value],
+    made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write a matmul of numbers that a model holds in 8 bits; its epilogue has their scales.
+
+    Sums are promoted, because the model's own are in float32.
+    """
+    x, weight = operands[:2]
+    right = w.again(weight, FLOAT8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
+    own = p.epilogue or Chain((FULL,), (), (0,))
+    found = w.typed(own, [Value(made[0].view, DType.F32), *seen], made)
+    rows = (v.view.strides[-2:] == (0, 1) for v in seen)
+    kinds = (ROW if row else kind for row, kind in zip(rows, found.operands[1:], strict=True))
+    w.calls.append(CALLS.make(
+        "float8_gemm", FLOAT8.short, x=w.matrix(x).view, w=right.view,
+        inputs=[v.view for v in seen], y=[v.view for v in made],
+        chain=replace(found, operands=(FULL, *kinds)), promoted=True,
     ))  # fmt: skip
 
 

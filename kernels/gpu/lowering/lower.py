@@ -263,7 +263,8 @@ def _lower_step(
     asked = [wanted.get(at + i) for i in range(step.results)]
     count = len(step.params.infer([TensorSpec(v.dtype, v.shape) for v in reads]))
     asked += [None] * (count - step.results)
-    w.narrow, w.rounds, w.factor = _narrow(step, reads), step.narrow == TF32, step.factor
+    w.narrow, w.rounds = _narrow(step, reads), step.narrow == TF32
+    w.factor, w.promoted = step.factor, step.promoted
     made = lower_op(w, step.params, reads, asked)
     for i, (value, target) in enumerate(zip(made[: step.results], asked, strict=False)):
         if target is not None and value.view != target.view:

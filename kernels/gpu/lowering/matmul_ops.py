@@ -12,7 +12,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, ONE_ROW, variants_of
 from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_call
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.float8 import float8_call
+from tracea_graph.kernels.gpu.lowering.float8 import float8_call, quantized_float8_call
 from tracea_graph.kernels.gpu.lowering.integers import integer_call
 from tracea_graph.kernels.gpu.lowering.norm_folding import (
     FoldedMatmul,
@@ -32,6 +32,7 @@ from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import ViewMove
+from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
@@ -104,6 +105,9 @@ def lower_gemm(
         made = [t or w.temp(product_type(w, d), full) for t, d in zip(targets, types, strict=True)]
     seen = [w.flat(v.stretched(full), len(full) - 1, 1) for v in epilogue_inputs]
     chain = p.epilogue
+    if p.integers and p.integers.dtype in FLOATS8:
+        quantized_float8_call(w, p, operands, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
     if p.integers:
         integer_call(w, p, operands, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)

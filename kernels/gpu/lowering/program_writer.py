@@ -56,8 +56,8 @@ class GpuProgramWriter(ProgramWriter):
     """Builder of a program's calls.
 
     ``narrow`` is the type in which numbers are stored between calls.  ``rounds`` says whether
-    float32 operands of matmuls may be rounded to tf32, ``factor`` is that of the step being
-    written (see ``RegionStep``).  ``sizes`` are likely values of symbols.
+    float32 operands of matmuls may be rounded to tf32, ``factor`` and ``promoted`` are those of
+    the step being written (see ``RegionStep``).  ``sizes`` are likely values of symbols.
     ``normed`` maps the buffer of a norm's result to the norm, which matmuls can compute again;
     ``scaled`` maps that of an image to what it was scaled from.
     """
@@ -65,6 +65,7 @@ class GpuProgramWriter(ProgramWriter):
     narrow: DType = DType.F32
     rounds: bool = False
     factor: float = 0.0
+    promoted: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     counts: int = 0
     counted: tuple[int, Buffer] | None = None

@@ -34,7 +34,7 @@ inline bool find_constants(Outcome& run, const Program& p, const OrtKernelInfo* 
     if (!found) continue;
     static const char nothing = 0;
     out[i].data = input.data ? input.data : &nothing;
-    out[i].bytes = input.count * element_size(p.tensors[i].type);
+    out[i].bytes = input.count * bytes_per_element(p.tensors[i].type);
   }
   return true;
 }
@@ -138,7 +138,7 @@ inline bool look_at(Outcome& run, Node& node, const OrtKernelInfo* info, const i
     o.bytes[i] = temp < 0 ? 1 : max(o.sizes[p.temps[temp].count], 0);
     for (int32_t a = 0; temp < 0 && a < p.tensors[i].rank; ++a)
       o.bytes[i] *= max(o.sizes[p.tensors[i].dims[a]], 0);
-    o.bytes[i] *= element_size(type_of(p, i));
+    o.bytes[i] *= bytes_per_element(type_of(p, i));
   }
   for (int32_t i = 0; i < p.launch_count; ++i)
     for (int32_t k = 0; k < p.launches[i].count; ++k) {
@@ -387,7 +387,7 @@ inline bool bind_outputs(Outcome& run, const Node& node, OrtKernelContext* conte
 }
 
 inline int64_t bytes_of(const Program& p, int32_t tensor, const int64_t* sizes) {
-  int64_t bytes = element_size(p.tensors[tensor].type);
+  int64_t bytes = bytes_per_element(p.tensors[tensor].type);
   for (int32_t i = 0; i < p.tensors[tensor].rank; ++i) bytes *= sizes[p.tensors[tensor].dims[i]];
   return bytes;
 }
@@ -461,7 +461,9 @@ inline bool write_repeated(Outcome& run, const Program& p, const Running& r, int
   int64_t dims[kMaxRank];
   for (int32_t axis = 0; axis < p.tensors[input].rank; ++axis)
     dims[axis] = r.sizes[p.tensors[input].dims[axis]];
-  repeat(p.tensors[input], r.given.dims + input * kMaxRank, dims,
+  Tensor whole = p.tensors[input];
+  if (whole.type == kFloat8) whole.type = kByte;  // for `repeat` knows no 8-bit floats
+  repeat(whole, r.given.dims + input * kMaxRank, dims,
          static_cast<const char*>(r.data[input]), bytes, made);
   return r.data[input] = made, true;
 }

@@ -116,7 +116,7 @@ inline bool count_buffers(Error& error, const Program& p, const int64_t* sizes, 
       if (dim < 0 || __builtin_mul_overflow(count, dim, &count) || count > INT64_MAX / 64)
         return error.fail("The size of a tensor of the plan cannot be computed.");
     }
-    counts[i] = count * element_size(type_of(p, i));
+    counts[i] = count * bytes_per_element(type_of(p, i));
   }
   for (int32_t i = 0; i < p.temp_count; ++i) {
     const int64_t count = sizes[p.temps[i].count];

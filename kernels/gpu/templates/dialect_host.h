@@ -342,12 +342,6 @@ DEV u16 bf16_bits(float v) {
 DEV u32 f16_pair(float low, float high) {
   return (u32)f16_bits(low) | (u32)f16_bits(high) << 16;
 }
-DEV float f8_number(u8 bits) {
-  const i32 exponent = bits >> 3 & 15, fraction = bits & 7;
-  if (exponent == 15 && fraction == 7) return NAN;
-  const float v = ldexpf((float)(exponent ? fraction + 8 : fraction), (exponent ? exponent : 1) - 10);
-  return bits & 0x80 ? -v : v;
-}
 DEV u32 bf16_pair(float low, float high) {
   return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16;
 }

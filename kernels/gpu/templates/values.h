@@ -31,9 +31,16 @@ DEV u8 f8_bits(float v) {
 DEV u16 f8_pair(float low, float high) { return (u16)(f8_bits(low) | f8_bits(high) << 8); }
 #endif
 
+DEV float f8_number(u8 bits) {
+  const u32 u = bits & 0x7f;
+  const float v = u == 0x7f ? bits_float(0x7fc00000) : bits_float(u << 20) * bits_float(247u << 23);
+  return bits & 0x80 ? -v : v;  // exponents differ by 120
+}
+
 DEV vf number(float v) { return v; }
 DEV vf number(f16 v) { return f16_number(v.bits); }
 DEV vf number(bf16 v) { return bf16_number(v.bits); }
+DEV vf number(f8 v) { return f8_number(v.bits); }
 DEV vf number(i8 v) { return (float)v; }
 DEV vf number(u8 v) { return (float)v; }
 DEV vf number(i32 v) { return (float)v; }

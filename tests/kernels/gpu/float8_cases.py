@@ -45,7 +45,9 @@ def _codes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return made.astype(NUMPY[FLOAT8])
 
 
-def gemm(m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0) -> Maker:
+def gemm(
+    m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0, promoted: bool = False
+) -> Maker:
     """Rows of both operands 16 bytes apart, or not if they are ``late``."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -63,7 +65,7 @@ def gemm(m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0) -> Maker
         pad = late or -k % 16
         call = CALLS.make(
             "float8_gemm", FLOAT8.short, x=memory.put(x, late, pad), w=memory.put(w, late, pad),
-            inputs=views, y=[y], chain=chain,
+            inputs=views, y=[y], chain=chain, promoted=promoted,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
@@ -135,6 +137,10 @@ def _cases() -> Iterator[Case]:
     yield Case("float8 small 70 136 64", gemm(70, 136, 64, _SMALL), _TILES[:1], ("float8",))
     yield Case("float8 wgmma small 300 264 144", gemm(300, 264, 144, _SMALL),
                ("128x128x128x6x1", "128x256x128x4x1w"), ("wgmma",))  # fmt: skip
+    for k, chain in ((400, _SCALED), (144, _SMALL), (128, _PLAIN)):
+        wide = ("128x192x128x5x1", "128x192x128x5x1w") if chain is not _SCALED else ()
+        yield Case(f"float8 promoted 300 264 {k}", gemm(300, 264, k, chain, promoted=True),
+                   ("128x128x128x6x1", "128x128x128x6x1w", *wide), ("wgmma",))  # fmt: skip
     for columns, kept in ((64, True), (64, False), (37, True)):
         yield Case(f"float8 norm {columns} {kept}", normed(9, columns, kept), ("16x8", "4x32"))
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu import float8_rounding
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.float8_rounding import loss_of_sums
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FLOAT8, Chain, Step
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
@@ -68,6 +72,19 @@ def test_another_scale_is_another_rounding() -> None:
         for s, o, f in ((norm, (0, 1, 2), 0.0), (first, (6, 3, 4), 32.0), (first, (6, 3, 4), 8.0))
     ), (7, 8))  # fmt: skip
     assert sum(map(rounds, calls(both))) == 1
+
+
+def test_sums_of_one_sign_are_promoted() -> None:
+    """What was measured on an H100: 5.2 % of sums of 3072 magnitudes, 0.94 % of 768."""
+    for depth, share in ((3072, 5.2e-2), (768, 9.4e-3)):
+        mixed = RNG.standard_normal((depth, 64))
+        assert loss_of_sums(mixed, True) < float8_rounding._LOSS / 3
+        assert loss_of_sums(np.abs(mixed).T, False) == pytest.approx(share, rel=0.3)
+    params = layer(False)
+    first = replace(params.steps[1], promoted=True)
+    params = replace(params, steps=(params.steps[0], first, params.steps[2]))
+    promoted = [c.attributes["promoted"] for c in calls(params) if c.op == "float8_gemm"]
+    assert promoted == [True, False]
 
 
 @pytest.mark.compiler

@@ -1,0 +1,113 @@
+"""Products between conversions to e4m3 run in 8-bit floats where a target multiplies these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.graphs import (
+    Net,
+    assert_same,
+    every_phase,
+    normal,
+    ops,
+    optimized,
+    reasons,
+    run_body,
+    schedule_only,
+)
+from tracea_graph.ir import DType
+from tracea_graph.ops.chain import FLOAT8, FULL, Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.int8_matmul import IntegerOperand
+from tracea_graph.ops.weight_layouts import KN, NK
+from tracea_graph.passes.quantized.gemm import QuantizedGemm
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+X = {"x": normal(5, 20) * 40}
+
+
+def codes(*shape: int) -> np.ndarray:
+    return (normal(*shape, seed=3) * 64).astype(E4M3)
+
+
+def rounded(net: Net, x: str, scale: float = 0.03, zero: Any = 0.0) -> str:
+    both = net.const(np.float32(scale)), net.const(np.array(zero, E4M3), E4M3)
+    return net("DequantizeLinear", net("QuantizeLinear", x, *both), *both)
+
+
+def matrix(net: Net, *shape: int, count: int = 0, axis: int = 1) -> str:
+    scales = np.random.default_rng(2).uniform(0.01, 0.02, (count,) if count else ())
+    return net("DequantizeLinear", net.const(codes(*shape), E4M3), net.const(scales), axis=axis)
+
+
+def product(net: Net, count: int = 12, zero: float = 0.0) -> str:
+    x = rounded(net, net.input("x", "n", 20), zero=zero)
+    return net("MatMul", x, matrix(net, 20, 12, count=count))
+
+
+@pytest.mark.parametrize("count", [0, 12])
+def test_a_product_rescales_its_sums(count: int) -> None:
+    net = Net(19)
+    graph = net.graph(product(net, count))
+    assert schedule_only(graph, QuantizedGemm(True)).applied() == {"quantized-gemm": 1}
+    assert ops(graph) == ["QuantizeLinear", "FusedGemm"]
+    assert_same(net, graph, X)
+
+
+def test_two_products_exchange_codes() -> None:
+    """The epilogue of the first one rounds; only the input is rounded on its own."""
+    net = Net(19)
+    y = net("Relu", net("Add", product(net), net.weight(12)))
+    y = net("Gemm", rounded(net, y, 0.5), matrix(net, 8, 12, axis=0), net.weight(8), transB=1)
+    graph = net.graph(y)
+    optimized(graph, every_phase(float8=True))
+    assert "QuantizeLinear" not in ops(graph) and "DequantizeLinear" not in ops(graph)
+    assert_same(net, graph, X)
+
+
+@pytest.mark.parametrize(
+    ("float8", "zero", "reason"),
+    [
+        (False, 0.0, "only GPUs from sm_89 on have instructions for products of 8-bit floats"),
+        (True, 1.0, "a zero point of 8-bit floats is not 0"),
+    ],
+)
+def test_reasons(float8: bool, zero: float, reason: str) -> None:
+    net = Net(19)
+    graph = net.graph(product(net, zero=zero))
+    trace = schedule_only(graph, QuantizedGemm(float8))
+    assert reasons(trace, "quantized-gemm") == {reason}
+
+
+def test_targets_without_such_products_keep_the_conversions() -> None:
+    net = Net(19)
+    graph = net.graph(net("Relu", product(net)))
+    optimized(graph)
+    assert ops(graph).count("QuantizeLinear") == 1
+
+
+@pytest.mark.parametrize("layout", [KN, NK])
+def test_bodies(layout: Any) -> None:
+    """What nodes compute where their kernels cannot run."""
+    rounding = Chain((FULL,), (Step("div", (0, 0.25)),), (1,), (), (FLOAT8,))
+    params = RegionParams(2, (
+        RegionStep(ElementwiseParams(rounding), (0,)),
+        RegionStep(GemmParams(20, 12, layout, integers=IntegerOperand(FLOAT8)), (2, 1)),
+    ), (3,))  # fmt: skip
+    stored = codes(*((20, 12) if layout is KN else (12, 20)))
+    arrays = [X["x"], stored]
+    (wanted,) = params.reference([X["x"].astype(np.float64), stored.astype(np.float64)])
+    (found,) = run_body(params.body(19), arrays, 19)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-3)
+
+
+def test_8_bit_floats_have_no_zero_points() -> None:
+    with pytest.raises(ValueError, match="no zero points"):
+        IntegerOperand(FLOAT8, 1)
+    assert IntegerOperand(DType.I8, 1).zero == 1
