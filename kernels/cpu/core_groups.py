@@ -8,7 +8,7 @@ hand-overs between groups take clearly longer than within.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -18,6 +18,9 @@ __all__ = ["CoreGroups", "find_groups"]
 _CLEARLY = 1.2
 """Time between groups over that within, from which on they count: pairs of one die scatter by
 less (``models/RESULTS.md``, "Latency between cores")."""
+_ONE_CORE = 0.5
+"""Share of the median up to which two processors seem to be threads of one core: a third on a
+guest that does not show it, where other pairs scatter by 30 %."""
 _FEWEST = 3
 """Cores of a group; fewer are outliers, say those whose host is busy, and join the nearest."""
 _SURE = 0.95
@@ -33,12 +36,14 @@ class CoreGroups:
     """Groups of processors; one if there is no clear gap.
 
     ``near_us`` and ``far_us`` are median times in µs within groups and between them.  Of one group
-    they are those of the nearest and of the farthest tenth of the pairs.
+    they are those of the nearest and of the farthest tenth of the pairs.  ``one_core`` are pairs
+    that seem to be threads of a core, though they are not described so; a host may move them.
     """
 
     groups: tuple[Group, ...]
     near_us: float
     far_us: float
+    one_core: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         """Return lists as ``TRACEA_GROUPS`` takes them: ``0-7/8-15``."""
@@ -49,6 +54,8 @@ def find_groups(us: Mapping[tuple[int, int], float]) -> CoreGroups:
     """Return the groups of the processors of some pairs, by the µs of a hand-over of each."""
     processors = sorted({p for pair in us for p in pair})
     times = _matrix(us, processors)
+    usual = median(us.values()) if us else 0.0
+    same = tuple(sorted(pair for pair, time in us.items() if time < _ONE_CORE * usual))
     best, found = _CLEARLY, _one_group(us, processors)
     for clusters in _cuts(times):
         groups = _without_outliers(times, clusters)
@@ -58,7 +65,7 @@ def find_groups(us: Mapping[tuple[int, int], float]) -> CoreGroups:
         inside, between = _split(times, groups)
         named = sorted(tuple(sorted(processors[i] for i in group)) for group in groups)
         found = CoreGroups(tuple(named), median(inside), median(between))
-    return found
+    return replace(found, one_core=same if len(found.groups) == 1 else ())
 
 
 def _matrix(us: Mapping[tuple[int, int], float], processors: Sequence[int]) -> Times:

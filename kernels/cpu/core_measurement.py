@@ -60,6 +60,7 @@ _RUN_SECONDS = 2.0
 _TEMPLATES = Path(peak_probes.__file__).resolve().parent
 _KIB, _MIB = 1 << 10, 1 << 20
 _SAID = 160
+_FEW = 4
 _LOADS, _OPS = 2, 2
 """Vector loads of a core in a cycle, and operations per multiply-add."""
 _BYTES_PER_CYCLE = {"l2": 32.0, "l3": 16.0, "dram": 4.0}
@@ -258,10 +259,15 @@ def _of_groups(cores: CoreGroups | None) -> tuple[NamedFigure, ...]:
     names = ("core to core, nearest tenth of the pairs", "core to core, farthest tenth")
     if len(cores.groups) > 1:
         names = (f"{HANDOVER}, measured groups of cores", f"{HANDOVER}, between these groups")
-    return tuple(
+    found = tuple(
         NamedFigure(name, round(us, 4), "µs")
         for name, us in zip(names, (cores.near_us, cores.far_us), strict=True)
     )
+    if not cores.one_core:
+        return found
+    words = " ".join(f"{a}-{b}" for a, b in cores.one_core[:_FEW])
+    name = f"pairs that seem to share a core now: {words}"
+    return (*found, NamedFigure(name, float(len(cores.one_core)), ""))
 
 
 def _runs(probe: Probe, cpu: CpuProfile) -> bool:

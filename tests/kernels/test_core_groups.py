@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tracea_graph.kernels.cpu import core_measurement as measuring
 from tracea_graph.kernels.cpu.core_groups import find_groups
 
 Time = Callable[[int, int], float]
@@ -57,6 +58,14 @@ def test_a_core_of_a_busy_host_is_no_group() -> None:
     assert str(find_groups(late)) == "0-7/8-15"
     alone = {pair: us * (3 if 5 in pair else 1) for pair, us in measured(8, 0.1, 0.1, int).items()}
     assert str(find_groups(alone)) == "0-7"
+
+
+def test_processors_of_one_core_that_nobody_describes_so() -> None:
+    times = measured(16, 0.07, 0.07, lambda p: 0, 0.3) | {(12, 14): 0.024, (7, 8): 0.025}
+    found = find_groups(times)
+    assert (len(found.groups), found.one_core) == (1, ((7, 8), (12, 14)))
+    (figure,) = (f for f in measuring._of_groups(found) if "share a core" in f.name)
+    assert (figure.value, figure.name.partition(": ")[2]) == (2.0, "7-8 12-14")
 
 
 def test_pairs_that_were_not_measured() -> None:
