@@ -121,6 +121,7 @@ class PlanRequest:
     * ``ranges``: largest measured magnitudes of values, by name.
     * ``calibrated``: roundings for the products with a stored matrix, by the name of the matrix.
     * ``float8``: whether the target multiplies 8-bit floats.
+    * ``levels``: ISA levels that the library is built for; empty if they are not known.
     """
 
     precision: str = "fp32"
@@ -132,6 +133,7 @@ class PlanRequest:
     pack_at_load: bool = False
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     float8: bool = False
+    levels: Sequence[str] = ()
 
 
 _DECOMPOSE = Phase("decompose", (Decompose(),))

@@ -77,6 +77,7 @@ _FEATURES: Mapping[str, frozenset[int]] = MappingProxyType(
     {
         "copy_async": frozenset({80, 86, 89, 90, 100, 120}),  # cp.async
         "bf16": frozenset({80, 86, 89, 90, 100, 120}),  # and tf32 in matrix instructions
+        "sparse": frozenset({80, 86, 89, 90, 100, 120}),  # mma.sp
         "float8": frozenset({89, 90, 100, 120}),  # e4m3 in matrix instructions
         "dependents": frozenset({90, 100, 120}),  # griddepcontrol
         "tensor_maps": frozenset({90, 100, 120}),  # cp.async.bulk.tensor

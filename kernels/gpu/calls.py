@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
 from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.structured_calls import STRUCTURED
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -139,31 +140,6 @@ _FLOAT8_GEMM = CallSchema(
 """A matmul of 8-bit floats, summed in float32.  Scales are factors of the epilogue.  Tensor cores
 may keep 14 bits of a sum; if sums are ``promoted``, they add up no more than 128 products.
 """
-
-
-def _blocks_size(s: Sizes) -> tuple[int, ...]:
-    rows, cols = s.of("y")
-    return 1, rows, cols, prod(s.of("w")) // max(cols, 1)
-
-
-def _gemm_blocks(dtype: str) -> CallSchema:
-    """Schema of a matmul over the blocks of w that are not zero (``zero_block_storage.py``).
-
-    ``odd`` has one element for each row of x: NaN if the row holds an infinity or a NaN, else 0.
-    """
-    own = "f32" if dtype.startswith("tf32") else dtype
-    return CallSchema(
-        "gemm_blocks",
-        (
-            _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
-            _op("odd", "M"), _op("bias", "N", optional=True),
-            _op("inputs", "M N", "chain", many="inputs"),
-            _out("y", "M N", "chain", many="results"),
-        ),
-        dtype=dtype,
-        chain="epilogue",
-        problem=_blocks_size,
-    )  # fmt: skip
 
 
 def _gemm_nbits(dtype: str) -> CallSchema:
@@ -544,7 +520,7 @@ CALLS = Calls(
         _ELEMENTWISE,
         *ROWS,
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
-        *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
+        *STRUCTURED,
         *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention, DTYPES[1:]),
         *map(_attention_rows, DTYPES),

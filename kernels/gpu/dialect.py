@@ -56,6 +56,8 @@ HIP = Dialect(
             "gemm_nbits_few",
             "gemm_nbits_one",
             "gemm_one",
+            "gemm_two_of_four",
+            "gemm_two_of_four_wgmma",
             "gemm_wgmma",
             "conv",
             "conv_bytes",

@@ -49,11 +49,13 @@ from tracea_graph.kernels.gpu.families import (
     strided_copies,
     tensor_core_matmul,
     top_k,
+    two_of_four_matmul,
     warpgroup_attention,
     warpgroup_blocks,
     warpgroup_convolution,
     warpgroup_integers,
     warpgroup_matmul,
+    warpgroup_two_of_four,
 )
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import Launch
@@ -94,6 +96,8 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemm_nbits.cu.in": block_quantized_matmul,
         "gemm_nbits_few.cu.in": block_quantized_matmul,
         "gemm_nbits_one.cu.in": block_quantized_matmul,
+        "gemm_two_of_four.cu.in": two_of_four_matmul,
+        "gemm_two_of_four_wgmma.cu.in": warpgroup_two_of_four,
         "gemm_wgmma.cu.in": warpgroup_matmul,
         "gemm_bytes_wgmma.cu.in": warpgroup_integers,
         "gemm_few.cu.in": few_row_matmul,

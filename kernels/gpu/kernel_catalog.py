@@ -198,6 +198,7 @@ _WHY = MappingProxyType(
         "gemm_one.cu.in": "one row: each warp has a ring of parts of the matrix",
         "gemm_nbits_one.cu.in": "one row: each warp has a ring of codes",
         "gemm_blocks_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
+        "gemm_two_of_four_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_bytes_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "conv_bytes_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",

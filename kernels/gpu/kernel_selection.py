@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -34,15 +34,20 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_convolution,
     warpgroup_integers,
     warpgroup_matmul,
+    warpgroup_two_of_four,
 )
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
 from tracea_graph.kernels.gpu.row_choice import mlp_choices, projection_choices, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.structured_choice import (
+    BLOCKS,
+    TWO_OF_FOUR,
+    block_choices,
+    two_of_four_choices,
+)
 from tracea_graph.kernels.gpu.tile_choice import (
-    BLOCK_TILES,
-    H100_SMS,
     LEAST_MANY,
     LEAST_SIDE,
     MANY_ROWS,
@@ -92,7 +97,6 @@ FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 """Warpgroup kernels of 8-bit numbers."""
 _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
-BLOCKS = "gemm_blocks_wgmma.cu.in"
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _TF32 = {"tf32": 1, "tf32x3": 3}
@@ -149,7 +153,8 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     able = call.dtype in ("f16", "bf16") or (call.op == "gemm" and call.dtype in _TF32)
     found = choices(call) if choices and able else []
     found += _byte_choices(call) if call.op in _OF_BYTES else []
-    found += _block_choices(call) if call.op == "gemm_blocks" else []
+    found += block_choices(call) if call.op == "gemm_blocks" else []
+    found += two_of_four_choices(call, _steps(call), _reads(call))
     found += window_choices(call) if call.op in ("depthwise", "pool") else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += coded_choices(call) if call.op == "gemm_nbits" else []
@@ -209,6 +214,7 @@ def refusal_of(call: Call, variant: Variant) -> str:
         FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
         WINDOWS: warpgroup_convolution.refusal, FEW_PIXELS: few_pixel_convolution.refusal,
         **dict.fromkeys(INTEGERS, warpgroup_integers.refusal), BLOCKS: warpgroup_blocks.refusal,
+        TWO_OF_FOUR: warpgroup_two_of_four.refusal,
     }  # fmt: skip
     refuse = own.get(variant.template)
     if variant.template == ONE_ROW:
@@ -339,24 +345,6 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     return [*_few_pixel_choices(call, rows), *many]
 
 
-def _block_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the warpgroup kernels for a matmul over blocks, the one of many rows first."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    rows, columns = named["y"][0].dims
-    found = list[tuple[Variant, Extent]]()
-    if not isinstance(columns, int):
-        return found
-    able = {_tile_of(v): v for v in VARIANTS if v.template == BLOCKS and v.dtype == call.dtype
-            and not warpgroup_blocks.refusal(call, v)}  # fmt: skip
-    for tile, variant in able.items():
-        m, n, *_ = tile
-        full = 2 * H100_SMS * m // ceil(columns / n) if tile == BLOCK_TILES[0] else 0
-        when = combine("sub", rows, max(full, LEAST_MANY) - 1)
-        if not isinstance(when, int) or when > 0:
-            found.append((variant, when))
-    return found[:1] if isinstance(rows, int) else found
-
-
 def _byte_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the warpgroup kernels for a matmul or convolution of 8-bit numbers."""
     named: dict[str, Any] = CALLS.of(call).named(call)
@@ -414,7 +402,7 @@ def _tile(call: Call) -> str:
     if call.op == "attention":
         depths = [v.dims[-1] for v in (call.views[0], call.views[2]) if v]
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
-    tiled = ("gemm", "conv", *_OF_BYTES, "gemm_nbits")
+    tiled = ("gemm", "conv", *_OF_BYTES, "gemm_nbits", "gemm_two_of_four")
     rows = _rows(call) if call.op in tiled else 0
     permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]

@@ -15,6 +15,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.byte_embedding import BYTE_EMBEDDING
 from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS, Float8Factors
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
+from tracea_graph.kernels.gpu.two_of_four_rules import TWO_OF_FOUR_GEMM, TwoOfFourGemm
 from tracea_graph.kernels.gpu.zero_block_rules import ColumnBlockGemm, TiledColumnBlockGemm
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.conv import ConvParams
@@ -133,6 +134,7 @@ def phases(request: PlanRequest, sizes: Mapping[str, int]) -> tuple[Phase, ...]:
     dtype = TYPES.get(request.precision)
     float8 = Float8Factors("f16", request.ranges, sizes) if request.precision == "fp8" else None
     mixed = Phase("precision", (MixedPrecision(dtype, request.ranges),)) if dtype else None
+    halved = TwoOfFourGemm(request.scan, request.levels, sizes)
     tables = Phase("byte-tables", (RulePass(BYTE_EMBEDDING), Iota()))
     return (
         tables,
@@ -150,5 +152,6 @@ def phases(request: PlanRequest, sizes: Mapping[str, int]) -> tuple[Phase, ...]:
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((Phase(FLOAT8_FACTORS, (float8,)),) if float8 else ()),
         *((mixed,) if mixed else ()),
+        *((Phase(TWO_OF_FOUR_GEMM, (halved,)),) if mixed and request.prepack else ()),
         Phase(PARTITION, (cluster_programs.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
     )

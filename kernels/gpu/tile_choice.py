@@ -88,6 +88,15 @@ PROMOTED_TILE: WarpgroupTile = (128, 128, 6, 0, SHARED_W)
 BLOCK_TILES: tuple[WarpgroupTile, ...] = ((256, 64, 5, 0, 0), (128, 64, 8, 0, 0))
 """Tiles of a matmul over blocks of 64 columns; the first moves less data, for many tiles."""
 
+TwoOfFourTile = tuple[int, int, int, int, int]
+"""Tile of a 2:4 sparse matmul: rows, columns, stages, whether two alternate, and whether two
+blocks of a cluster share the matrix.
+"""
+TWO_OF_FOUR_TILES: tuple[TwoOfFourTile, ...] = (
+    (128, 256, 5, 0, 0), (128, 256, 5, 0, 1), (256, 128, 4, 0, 1), (192, 128, 5, 0, 0),
+    (192, 128, 5, 0, 1), (128, 128, 6, 1, 0), (128, 128, 6, 1, 1),
+)  # fmt: skip
+
 FewTile = tuple[int, int]
 """Tile of a matmul of few rows: columns, and number of blocks that share the depth."""
 
@@ -207,6 +216,11 @@ def choose_tile(
         which = f"{rows} rows" if rows else "rows whose number varies"
         why = f"{which} {'fill tiles of 64' if wide else 'leave tiles of 64 empty'}"
         return "64x64x128x3" if wide else "32x64x128x4", why
+    if op == "gemm_two_of_four":
+        wide = rows >= MANY_ROWS
+        which = f"{rows} rows" if rows else "rows whose number varies"
+        why = f"{which} {'fill' if wide else 'leave'} tiles of 128{'' if wide else ' empty'}"
+        return "128x128x64x4" if wide else "64x64x64x4", why
     if op == "gemm_nbits":
         wide = rows >= MANY_ROWS and not dtype.startswith("tf32")
         why = "codes are dequantized into tiles in shared memory"
@@ -318,6 +332,17 @@ def choose_warpgroup_tiles(
     times = [cycles(1, height) for height in heights]
     starts = _few_ranges(times)
     return [(min(times[i], key=lambda tile: times[i][tile]), heights[i]) for i in starts[::-1]]
+
+
+def warpgroup_cycles(rows: int, columns: int, depth: int, steps: int = 0, reads: int = 0) -> float:
+    """Return the modelled cycles of a dense matmul in 16 bits by the best warpgroup kernel.
+
+    Arguments are those of :func:`choose_warpgroup_tiles`; infinity if other kernels are better.
+    """
+    found = choose_warpgroup_tiles(
+        1, rows, columns, depth, WARPGROUP_TILES, steps=steps, reads=reads
+    )
+    return min((_cycles(t, 1, rows, columns, depth, steps, reads) for t, _ in found), default=inf)
 
 
 def pixels_of_a_row(rows: int, image: int, filters: int, channels: int) -> int:

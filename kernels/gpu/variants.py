@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     SPLIT_TILES,
     SQUARE_WINDOW,
     TF32_TILES,
+    TWO_OF_FOUR_TILES,
     WARPGROUP_TILES,
     WHOLE_KEYS,
     WINDOW_TILES,
@@ -119,6 +120,27 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair}
     tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}{('', 'x', 'w')[pair]}"
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
+
+
+def _two_of_four(dtype: str, m: int, n: int, stages: int, wm: int, wn: int) -> Variant:
+    """2:4 sparse matmul with tiles of m × n; each warp computes wm × wn results."""
+    params = {"m": m, "n": n, "stages": stages, "wm": wm, "wn": wn}
+    threads, tile = m // wm * (n // wn) * 32, f"{m}x{n}x64x{stages}"
+    template = "gemm_two_of_four.cu.in"
+    return Variant("gemm_two_of_four", dtype, template, tile, threads, params, ("sparse",))
+
+
+def _two_of_four_wgmma(
+    dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int
+) -> Variant:
+    """2:4 sparse matmul by warpgroups with tiles of m × n; with ``pingpong``, two alternate.
+
+    With ``pair``, two blocks of a cluster share the matrix.
+    """
+    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair}
+    template = "gemm_two_of_four_wgmma.cu.in"
+    tile = f"{m}x{n}x64x{stages}x{1 + pingpong}{'w' * pair}"
+    return Variant("gemm_two_of_four", dtype, template, tile, 384, params, ("wgmma",))
 
 
 def _few(dtype: str, n: int, split: int) -> Variant:
@@ -259,6 +281,12 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in BLOCK_TILES
     ),
+    *(
+        _two_of_four(d, *tile)
+        for d in ("f16", "bf16")
+        for tile in ((64, 64, 4, 32, 32), (128, 128, 4, 64, 32))
+    ),
+    *(_two_of_four_wgmma(d, *tile) for d in ("f16", "bf16") for tile in TWO_OF_FOUR_TILES),
     *(_one_row("gemm_nbits", "f16", shape, i) for i, shape in enumerate(ONE_CODED_ROW)),
     *(_few_coded(d, *tile) for d in ("f16", "bf16", "tf32", "tf32x3") for tile in FEW_CODED_ROWS),
     *(

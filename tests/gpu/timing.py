@@ -20,7 +20,14 @@ import numpy as np
 from cuda.bindings import driver
 
 from tests.gpu.device import Device, Loaded, checked
-from tests.kernels.gpu import block_cases, float8_cases, integer_cases, mlp_cases, nbits_cases
+from tests.kernels.gpu import (
+    block_cases,
+    float8_cases,
+    integer_cases,
+    mlp_cases,
+    nbits_cases,
+    sparse_cases,
+)
 from tests.kernels.gpu.cases import (
     Maker,
     attention,
@@ -38,7 +45,7 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY
+from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, TWO_OF_FOUR_TILES
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 
@@ -332,6 +339,31 @@ def _blocks(m: int, n: int, k: int, share: float) -> Row:
                2.0 * m * n * k, 0)  # fmt: skip
 
 
+def _semi_structured(m: int, n: int, k: int) -> Work:
+    """Torch's product with a 2:4 sparse matrix, by cuSPARSELt."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        dense = torch.from_numpy(sparse_cases.pruned(np.random.default_rng(0), k, n).T.copy())
+        w = torch.sparse.to_sparse_semi_structured(dense.half().cuda())
+        bias = torch.randn(n, device="cuda").half()
+        linear = torch.nn.functional.linear
+        return (lambda x: linear(x, w, bias)), [torch.randn(m, k, device="cuda").half()]
+
+    return work
+
+
+def _two_of_four(m: int, n: int, k: int, chain: Chain | None = None) -> Iterator[Row]:
+    """A product with a 2:4 sparse matrix, and a dense one; torch's are cuSPARSELt and cuBLAS."""
+    what = {GELU: "+ gelu", RESIDUAL: "+ residual"}.get(chain, "") if chain else ""
+    flops = 2.0 * m * n * k
+    dense = gemm("f16", m, n, k, "nk", chain=chain, pad=0)
+    yield Row(f"sparse24 dense {m}x{n}x{k} + bias {what}", dense, _DENSE, _product(m, n, k, "f16"),
+              flops, 0)  # fmt: skip
+    yield Row(f"sparse24 {m}x{n}x{k} + bias {what}",
+              sparse_cases.two_of_four("f16", m, n, k, chain, pad=0),
+              ("128x128x64x4", *_KEPT), _semi_structured(m, n, k), flops, 0)  # fmt: skip
+
+
 def _mlp(count: int, columns: int, *tiles: str) -> Row:
     """A ConvNeXt block behind its depthwise convolution; torch compiles it."""
 
@@ -372,6 +404,8 @@ def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
 _LAYER = {"kind": "layer", "epsilon": 1e-5}
 _FEW_CODED = {1: "1x16x8", 8: "8x16", 16: "16x16"}
 _HALVES = ("64x64x64x3", "128x128x32x4", "128x128x64x3", "128x256x32x4", "128x256x64x3")
+_DENSE = ("128x256x64x4x1", "128x192x64x5x1", "128x128x64x6x2")
+_KEPT = tuple(f"{m}x{n}x64x{s}x{1 + p}{'w' * pair}" for m, n, s, p, pair in TWO_OF_FOUR_TILES)
 _FEW = ("32x64x64x4",)
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2",
@@ -439,6 +473,11 @@ ROWS: tuple[Row, ...] = (
     _requantized(4096, 4096, 4096),
     *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
     *(_blocks(4096, 4096, 4096, share) for share in (1.0, 0.5, 0.2, 0.1)),
+    *_two_of_four(4096, 4096, 4096),
+    *_two_of_four(4096, 2304, 768),
+    *_two_of_four(4096, 768, 768, RESIDUAL),
+    *_two_of_four(4096, 3072, 768, GELU),
+    *_two_of_four(4096, 768, 3072, RESIDUAL),
     _finite(4096, 4096),
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),

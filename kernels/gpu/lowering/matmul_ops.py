@@ -25,6 +25,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramW
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, LEAST_SIDE
+from tracea_graph.kernels.gpu.two_of_four_storage import TWO_OF_FOUR
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Value
@@ -87,12 +88,12 @@ def lower_gemm(
     w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
     coded = type(p.layout) is BlockQuantized  # its subclasses are those of another backend
-    if p.layout not in (KN, NK, COLUMN_BLOCKS) and not coded:
+    if p.layout not in (KN, NK, COLUMN_BLOCKS, TWO_OF_FOUR) and not coded:
         raise LackingError(f"there is no GPU kernel for matrices stored as {p.layout.name!r}")
     x, weight, bias, epilogue_inputs, affine = p.split(operands)
     full = (*x.shape[:-1], p.n)
     types = p.epilogue.result_types if p.epilogue else (DType.F32,)
-    dense = not p.integers and not coded and p.layout != COLUMN_BLOCKS
+    dense = not p.integers and p.layout in (KN, NK)
     few = dense and not w.factor and few_rows(w, p, x)
     if p.norm and dense and not (few or w.factor) and (parts := _split(w, p, x)) > 1:
         return _in_parts(w, p, operands, targets, parts)
@@ -113,6 +114,9 @@ def lower_gemm(
         return _after(w, p, made, targets, affine)
     if p.layout == COLUMN_BLOCKS:
         _block_sparse_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
+        return _after(w, p, made, targets, affine)
+    if p.layout == TWO_OF_FOUR:
+        _two_of_four_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     if coded:
         block_quantized_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
@@ -146,17 +150,39 @@ def _block_sparse_call(
     odd = w.temp(DType.F32, x.shape[:1])
     times = w.typed(Chain((FULL,), (Step("mul", (0, 0.0)),), (1,)), [x], [odd])
     w.call("reduce", "f32", x=[x.view], y=odd.view, kind="sum", mean=False, chain=times)
-    if chain is not None or any(v.dtype is not w.narrow for v in made):
-        found = w.typed(
-            chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
-        )
-        chain = replace(found, operands=(FULL, *found.operands[1:]))
     w.call(
         "gemm_blocks", w.multiplied, x=x.view, w=w.typed_as(blocks, w.narrow).view,
         map=places.view, odd=odd.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
-        y=[v.view for v in made], chain=chain,
+        y=[v.view for v in made], chain=_epilogue_chain(w, chain, seen, made),
     )  # fmt: skip
+
+
+def _two_of_four_call(
+    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
+    seen: Sequence[Value], made: Sequence[Value],
+) -> None:  # fmt: skip
+    """Write a matmul with a 2:4 sparse matrix."""
+    if w.narrow not in HALVES:
+        raise LackingError("2:4 sparse matrices are multiplied in 16 bits only")
+    (x, values, positions), bias = (operands[0], *p.stored(operands)), p.split(operands)[2]
+    w.call(
+        "gemm_two_of_four", w.multiplied, x=w.typed_as(w.matrix(x), w.narrow).view,
+        values=w.typed_as(values, w.narrow).view, positions=positions.view,
+        bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
+        y=[v.view for v in made], chain=_epilogue_chain(w, chain, seen, made),
+    )  # fmt: skip
+
+
+def _epilogue_chain(
+    w: GpuProgramWriter, chain: Chain | None, seen: Sequence[Value], made: Sequence[Value]
+) -> Chain | None:
+    """Return the epilogue of a sparse matmul, typed as its operands and results are stored."""
+    if chain is None and all(v.dtype is w.narrow for v in made):
+        return None
+    plain = chain or Chain((FULL,), (), (0,))
+    found = w.typed(plain, [Value(made[0].view, DType.F32), *seen], made)
+    return replace(found, operands=(FULL, *found.operands[1:]))
 
 
 def _after(

@@ -7,11 +7,12 @@ such rows form a matrix (PTX ISA, "Matrix Descriptor" and "Shared Memory Matrix 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, RUN, Layout, SwizzleMode
 
-__all__ = ["DEPTH", "Instruction", "MatrixOperand", "prove_read"]
+__all__ = ["DEPTH", "Instruction", "MatrixOperand", "SparseOperand", "prove_read"]
 
 DEPTH = 16
 """Depth of one ``wgmma`` on 16-bit elements; it is twice as deep on bytes."""
@@ -25,12 +26,14 @@ _SWIZZLED = 1 << 62
 class Instruction:
     """A ``wgmma`` on ``n`` columns of b; operand a is in registers or in shared memory.
 
-    ``by_depth`` tells whether b is contiguous along the depth.
+    ``by_depth`` tells whether b is contiguous along the depth.  A ``sparse`` one is twice as deep;
+    a, in shared memory, has two of every four numbers.
     """
 
     n: int
     registers: bool
     by_depth: bool
+    sparse: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class MatrixOperand:
     depth: int
     by_depth: bool
     size: int = 2
+    pitch: ClassVar[int] = LINE
 
     def __post_init__(self) -> None:
         wide = LINE // self.size
@@ -113,7 +117,43 @@ class MatrixOperand:
         return panel * self.panel + self.layout.offset(k, 2 * column)
 
 
-def prove_read(operand: MatrixOperand, rows: int) -> None:
+@dataclass(frozen=True)
+class SparseOperand:
+    """The stored half of ``extent`` rows by 64 steps of a 2:4 sparse operand: 64 bytes a row.
+
+    Tensor maps copy lines of two rows, in which runs of 16 bytes are permuted beforehand (see
+    ``two_of_four_storage.py``).
+    """
+
+    extent: int
+    by_depth: ClassVar[bool] = True
+    size: ClassVar[int] = 2
+    depth: ClassVar[int] = LINE // 4
+    instruction_depth: ClassVar[int] = DEPTH
+    pitch: ClassVar[int] = LINE // 2
+    step: ClassVar[int] = 2 * DEPTH
+    """Bytes from the operand of one instruction, of 32 steps, to that of the next."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.extent * self.pitch
+
+    @property
+    def bits(self) -> int:
+        """Descriptor bits without the start address, with the 64-byte swizzle."""
+        return 2 * _SWIZZLED | (_GROUP * self.pitch >> 4) << 32 | RUN >> 4 << 16
+
+    def read(self, start: int, at: int, k: int) -> int:
+        """Return the offset from which the hardware reads stored number ``k`` of row ``at``."""
+        linear = start + at // _GROUP * _GROUP * self.pitch + at % _GROUP * self.pitch + 2 * k
+        return linear ^ (linear // LINE % (_GROUP // 2)) * RUN
+
+    def written(self, at: int, k: int) -> int:
+        """Return the offset to which a copy writes stored number ``k`` of row ``at``."""
+        return Layout(self.pitch, SwizzleMode.TMA64).offset(at, 2 * k)
+
+
+def prove_read(operand: MatrixOperand | SparseOperand, rows: int) -> None:
     """Prove that instructions on ``rows`` rows or columns read the elements that were copied.
 
     Raises GraphError with the first element that is read from a wrong offset.
@@ -121,8 +161,8 @@ def prove_read(operand: MatrixOperand, rows: int) -> None:
     deep = operand.instruction_depth
     for first in range(0, operand.extent, rows):
         for step in range(operand.depth // deep):
-            start = step * operand.step + (first * LINE if operand.by_depth else 0)
-            if not operand.by_depth:
+            start = step * operand.step + (first * operand.pitch if operand.by_depth else 0)
+            if isinstance(operand, MatrixOperand) and not operand.by_depth:
                 start += first // (LINE // 2) * operand.panel
             for at in range(rows):
                 for k in range(deep):

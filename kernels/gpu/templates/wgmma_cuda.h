@@ -154,7 +154,27 @@ DEV void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 //% set integers = kind in ("u8", "i8")
-//% for one in instructions
+//% for one in instructions if one.sparse
+//% set sums = one.n // 2
+// d = a b, or d + a b, of 32 steps, of each four of which a has two: lanes 4i + 2 HALF and the next hold
+// their positions (see two_of_four_storage.py).
+template <int HALF>
+DEV void multiply_sparse_group(float (&d)[${sums}], u64 a, u64 b, u32 positions, i32 more) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %${sums + 4}, 0;\n"
+      "wgmma.mma_async.sp.sync.aligned.m64n${one.n}k32.f32.${kind}.${kind} "
+      //% for i in range(0, sums, 8)
+      "${"{" if i == 0}%${range(i, [i + 8, sums]|min)|join(", %")}${"}" if i + 8 >= sums}, "
+      //% endfor
+      "%${sums}, %${sums + 1}, %${sums + 2}, %${sums + 3}, p, 1, 1, 0, ${0 if one.by_depth else 1};\n}"
+      : "+f"(d[0])
+      //% for i in range(1, sums)
+      , "+f"(d[${i}])
+      //% endfor
+      : "l"(a), "l"(b), "r"(positions), "n"(HALF), "r"(more));
+}
+//% endfor
+//% for one in instructions if not one.sparse
 //% set sums = one.n // 2
 //% set first = sums + (4 if one.registers else 1)
 // d = a b, or d + a b, with 64 rows of a${" in registers" if one.registers} and ${one.n} columns of b.

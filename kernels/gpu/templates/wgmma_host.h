@@ -37,6 +37,8 @@ struct group_product {
   u32 held[4];  // fragment of a, if in registers
   i32 more, n;
   bool registers, by_depth;
+  i32 half = -1;  // of the lanes that hold positions of a sparse operand
+  u32 positions = 0;
 };
 struct group_machine {
   std::vector<coming_box> boxes;
@@ -235,13 +237,14 @@ DEV float operand_float(u64 bits, i32 at, i32 k) {
   return value;
 }
 //% else
-// Reads an element from swizzled shared memory: rows of 128 bytes in groups of eight.
+// Reads an element from swizzled shared memory: rows of 128 or 64 bytes in groups of eight.
 DEV float operand_number(u64 bits, bool by_depth, i32 at, i32 k) {
   const i32 start = (i32)(bits & 0x3fff) << 4, leading = (i32)(bits >> 16 & 0x3fff) << 4;
   const i32 stride = (i32)(bits >> 32 & 0x3fff) << 4, row = by_depth ? at : k;
-  const i32 linear = start + row / 8 * stride + row % 8 * 128 + 2 * (by_depth ? k : at % 64) +
+  const i32 ways = bits >> 62 == 1 ? 8 : 4;
+  const i32 linear = start + row / 8 * stride + row % 8 * ways * 16 + 2 * (by_depth ? k : at % 64) +
                      (by_depth ? 0 : at / 64 * leading);
-  return ${kind}_number(*(const u16*)(machine.shared + (linear ^ (linear / 128 % 8) * 16)));
+  return ${kind}_number(*(const u16*)(machine.shared + (linear ^ (linear / 128 % ways) * 16)));
 }
 //% endif
 DEV void open_products() {}
@@ -250,7 +253,13 @@ DEV void add_product(const group_product& one) {
   if (own.empty()) own.emplace_back();
   own.back().push_back(one);
 }
-//% for one in instructions
+//% for one in instructions if one.sparse
+template <int HALF>
+DEV void multiply_sparse_group(float (&d)[${one.n // 2}], u64 a, u64 b, u32 positions, i32 more) {
+  add_product({d, a, b, {}, more, ${one.n}, false, ${"true" if one.by_depth else "false"}, HALF, positions});
+}
+//% endfor
+//% for one in instructions if not one.sparse
 DEV void multiply_group(${"i32" if integers else "float"} (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   //% if one.registers
   add_product({d, 0, b, {a[0], a[1], a[2], a[3]}, more, ${one.n}, true, ${"true" if one.by_depth else "false"}});
@@ -272,6 +281,12 @@ DEV float held_number(i32 thread, size_t group, size_t place, i32 half, i32 k) {
   const i32 lane = thread / 4 * 4 + k % 8 / 2;
   const u32 word = groups.products[lane][group][place].held[half + k / 8 * 2];
   return ${kind}_number((u16)(k % 2 ? word >> 16 : word));
+}
+// Position in its group of four of number `kept` of a sparse operand's row, which two lanes of four hold.
+DEV i32 kept_at(i32 thread, size_t group, size_t place, i32 half, i32 kept) {
+  const group_product& own = groups.products[thread][group][place];
+  const i32 holder = thread / 4 * 4 + 2 * own.half + kept / 8;
+  return (i32)(groups.products[holder][group][place].positions >> (half * 16 + kept % 8 * 2) & 3);
 }
 //% endif
 DEV void compute(i32 thread, size_t group, size_t place) {
@@ -301,6 +316,23 @@ DEV void compute(i32 thread, size_t group, size_t place) {
     one.d[e] = sum;
   }
   //% else
+  if (one.half >= 0) {
+    float a[2][32] = {};
+    for (i32 h = 0; h < 2; h++)
+      for (i32 k = 0; k < 16; k++) {
+        const i32 at = kept_at(thread, group, place, h, k);
+        if (k % 2 && at <= kept_at(thread, group, place, h, k - 1))
+          machine.fail("multiplies by numbers whose positions do not ascend", thread);
+        a[h][k / 2 * 4 + at] = operand_number(one.a, true, row + h * 8, k);
+      }
+    for (i32 e = 0; e < one.n / 2; e++) {
+      float sum = one.more ? one.d[e] : 0.0f;
+      for (i32 k = 0; k < 32; k++)
+        sum += a[e / 2 % 2][k] * operand_number(one.b, one.by_depth, col + e / 4 * 8 + e % 2, k);
+      one.d[e] = sum;
+    }
+    return;
+  }
   float a[2][16];
   for (i32 k = 0; k < 16; k++)
     for (i32 h = 0; h < 2; h++)

@@ -18,6 +18,7 @@ from tests.kernels.gpu import (
     mlp_cases,
     nbits_cases,
     projection_cases,
+    sparse_cases,
 )
 from tests.kernels.gpu.cases import (
     FLOATS,
@@ -462,5 +463,6 @@ def _sums() -> Iterator[Case]:
 CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
-    *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES, *float8_cases.CASES,
+    *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
+    *float8_cases.CASES,
 )  # fmt: skip

@@ -41,7 +41,8 @@ MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv
         "float8 70 136 200", "float8 wgmma plain 140 72 144", "float8 stored 1003",
         "float8 norm 64 True", "float8 wgmma small 300 264 144",
         "float8 promoted 300 264 400",
-        "blocks f16", "nbits f16 4 32 middle 7", "nbits f16 4 32 middle 67", "one row rms",
+        "blocks f16", "two of four f16", "nbits f16 4 32 middle 7", "nbits f16 4 32 middle 67",
+        "one row rms",
         "nbits one row normed 1088", "attention projection masked")  # fmt: skip
 """A kernel of each family: all of them take minutes to compile for all architectures."""
 OFTEN = ("sm_75", "sm_90a")

@@ -1,0 +1,242 @@
+"""2:4 sparse matmul by warpgroups (``wgmma.mma_async.sp``) with an epilogue, for sm_90a.
+
+One warpgroup copies slices of the matrix, positions and rows of x by tensor maps; two others
+multiply.  The matrix is the left operand, so sums are transposed in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tracea_graph.ir import DType, combine
+from tracea_graph.kernels.gpu import chain_parameters
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import tensor_core_matmul, two_of_four_matmul
+from tracea_graph.kernels.gpu.families.fast_gelu import last_gelu, without_last
+from tracea_graph.kernels.gpu.families.two_of_four_matmul import epilogue_arguments, product_of
+from tracea_graph.kernels.gpu.launch import (
+    MAP_ALIGN,
+    Launch,
+    constant_buffer_flag,
+    divisor,
+    i32,
+    tensor_map,
+)
+from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
+from tracea_graph.kernels.gpu.semantic.epilogue_strips import TransposedStrip
+from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP, MatrixLoad
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, RUN, Layout, SwizzleMode
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
+    Instruction,
+    MatrixOperand,
+    SparseOperand,
+    prove_read,
+)
+from tracea_graph.kernels.gpu.two_of_four_storage import BLOCK_ROWS, STEPS
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["launch", "name", "parameters", "refusal", "shared"]
+
+_ROWS = 64
+"""Columns of the matrix that one instruction multiplies."""
+_STRIP = 64
+"""Rows of x whose sums a warpgroup transposes at a time."""
+_LINES = 8 * LINE
+"""Alignment of what tensor maps copy: the period of their swizzle, in bytes."""
+_BAND = 8
+"""Number of tiles of a column that are computed before those of the next column."""
+_PRODUCER, _CONSUMER = 24, 240
+"""Registers of a thread that copies, and of one that multiplies."""
+_BARRIER = 8
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shared memory of a tile of ``m`` rows of x and ``n`` columns of the matrix."""
+
+    m: int
+    n: int
+    stages: int
+    pingpong: bool
+    halves: bool
+    """Whether sums are rounded to 16 bits before they are transposed."""
+
+    @property
+    def a(self) -> SparseOperand:
+        return SparseOperand(self.n)
+
+    @property
+    def b(self) -> MatrixOperand:
+        return MatrixOperand(self.m, STEPS, True)
+
+    @property
+    def positions_bytes(self) -> int:
+        return self.n // BLOCK_ROWS * LINE
+
+    @property
+    def x_at(self) -> int:
+        return self.a.nbytes + -(-self.positions_bytes // _LINES) * _LINES
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.x_at + self.b.nbytes
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.stages, BarrierMode.MBARRIER)
+
+    @property
+    def tall(self) -> int:
+        """Number of instructions along the columns of the matrix that one warpgroup computes."""
+        return self.n // _ROWS // (1 if self.pingpong else 2)
+
+    @property
+    def strip(self) -> TransposedStrip:
+        """Layout of the sums of a strip in float32."""
+        return TransposedStrip(_STRIP, _ROWS)
+
+    @property
+    def lines(self) -> Layout:
+        """Layout of a strip in 16 bits: 64 columns of a row of y are a line."""
+        return Layout(LINE, SwizzleMode.XOR8)
+
+    @property
+    def strip_bytes(self) -> int:
+        """Half of what a warpgroup transposes sums in."""
+        return _STRIP * LINE if self.halves else 2 * self.strip.words
+
+    @property
+    def strips_at(self) -> int:
+        return self.stages * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        return self.strips_at + 4 * self.strip_bytes
+
+    @property
+    def shared(self) -> int:
+        return self.barriers_at + 2 * self.stages * _BARRIER
+
+
+@cache
+def _proved(tile: Tile, run: int) -> Tile:
+    """Prove a tile's layouts and pipeline; raises GraphError otherwise."""
+    prove_read(tile.a, _ROWS)
+    prove_read(tile.b, tile.m)
+    if tile.halves:
+        blocks = MatrixLoad(((0, 0), (0, 8), (8, 0), (8, 8)))
+        prove_free([matrix_load("blocks", blocks, tile.lines, row, col)
+                    for row in range(0, _STRIP, 16) for col in range(0, _ROWS, 16)])  # fmt: skip
+        runs = [tuple(tile.lines.offset(row + lane // 8, lane % 8 * RUN) for lane in range(WARP))
+                for row in range(0, _STRIP, 4)]  # fmt: skip
+        prove_free([Access("runs", RUN, at) for at in runs])
+    else:
+        prove_free(tile.strip.accesses(run))
+    prove(tile.ring)
+    return tile
+
+
+def _tile(call: Call, variant: Variant) -> Tile:
+    p = variant.params
+    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), _in_halves(product_of(call)))
+
+
+def _in_halves(product: Call) -> bool:
+    """Whether the epilogue writes one result of 16 bits, and reads such a matrix at most."""
+    chain = tensor_core_matmul.chain_of(product)
+    read = [t for t, kind in zip(chain.operand_types[1:], chain.operands[1:], strict=True)
+            if kind == "full"]  # fmt: skip
+    sizes = {int(t.size) for t in (*read, *chain.result_types)}
+    one = len(read) <= 1 and len(chain.result_types) == 1
+    return one and sizes == {2} and "col" not in chain.operands[1:]
+
+
+def name(call: Call) -> str:
+    return two_of_four_matmul.name(call).replace("gemm", "wgmma", 1)
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x = named["x"]
+    if x.strides[-1] != 1:
+        return "tensor maps need operands that are contiguous along their last axis"
+    step = MAP_ALIGN // int(tensor_core_matmul.TYPES[call.dtype].size)
+    for view in (x, named["values"]):
+        if any(isinstance(s, int) and s % step for s in (*view.strides[:-1], view.offset)):
+            return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
+    columns = named["values"].dims[1] * 2
+    if not isinstance(columns, int) or columns % variant.params["n"]:
+        return f"{columns} stored columns are no multiple of the tile's"
+    if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
+        return "a tile takes more shared memory than a block can have"
+    return ""
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    made = product_of(call)
+    tile = _proved(_tile(call, variant), tensor_core_matmul.vector_length(made))
+    epilogue, chain = tensor_core_matmul.epilogue(made), tensor_core_matmul.chain_of(made)
+    full = [i for i, kind in enumerate(chain.operands) if kind == "full"][1:]
+    tensors = {t.name: t for t in epilogue["tensors"]}
+    gelu = last_gelu(chain) if tile.halves else None
+    if gelu:
+        own = without_last(chain, 1)
+        epilogue |= chain_parameters.chain_template_parameters(own)
+    return {
+        **epilogue,
+        "gelu": gelu,
+        "halves": tile.halves,
+        "read": tensors[f"x{full[0]}"] if full else None,
+        "written": tensors["y0"],
+        "lines": tile.lines,
+        "strip_bytes": tile.strip_bytes,
+        "a": tile.a,
+        "b": tile.b,
+        "ring": tile.ring,
+        "strip": tile.strip,
+        "tall": tile.tall,
+        "kind": call.dtype,
+        "span": STEPS,
+        "instructions": [Instruction(tile.m, False, True, sparse=True)],
+        "positions_at": tile.a.nbytes,
+        "x_at": tile.x_at,
+        "stage_bytes": tile.stage_bytes,
+        "copied_bytes": tile.a.nbytes + tile.positions_bytes + tile.b.nbytes,
+        "strips_at": tile.strips_at,
+        "barriers_at": tile.barriers_at,
+        "band": _BAND,
+        "producer_registers": _PRODUCER,
+        "consumer_registers": _CONSUMER,
+    }
+
+
+def shared(call: Call, variant: Variant) -> int:
+    return _tile(call, variant).shared
+
+
+def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    x, values, positions = named["x"], named["values"], named["positions"]
+    own, (rows, cols) = tensor_core_matmul.TYPES[call.dtype], named["y"][0].dims
+    tile, pair = _tile(call, variant), variant.params["pair"]
+    made = [
+        tensor_map(values, own, (1, tile.n // 2 // (1 + pair), STEPS)),
+        tensor_map(positions, DType.U8, (1, tile.n // BLOCK_ROWS, LINE)),
+        tensor_map(x, own, tile.b.box),
+    ]
+    made += epilogue_arguments(call)
+    tiles_m = combine("ceildiv", rows, tile.m * (1 + pair))
+    tiles_n = combine("ceildiv", cols, tile.n)
+    count = combine("mul", tiles_m, tiles_n)
+    blocks = combine("mul", count, 2) if pair else count
+    made += [*map(i32, (rows, cols, x.dims[-1], count, tiles_m))]
+    made += [divisor(combine("mul", tiles_n, _BAND))]
+    made += [constant_buffer_flag(values), constant_buffer_flag(positions)]
+    taken = shared(call, variant)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

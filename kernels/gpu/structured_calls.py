@@ -1,0 +1,64 @@
+"""Schemas of the GPU backend's matmuls with structured matrices (see ``calls.py``)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracea_graph.kernels.gpu.call_operands import DTYPES
+from tracea_graph.kernels.gpu.call_operands import operand as _op
+from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.schema import CallSchema, Sizes
+
+__all__ = ["STRUCTURED"]
+
+
+def _blocks_size(s: Sizes) -> tuple[int, ...]:
+    rows, cols = s.of("y")
+    return 1, rows, cols, prod(s.of("w")) // max(cols, 1)
+
+
+def _gemm_blocks(dtype: str) -> CallSchema:
+    """Schema of a matmul over the blocks of w that are not zero (``zero_block_storage.py``).
+
+    ``odd`` has one element for each row of x: NaN if the row holds an infinity or a NaN, else 0.
+    """
+    own = "f32" if dtype.startswith("tf32") else dtype
+    return CallSchema(
+        "gemm_blocks",
+        (
+            _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
+            _op("odd", "M"), _op("bias", "N", optional=True),
+            _op("inputs", "M N", "chain", many="inputs"),
+            _out("y", "M N", "chain", many="results"),
+        ),
+        dtype=dtype,
+        chain="epilogue",
+        problem=_blocks_size,
+    )  # fmt: skip
+
+
+def _kept_size(s: Sizes) -> tuple[int, ...]:
+    return 1, *s.of("y"), s.of("x")[-1]
+
+
+def _gemm_two_of_four(dtype: str) -> CallSchema:
+    """Schema of a matmul with a 2:4 sparse matrix, stored as ``two_of_four_storage.py`` says."""
+    return CallSchema(
+        "gemm_two_of_four",
+        (
+            _op("x", "M K", dtype), _op("values", "slices lines steps", dtype),
+            _op("positions", "slices blocks bytes", "u8"), _op("bias", "N", optional=True),
+            _op("inputs", "M N", "chain", many="inputs"),
+            _out("y", "M N", "chain", many="results"),
+        ),
+        dtype=dtype,
+        chain="epilogue",
+        problem=_kept_size,
+    )  # fmt: skip
+
+
+STRUCTURED = (
+    *map(_gemm_blocks, (*DTYPES[1:], "tf32", "tf32x3")),
+    *map(_gemm_two_of_four, DTYPES[1:]),
+)
+"""Schemas of matmuls over blocks that are not zero, and of 2:4 sparse ones."""

@@ -1,0 +1,99 @@
+"""Choose kernels of matmuls with sparse matrices, and predict whether 2:4 sparse ones pay."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from tracea_graph.ir import Extent, combine
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families import warpgroup_blocks, warpgroup_two_of_four
+from tracea_graph.kernels.gpu.tile_choice import (
+    BLOCK_TILES,
+    H100_SMS,
+    LEAST_MANY,
+    MANY_ROWS,
+    TwoOfFourTile,
+)
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
+from tracea_graph.kernels.program import Call
+
+__all__ = ["BLOCKS", "TWO_OF_FOUR", "block_choices", "two_of_four_choices", "two_of_four_cycles"]
+
+BLOCKS, TWO_OF_FOUR = "gemm_blocks_wgmma.cu.in", "gemm_two_of_four_wgmma.cu.in"
+_STEPS = 64
+"""Steps of the depth that are copied at a time."""
+_FLOPS, _BYTES = 4096, 41
+"""Figures of an H100: multiply-adds, and bytes that are copied from L2, per SM and cycle."""
+_PER_TILE, _PER_SUM, _PER_STEP, _PER_READ = 600, 0.23, 0.018, 0.35
+"""Cycles of a tile besides its products; those of an epilogue per sum, per step of its chain, and
+per matrix that it reads.
+
+Fitted to BERT-base's products at batch 32 and to 4096³ (``python -m tests.gpu.timing sparse24``,
+one H100).
+"""
+
+
+def block_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernels for a matmul over blocks, the one of many rows first."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    rows, columns = named["y"][0].dims
+    found = list[tuple[Variant, Extent]]()
+    if not isinstance(columns, int):
+        return found
+    able = [v for v in VARIANTS if v.template == BLOCKS and v.dtype == call.dtype
+            and not warpgroup_blocks.refusal(call, v)]  # fmt: skip
+    first, *_ = BLOCK_TILES
+    for variant in able:
+        m, n = variant.params["m"], variant.params["n"]
+        full = 2 * H100_SMS * m // ceil(columns / n) if (m, n) == first[:2] else 0
+        when = combine("sub", rows, max(full, LEAST_MANY) - 1)
+        if not isinstance(when, int) or when > 0:
+            found.append((variant, when))
+    return found[:1] if isinstance(rows, int) else found
+
+
+def two_of_four_choices(call: Call, steps: int, reads: int) -> list[tuple[Variant, Extent]]:
+    """Return the warpgroup kernel for a matmul with a 2:4 sparse matrix; none for other calls.
+
+    ``steps`` and ``reads`` are those of ``choose_warpgroup_tiles``.
+    """
+    if call.op != "gemm_two_of_four":
+        return []
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    rows, columns = named["y"][0].dims
+    depth, when = named["x"].dims[-1], combine("sub", rows, LEAST_MANY - 1)
+    if isinstance(when, int) and when <= 0:
+        return []
+    if not (isinstance(columns, int) and isinstance(depth, int)):
+        return []
+    known = rows if isinstance(rows, int) else MANY_ROWS
+    able = [v for v in VARIANTS if v.template == TWO_OF_FOUR and v.dtype == call.dtype
+            and not warpgroup_two_of_four.refusal(call, v)]  # fmt: skip
+    best = min(
+        able, key=lambda v: _cycles(_tile_of(v), known, columns, depth, steps, reads), default=None
+    )
+    return [(best, when)] if best else []
+
+
+def two_of_four_cycles(rows: int, columns: int, depth: int, steps: int, reads: int) -> float:
+    """Return the modelled cycles of a matmul with a 2:4 sparse matrix in its best tile."""
+    tiles = [_tile_of(v) for v in VARIANTS if v.template == TWO_OF_FOUR]
+    return min(_cycles(tile, rows, columns, depth, steps, reads) for tile in tiles)
+
+
+def _tile_of(variant: Variant) -> TwoOfFourTile:
+    p = variant.params
+    return p["m"], p["n"], p["stages"], p["pingpong"], p["pair"]
+
+
+def _cycles(
+    tile: TwoOfFourTile, rows: int, columns: int, depth: int, steps: int, reads: int
+) -> float:
+    """Return the modelled cycles of a tiled matmul on the SM that takes longest."""
+    m, n, *_ = tile
+    count = ceil(ceil(rows / m) * ceil(columns / n) / H100_SMS)
+    copied = 128 * m + 72 * n
+    each = ceil(depth / _STEPS) * max(_STEPS * m * n / _FLOPS, copied / _BYTES) + _PER_TILE
+    after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
+    return count * (each + after)
