@@ -514,9 +514,9 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 _IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
            "integer_pool", "squeeze_excite")  # fmt: skip
 _NUMBERS = {
-    "norm": ("kind",), "softmax": ("log",), "reduce": ("kind", "mean"), "gemm": ("layout", "norm"),
+    "norm": ("kind",), "softmax": ("log", "stepped"), "reduce": ("kind", "mean"),
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
-    "embedding": ("count", "table_type", "index_type"),
+    "gemm": ("layout", "norm"), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "gather_nd": ("index_type",), "update_order": ("index_type",),
     "scatter_nd": ("reduction",), "arg": ("kind", "last"), "iota": ("y_type",),
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),

@@ -75,8 +75,9 @@ class MixedPrecision:
             return
         if self.dtype == "tf32" and not isinstance(region.params, _MULTIPLY):
             return  # other ops compute in float32, where products of tf32 numbers are summed
-        if not any(graph.spec(v).dtype is DType.F32 for v in region.writes):
-            yield Miss(self.name, region.id, unsuited_reason("it writes no float32 values"))
+        concerned = (*self._factors(region), *region.writes)
+        if not any(graph.spec(v).dtype is DType.F32 for v in concerned):
+            yield Miss(self.name, region.id, unsuited_reason("it has no float32 values"))
             return
         if not any(_multiplies(r.params) for r in graph.regions()):
             yield Miss(
@@ -93,11 +94,15 @@ class MixedPrecision:
         error = _ERRORS[self.dtype] if isinstance(region.params, _PRODUCTS) else 0.0
         yield Proposal(self.name, (region,), (new,), error=error, step=True)
 
+    @staticmethod
+    def _factors(region: Region) -> tuple[str, ...]:
+        """Return the operands of a matmul that are rounded before they are multiplied."""
+        return tuple(region.operands[: _FACTORS.get(type(region.params), 0)])
+
     def _outside(self, graph: TileGraph, region: Region) -> Reason | None:
         """Return the reason if a value leaves the range of the type; None if none is known to."""
         least, most = _RANGES[self.dtype]
-        factors = region.operands[: _FACTORS.get(type(region.params), 0)]
-        for value in dict.fromkeys((*factors, *region.writes)):
+        for value in dict.fromkeys((*self._factors(region), *region.writes)):
             largest = self.ranges.get(value, 0.0)
             if largest > _MASK:
                 return unsuited_reason(f"{value!r} holds mask values outside the range of fp16")

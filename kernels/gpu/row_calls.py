@@ -51,9 +51,18 @@ def _norm(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _softmax(dtype: str) -> CallSchema:
+    """Schema of a softmax; if ``stepped``, results are multiples of ``step``.
+
+    The multiples, rounded to even, lie between ``low`` and ``high``, as bytes do.
+    """
+    numbers = (replace(real(name), default=0.0) for name in ("step", "low", "high"))
+    return _rows("softmax", dtype, "M N", flag("log", False), flag("stepped", False), *numbers)
+
+
 ROWS = (
     *map(_norm, DTYPES),
-    *(_rows("softmax", d, "M N", flag("log", False)) for d in DTYPES),
+    *map(_softmax, DTYPES),
     *(_rows("reduce", d, "M", choice("kind", REDUCTIONS), flag("mean", False)) for d in DTYPES),
 )
 """Schemas of all types, norms first."""

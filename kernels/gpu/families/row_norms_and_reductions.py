@@ -57,7 +57,7 @@ def _rounded(call: Call) -> bool:
 
 def name(call: Call) -> str:
     words = [call.op, str(call.attributes.get("kind", ""))]
-    words += ["log"] * bool(call.attributes.get("log"))
+    words += [word for word in ("log", "stepped") if call.attributes.get(word)]
     words += ["mean"] * bool(call.attributes.get("mean"))
     words += _weights(call)
     if call.chain is not None:
@@ -80,6 +80,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "op": call.op,
         "kind": call.attributes.get("kind"),
         "log": call.attributes.get("log"),
+        "stepped": call.attributes.get("stepped"),
         "mean": call.attributes.get("mean"),
         "reducer": reducer,
         "term": term,
@@ -119,5 +120,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         arguments.append(f32(float(call.attributes["epsilon"])))
     if _rounded(call):
         arguments.append(f32(float(call.attributes["factor"])))
+    if call.attributes.get("stepped"):
+        arguments += [f32(float(call.attributes[name])) for name in ("step", "low", "high")]
     blocks = combine("ceildiv", rows, variant.params["rows"])
     return Launch(symbol, (blocks, 1, 1), variant.threads, _SCRATCH, tuple(arguments))

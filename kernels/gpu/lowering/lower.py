@@ -48,6 +48,7 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
 )
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
+from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
 from tracea_graph.kernels.gpu.lowering.row_mlp import fold_mlps
 from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_arg,
@@ -148,6 +149,7 @@ def _written(
         if value.view != target.view:
             w.copy(value, target)
     round_where_computed(w)
+    fold_results(w)
     w.drop_unread()
     fold_squeeze_excite(w)
     fold_mlps(w)

@@ -215,6 +215,9 @@ def rows(op: str, dtype: DType, shape: tuple[int, int], late: int = 0, spoilt: b
                     value = norm(z, attributes["kind"], attributes["epsilon"]) * gamma + beta
                 elif op == "softmax":
                     value = softmax(z, attributes["log"])
+                    if step := attributes.get("step"):
+                        bounds = attributes["low"], attributes["high"]
+                        value = np.clip(np.rint(value / step), *bounds) * step
                 else:
                     value = REDUCED[attributes["kind"]](z)
                     value = value / shape[1] if attributes["mean"] else value
@@ -270,6 +273,9 @@ def _rows() -> Iterator[Case]:
         yield Case(f"short {shape}", rows("norm", DType.F16, shape, **layer), PART_OF_WARP)
     made = rows("softmax", DType.F16, (19, 200), log=False)
     yield Case("short softmax", made, PART_OF_WARP)
+    bytes_of = {"stepped": True, "step": 1 / 255, "low": 1.0, "high": 90.0}
+    made = rows("softmax", DType.F32, (4, 8), log=False, **bytes_of)
+    yield Case("softmax in steps", made, (*PART_OF_WARP, *TEAMS[:1]))
     made = rows("reduce", DType.F16, (21, 72), kind="max", mean=False)
     yield Case("short reduce", made, PART_OF_WARP)
     yield Case("residual", residual((6, 104)), (*PART_OF_WARP, *TEAMS[:1]))

@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.float8_producers import round_where_computed
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program
 from tracea_graph.ops import OpParams
@@ -46,6 +47,7 @@ def program_of(
         if value.view != target.view:
             w.copy(value, target)
     round_where_computed(w)
+    fold_results(w)
     w.drop_unread()
     return w.done({}, sizes)
 
