@@ -335,7 +335,10 @@ _WINDOW = _steps("strides", "dilations", "pads")
 
 
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
-    """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous."""
+    """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous.
+
+    If ``groups`` of channels are convolved each by their own filters, w has the channels of one.
+    """
     own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
         op,
@@ -344,7 +347,7 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
             _op("inputs", "N P Q O", "chain", many="inputs"),
             _out("y", "N P Q O", "chain", many="results"), *(_PARTS if op == "conv" else ()),
         ),
-        _WINDOW,
+        (*_WINDOW, *((number("groups", 1, 1 << 16, 1),) if op == "conv" else ())),
         dtype,
         chain="epilogue",
         problem=size,
@@ -526,7 +529,7 @@ CALLS = Calls(
         *map(_attention_rows, DTYPES),
         *map(_attention_cached, DTYPES),
         *LOOK_UPS,
-        *(_conv("conv", d, "O kh kw C", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
+        *(_conv("conv", d, "O kh kw I", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         _FLOAT8_GEMM,
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),

@@ -36,6 +36,7 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_matmul,
     warpgroup_two_of_four,
 )
+from tracea_graph.kernels.gpu.families.convolution import groups_of
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
@@ -99,8 +100,7 @@ INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
-_TF32 = {"tf32": 1, "tf32x3": 3}
-"""Numbers of products of tf32 numbers for a product."""
+_TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
 _STEEP, _NORMED = 5, 3
 """Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
@@ -150,8 +150,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     choices = {
         "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
     }.get(call.op)  # fmt: skip
-    able = call.dtype in ("f16", "bf16") or (call.op == "gemm" and call.dtype in _TF32)
-    found = choices(call) if choices and able else []
+    found = choices(call) if choices and call.dtype != "f32" else []
     found += _byte_choices(call) if call.op in _OF_BYTES else []
     found += block_choices(call) if call.op == "gemm_blocks" else []
     found += two_of_four_choices(call, _steps(call), _reads(call))
@@ -312,10 +311,9 @@ def _few_choices(call: Call, rows: Extent, width: int, depth: int) -> list[tuple
     least = evaluate(rows, dict.fromkeys(symbols_of(rows), 1))
     if least > most and (wide := choose_wide_rows(least, width, depth, tiles)):
         return [(able[wide], combine("sub", least + 1, rows))]
-    if isinstance(rows, int) and not 0 < rows <= most:
-        return []
     if isinstance(rows, int):
-        return [(able[choose_few_tile(rows, width, depth, tiles)], 1)]
+        few = 0 < rows <= most
+        return [(able[choose_few_tile(rows, width, depth, tiles)], 1)] if few else []
     found = dict[FewTile, Extent]()
     for limit in (min(TYPICAL_FEW, most), most):
         if least <= limit:
@@ -339,8 +337,8 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     image = prod(n for n in pixels[1:] if isinstance(n, int))
     able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(1, height, width, deep, tuple(able), _LEAST_FILTERS, image,
-                                   _steps(call), _reads(call))  # fmt: skip
+    tiles = choose_warpgroup_tiles(g := groups_of(call), height, width // g, deep, [*able],
+                                   _LEAST_FILTERS, image, _steps(call), _reads(call))  # fmt: skip
     many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
     return [*_few_pixel_choices(call, rows), *many]
 
@@ -523,7 +521,7 @@ _NUMBERS = {
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
     "mlp": ("activation",), "attention_projection": (), "float8_gemm": ("promoted",),
-    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"),
+    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "conv": ("groups",),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 
@@ -536,6 +534,8 @@ def _skeleton(call: Call) -> Call:
         value = call.attributes[attribute.name]
         if call.op.startswith("attention"):
             value = _told(attribute.name, value, call)
+        elif attribute.name == "groups":
+            value = _PIXELS[-1] if value > 1 else 1  # a channel of the placeholder each
         elif attribute.name not in kept:
             several = attribute.count > 1 or isinstance(value, tuple)
             value = (1,) * attribute.count if several else 1.0

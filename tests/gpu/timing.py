@@ -239,6 +239,15 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
                tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
 
 
+def _grouped(n: int, side: int, c: int, groups: int) -> Row:
+    """A 3 × 3 convolution of ResNeXt; groups share matmuls of 64 channels."""
+    made = conv(DType.F16, (n, side, side, c), (c, 3, 3), pads=(1, 1), groups=c // 64)
+    work, each = _convolve(n, side, c, c, 3, 1, groups), c // groups
+    return Row(f"conv f16 b{n} {side}x{side} {c}->{c} 3x3 in {groups} groups", made,
+               ("128x128x32x4", "128x64x64x8x1", "128x32x64x9x1"), work,
+               2.0 * n * side * side * c * each * 9, 0)  # fmt: skip
+
+
 RESNET = (
     (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1),
     (56, 256, 64, 1, 1), (56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (56, 256, 512, 1, 2),
@@ -445,6 +454,7 @@ ROWS: tuple[Row, ...] = (
     Row("transpose f16 8192x4096", copy(DType.F16, (8192, 4096), (1, 0)), ("32x32", "256x16"),
         _turn),
     *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
+    *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *_layers(4096, 4096, 4096),
     *_layers(8192, 3072, 768),
     *_layers(4096, 2304, 768),

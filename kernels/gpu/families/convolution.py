@@ -1,6 +1,7 @@
 """Implicit-GEMM convolution: the left operand is read from the image in place.
 
-Images and filters are channels-last: rows are output pixels, the depth is taps × channels.
+Images and filters are channels-last: rows are output pixels, the depth is taps × channels.  Groups
+of channels are a batch of such matmuls.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, diviso
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["as_pixel_rows", "launch", "launch_over", "name", "parameters", "product_of", "shared"]
+__all__ = [
+    "as_pixel_rows",
+    "groups_of",
+    "launch",
+    "launch_over",
+    "name",
+    "parameters",
+    "product_of",
+    "shared",
+]
 
 _ROWS_APART = 16
 """Tile rows at a distance that is a multiple of this have the same swizzle."""
@@ -40,21 +50,43 @@ def as_pixel_rows(view: View) -> View:
 def product_of(call: Call) -> Call:
     """Return the matmul that a convolution is equal to.
 
-    Its left operand x stands for the windows, which the kernel reads from the image.
+    Its left operand x stands for the windows, which the kernel reads from the image.  Groups are
+    the batch, and each has its part of the bias.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
-    x, w = named["x"], named["w"]
-    filters, *taps = w.dims
+    x, w, bias, groups = named["x"], named["w"], named["bias"], groups_of(call)
+    _, *taps = w.dims
     depth = product(tuple(taps))
-    rows = product(named["y"][0].dims[:3])
+    rows, filters = product(named["y"][0].dims[:3]), named["y"][0].dims[-1]
+    if groups == 1:
+        left = View(x.buffer, (rows, depth), (0, 0), x.offset)
+        right = View(w.buffer, (w.dims[0], depth), (depth, 1), w.offset)
+    else:
+        filters = combine("floordiv", filters, groups)
+        apart = combine("mul", w.dims[-1], x.strides[-1]), combine("mul", filters, depth)
+        left = View(x.buffer, (groups, rows, depth), (apart[0], 0, 0), x.offset)
+        right = View(w.buffer, (groups, filters, depth), (apart[1], depth, 1), w.offset)
+        bias = bias and replace(bias, dims=(filters,))
     return CALLS.make(
-        "gemm", call.dtype, layout="nk", chain=call.chain, bias=named["bias"],
-        x=View(x.buffer, (rows, depth), (0, 0), x.offset),
-        w=View(w.buffer, (filters, depth), (depth, 1), w.offset),
-        inputs=[as_pixel_rows(view) for view in named["inputs"]],
-        y=[as_pixel_rows(view) for view in named["y"]],
+        "gemm", call.dtype, layout="nk", chain=call.chain, bias=bias, x=left, w=right,
+        inputs=[_by_groups(as_pixel_rows(view), groups) for view in named["inputs"]],
+        y=[_by_groups(as_pixel_rows(view), groups) for view in named["y"]],
         partial=named["partial"], arrivals=named["arrivals"],
     )  # fmt: skip
+
+
+def groups_of(call: Call) -> int:
+    """Return the number of groups of channels of a convolution."""
+    return int(call.attributes.get("groups", 1))
+
+
+def _by_groups(rows: View, groups: int) -> View:
+    """View a matrix of pixels as a batch of matrices, one for each group of channels."""
+    if groups == 1:
+        return rows
+    each = combine("floordiv", rows.dims[-1], groups)
+    apart = combine("mul", each, rows.strides[-1])
+    return View(rows.buffer, (groups, rows.dims[0], each), (apart, *rows.strides), rows.offset)
 
 
 def name(call: Call) -> str:
@@ -82,13 +114,13 @@ def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch
     """Return the launch of a convolution kernel; a block uses ``taken`` bytes of shared memory."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, a = named["x"], call.attributes
-    _, height, width, channels = x.dims
+    _, height, width, _ = x.dims
     _, p, q, _ = named["y"][0].dims
     steps: tuple[Extent, ...] = (*x.strides, height, width)
     blocks, made = tensor_core_matmul.arguments(
         product_of(call), variant.params["m"], variant.params["n"]
     )
     made += map(i32, steps)
-    made += map(divisor, (channels, named["w"].dims[2], combine("mul", p, q), q))
+    made += map(divisor, (named["w"].dims[3], named["w"].dims[2], combine("mul", p, q), q))
     made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

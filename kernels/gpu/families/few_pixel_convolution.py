@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.families import (
     tensor_core_matmul,
     warpgroup_convolution,
 )
-from tracea_graph.kernels.gpu.families.convolution import product_of
+from tracea_graph.kernels.gpu.families.convolution import groups_of, product_of
 from tracea_graph.kernels.gpu.families.warpgroup_convolution import CHANNELS
 from tracea_graph.kernels.gpu.launch import Launch, i32
 from tracea_graph.kernels.gpu.variants import Variant
@@ -72,6 +72,8 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     if why := warpgroup_convolution.refusal_of_image(call):
         return why
+    if groups_of(call) > 1:
+        return "the kernel computes one group of channels"
     if steps_of(call) < variant.params["split"]:
         return f"the depth lacks a step of {CHANNELS} channels for each block"
     made = _product(call, variant)

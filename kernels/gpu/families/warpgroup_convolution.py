@@ -14,7 +14,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul, warpgroup_matmul
-from tracea_graph.kernels.gpu.families.convolution import product_of
+from tracea_graph.kernels.gpu.families.convolution import groups_of, product_of
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
@@ -48,7 +48,8 @@ def product_of_windows(call: Call) -> Call:
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
-    return replace(made, views=(replace(x, strides=(CHANNELS, 1), offset=0), *rest))
+    left = replace(x, strides=(*x.strides[:-2], CHANNELS, 1), offset=0)
+    return replace(made, views=(left, *rest))
 
 
 def name(call: Call) -> str:
@@ -115,9 +116,10 @@ def operands(
     x, w, a = named["x"], named["w"], call.attributes
     left, right = types or (TYPES[call.dtype],) * 2
     span = LINE // int(left.size)
-    _, height, width, channels = x.dims
+    _, height, width, _ = x.dims
     _, p, q, _ = named["y"][0].dims
-    filters, *taps, _ = w.dims
+    filters, *taps, channels = w.dims
+    groups = groups_of(call)
     # the last start lies as far beyond the image as the results need
     ends = [
         combine("sub", combine("sub", combine("mul", combine("sub", out, 1), step), pad),
@@ -128,8 +130,15 @@ def operands(
     window = Window(tuple(a["pads"][::-1]), (ends[0], ends[1]), tuple(a["strides"][::-1]))
     count = product(tuple(taps))
     by_tap = View(w.buffer, (filters, count, channels), (w.strides[0], channels, 1), w.offset)
-    maps = [pixel_map(x, left, (m, span), window), tensor_map(by_tap, right, (n, 1, span))]
+    box: tuple[int, ...] = (n, 1, span)
+    if groups > 1:
+        each, apart = combine("floordiv", filters, groups), w.strides[0]
+        by_tap = View(w.buffer, (groups, each, count, channels),
+                      (combine("mul", each, apart), *by_tap.strides), w.offset)  # fmt: skip
+        box = (1, *box)
+    maps = [pixel_map(x, left, (m, span), window), tensor_map(by_tap, right, box)]
     blocks = -(-channels // span)
     more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
-            *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
+            *map(i32, (*a["strides"], *a["dilations"], *a["pads"])),
+            *map(i32, (channels,) * (groups > 1))]  # fmt: skip
     return maps, more, combine("mul", count, blocks)

@@ -156,7 +156,7 @@ def _conv(
     chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value,
 ) -> None:  # fmt: skip
-    """Write one call, or one for each group if the convolution is grouped but not depthwise."""
+    """Write one call; few channels of a group are multiplied together with those of others."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
     if (packed := _packed(w, p, x, weight)) is not None:
         px, pw, window = packed
@@ -175,15 +175,40 @@ def _conv(
         image = x.transposed(LAST).view
         _conv_call(w, "depthwise", image, transposed.view, bias, chain, epilogue_inputs, y, window)
         return
-    for group in range(p.groups):
-        first, last = group * each, group * filters
-        own_bias = bias and bias.part(0, last, filters)
-        _conv_call(
-            w, "conv", x.part(1, first, each).transposed(LAST).view,
-            transposed.part(0, last, filters).view, own_bias, chain,
-            [v.part(3, last, filters) for v in epilogue_inputs], y.part(1, last, filters),
-            window,
-        )  # fmt: skip
+    groups, own = p.groups, transposed.view
+    together = _groups_together(p.groups, each, filters)
+    if together > 1:
+        own, groups = _side_by_side(w, own, together, filters), groups // together
+    image = x.transposed(LAST).view
+    _conv_call(w, "conv", image, own, bias, chain, epilogue_inputs, y, window, groups)
+
+
+def _groups_together(groups: int, channels: int, filters: int) -> int:
+    """Return how many groups share one matmul, whose filters hold zeros for the other groups.
+
+    Tiles of kernels have 64 columns and steps of up to 64 channels, most of which would be empty.
+    """
+    most = _WHOLE // max(channels, filters)
+    return max((n for n in range(1, most + 1) if groups % n == 0), default=1)
+
+
+def _side_by_side(w: GpuProgramWriter, own: View, count: int, filters: int) -> View:
+    """Return filters of ``count`` groups each: those of a group are zero for the other groups."""
+    total, *taps, channels = own.dims
+    wide = combine("mul", channels, count)
+    made = w.temp(w.narrow, (total, *taps, wide))
+    w.chain(ZERO, [], [made.flat(4)])
+    row = product((*taps, wide))
+    across = combine("add", combine("mul", filters, row), channels)
+    steps = product((count, filters, row)), across, row
+    sets = combine("floordiv", total, count * filters)
+    dims = (sets, count, filters, *taps, channels)
+    blocks = View(made.view.buffer, dims, (*steps, *made.view.strides[1:]))
+    first = own.strides[0]
+    sources = (combine("mul", first, count * filters), combine("mul", first, filters))
+    source = View(own.buffer, dims, (*sources, *own.strides), own.offset)
+    w.copy(Value(source, w.narrow), Value(blocks, w.narrow))
+    return made.view
 
 
 def _packed(
@@ -282,6 +307,7 @@ def _pack(
 def _conv_call(
     w: GpuProgramWriter, op: str, x: View, weight: View, bias: Value | None, chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
+    groups: int = 1,
 ) -> None:  # fmt: skip
     dtype, out = w.narrow, y.transposed(LAST)
     own = chain
@@ -292,8 +318,9 @@ def _conv_call(
         op, w.multiplied if op == "conv" else dtype.short,
         x=x, w=weight, bias=bias.view if bias else None,
         inputs=[v.view for v in epilogue_inputs], y=[out.view], chain=chain, **window,
+        **({"groups": groups} if op == "conv" else {}),
     )  # fmt: skip
-    if op != "conv":
+    if op != "conv" or groups > 1:
         w.calls.append(call)
         return
     likely = next(v.template for v, when in variants_of(call) if (w.about(when) or 0) > 0)

@@ -153,12 +153,12 @@ def conv_of(call: Call) -> ConvolutionProblem | None:
     """Return the problem of a call.
 
     Returns None if sizes other than the number of images are symbolic, if x, w or y is not
-    contiguous, if there are several results, or if the call uses split-K.
+    contiguous, if there are several results or groups, or if the call uses split-K.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, y, a = named["x"], named["w"], named["y"][0], call.attributes
     sizes = (*x.dims[1:], *y.dims[1:], *w.dims)
-    if not all(isinstance(n, int) for n in sizes) or len(named["y"]) > 1:
+    if not all(isinstance(n, int) for n in sizes) or len(named["y"]) > 1 or a["groups"] > 1:
         return None
     if any(v.strides != dense_strides(v.dims) for v in (x, w, y)):
         return None

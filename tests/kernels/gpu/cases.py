@@ -617,17 +617,18 @@ def conv(
     dtype: DType, image: tuple[int, int, int, int], filters: tuple[int, int, int], *,
     strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1),
     pads: tuple[int, int] = (0, 0), chain: Chain | None = None, late: int = 0, parts: int = 0,
-    multiply: str = "",
+    multiply: str = "", groups: int = 1,
 ) -> Maker:  # fmt: skip
     """``image``: N, H, W, C; ``filters``: how many, and their taps; as much below as above; the
-    depth of tiles of 64 × 64 perhaps cut into parts; ``multiply`` names how, if not the type."""
+    depth of tiles of 64 × 64 perhaps cut into parts; ``multiply`` names how, if not the type;
+    ``groups`` of channels."""
     n, *sides, c = image
     count, *taps = filters
     out = tuple((side + 2 * pad - d * (k - 1) - 1) // s + 1 for side, pad, d, k, s in
                 zip(sides, pads, dilations, taps, strides, strict=True))  # fmt: skip
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        x, w = some(rng, image, dtype), some(rng, (count, *taps, c), dtype)
+        x, w = some(rng, image, dtype), some(rng, (count, *taps, c // groups), dtype)
         bias = rng.standard_normal(count).astype(np.float32)
         shape = (n, *out, count)
         more = [some(rng, shape, dtype)] if chain else []
@@ -636,13 +637,16 @@ def conv(
             "conv", multiply or dtype.short,
             x=memory.put(x, late), w=memory.put(w), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, strides=strides,
-            dilations=dilations, pads=pads,
+            dilations=dilations, pads=pads, groups=groups,
             **(cut(memory, -(-n * out[0] * out[1] // 64) * -(-count // 64), parts, 64 * 64)
                if parts else {}),
         )  # fmt: skip
 
         def expected() -> list[Expected]:
-            sums = convolved(wide(x), wide(w), strides, dilations, pads, (out[0], out[1])) + bias
+            parts_of = zip(np.split(wide(x), groups, -1), np.split(wide(w), groups), strict=True)
+            sums = [convolved(*one, strides, dilations, pads, (out[0], out[1]))
+                    for one in parts_of]  # fmt: skip
+            sums = np.concatenate(sums, -1) + bias
             value = chain.reference([sums, *map(wide, more)])[0] if chain else sums
             return [
                 Expected(y, value, max(_TF32 if multiply == "tf32" else TOLERANCE[dtype], 3e-6))
@@ -810,6 +814,19 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv apart", made, small)
     yield Case("conv late", conv(DType.F16, (1, 5, 5, 24), (9, 1, 1), late=1), small)
     plain = replace(RESNET, dtypes=(), stores=())
+    made = conv(DType.F16, (2, 9, 7, 96), (72, 3, 3), pads=(1, 1), chain=RESNET, groups=3)
+    yield Case("conv of channel groups", made, (*small, "128x128x32x4"))
+    yield Case("conv of channel groups by warpgroups", made, ("128x32x64x9x1", "128x64x64x8x1"),
+               ("wgmma",))  # fmt: skip
+    made = conv(DType.BF16, (3, 10, 9, 176), (80, 1, 1), strides=(2, 2), groups=2)
+    yield Case("conv of uneven channel groups", made, ("128x32x64x9x1",), ("wgmma",))
+    made = conv(DType.F16, (1, 6, 5, 15), (18, 3, 3), pads=(1, 1), groups=3, late=1)
+    yield Case("conv of few channel groups", made, small)
+    made = conv(DType.F32, (1, 6, 5, 16), (140, 3, 3), pads=(1, 1), chain=plain, groups=2,
+                multiply="tf32x3")  # fmt: skip
+    yield Case("conv tf32x3 of channel groups", made, ("64x64x32x3",))
+    made = conv(DType.F32, (1, 6, 5, 16), (20, 3, 3), pads=(1, 1), chain=plain, groups=2)
+    yield Case("conv f32 of channel groups", made, ("64x64x8",))
     made = conv(DType.F32, (1, 9, 7, 12), (70, 3, 3), pads=(1, 1), chain=plain, multiply="tf32x3")
     yield Case("conv tf32x3", made, ("64x64x32x3", "128x64x16x4"))
     made = conv(DType.F32, (1, 9, 7, 12), (70, 3, 3), pads=(1, 1), chain=plain, multiply="tf32")

@@ -100,6 +100,24 @@ def test_other_windows_are_no_patches(more: dict[str, list[int]]) -> None:
     assert call.op == "conv"
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "multiplied"),
+    [(128, 128, 32, 2), (512, 512, 8, 8), (96, 192, 96, 3), (224, 224, 4, 4)],
+)
+def test_groups_of_channels_are_one_call(
+    channels: int, filters: int, groups: int, multiplied: int
+) -> None:
+    """Few channels share a matmul with those of other groups."""
+    net = Net()
+    x = net.input("x", 2, channels, 28, 28)
+    weight = net.const(normal(filters, channels // groups, 3, 3))
+    more = {"group": groups, "pads": [1, 1, 1, 1]}
+    (call,) = lowered(net, net("Conv", net("Relu", x), weight, **more))
+    weights = call.views[1]
+    assert (call.op, call.attributes["groups"]) == ("conv", multiplied) and weights is not None
+    assert weights.dims == (filters, 3, 3, channels // multiplied)
+
+
 @pytest.mark.parametrize(("step", "lines"), [(2, 2), (1, 1)])
 def test_an_image_of_few_channels_is_packed_by_one_call(step: int, lines: int) -> None:
     """Zeros around it included; the filters are packed by another one, once."""

@@ -64,6 +64,17 @@ def test_factors_of_images_are_in_their_weights(
     close(got, want)
 
 
+@pytest.mark.parametrize(("channels", "filters", "groups"), [(24, 48, 24), (96, 72, 3)])
+def test_groups_of_channels(channels: int, filters: int, groups: int) -> None:
+    """Two filters for each channel, and groups that have a matmul each."""
+    window = ConvWindow((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+    params = ConvParams(channels, filters, window, groups, bias=True, epilogue=ADD_RELU)
+    arrays = arrays_of(params, 2, 6)
+    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(params, arrays, DType.F16)
+    close(got, want)
+
+
 def test_windows_share_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "MANY_SHARED", 1)
     params = ConvParams(3, 24, ConvWindow((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)), bias=True)
