@@ -294,7 +294,7 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     depth *= 2 if call.dtype in _TF32 else 1  # a step has half as many numbers
     tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able), side, image,
                                    _steps(call), _reads(call),
-                                   _TF32.get(call.dtype, 1))  # fmt: skip
+                                   _TF32.get(call.dtype, 0))  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
     return [*one_row_choices(call), *_few_choices(call, rows, width, depth), *many]
 
@@ -337,8 +337,10 @@ def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
     image = prod(n for n in pixels[1:] if isinstance(n, int))
     able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
             and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(g := groups_of(call), height, width // g, deep, [*able],
-                                   _LEAST_FILTERS, image, _steps(call), _reads(call))  # fmt: skip
+    tiles = choose_warpgroup_tiles(
+        g := groups_of(call), height, width // g, deep * (1 + (call.dtype in _TF32)), [*able],
+        _LEAST_FILTERS, image, _steps(call), _reads(call), _TF32.get(call.dtype, 0),
+    )  # fmt: skip
     many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
     return [*_few_pixel_choices(call, rows), *many]
 
@@ -418,11 +420,7 @@ def is_transposing_copy(call: Call) -> bool:
 def _rows(call: Call) -> int:
     """Return the number of rows of a matmul, or 0 if it is symbolic."""
     named: dict[str, Any] = CALLS.of(call).named(call)
-    dims = named["y"][0].dims[:-1]
-    rows = 1
-    for dim in dims:
-        rows = rows * dim if isinstance(dim, int) else 0
-    return rows
+    return prod(dim if isinstance(dim, int) else 0 for dim in named["y"][0].dims[:-1])
 
 
 def kernels_of(call: Call) -> list[str]:

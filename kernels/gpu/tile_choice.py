@@ -269,6 +269,8 @@ Fitted to 60 products and convolutions of five models at batch 32, with each til
 (``python -m tests.gpu.peers --alone --tiles``, one H100): the tiles that the model picks take 1 %
 longer than the best tiles.
 """
+_LEAST_BLOCKS = H100_SMS // 2
+"""Fewest tiles of products of tf32 numbers: other kernels share the depth of fewer."""
 _PER_PART = 330
 """Cycles of a stage whose numbers become sums of two, in addition to its products.
 
@@ -300,15 +302,15 @@ def choose_warpgroup_tiles(
     image: int = 1,
     steps: int = 0,
     reads: int = 0,
-    products: int = 1,
+    products: int = 0,
 ) -> list[tuple[WarpgroupTile, int]]:
     """Choose tiles of warpgroup kernels for a 16-bit matmul; return each with its minimum rows.
 
     ``batch`` and ``rows`` are 0 if they vary at run time; the number of rows is then a multiple of
     ``image``.  Minimum rows are counted over all matrices of the batch.  ``side`` is the minimum
     of columns and depth.  ``steps`` is the cost of the epilogue, counted in cheap steps of its
-    chain; ``reads`` is the number of matrices that it reads.  Numbers that are sums of two take
-    several ``products``.  Returns an empty list if other
+    chain; ``reads`` is the number of matrices that it reads.  ``products`` is how many products of
+    tf32 numbers a product takes, 0 in 16 bits.  Returns an empty list if other
     kernels are better at all sizes.
     """
     known = batch * rows
@@ -318,18 +320,24 @@ def choose_warpgroup_tiles(
 
     def cycles(count: int, height: int) -> dict[WarpgroupTile, float]:
         measured = _MEASURED_MANY.get((count * ceil(height / 128), columns, depth, reads))
-        able = [t for t in tiles if t not in _MEASURED_ALONE]
+        if measured and measured in tiles and not products:
+            able = [measured]
+        else:
+            least = _LEAST_BLOCKS if products else 0
+            able = [t for t in tiles if _blocks(t, count, height, columns) >= least]
         return {
             t: _cycles(t, count, height, columns, depth, steps, reads, products)
-            for t in ([measured] if measured and measured in tiles else able)
-        }
+            for t in able if t == measured or t not in _MEASURED_ALONE
+        }  # fmt: skip
 
     if known:
         own = cycles(batch, rows)
-        return [(min(own, key=lambda tile: own[tile]), 1)]
+        return [(min(own, key=lambda tile: own[tile]), 1)] if own else []
     ladder = {max(image << i, fewest) for i in range(_DOUBLINGS + 1)}
     heights = sorted(n for n in ladder if n <= max(image, 1 << _DOUBLINGS))
     times = [cycles(1, height) for height in heights]
+    few = sum(not one for one in times)  # the lowest
+    heights, times = heights[few:], times[few:]
     starts = _few_ranges(times)
     return [(min(times[i], key=lambda tile: times[i][tile]), heights[i]) for i in starts[::-1]]
 
@@ -539,16 +547,21 @@ epilogue reads (``python -m tests.gpu.timing wgmma nk``, one H100).
 """
 
 
+def _blocks(tile: WarpgroupTile, batch: int, rows: int, columns: int) -> int:
+    """Return the number of tiles of a matmul."""
+    return batch * ceil(rows / tile[0]) * ceil(columns / tile[1])
+
+
 def _cycles(
     tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int,
-    products: int = 1,
+    products: int = 0,
 ) -> float:  # fmt: skip
     """Return the modelled cycles of a tiled matmul on the SM that takes longest."""
     m, n, _, pingpong, pair = tile
     down, across = 1 + (pair == SHARED_W), 1 + (pair == SHARED_X)  # tiles of a cluster
     tiles = batch * ceil(rows / m / down) * ceil(columns / n / across)
     loaded = 128 * (m / across + n / down)
-    work = products * 64 * m * n / _FLOPS + _PER_PART * (products > 1)
+    work = max(products, 1) * 64 * m * n / _FLOPS + _PER_PART * (products > 1)
     each = ceil(depth / 64) * max(work, loaded / _BYTES) * _SLOWER
     each += _PER_TILE
     after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)

@@ -351,6 +351,11 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in CONVOLUTION_TILES
     ),
+    *(
+        replace(_wgmma(d, *tile, depth=32), op="conv", template="conv_wgmma.cu.in")
+        for d, tiles in (("tf32", TF32_TILES), ("tf32x3", SPLIT_TILES))
+        for tile in tiles
+    ),
     *(_few_pixels(d, *tile) for d in ("f16", "bf16") for tile in FEW_PIXEL_TILES),
     *(
         replace(_gemm(d, *tile), op="conv", template="conv.cu.in")

@@ -1,8 +1,8 @@
 """Implicit-GEMM convolution by warpgroups for sm_90a; tensor maps copy the pixels of each tap.
 
 The matmul is that of :mod:`convolution`.  Its depth is taps × channels, in steps of 64 channels of
-a tap, or 128 of bytes.  If the image has fewer channels than a step, the copy fills the others
-with zeros.
+a tap, 32 of float32, or 128 of bytes.  If the image has fewer channels than a step, the copy fills
+the others with zeros.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def product_of_windows(call: Call) -> Call:
     made = tensor_core_matmul.without_parts(product_of(call))
     x, *rest = made.views
     assert x is not None
-    left = replace(x, strides=(*x.strides[:-2], CHANNELS, 1), offset=0)
+    left = replace(x, strides=(*x.strides[:-2], _span(call), 1), offset=0)
     return replace(made, views=(left, *rest))
 
 
@@ -58,9 +58,14 @@ def name(call: Call) -> str:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
-    if why := refusal_of_image(call):
+    if why := refusal_of_image(call, _span(call)):
         return why
     return warpgroup_matmul.refusal(product_of_windows(call), variant)
+
+
+def _span(call: Call) -> int:
+    """Return the number of channels of a step."""
+    return LINE // int(TYPES[call.dtype].size)
 
 
 def refusal_of_image(call: Call, span: int = CHANNELS) -> str:
@@ -100,7 +105,8 @@ def shared(call: Call, variant: Variant) -> int:
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     maps, more, steps = operands(call, variant.params["m"], variant.params["n"])
-    depth, made = combine("mul", steps, CHANNELS), product_of_windows(call)
+    depth, made = combine("mul", steps, _span(call)), product_of_windows(call)
+    maps = [replace(one, rounded=call.dtype == "tf32") for one in maps]
     return warpgroup_matmul.launch_over(made, variant, symbol, maps, depth, more)
 
 

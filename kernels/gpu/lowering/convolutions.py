@@ -38,6 +38,8 @@ _MOST_SIDE = 1024
 """Maximum side of an image that one pool reduces whole."""
 _FILLED, _MOST_PARTS = 132 * 32, 8
 """Channels of all images that fill a GPU (fewer are split), and maximum parts of an image."""
+_LEAST_COPIED = 16
+"""Fewest channels of an image that is stored channels-last before it is convolved."""
 _WHOLE = 64
 """Numbers in one row of a tensor map's copy."""
 LAST = (0, 2, 3, 1)
@@ -164,7 +166,8 @@ def _conv(
             px, pw, bias, y = pair
         _conv_call(w, "conv", px, pw, bias, chain, epilogue_inputs, y, window)
         return
-    x = w.typed_as(x, dtype) if x.dtype is dtype else w.again(x, dtype, LAST)
+    read = x.dtype is dtype and (x.view.strides[1] == 1 or p.channels < _LEAST_COPIED)
+    x = w.typed_as(x, dtype) if read else w.again(x, dtype, LAST)
     window = _window(p.window)
     depthwise = p.groups > 1 and each == 1 and filters == 1
     order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)

@@ -829,6 +829,10 @@ def _convolutions() -> Iterator[Case]:
     yield Case("conv f32 of channel groups", made, ("64x64x8",))
     made = conv(DType.F32, (1, 9, 7, 12), (70, 3, 3), pads=(1, 1), chain=plain, multiply="tf32x3")
     yield Case("conv tf32x3", made, ("64x64x32x3", "128x64x16x4"))
+    for multiply, tile in (("tf32", "128x64x32x8x1"), ("tf32x3", "128x64x32x6x1")):
+        made = conv(DType.F32, (3, 9, 7, 64), (72, 3, 3), pads=(1, 1), chain=plain, groups=2,
+                    multiply=multiply)  # fmt: skip
+        yield Case(f"conv {multiply} by warpgroups", made, (tile,), ("wgmma",))
     made = conv(DType.F32, (1, 9, 7, 12), (70, 3, 3), pads=(1, 1), chain=plain, multiply="tf32")
     yield Case("conv tf32", made, ("64x64x32x3", "128x64x16x4"), ("bf16",))
     made = conv(DType.F32, (1, 6, 5, 40), (24, 3, 3), pads=(1, 1), parts=3, multiply="tf32x3")
