@@ -1,7 +1,8 @@
 """Lower attention: to a kernel, or with wide heads to two matmuls and a softmax.
 
 The kernels of attention hold a head's row in registers.  With wide heads the scores are a small
-part of the work, and writing them costs less than multiplying without tensor cores.
+part of the work, and writing them costs less than multiplying without tensor cores.  So it does in
+float32, whose kernel has none, where queries and keys are many and their numbers are known.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _NARROW_F32, _LEAST_QUERIES = 256, 16
 """Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
 matmul.
 """
+_LEAST_SCORES, _MOST_SCORES = 1 << 21, 1 << 28
+"""Scores of a run for which matmuls in float32 are worth two launches and the memory."""
 
 
 def lower_attention(
@@ -75,7 +78,7 @@ def lower_attention(
             softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
-    if _suits_matmuls(w, p, queries, keys):
+    if _suits_matmuls(w, p, batch, queries, keys):
         _attend_by_matmuls(w, p, q, k, v, Value(mask, held.dtype) if mask else None, out)
         return [y]
     if max(p.head, p.head_v) > attention_rows.LARGEST_HEAD:
@@ -115,13 +118,29 @@ def _heads(
 # ---- wide heads ------------------------------------------------------------------------------
 
 
-def _suits_matmuls(w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent) -> bool:
+def _many_scores(
+    w: GpuProgramWriter, batch: Extent, heads: int, queries: Extent, keys: Extent
+) -> bool:
+    """Whether there are so many scores that tensor cores are worth writing them to memory.
+
+    Sequences of unknown length are left to the kernel, which needs no memory for scores.
+    """
+    items = w.about(batch)
+    if not (isinstance(queries, int) and isinstance(keys, int)) or items is None:
+        return False
+    return _LEAST_SCORES <= items * heads * queries * keys <= _MOST_SCORES
+
+
+def _suits_matmuls(
+    w: GpuProgramWriter, p: AttentionParams, batch: Extent, queries: Extent, keys: Extent
+) -> bool:
     """Whether matmuls and a softmax compute an attention, and sooner than its kernels do."""
     likely, narrow = (
         w.about(queries),
         attention.LARGEST_HEAD if w.narrow in HALVES else _NARROW_F32,
     )
-    if max(p.head, p.head_v) <= narrow or p.zero_rows != "none" or p.window:
+    many = w.narrow is DType.F32 and _many_scores(w, batch, p.heads, queries, keys)
+    if (max(p.head, p.head_v) <= narrow and not many) or p.zero_rows != "none" or p.window:
         return False
     if p.causal == "placed" or (p.causal == "bottom" and _first_place(queries, keys) is None):
         return False
