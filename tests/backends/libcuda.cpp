@@ -320,6 +320,17 @@ API int cuTensorMapEncodeIm2col(void* map, int type, uint32_t rank, void* at, co
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
 API int cuStreamCreate(Stream** s, unsigned) { return *s = new Stream, 0; }
 API int cuStreamDestroy_v2(Stream* s) { return delete s, 0; }
+API int cuStreamWriteValue32_v2(Stream* s, uint64_t at, uint32_t value, unsigned flags) {
+  finish(s);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (const int refused = usable()) return refused;
+  auto next = pinned.upper_bound((void*)at);
+  if (flags || at % 4 || next == pinned.begin()) return INVALID;
+  --next;
+  if (at + 4 > (uint64_t)next->first + next->second) return INVALID;
+  __atomic_store_n((uint32_t*)at, value, __ATOMIC_RELEASE);
+  return 0;
+}
 API int cuStreamSynchronize(Stream* s) { return finish(s), usable(); }
 API int cuEventCreate(Event** e, unsigned flags) {
   return flags == 2 ? *e = new Event, 0 : INVALID;  // not timed

@@ -99,6 +99,7 @@ struct Copy3D {  // CUDA_MEMCPY3D
   X(create_stream, "cuStreamCreate", (Stream*, unsigned))                                       \
   X(destroy_stream, "cuStreamDestroy_v2", (Stream))                                             \
   X(wait_for_stream, "cuStreamSynchronize", (Stream))                                           \
+  X(write_value, "cuStreamWriteValue32_v2", (Stream, Address, uint32_t, unsigned))               \
   X(create_event, "cuEventCreate", (Event*, unsigned))                                          \
   X(destroy_event, "cuEventDestroy_v2", (Event))                                                \
   X(record_event, "cuEventRecord", (Event, Stream))                                             \

@@ -16,6 +16,7 @@ struct Node {
   Weight** weights;  // one for each constant input
   Prepared* made;    // results computed from them when the node was created
   Context* idle;
+  int32_t running;  // contexts that are taken
   pthread_mutex_t mutex;
 };
 
@@ -305,7 +306,7 @@ inline void close_node(Node& node) {
 }
 
 // Acquires a context for a run.  `stream` is null or ONNX Runtime's, which orders its runs.
-inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
+inline Context* idle_or_new_context(Error& error, Node& node, cu::Stream stream) {
   {
     Lock lock(node.mutex);
     for (Context** at = &node.idle; *at; at = &(*at)->next)
@@ -322,7 +323,16 @@ inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
   return free(made), nullptr;
 }
 
-inline void give_context(Node& node, Context* c) {
+inline Context* take_context(Error& error, Node& node, cu::Stream stream) {
+  Context* const found = idle_or_new_context(error, node, stream);
+  if (found) found->alone = __atomic_fetch_add(&node.running, 1, __ATOMIC_RELAXED) == 0;
+  return found;
+}
+
+// Gives a context back after a run, or releases it after one that failed.
+inline void give_context(Node& node, Context* c, bool usable) {
+  __atomic_fetch_sub(&node.running, 1, __ATOMIC_RELAXED);
+  if (!usable) return release(c);
   Lock lock(node.mutex);
   c->next = node.idle;
   node.idle = c;
@@ -447,8 +457,7 @@ bool with_layout(Outcome& run, Node& node, OrtKernelContext* context, StreamOf s
   r.layout = r.context ? layout_for(run.error, node.shared, *r.context, symbols, r.sizes, tensors)
                        : nullptr;
   ok = r.layout && work(static_cast<const Running&>(r));
-  if (r.context && ok) give_context(node, r.context);
-  else if (r.context) release(r.context);
+  if (r.context) give_context(node, r.context, ok);
   pool.release();
   return ok;
 }

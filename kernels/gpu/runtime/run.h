@@ -1,22 +1,21 @@
 // One run of a program: memory layout, launches, and the CUDA graph built from them.
 #pragma once
 #include "runtime/launch.h"
+#include "runtime/pinned.h"
 
 namespace tracea {
 
 constexpr int64_t kAlign = 256;
-constexpr int32_t kMostKept = 8;  // layouts cached by a context
+constexpr int32_t kMostKept = 32;  // layouts cached by a context
 constexpr int32_t kMostPlaced = 2;  // of these, layouts of equal sizes for tensors at other addresses
 constexpr int64_t kMostRead = 16 << 10;  // bytes of inputs that kernels read from host memory
 constexpr int64_t kMostWritten = 256 << 10;  // and of outputs that kernels write to host memory
 
-// Most bytes of inputs, and of outputs, that pinned memory is made to hold for the first run of a size,
-// and of one of its slots.  Locking pages takes about 0.6 ms a MB, and 0.2 to free them.
-constexpr int64_t kSlots = 8, kSlot = 256 << 10, kMostStaged = kSlots * kSlot;
 constexpr int64_t kMemoryStep = 2 << 20;  // the driver gives large blocks of memory in such steps
 
-// Whether inputs or outputs pass through the slots of so much pinned memory in turn.
-inline bool in_parts(int64_t bytes, int64_t held) { return bytes > held; }
+// Whether inputs or outputs may take more than one block of pinned memory.  Their copies are in no
+// graph, so that blocks can be added between runs.
+inline bool are_large(int64_t bytes) { return bytes > kBlock; }
 
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
@@ -49,12 +48,14 @@ struct Retired {
 struct Context {
   cu::Stream stream;
   bool borrowed;  // the stream belongs to ONNX Runtime
+  bool alone;     // no other run of the node was in progress when the run began
   bool captured;  // ONNX Runtime has captured launches that use the arena
   Retired* retired;
   cu::Address memory;
-  int64_t bytes, in_bytes, out_bytes;
-  char *in, *out;  // pinned memory
-  cu::Event events[kSlots];  // the last copy of each slot; null until something is copied in parts
+  int64_t bytes;
+  Pinned in, out, ended;  // `ended`: the number of runs that have ended
+  uint32_t started;       // the number of runs that write there
+  cu::Event events[kSlots];  // the ends of copies; null until something large is copied
   Layout* layouts[kMostKept];
   uint64_t clock;
   Context* next;
@@ -94,8 +95,7 @@ inline void release(Context* c) {
     gpu.driver.free_device(old->memory);
     free(old);
   }
-  if (c->in) gpu.driver.free_host(c->in);
-  if (c->out) gpu.driver.free_host(c->out);
+  c->in.release(), c->out.release(), c->ended.release();
   for (cu::Event event : c->events)
     if (event) gpu.driver.destroy_event(event);
   if (c->stream && !c->borrowed) gpu.driver.destroy_stream(c->stream);
@@ -161,28 +161,6 @@ inline void lay_out(const Shared& s, Layout& out) {
   out.bytes = at;
 }
 
-// Whether pinned memory is smaller than the inputs or the outputs of a layout.
-inline bool passes_in_parts(const Context& c, const Layout& l) {
-  return in_parts(l.in_bytes, c.in_bytes) || in_parts(l.out_bytes, c.out_bytes);
-}
-
-// Grows pinned memory to hold so many bytes.  Up to `kMostStaged` it grows by factors of two, so that
-// sizes that rise slowly do not lock pages each time.
-inline bool grow_pinned(Error& error, int64_t bytes, char** memory, int64_t* held) {
-  int64_t room = max(*held, 4 << 10);
-  while (room < min(bytes, kMostStaged)) room *= 2;
-  if (bytes > kMostStaged) room = max(room, ceil_div(bytes, kSlot) * kSlot);
-  if (*memory && room == *held) return true;
-  if (*memory) gpu.driver.free_host(*memory);
-  *memory = nullptr, *held = 0;
-  void* made = nullptr;
-  if (!good(error, gpu.driver.allocate_host(&made, static_cast<size_t>(room), cu::kPortable),
-            "give memory of the host"))
-    return false;
-  *memory = static_cast<char*>(made), *held = room;
-  return true;
-}
-
 // Grows the arena.  What ONNX Runtime has captured still refers to the old one.
 inline bool grow_arena(Error& error, Context& c, int64_t bytes) {
   if (bytes > kMemoryStep) bytes = ceil_div(bytes, kMemoryStep) * kMemoryStep;
@@ -198,21 +176,17 @@ inline bool grow_arena(Error& error, Context& c, int64_t bytes) {
   return allocate(error, bytes, &c.memory) && (c.bytes = bytes, true);
 }
 
-// Grows host and device memory for a layout; cached layouts are dropped when memory moves.  `whole`:
-// pinned memory is to hold all inputs and outputs.
-inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident, bool whole) {
-  const int64_t most = whole ? INT64_MAX : kMostStaged;
-  const int64_t in = min(layout.in_bytes, most), out = min(layout.out_bytes, most);
+// Grows host and device memory for a layout; cached layouts are dropped when memory moves.
+inline bool make_room(Error& error, Context& c, const Layout& layout, bool resident) {
+  const int64_t in = min(layout.in_bytes, kBlock), out = min(layout.out_bytes, kBlock);
   const bool fits = c.memory && layout.bytes <= c.bytes;
-  const bool staged = resident || (c.in && in <= c.in_bytes && c.out && out <= c.out_bytes);
+  const bool staged = resident || (c.in.count && c.in.holds(in) && c.out.count && c.out.holds(out));
   if (!fits || !staged) forget(c);
   if (!fits && !grow_arena(error, c, layout.bytes)) return false;
-  if (!staged && !(grow_pinned(error, in, &c.in, &c.in_bytes) &&
-                   grow_pinned(error, out, &c.out, &c.out_bytes)))
-    return false;
-  const bool parts = !resident && passes_in_parts(c, layout);
+  if (!staged && !(c.in.grow(error, in) && c.out.grow(error, out))) return false;
+  const bool large = !resident && (are_large(layout.in_bytes) || are_large(layout.out_bytes));
   for (cu::Event& event : c.events)
-    if (parts && !event &&
+    if (large && !event &&
         !good(error, gpu.driver.create_event(&event, cu::kUntimed), "make an event"))
       return false;
   return true;
@@ -258,9 +232,9 @@ inline cu::Address address_of(const Shared& s, const Context& c, const Layout& l
   const bool tensor = buffer < p.tensor_count(), input = buffer < p.input_count;
   if (tensor && l.tensors[buffer]) return l.tensors[buffer];
   const uint64_t offset = static_cast<uint64_t>(l.offsets[buffer]);
-  if (l.direct && input) return reinterpret_cast<cu::Address>(c.in) + offset;
+  if (l.direct && input) return reinterpret_cast<cu::Address>(c.in.first()) + offset;
   if (l.written && tensor && !input)
-    return reinterpret_cast<cu::Address>(c.out) + offset - static_cast<uint64_t>(l.out_first);
+    return reinterpret_cast<cu::Address>(c.out.first()) + offset - static_cast<uint64_t>(l.out_first);
   return c.memory + offset;
 }
 
@@ -318,9 +292,9 @@ inline Layout* held_layout(const Shared& s, const Context& c, const int64_t* sym
   return count < kMostPlaced ? nullptr : found;
 }
 
-// A layout for sizes and addresses, with its launches.  `whole` as in `make_room`.
+// A layout for sizes and addresses, with its launches.
 inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64_t* symbols,
-                          const int64_t* sizes, const cu::Address* tensors, bool whole) {
+                          const int64_t* sizes, const cu::Address* tensors) {
   const Program& p = *s.program;
   Layout* made = static_cast<Layout*>(calloc(1, sizeof(Layout)));
   if (!made) return error.fail("There is no memory for a run."), nullptr;
@@ -337,7 +311,7 @@ inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64
     memcpy(made->symbols, symbols, static_cast<size_t>(p.symbol_count) * 8);
     for (int32_t i = 0; tensors && i < p.tensor_count(); ++i) made->tensors[i] = tensors[i];
     lay_out(s, *made);
-    ok = make_room(error, c, *made, s.resident, whole);
+    ok = make_room(error, c, *made, s.resident);
   }
   made->direct = ok && !s.resident && reads_inputs_anywhere(s, made->in_bytes);
   made->written = ok && !s.resident && writes_outputs_anywhere(s, made->out_bytes);
@@ -353,20 +327,26 @@ inline Layout* new_layout(Error& error, const Shared& s, Context& c, const int64
   return made;
 }
 
+// Sizes that repeat have pages locked for them, a block in each run, until pinned memory holds all of
+// their tensors: a run takes less time then, but to lock all at once would stall one of them.  The
+// second run of a size makes its graph and locks nothing.
+inline bool add_block(Error& error, Context& c, const Layout& l) {
+  if (l.runs == 1) return true;
+  if (!c.out.holds(l.out_bytes)) return c.out.add(error);
+  return c.in.holds(l.in_bytes) || c.in.add(error);
+}
+
 // Returns the layout for sizes, from the cache or new; the least recently used one is evicted.
 // `tensors`: where launches use inputs and outputs, 0 for those in the arena; null: all are there.
 inline Layout* layout_for(Error& error, const Shared& s, Context& c, const int64_t* symbols,
                           const int64_t* sizes, const cu::Address* tensors) {
   Layout* found = held_layout(s, c, symbols, tensors);
-  // The first run of large sizes passes its tensors in parts, which does not wait for pages to be
-  // locked; from the second on pinned memory holds all of them, which takes less time a run.
-  const bool repeats = found && !s.resident && found->runs == 1 && passes_in_parts(c, *found);
-  if (found && !repeats) {
+  if (found) {
     if (tensors && !move_tensors(error, s, c, *found, sizes, tensors)) return nullptr;
+    if (!s.resident && !add_block(error, c, *found)) return nullptr;
   } else {
-    found = new_layout(error, s, c, symbols, sizes, tensors, repeats);  // may evict all others
+    found = new_layout(error, s, c, symbols, sizes, tensors);  // may evict all others
     if (!found) return nullptr;
-    found->runs = repeats;
     Layout** oldest = c.layouts;
     for (Layout*& held : c.layouts)
       if (*oldest && (!held || held->used < (*oldest)->used)) oldest = &held;
@@ -432,42 +412,70 @@ class Row {
 inline bool build_graph(Error& error, const Shared& s, Context& c, Layout& l) {
   if (!good(error, gpu.driver.create_graph(&l.graph, 0), "make a graph")) return false;
   Row row(error, *s.device, l.graph);
-  if (!s.resident && !l.direct && !in_parts(l.in_bytes, c.in_bytes) &&
-      !row.copy(copy_of(c.in, c.memory, nullptr, l.in_bytes)))
+  if (!s.resident && !l.direct && !are_large(l.in_bytes) &&
+      !row.copy(copy_of(c.in.first(), c.memory, nullptr, l.in_bytes)))
     return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!row.kernel(l.launches[i], &l.nodes[i])) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return (s.resident || l.written || in_parts(l.out_bytes, c.out_bytes) ||
-          row.copy(copy_of(nullptr, results, c.out, l.out_bytes))) &&
+  return (s.resident || l.written || are_large(l.out_bytes) ||
+          row.copy(copy_of(nullptr, results, c.out.first(), l.out_bytes))) &&
          good(error, gpu.driver.instantiate(&l.exec, l.graph, 0), "make a graph ready");
 }
 
 // Starts a run without a graph: the first one of its sizes, and possibly the only one.
 inline bool start_once(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
-  if (l.in_bytes && !l.direct && !in_parts(l.in_bytes, c.in_bytes) &&
-      !good(error, d.upload_async(c.memory, c.in, static_cast<size_t>(l.in_bytes), c.stream),
+  if (l.in_bytes && !l.direct && !are_large(l.in_bytes) &&
+      !good(error, d.upload_async(c.memory, c.in.first(), static_cast<size_t>(l.in_bytes), c.stream),
             "take inputs"))
     return false;
   for (int32_t i = 0; i < s.program->launch_count; ++i)
     if (!start(error, l.launches[i], c.stream)) return false;
   const cu::Address results = c.memory + static_cast<uint64_t>(l.out_first);
-  return !l.out_bytes || l.written || in_parts(l.out_bytes, c.out_bytes) ||
-         good(error, d.download_async(c.out, results, static_cast<size_t>(l.out_bytes), c.stream),
+  return !l.out_bytes || l.written || are_large(l.out_bytes) ||
+         good(error,
+              d.download_async(c.out.first(), results, static_cast<size_t>(l.out_bytes), c.stream),
               "give results");
 }
 
-// Runs a layout.  Inputs and outputs are in pinned memory; those that pass it in parts are on the
-// device: the inputs already, and the outputs once the stream has computed them.
+inline void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#endif
+}
+
+// Waits until a run has ended: for a number that the stream writes to pinned memory behind it, which
+// is seen 2 µs before the driver's own wait returns.  That one takes over where a run takes long, and
+// where the stream or the GPU failed.  Runs that share the GPU wait there as well: to write a number
+// costs 4 % of MiniLM's runs per second.
+inline bool wait_for_run(Error& error, Context& c) {
+  constexpr int32_t kMostReads = 1 << 14;  // about a millisecond
+  if (!c.alone) return good(error, gpu.driver.wait_for_stream(c.stream), "finish a run");
+  if (!c.ended.count && !c.ended.add(error, kAlign)) return false;
+  uint32_t* const ended = reinterpret_cast<uint32_t*>(c.ended.first());
+  if (!c.started) *ended = 0;
+  const cu::Address at = reinterpret_cast<cu::Address>(ended);
+  if (!gpu.driver.write_value(c.stream, at, ++c.started, 0))
+    for (int32_t i = 0; i < kMostReads; ++i) {
+      if (__atomic_load_n(ended, __ATOMIC_ACQUIRE) == c.started) return true;
+      pause_processor();
+    }
+  return good(error, gpu.driver.wait_for_stream(c.stream), "finish a run");
+}
+
+// Runs a layout.  Inputs and outputs are in pinned memory; large ones are on the device: the inputs
+// already, and the outputs once the stream has computed them.
 inline bool execute(Error& error, const Shared& s, Context& c, Layout& l) {
   const cu::Driver& d = gpu.driver;
   if (l.runs == 1 && !build_graph(error, s, c, l)) return false;
   ++l.runs;
   const bool started = l.exec ? good(error, d.launch_graph(l.exec, c.stream), "start a graph")
                               : start_once(error, s, c, l);
-  const bool later = in_parts(l.out_bytes, c.out_bytes) && !kTimed;  // the wait for the outputs' first part
-  return started && (later || good(error, d.wait_for_stream(c.stream), "finish a run"));
+  const bool later = are_large(l.out_bytes) && !kTimed;  // the wait for the outputs' first part
+  return started && (later || wait_for_run(error, c));
 }
 
 // Launches asynchronously on ONNX Runtime's stream, without a graph of its own, because ONNX
