@@ -80,6 +80,8 @@ struct Parts {
   Error error;
   int64_t taken;         // parts that tasks have taken
   int64_t held[kSlots];  // the part whose copy by the GPU each slot is for
+  int64_t arrived;       // events whose blocks have arrived
+  int32_t waiting;       // whether a thread waits for the next of them
   int32_t failed;
 
   bool whole() const { return pinned.holds(tensors.bytes); }
@@ -90,7 +92,7 @@ struct Parts {
     return c.memory + static_cast<uint64_t>(tensors.at + part * kSlot);
   }
   void restart() {
-    taken = 0;
+    taken = arrived = 0;
     for (int64_t& one : held) one = -1;
   }
   bool take(int64_t* part) {
@@ -163,9 +165,24 @@ struct Parts {
     }
     return ok;
   }
+
+  // Waits until the GPU has copied a part's block.  One thread at a time asks the driver, whose locks
+  // would hold up all when one of them does not run.
   bool block_copied(int64_t part) {
-    return checked(gpu.driver.wait_for_event(c.events[part / kSlots / blocks_an_event()]),
-                   "finish a run");
+    const int64_t wanted = part / kSlots / blocks_an_event();
+    for (int32_t spins = 1; __atomic_load_n(&arrived, __ATOMIC_ACQUIRE) <= wanted; ++spins) {
+      if (__atomic_load_n(&failed, __ATOMIC_RELAXED)) return false;
+      if (!__atomic_exchange_n(&waiting, 1, __ATOMIC_ACQUIRE)) {
+        const int64_t next = arrived;
+        if (next <= wanted && enter_thread() &&
+            checked(gpu.driver.wait_for_event(c.events[next]), "finish a run"))
+          __atomic_store_n(&arrived, next + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
+      } else {
+        spins % 256 ? pause_processor() : static_cast<void>(sched_yield());
+      }
+    }
+    return true;
   }
 
   // The first task that fails says why.
@@ -199,8 +216,8 @@ inline void send_parts(void* job, size_t) {
 inline void receive_parts(void* job, size_t) {
   Parts& parts = *static_cast<Parts*>(job);
   for (int64_t part; parts.take(&part);) {
-    if (!parts.enter_thread()) return;
-    if (parts.whole() ? !parts.block_copied(part) : !parts.copied(part)) return;
+    if (parts.whole() ? !parts.block_copied(part) : !(parts.enter_thread() && parts.copied(part)))
+      return;
     parts.drain(part);
     if (!parts.whole() && part + kSlots < parts.count()) parts.download(part + kSlots);
   }
@@ -226,7 +243,7 @@ inline bool send_inputs(Outcome& run, OrtKernelContext* context, const Shared& s
     return inputs.pieces(0, inputs.bytes, [&](char* host, int64_t at, int64_t bytes) {
       return move_all(run, context, {host, c.in.first() + at, bytes, c.alone});
     });
-  Parts parts = {inputs, c.in, c, *s.device, {}, 0, {}, 0};
+  Parts parts = {inputs, c.in, c, *s.device, {}, 0, {}, 0, 0, 0};
   parts.restart();
   if (!in_parallel(run, context, parts, parts.tasks(), send_parts)) return false;
   if (parts.whole() && !parts.upload_blocks()) return run.error = parts.error, false;
@@ -243,7 +260,7 @@ inline bool receive_outputs(Outcome& run, OrtKernelContext* context, const Share
     return outputs.pieces(0, outputs.bytes, [&](char* host, int64_t at, int64_t bytes) {
       return move_all(run, context, {c.out.first() + at, host, bytes, c.alone});
     });
-  Parts parts = {outputs, c.out, c, *s.device, {}, 0, {}, 0};
+  Parts parts = {outputs, c.out, c, *s.device, {}, 0, {}, 0, 0, 0};
   if (l.runs == 1 && !in_parallel(run, context, parts, parts.count(), touch_parts)) return false;
   parts.restart();
   bool ok = true;
