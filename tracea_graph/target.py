@@ -85,6 +85,13 @@ class Backend(Tunable, Protocol):
         """Return whether kernels of all these levels multiply 8-bit floats."""
         ...
 
+    def two_of_four_time(self, levels: Sequence[str], precision: str) -> float:
+        """Return the likely share of its dense time that a 2:4 sparse matmul takes.
+
+        1.0 if kernels of these levels gain nothing from such zeros.
+        """
+        ...
+
     def requirement(self, manifest: LibraryManifest) -> str:
         """Return what a machine must have to run a library of this backend, as a sentence.
 

@@ -163,6 +163,10 @@ class CpuBackend:
         """Return False: no kernel multiplies 8-bit floats."""
         return False
 
+    def two_of_four_time(self, levels: Sequence[str], precision: str) -> float:
+        """Return 1.0: no kernel skips single zeros."""
+        return 1.0
+
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why kernels for these levels are not timed on this machine; empty if they are.
 

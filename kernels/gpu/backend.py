@@ -36,6 +36,7 @@ from tracea_graph.kernels.gpu.nvrtc import find_nvrtc
 from tracea_graph.kernels.gpu.phases import MIXED_PRECISION, TYPES, phases, structure_rules
 from tracea_graph.kernels.gpu.schedules import GpuScheduleSpace
 from tracea_graph.kernels.gpu.standalone_functions import OPS, kernels_of_functions
+from tracea_graph.kernels.gpu.two_of_four_rules import TIMED_LEVEL, TWO_OF_FOUR_TIME
 from tracea_graph.kernels.kernel_metadata import KernelMetadata
 from tracea_graph.kernels.program import (
     NO_CONTENTS,
@@ -123,6 +124,11 @@ class GpuBackend:
     def multiplies_float8(self, levels: Sequence[str]) -> bool:
         """Return whether all these architectures have instructions for 8-bit floats."""
         return all(ARCHITECTURES[name].has("float8") for name in levels)
+
+    def two_of_four_time(self, levels: Sequence[str], precision: str) -> float:
+        """Return the likely share of its dense time that a 2:4 sparse matmul takes."""
+        halves = TYPES.get(precision) in ("f16", "bf16")
+        return TWO_OF_FOUR_TIME if halves and tuple(levels) == (TIMED_LEVEL,) else 1.0
 
     def unmeasured(self, levels: Sequence[str]) -> str:
         """Return why GPU kernels cannot run on this machine, or "" if they can."""

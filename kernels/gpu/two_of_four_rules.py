@@ -31,13 +31,17 @@ from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuite
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["TWO_OF_FOUR_GEMM", "TwoOfFourGemm"]
+__all__ = ["TIMED_LEVEL", "TWO_OF_FOUR_GEMM", "TWO_OF_FOUR_TIME", "TwoOfFourGemm"]
 
 TWO_OF_FOUR_GEMM = "two-of-four-gemm"
-_TIMED = "sm_90a"
+TIMED_LEVEL = "sm_90a"
+"""The architecture on which these kernels were timed, and are chosen."""
+TWO_OF_FOUR_TIME = 0.75
+"""Likely share of its dense time that a large matmul takes."""
 _SINCE = 10
 """First opset with Mod, with which function bodies read positions."""
-_LEAST_SIDE = 64
+_LEAST_SIDE = 768
+"""Least side of a matrix: that of the smallest one that was timed."""
 _MOST = 0.95
 """Largest share of a dense matmul's predicted time that counts as a gain."""
 
@@ -100,12 +104,13 @@ class TwoOfFourGemm:
 
     def _slower(self, graph: TileGraph, region: Region, p: GemmParams, name: str) -> str | None:
         """Return why a 2:4 sparse matrix stays dense."""
-        if tuple(self.levels) != (_TIMED,):
-            return f"{name!r} is 2:4 sparse; the kernels for it were timed on {_TIMED} alone"
+        if tuple(self.levels) != (TIMED_LEVEL,):
+            return f"{name!r} is 2:4 sparse; the kernels for it were timed on {TIMED_LEVEL} alone"
         if graph.opset < _SINCE:
             return f"opset {graph.opset} has no Mod, which opset {_SINCE} added"
         if p.k % STEPS or min(p.k, p.n) < _LEAST_SIDE:
-            return f"{name!r} has few columns, or its K={p.k} is no multiple of {STEPS}"
+            depth = f"its K={p.k} is no multiple of {STEPS}"
+            return f"{name!r} has a side below {_LEAST_SIDE}, or {depth}"
         rows = self._rows(graph, region)
         if rows < LEAST_MANY:
             which = f"{rows} rows" if rows else "rows of an unknown number"

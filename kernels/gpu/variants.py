@@ -130,16 +130,10 @@ def _two_of_four(dtype: str, m: int, n: int, stages: int, wm: int, wn: int) -> V
     return Variant("gemm_two_of_four", dtype, template, tile, threads, params, ("sparse",))
 
 
-def _two_of_four_wgmma(
-    dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int
-) -> Variant:
-    """2:4 sparse matmul by warpgroups with tiles of m × n; with ``pingpong``, two alternate.
-
-    With ``pair``, two blocks of a cluster share the matrix.
-    """
-    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair}
-    template = "gemm_two_of_four_wgmma.cu.in"
-    tile = f"{m}x{n}x64x{stages}x{1 + pingpong}{'w' * pair}"
+def _two_of_four_wgmma(dtype: str, m: int, n: int, stages: int) -> Variant:
+    """2:4 sparse matmul by warpgroups with tiles of m × n, half of the columns each."""
+    params = {"m": m, "n": n, "stages": stages}
+    tile, template = f"{m}x{n}x64x{stages}x1", "gemm_two_of_four_wgmma.cu.in"
     return Variant("gemm_two_of_four", dtype, template, tile, 384, params, ("wgmma",))
 
 

@@ -24,9 +24,13 @@ from tracea_graph.compress import (
     relative_max_error,
     split_data,
 )
+from tracea_graph.compress.compressible_layers import Layer
 from tracea_graph.compress.error_metric import Outputs
+from tracea_graph.compress.layer_compression_choices import LayerOptions
 from tracea_graph.config import PruneSpec
 from tracea_graph.errors import UsageError, VerifyError
+from tracea_graph.kernels.cpu.backend import CPU
+from tracea_graph.kernels.gpu.backend import GPU
 from tracea_graph.onnx_io import load
 from tracea_graph.onnx_io.switchable_models import SwitchableChange
 
@@ -163,7 +167,21 @@ def test_channels_go_from_both_products(model: Path, data: Path, precision: str)
 def test_zeros_that_save_nothing_are_told(model: Path, data: Path, spec: PruneSpec) -> None:
     report = api.optimize(model, options(data, low_rank=None, prune=spec, max_error=0.9))
     assert not report.compressed
-    assert any("2:4 is for GPUs" in w for w in report.warnings)
+    assert any("2:4 saves some on Hopper" in w for w in report.warnings)
+
+
+@pytest.mark.parametrize(("time", "saved"), [(1.0, []), (0.75, [25.0])])
+def test_two_of_four_zeros_save_what_the_backend_says(time: float, saved: list[float]) -> None:
+    matrix = np.random.default_rng(0).standard_normal((64, 32))
+    layer = Layer("w", "w", 64, 32, lambda: matrix, (), False, (), 100.0, 0.0, ())
+    spec = PruneSpec(0.5, group=4)
+    found = LayerOptions(None, spec, time).options_for(layer, None, False)
+    assert [option.saved for option in found] == saved
+    assert GPU.two_of_four_time(("sm_90a",), "fp16") < 1
+    assert GPU.two_of_four_time(("sm_80", "sm_90a"), "fp16") == 1
+    assert (
+        GPU.two_of_four_time(("sm_90a",), "fp32") == CPU.two_of_four_time(("avx2",), "fp16") == 1
+    )
 
 
 @pytest.mark.compiler

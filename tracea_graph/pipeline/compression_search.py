@@ -143,7 +143,9 @@ class CompressionSearch:
             verification=self.parts.validation,
             real=self.parts.calibrate is not None,
         )
-        self.layer_options = LayerOptions(options.low_rank, options.prune)
+        target = context.libraries.target
+        quick = target.backend.two_of_four_time(target.levels, options.precision)
+        self.layer_options = LayerOptions(options.low_rank, options.prune, quick)
         self.power = 1
 
     # ---- layers ------------------------------------------------------------------------

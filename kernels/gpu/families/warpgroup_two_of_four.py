@@ -62,7 +62,6 @@ class Tile:
     m: int
     n: int
     stages: int
-    pingpong: bool
     halves: bool
     """Whether sums are rounded to 16 bits before they are transposed."""
 
@@ -93,7 +92,7 @@ class Tile:
     @property
     def tall(self) -> int:
         """Number of instructions along the columns of the matrix that one warpgroup computes."""
-        return self.n // _ROWS // (1 if self.pingpong else 2)
+        return self.n // _ROWS // 2
 
     @property
     def strip(self) -> TransposedStrip:
@@ -143,7 +142,7 @@ def _proved(tile: Tile, run: int) -> Tile:
 
 def _tile(call: Call, variant: Variant) -> Tile:
     p = variant.params
-    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), _in_halves(product_of(call)))
+    return Tile(p["m"], p["n"], p["stages"], _in_halves(product_of(call)))
 
 
 def _in_halves(product: Call) -> bool:
@@ -224,18 +223,16 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, values, positions = named["x"], named["values"], named["positions"]
     own, (rows, cols) = tensor_core_matmul.TYPES[call.dtype], named["y"][0].dims
-    tile, pair = _tile(call, variant), variant.params["pair"]
+    tile = _tile(call, variant)
     made = [
-        tensor_map(values, own, (1, tile.n // 2 // (1 + pair), STEPS)),
+        tensor_map(values, own, (1, tile.n // 2, STEPS)),
         tensor_map(positions, DType.U8, (1, tile.n // BLOCK_ROWS, LINE)),
         tensor_map(x, own, tile.b.box),
     ]
     made += epilogue_arguments(call)
-    tiles_m = combine("ceildiv", rows, tile.m * (1 + pair))
-    tiles_n = combine("ceildiv", cols, tile.n)
-    count = combine("mul", tiles_m, tiles_n)
-    blocks = combine("mul", count, 2) if pair else count
-    made += [*map(i32, (rows, cols, x.dims[-1], count, tiles_m))]
+    tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)
+    blocks = combine("mul", tiles_m, tiles_n)
+    made += [*map(i32, (rows, cols, x.dims[-1], blocks, tiles_m))]
     made += [divisor(combine("mul", tiles_n, _BAND))]
     made += [constant_buffer_flag(values), constant_buffer_flag(positions)]
     taken = shared(call, variant)

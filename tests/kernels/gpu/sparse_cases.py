@@ -27,9 +27,7 @@ from tracea_graph.ops.chain import Chain, Step
 __all__ = ["CASES", "pruned", "two_of_four"]
 
 _TILES = "64x64x64x4", "128x128x64x4"
-_WARPGROUPS = tuple(
-    f"{m}x{n}x64x{s}x{1 + p}{'w' * pair}" for m, n, s, p, pair in TWO_OF_FOUR_TILES
-)
+_WARPGROUPS = tuple(f"{m}x{n}x64x{stages}x1" for m, n, stages in TWO_OF_FOUR_TILES)
 _RESIDUAL = Chain(
     ("full", "full", "col"), (Step("gelu", (0,)), Step("mul", (3, 2)), Step("add", (4, 1))), (5,),
     (DType.F32, DType.F16, DType.F32), (DType.F16,),

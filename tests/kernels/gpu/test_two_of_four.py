@@ -104,7 +104,7 @@ def _decisions(matrix: Any, levels: tuple[str, ...] = ("sm_90a",), rows: int = 5
 
 
 def test_a_sparse_matrix_is_stored() -> None:
-    w = pruned(np.random.default_rng(0), 2048, 2048)
+    w = pruned(np.random.default_rng(0), 768, 2304)
     assert "two-of-four-gemm" in _decisions(w, rows=4096)
 
 
@@ -113,11 +113,12 @@ def test_a_sparse_matrix_is_stored() -> None:
     [
         (np.ones((128, 128), np.float32), {}, "not 2:4 sparse"),
         (pruned(np.random.default_rng(0), 128, 128).T, {}, "not 2:4 sparse"),
-        (pruned(np.random.default_rng(0), 96, 128), {}, "is no multiple of 64"),
-        (pruned(np.random.default_rng(0), 128, 128), {"rows": 0}, "unknown number"),
-        (pruned(np.random.default_rng(0), 128, 128), {"rows": 300}, "not for 300 rows"),
-        (pruned(np.random.default_rng(0), 128, 128), {}, "of the dense one's time"),
-        (pruned(np.random.default_rng(0), 128, 128), {"levels": ("sm_80", "sm_90a")}, "timed on"),
+        (pruned(np.random.default_rng(0), 800, 768), {}, "is no multiple of 64"),
+        (pruned(np.random.default_rng(0), 128, 768), {}, "a side below 768"),
+        (pruned(np.random.default_rng(0), 768, 768), {"rows": 0}, "unknown number"),
+        (pruned(np.random.default_rng(0), 768, 768), {"rows": 300}, "not for 300 rows"),
+        (pruned(np.random.default_rng(0), 768, 768), {}, "of the dense one's time"),
+        (pruned(np.random.default_rng(0), 768, 768), {"levels": ("sm_80", "sm_90a")}, "timed on"),
     ],
 )
 def test_other_matrices_stay_dense(matrix: Any, more: dict[str, Any], why: str) -> None:
@@ -142,6 +143,7 @@ def test_a_pruned_perceptron_is_one_node(tmp_path: Path, monkeypatch: pytest.Mon
     """Two 2:4 sparse matrices, with biases, an activation and a residual behind them; dense
     products of such small ones would be faster."""
     monkeypatch.setattr(two_of_four_rules, "warpgroup_cycles", lambda *size: np.inf)
+    monkeypatch.setattr(two_of_four_rules, "_LEAST_SIDE", 64)
     monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
     rng, net = np.random.default_rng(0), Net()
