@@ -17,7 +17,7 @@ __all__ = ["CoreGroups", "find_groups"]
 
 _CLEARLY = 1.2
 """Time between groups over that within, from which on they count: pairs of one die scatter by
-less (``models/RESULTS.md``, "Latency between cores")."""
+less (``models/RESULTS.md``, "Near and far processors")."""
 _ONE_CORE = 0.5
 """Share of the median up to which two processors seem to be threads of one core: a third on a
 guest that does not show it, where other pairs scatter by 30 %."""

@@ -69,6 +69,6 @@ def test_a_first_layer_has_as_many_tasks_for_each_thread(program: Path) -> None:
 
 
 def test_slow_cores_make_more_tasks(program: Path) -> None:
-    """A slow core's only task would be waited for; where it takes twice as long, each has two."""
+    """A slow core's only task would be waited for; where it takes twice as long, each has four."""
     lines = ("even 8 1 8 100", "even 8 2 8 100", "even 8 3 8 20", "even 1 2 1 100")
-    assert divided(program, *lines) == [[8], [16], [20], [1]]
+    assert divided(program, *lines) == [[8], [32], [20], [1]]

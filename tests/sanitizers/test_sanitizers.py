@@ -172,7 +172,8 @@ def test_linked_calls_touch_rows_in_order(
     cases += [linked_images(), linked_images((33, 9), 16, 48), linked_images((7, 7), 64, 96)]
     cases = [replace(case, name=f"{case.name}_{i}") for i, case in enumerate(cases)]
     racing = Sanitizer(THREADS, cases, ISAS[-1:], tmp_path_factory.mktemp("linked"))
-    for spins in (True, False):
+    for spins, groups in ((True, ""), (False, ""), (True, "0/1"), (False, "0/1")):
+        monkeypatch.setenv("TRACEA_GROUPS", groups)  # of processors
         answers = racing.run(jobs(cases), ISAS[-1], workers=5, together=1, repeats=8, spins=spins)
         for case, answer in zip(cases, answers, strict=True):
             conforms(case, answer, TOLERANCE.exact)

@@ -118,11 +118,13 @@ struct Run : Outcome {
   // Those known to take tasks, as far as there are processors for them.
   int64_t threads() const { return min(threads_of(*host.registry), min(host.processors, most)); }
 
-  // Parts into which work is divided evenly: as many as threads, or where some processors are slower
-  // so many more that a slow one's single task takes no longer than the others' several.
+  // Parts into which work is divided evenly: as many as threads.  Where some processors are slower, a slow
+  // one's task must take no longer than half of what the others do in the meantime: they come to its
+  // other tasks too late otherwise.
   int64_t divisions() const {
     const int64_t count = threads();
-    return count > 1 && host.topology ? count * host.topology->slowness : count;
+    const int64_t slowness = count > 1 && host.topology ? host.topology->slowness : 1;
+    return slowness > 1 ? 2 * count * slowness : count;
   }
 
   // task(job, i) for i in [0, tasks), on the session's threads.  A host loop that does nothing else,
