@@ -95,7 +95,7 @@ def test_fp16_stands_beside_the_chain() -> None:
         ("macos-aarch64,windows-aarch64", "fp16", ""),
         ("linux-aarch64:neon", "fp32", "neon, the highest level here, has no instructions"),
         ("linux-aarch64,windows-x86_64", "fp32", "has no kernels for windows-x86_64"),
-        ("windows-x86_64,linux-aarch64", "fp32", "has no instructions for this type"),
+        ("windows-x86_64,linux-aarch64", "fp32", "kernels for bf16 instead (--precision bf16)"),
     ],
 )
 def test_fp16_is_computed_where_every_target_has_it(names: str, precision: str, why: str) -> None:
