@@ -7,12 +7,12 @@ from typing import Any
 
 from tracea_graph.kernels.schema import Operand
 
-__all__ = ["BYTES", "DTYPES", "FLOAT8", "INDICES", "operand", "written"]
+__all__ = ["BYTES", "DTYPES", "FLOAT8", "FLOATS8", "INDICES", "operand", "written"]
 
 DTYPES = ("f32", "f16", "bf16")
 INDICES = ("i32", "i64")
 BYTES = ("u8", "i8")
-FLOAT8 = "f8e4m3fn"
+FLOAT8, _ = FLOATS8 = ("f8e4m3fn", "f8e5m2")
 
 
 def operand(name: str, shape: str, *types: str, **more: Any) -> Operand:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
-from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOAT8, INDICES
+from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOATS8, INDICES
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
@@ -126,20 +126,24 @@ def _gemm(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
-_FLOAT8_GEMM = CallSchema(
-    "float8_gemm",
-    (
-        _op("x", "M K", FLOAT8), _op("w", "N K", FLOAT8),
-        _op("inputs", "M N", "chain", many="inputs"), _out("y", "M N", "chain", many="results"),
-    ),
-    (flag("promoted", False),),
-    dtype=FLOAT8,
-    chain="epilogue",
-    problem=_product_size,
-)  # fmt: skip
-"""A matmul of 8-bit floats, summed in float32.  Scales are factors of the epilogue.  Tensor cores
-may keep 14 bits of a sum; if sums are ``promoted``, they add up no more than 128 products.
-"""
+def _float8_gemm(dtype: str) -> CallSchema:
+    """Schema of a matmul of 8-bit floats, summed in float32; the epilogue has their scales.
+
+    ``w_type`` is the type of w.  Tensor cores may keep 14 bits of a sum; if sums are ``promoted``,
+    they add up no more than 128 products.
+    """
+    return CallSchema(
+        "float8_gemm",
+        (
+            _op("x", "M K", dtype), _op("w", "N K", *FLOATS8),
+            _op("inputs", "M N", "chain", many="inputs"),
+            _out("y", "M N", "chain", many="results"),
+        ),
+        (flag("promoted", False), replace(choice("w_type", FLOATS8), default=FLOATS8[0])),
+        dtype,
+        chain="epilogue",
+        problem=_product_size,
+    )  # fmt: skip
 
 
 def _gemm_nbits(dtype: str) -> CallSchema:
@@ -531,7 +535,7 @@ CALLS = Calls(
         *LOOK_UPS,
         *(_conv("conv", d, "O kh kw I", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
-        _FLOAT8_GEMM,
+        *map(_float8_gemm, FLOATS8),
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),
         *(_integers("integer_conv", d, "image", _integer_conv_size) for d in BYTES),
         *(_integers("integer_depthwise", d, "image", _integer_depthwise_size) for d in BYTES),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FLOATS8, HALVES, Chain
 
 __all__ = [
     "ELEMENTS",
@@ -31,6 +31,7 @@ ELEMENTS: Mapping[DType, str] = MappingProxyType(
         DType.U8: "u8",
         DType.I8: "i8",
         DType.F8E4M3FN: "f8",
+        DType.F8E5M2: "f8e5",
     }
 )
 """Name of an element type in the templates (``templates/values.h``)."""
@@ -100,7 +101,7 @@ def chain_template_parameters(chain: Chain, fused_sums: bool = True) -> dict[str
     with a product if ``fused_sums``.
     """
     fused = dict[int, str]()
-    narrow = (DType.F16, DType.BF16, DType.F8E4M3FN)
+    narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
         fused = _fused_sums(chain) if fused_sums else fused

@@ -518,7 +518,7 @@ _NUMBERS = {
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
     "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
     "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "mlp": ("activation",), "attention_projection": (), "float8_gemm": ("promoted",),
+    "mlp": ("activation",), "attention_projection": (), "float8_gemm": ("promoted", "w_type"),
     "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "conv": ("groups",),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""

@@ -42,7 +42,7 @@ from tracea_graph.kernels.gpu.kernel_selection import key_of, launches_for
 from tracea_graph.kernels.gpu.launch import Argument, Launch
 from tracea_graph.kernels.gpu.release_choice import with_releases
 from tracea_graph.kernels.program import Buffer, Call, Program, View
-from tracea_graph.ops.chain import FLOAT8
+from tracea_graph.ops.chain import FLOATS8
 
 __all__ = ["LIMITS", "MAGIC", "VERSION", "encode"]
 
@@ -121,7 +121,7 @@ def encode(
 
 def _element_code(dtype: DType) -> int:
     """Return the ONNX code of an element type; the library holds 8-bit floats as bytes."""
-    return (DType.U8 if dtype is FLOAT8 else dtype).onnx
+    return (DType.U8 if dtype in FLOATS8 else dtype).onnx
 
 
 def _counted(what: str, count: int) -> int:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.architecture import Architecture
-from tracea_graph.kernels.gpu.call_operands import BYTES, FLOAT8
+from tracea_graph.kernels.gpu.call_operands import BYTES, FLOATS8
 from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
     BYTE_TILES,
@@ -37,7 +37,7 @@ from tracea_graph.kernels.program import Call
 __all__ = ["VARIANTS", "Variant", "candidates", "find"]
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-_OF_BYTES = (("integer_gemm", BYTES), ("integer_conv", BYTES), ("float8_gemm", (FLOAT8,)))
+_OF_BYTES = (("integer_gemm", BYTES), ("integer_conv", BYTES), ("float8_gemm", FLOATS8))
 """Matmuls and convolutions of 8-bit numbers, and the types of their left operands."""
 _TILES_OF_BYTES = MappingProxyType({
     "integer_gemm": BYTE_TILES, "integer_conv": CONVOLUTION_TILES,
@@ -107,7 +107,7 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
     params = {"m": m, "n": n, "k_bytes": k, "stages": stages, "wm": wm, "wn": wn,
               "blocks": blocks}  # fmt: skip
     threads, template = m // wm * (n // wn) * 32, f"{op.partition('_')[2]}_bytes.cu.in"
-    needs = ("float8",) if dtype == FLOAT8 else ()
+    needs = ("float8",) if dtype in FLOATS8 else ()
     return Variant(op, dtype, template, f"{m}x{n}x{k}x{stages}", threads, params, needs)
 
 

@@ -3,7 +3,7 @@
 MatMul(DequantizeLinear(x), DequantizeLinear(W))           -> FusedGemm of integers, rescaled
 Gemm(DequantizeLinear(x), DequantizeLinear(W), bias)       -> the same with a bias
 
-W is constant, with one scale or one for each column.  8-bit floats (e4m3) are multiplied likewise.
+W is constant, with one scale or one for each column.  8-bit floats are multiplied likewise.
 The bias may be a constant behind a DequantizeLinear.  Operators that quantize the result join the
 product's epilogue.
 """

@@ -48,7 +48,7 @@ def integer_gemm(
     spec, weight = graph.spec(x), graph.weight(w)
     if weight is None:
         return not_constant_reason(w)
-    if spec.dtype in FLOATS8 and weight.dtype is spec.dtype:
+    if spec.dtype in FLOATS8 and weight.dtype in FLOATS8:
         return _float_gemm(graph, (x, w), (zero, zeros), transposed)
     if spec.dtype not in BYTES or weight.dtype not in BYTES:
         return Reason("the operands are not 8-bit integers", Code.UNSUPPORTED_DTYPE)

@@ -19,7 +19,7 @@ from tracea_graph.pipeline.planning import Planner
 
 pytestmark = pytest.mark.compiler
 HERE = Options(target="double:sm_90", keep="all", precision="fp8", max_error=0.1)
-E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+E4M3, E5M2 = (np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 ROWS = 33
 FP16 = 2e-3
 """What such a layer loses in fp16, at most."""
@@ -85,8 +85,8 @@ def test_precisions_of_targets() -> None:
     assert found == "fp32" and "nothing is computed in fp8" in notes[0]
 
 
-def _quantized(net: Net, x: str, scale: float) -> str:
-    both = net.const(np.float32(scale)), net.const(np.zeros((), E4M3), E4M3)
+def _quantized(net: Net, x: str, scale: float, kind: np.dtype = E4M3) -> str:
+    both = net.const(np.float32(scale)), net.const(np.zeros((), kind), kind)
     return net("DequantizeLinear", net("QuantizeLinear", x, *both), *both)
 
 
@@ -98,17 +98,20 @@ def _stored(net: Net, k: int, n: int, columns: bool) -> str:
 
 
 def _quantized_layer(net: Net) -> str:
-    """Two products in e4m3, as quantizers write them, an activation, biases and a residual."""
+    """Two products, as quantizers write them, an activation, biases and a residual.
+
+    Numbers between them are e5m2, the others e4m3.
+    """
     x = net.input("x", "rows", 48)
     seen = _quantized(net, x, 2.0**-6)
     hidden = net("Add", net("MatMul", seen, _stored(net, 48, 80, True)), net.weight(80))
-    seen = _quantized(net, net("Relu", hidden), 2.0**-5)
+    seen = _quantized(net, net("Relu", hidden), 2.0**-5, E5M2)
     y = net("Gemm", seen, _stored(net, 80, 48, False), net.weight(48))
     return net("Add", y, x)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_graphs_that_are_quantized_in_e4m3(tmp_path: Path, precision: str) -> None:
+def test_graphs_that_are_quantized_in_8_bit_floats(tmp_path: Path, precision: str) -> None:
     net = Net(opset=19)
     path = net.save(tmp_path / "m.onnx", _quantized_layer(net))
     options = Options(

@@ -33,6 +33,7 @@ def encoded(m: TensorMap) -> bytes:
     types = {DType.U8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.I8: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.F8E4M3FN: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             DType.F8E5M2: kind.CU_TENSOR_MAP_DATA_TYPE_UINT8,
              DType.F16: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
              DType.BF16: kind.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
              DType.F32: kind.CU_TENSOR_MAP_DATA_TYPE_FLOAT32}  # fmt: skip

@@ -25,11 +25,13 @@ __all__ = [
     "ELEMENTARY",
     "FAST_MATH",
     "FLOAT8",
+    "FLOATS8",
     "HALVES",
     "INTEGERS",
     "LARGEST_FLOAT8",
     "MAX_OPERANDS",
     "MAX_RESULTS",
+    "WIDE_FLOAT8",
     "Chain",
     "ElementwiseOpDef",
     "Ref",
@@ -57,17 +59,18 @@ HALVES = (DType.F16, DType.BF16)
 nearest, ties to even, when stored.
 """
 
-FLOAT8 = DType.F8E4M3FN
-"""Element type that only some backends support: numbers are rounded as to :data:`HALVES` when
-stored, and those beyond its range become its largest number.
+FLOAT8, WIDE_FLOAT8 = FLOATS8 = (DType.F8E4M3FN, DType.F8E5M2)
+"""Element types that only some backends support: numbers are rounded as to :data:`HALVES` when
+stored, and those beyond the range become the largest number.
 """
 LARGEST_FLOAT8 = 448.0
+_LARGEST = {FLOAT8: LARGEST_FLOAT8, WIDE_FLOAT8: 57344.0}
 
 FAST_MATH = frozenset({"gelu", "gelu_tanh", "silu"})
 """Steps with a cheaper approximation whose error is a fraction of the error of rounding to bf16.
 """
 
-_CAST = (*INTEGERS, DType.F16, FLOAT8)
+_CAST = (*INTEGERS, DType.F16, *FLOATS8)
 """Element types that are converted in ONNX nodes; bf16 occurs only inside programs."""
 _NUMPY = {DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8, DType.I8: np.int8}
 
@@ -134,7 +137,7 @@ class Chain:
         if all(d is DType.F32 for d in self.dtypes):
             # canonical form, which makes equal chains compare equal
             object.__setattr__(self, "dtypes", ())
-        elif not set(self.dtypes) <= {*DTYPES, *HALVES, FLOAT8}:
+        elif not set(self.dtypes) <= {*DTYPES, *HALVES, *FLOATS8}:
             raise ValueError(
                 "operands must be float32, a smaller float, bool or a supported integer"
             )
@@ -145,7 +148,7 @@ class Chain:
         if self.stores == natural:
             object.__setattr__(self, "stores", ())
         elif self.stores and any(
-            s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES, FLOAT8))
+            s is not n and (n is DType.BOOL or s not in (*INTEGERS, *HALVES, *FLOATS8))
             for s, n in zip(self.stores, natural, strict=True)
         ):
             raise ValueError("only a number may be stored as an integer or a small float")
@@ -196,7 +199,7 @@ class Chain:
     def reference(self, operands: Sequence[Floats]) -> list[Floats]:
         """Evaluate with NumPy in the operands' precision; operands broadcast."""
         values: list[Any] = [
-            np.asarray(v, np.float32) if d in (*INTEGERS, FLOAT8) else v
+            np.asarray(v, np.float32) if d in (*INTEGERS, *FLOATS8) else v
             for v, d in zip(operands, self.operand_types, strict=True)
         ]
         for step in self.steps:
@@ -234,11 +237,13 @@ class Chain:
 def _stored(value: Any, dtype: DType) -> Any:
     if dtype is DType.BF16:
         return round_bf16(value)
-    if dtype is FLOAT8:
+    if dtype in FLOATS8:
         import ml_dtypes  # slow to import, and few programs need it
 
-        kept = np.clip(np.asarray(value, np.float32), -LARGEST_FLOAT8, LARGEST_FLOAT8)
-        return kept.astype(ml_dtypes.float8_e4m3fn).astype(value.dtype)
+        most = _LARGEST[dtype]
+        kept = np.clip(np.asarray(value, np.float32), -most, most)
+        kind = ml_dtypes.float8_e4m3fn if dtype is FLOAT8 else ml_dtypes.float8_e5m2
+        return kept.astype(kind).astype(value.dtype)
     if dtype is DType.F16:
         with np.errstate(over="ignore"):
             return np.asarray(value, np.float32).astype(np.float16).astype(value.dtype)

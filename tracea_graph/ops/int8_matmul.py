@@ -20,7 +20,7 @@ MAX_DEPTH = 2**15
 _LARGEST, _NOTHING = 127.0, 1e-30
 """Largest integer of a column, and the magnitude below which a column counts as zero."""
 _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
-FLOATS8 = (DType.F8E4M3FN,)
+FLOATS8 = (DType.F8E4M3FN, DType.F8E5M2)
 """Types of 8-bit floats whose products some backends compute."""
 
 
@@ -31,7 +31,7 @@ class IntegerOperand:
     ``zero`` is the zero point, or None if an operand after the matrix holds it, as one element.
     With ``own_zeros``, the columns of the int8 matrix have zero points too; the last of these
     operands holds them as an int8 vector.  Sums are exact, and rounded to float32 once.  8-bit
-    floats are multiplied by a matrix of their own type, without zero points; sums are in float32.
+    floats are multiplied by a matrix of 8-bit floats, without zero points; sums are in float32.
     Raises ValueError for a zero point out of range.
     """
 

@@ -32,11 +32,11 @@ from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, R
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FLOATS8, Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
-_TYPES = {"u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
+_TYPES = {"u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 _ATOM = ATOMS["m16n8k32.s8"]
 _WINDOWS = ("integer_depthwise", "integer_pool")
 _STEP = 2 * 16
@@ -109,8 +109,7 @@ def _tile(variant: Variant) -> Tile:
 
 def _right(call: Call) -> DType:
     """Return the element type of w."""
-    own = _TYPES[call.dtype]
-    return own if own is DType.F8E4M3FN else DType.I8
+    return _TYPES[str(call.attributes["w_type"])] if call.op == "float8_gemm" else DType.I8
 
 
 def _kinds(call: Call) -> dict[str, str]:
@@ -143,6 +142,7 @@ def _run(chain: Chain) -> int:
 
 def name(call: Call) -> str:
     words = [call.op.replace("integer_", "")]
+    words += ["by_e5m2"] * (_right(call) is DType.F8E5M2)
     words += ["shifted"] * _shifted(call)
     words += ["zeros"] * (_named(call).get("w_zeros") is not None)
     words += [f"{call.chain.key:016x}"] if call.chain else []

@@ -15,6 +15,7 @@ from typing import Any
 
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, combine, product
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     tensor_core_matmul,
@@ -26,10 +27,11 @@ from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.tile_choice import PROMOTED_TILE
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import FLOATS8
 
 __all__ = ["launch", "name", "parameters", "refusal", "shared", "steps_of"]
 
-_TYPES = {"u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
+_TYPES = {"u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -75,7 +77,13 @@ def _product(call: Call) -> Call:
 def name(call: Call) -> str:
     made = warpgroup_matmul.name(_product(call))
     made = made.replace("wgmma_nk", "wgconv" if _convolves(call) else "wgmma", 1)
+    made += "_by_e5m2" * (_right(call) is DType.F8E5M2)
     return made + "_shifted" * _shifted(call) + "_promoted" * _promoted(call)
+
+
+def _right(call: Call) -> DType:
+    """Return the element type of w."""
+    return _TYPES[str(call.attributes["w_type"])] if call.op == "float8_gemm" else DType.I8
 
 
 def _promoted(call: Call) -> bool:
@@ -156,7 +164,8 @@ def steps_of(call: Call) -> Extent:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     made = warpgroup_matmul.parameters(_product(call), _with_promotion(call, variant))
-    return {**made, "conv": _convolves(call)}
+    right = chain_parameters.ELEMENTS[_right(call)]
+    return {**made, "conv": _convolves(call), "right": right}
 
 
 def shared(call: Call, variant: Variant) -> int:

@@ -49,13 +49,13 @@ from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
 from tracea_graph.kernels.gpu.tile_choice import SHARED_W, SHARED_X
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FLOATS8, Chain
 
 __all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters",
            "refusal", "shared", "with_row_step"]  # fmt: skip
 
 _INTEGERS = ("u8", "i8")
-_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, "f8e4m3fn": DType.F8E4M3FN}
+_TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 """Element type of x by the variant's dtype; that of w is the same, or int8 if x has integers."""
 _ROWS = 64
 """Number of rows that one instruction multiplies."""

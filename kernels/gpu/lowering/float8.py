@@ -68,13 +68,15 @@ def quantized_float8_call(
     Sums are promoted, because the model's own are in float32.
     """
     x, weight = operands[:2]
-    right = w.again(weight, FLOAT8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
+    right = weight
+    if p.layout == KN:
+        right = w.again(weight, weight.dtype, (1, 0)).transposed((1, 0))
     own = p.epilogue or Chain((FULL,), (), (0,))
     found = w.typed(own, [Value(made[0].view, DType.F32), *seen], made)
     rows = (v.view.strides[-2:] == (0, 1) for v in seen)
     kinds = (ROW if row else kind for row, kind in zip(rows, found.operands[1:], strict=True))
     w.calls.append(CALLS.make(
-        "float8_gemm", FLOAT8.short, x=w.matrix(x).view, w=right.view,
+        "float8_gemm", x.dtype.short, x=w.matrix(x).view, w=right.view, w_type=right.dtype.short,
         inputs=[v.view for v in seen], y=[v.view for v in made],
         chain=replace(found, operands=(FULL, *kinds)), promoted=True,
     ))  # fmt: skip

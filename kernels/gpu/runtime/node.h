@@ -471,7 +471,7 @@ inline bool write_repeated(Outcome& run, const Program& p, const Running& r, int
   for (int32_t axis = 0; axis < p.tensors[input].rank; ++axis)
     dims[axis] = r.sizes[p.tensors[input].dims[axis]];
   Tensor whole = p.tensors[input];
-  if (whole.type == kFloat8) whole.type = kByte;  // for `repeat` knows no 8-bit floats
+  if (is_float8(whole.type)) whole.type = kByte;  // for `repeat` knows no 8-bit floats
   repeat(whole, r.given.dims + input * kMaxRank, dims,
          static_cast<const char*>(r.data[input]), bytes, made);
   return r.data[input] = made, true;

@@ -11,13 +11,14 @@ constexpr int64_t kMaxWords = 1 << 20, kMaxInputs = 1024, kMaxOutputs = 64, kMax
 constexpr int64_t kMaxSizes = 1 << 14, kMaxTemps = 4096, kMaxLaunches = 8192, kMaxArguments = 256;
 constexpr int64_t kMostCounted = INT32_MAX;  // most elements or threads that a kernel can index
 constexpr int64_t kMaxThreads = 1024, kMaxShared = 227 << 10;
-// ONNX element types UINT8, INT8, FLOAT16, BFLOAT16 and FLOAT8E4M3FN
-constexpr int32_t kByte = 2, kSignedByte = 3, kHalf = 10, kBrainHalf = 16, kFloat8 = 17;
+// ONNX element types UINT8, INT8, FLOAT16, BFLOAT16, FLOAT8E4M3FN and FLOAT8E5M2
+constexpr int32_t kByte = 2, kSignedByte = 3, kHalf = 10, kBrainHalf = 16, kE4M3 = 17, kE5M2 = 19;
 constexpr int32_t kFloat = 1, kTf32 = 32;  // the latter are floats that a copy rounds
 constexpr int64_t kMaxBlocks = 32, kMaxOthers = 15, kMaxAxes = 5, kMaxBox = 256, kMaxStep = 8;
 
 // Bytes of an element of a tensor; only inputs and outputs of nodes are 8-bit floats.
-inline int64_t bytes_per_element(int32_t type) { return type == kFloat8 ? 1 : element_size(type); }
+inline bool is_float8(int64_t type) { return type == kE4M3 || type == kE5M2; }
+inline int64_t bytes_per_element(int32_t type) { return is_float8(type) ? 1 : element_size(type); }
 
 struct Size {  // a number, a symbol, or an operation on two earlier sizes
   int64_t op, a, b;
@@ -151,8 +152,8 @@ class Reader : PlanWords {
   }
 
   void tensor(Tensor* out) {
-    const bool float8 = !error_.set && at_ != end_ && *at_ == kFloat8;
-    out->type = float8 ? small(kFloat8, kFloat8, "element type") : type();
+    const bool float8 = !error_.set && at_ != end_ && is_float8(*at_);
+    out->type = float8 ? small(kE4M3, kE5M2, "element type") : type();
     rank(&out->rank, &out->loose);
     if (error_.set) return;
     for (int32_t i = 0; i < out->rank; ++i) out->dims[i] = size_number();

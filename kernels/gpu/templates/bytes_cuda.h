@@ -3,10 +3,11 @@
 //% set sign = "s32" if kind == "i8" else "u32"
 namespace tracea {
 
-//% if kind == "f8"
+//% set floats8 = {"f8": "e4m3", "f8e5": "e5m2"}
+//% if kind in floats8
 DEV void multiply_bytes(float (&d)[4], const u32 (&a)[4], const u32* b) {
   asm(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "mma.sync.aligned.m16n8k32.row.col.f32.${floats8[kind]}.${floats8[right]}.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

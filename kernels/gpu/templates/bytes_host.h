@@ -1,5 +1,5 @@
 // Fragments of bytes (m16n8k32): integers with exact sums in int32, or 8-bit floats.
-//% set number = "f8_number" if kind == "f8" else ""
+//% set floats8 = kind in ("f8", "f8e5")
 namespace tracea {
 
 DEV void multiply_bytes(${sum} (&d)[4], const u32 (&a)[4], const u32* b) {
@@ -11,13 +11,13 @@ DEV void multiply_bytes(${sum} (&d)[4], const u32 (&a)[4], const u32* b) {
       [](void** all) {
         ${sum} left[${atom.m}][${atom.k}], right[${atom.k}][${atom.n}];
         for (i32 lane = 0; lane < WARP_LANES; lane++) {
-          const auto* x = (const ${"u8" if number else kind}*)((own*)all[lane])->a;
-          const auto* y = (const ${"u8" if number else "i8"}*)((own*)all[lane])->b;
+          const auto* x = (const ${"u8" if floats8 else kind}*)((own*)all[lane])->a;
+          const auto* y = (const ${"u8" if floats8 else "i8"}*)((own*)all[lane])->b;
           //% for e in range(atom.a.count)
-          left[${atom.a.row("lane", e)}][${atom.a.col("lane", e)}] = ${number}(x[${e}]);
+          left[${atom.a.row("lane", e)}][${atom.a.col("lane", e)}] = ${kind ~ "_number" if floats8}(x[${e}]);
           //% endfor
           //% for e in range(atom.b.count)
-          right[${atom.b.row("lane", e)}][${atom.b.col("lane", e)}] = ${number}(y[${e}]);
+          right[${atom.b.row("lane", e)}][${atom.b.col("lane", e)}] = ${right ~ "_number" if floats8}(y[${e}]);
           //% endfor
         }
         for (i32 lane = 0; lane < WARP_LANES; lane++) {
@@ -30,7 +30,7 @@ DEV void multiply_bytes(${sum} (&d)[4], const u32 (&a)[4], const u32* b) {
       },
       &mine);
 }
-//% if not number
+//% if not floats8
 DEV i32 add_x_bytes(i32 sum, u32 four) {
   for (i32 i = 0; i < 4; i++) sum += ((const ${kind}*)&four)[i];
   return sum;

@@ -10,12 +10,26 @@ struct bf16 {
 struct f8 {  // e4m3: four bits of exponent, three of fraction, no infinities
   u8 bits;
 };
+struct f8e5 {  // e5m2: five bits of exponent, two of fraction
+  u8 bits;
+};
 struct truth {
   u8 byte;
 };
 typedef float vf;
 typedef bool vm;
 
+// Rounds to e5m2, ties to even; what exceeds the range becomes its largest number.
+DEV u8 f8e5_bits(float v) {
+  const u32 sign = float_bits(v) >> 24 & 0x80;
+  u32 u = float_bits(v) & 0x7fffffff;
+  if (v != v) return 0x7f;
+  if (u >= 0x47600000) return (u8)(sign | 0x7b);  // 57344
+  if (u < 0x38800000)                             // below 2^-14 in steps of 2^-16
+    return (u8)(sign | (float_bits(bits_float(u) + 128.0f) & 7));
+  u += 0xfffff + (u >> 21 & 1);
+  return (u8)(sign | ((u >> 21) - (112u << 2)));
+}
 #ifndef ROUNDS_TO_F8
 // Rounds to e4m3, ties to even; what exceeds the range becomes its largest number.
 DEV u8 f8_bits(float v) {
@@ -37,10 +51,18 @@ DEV float f8_number(u8 bits) {
   return bits & 0x80 ? -v : v;  // exponents differ by 120
 }
 
+DEV float f8e5_number(u8 bits) {
+  const u32 u = bits & 0x7f;
+  const float v = u < 0x7c ? bits_float(u << 21) * bits_float(239u << 23)  // exponents differ by 112
+                           : bits_float(0x7f800000 | (u & 3) << 21);
+  return bits & 0x80 ? -v : v;
+}
+
 DEV vf number(float v) { return v; }
 DEV vf number(f16 v) { return f16_number(v.bits); }
 DEV vf number(bf16 v) { return bf16_number(v.bits); }
 DEV vf number(f8 v) { return f8_number(v.bits); }
+DEV vf number(f8e5 v) { return f8e5_number(v.bits); }
 DEV vf number(i8 v) { return (float)v; }
 DEV vf number(u8 v) { return (float)v; }
 DEV vf number(i32 v) { return (float)v; }
@@ -51,6 +73,7 @@ DEV void assign(float& to, vf v) { to = v; }
 DEV void assign(f16& to, vf v) { to.bits = f16_bits(v); }
 DEV void assign(bf16& to, vf v) { to.bits = bf16_bits(v); }
 DEV void assign(f8& to, vf v) { to.bits = f8_bits(v); }
+DEV void assign(f8e5& to, vf v) { to.bits = f8e5_bits(v); }
 DEV void assign(i8& to, vf v) { to = (i8)v; }
 DEV void assign(u8& to, vf v) { to = (u8)v; }
 DEV void assign(i32& to, vf v) { to = (i32)v; }

@@ -154,6 +154,7 @@ DEV void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 //% set integers = kind in ("u8", "i8")
+//% set floats8 = {"f8": "e4m3", "f8e5": "e5m2"}
 //% for one in instructions if one.sparse
 //% set sums = one.n // 2
 // d = a b, or d + a b, of 32 steps, of each four of which a has two: lanes 4i + 2 HALF and the next hold
@@ -181,8 +182,8 @@ DEV void multiply_sparse_group(float (&d)[${sums}], u64 a, u64 b, u32 positions,
 DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
-      //% if kind == "f8"
-      "wgmma.mma_async.sync.aligned.m64n${one.n}k32.f32.e4m3.e4m3 "
+      //% if kind in floats8
+      "wgmma.mma_async.sync.aligned.m64n${one.n}k32.f32.${floats8[kind]}.${floats8[right]} "
       //% elif kind == "tf32"
       "wgmma.mma_async.sync.aligned.m64n${one.n}k8.f32.tf32.tf32 "
       //% elif integers
@@ -196,7 +197,7 @@ DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"cons
       //% if one.registers
       "{%${range(sums, sums + 4)|join(", %")}}, %${first}, p, 1, 1${"" if kind == "tf32" else ", 0" if one.by_depth else ", 1"};\n}"
       //% else
-      "%${sums}, %${first}, p${"" if integers else ", 1, 1" if kind in ("f8", "tf32") else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
+      "%${sums}, %${first}, p${"" if integers else ", 1, 1" if kind in floats8 or kind == "tf32" else ", 1, 1, 0, 0" if one.by_depth else ", 1, 1, 0, 1"};\n}"
       //% endif
       //% set letter = '"+r"' if integers else '"+f"'
       : ${letter}(d[0])

@@ -216,7 +216,7 @@ DEV u64 descriptor(const void* p, u64 bits) {
   return descriptor_at((u32)machine.rank() << 24 | (u32)((const u8*)p - machine.shared), bits);
 }
 //% set integers = kind in ("u8", "i8")
-//% set bytes = integers or kind == "f8"
+//% set bytes = integers or kind in ("f8", "f8e5")
 //% if bytes
 // Reads a byte from swizzled shared memory: rows of 128 bytes in groups of eight.
 DEV u8 operand_byte(u64 bits, i32 at, i32 k) {
@@ -301,8 +301,8 @@ DEV void compute(i32 thread, size_t group, size_t place) {
       sum += (i32)(${kind})operand_byte(one.a, row + e / 2 % 2 * 8, k) *
              (i32)(i8)operand_byte(one.b, col + e / 4 * 8 + e % 2, k);
       //% else
-      sum += f8_number(operand_byte(one.a, row + e / 2 % 2 * 8, k)) *
-             f8_number(operand_byte(one.b, col + e / 4 * 8 + e % 2, k));
+      sum += ${kind}_number(operand_byte(one.a, row + e / 2 % 2 * 8, k)) *
+             ${right}_number(operand_byte(one.b, col + e / 4 * 8 + e % 2, k));
       //% endif
     one.d[e] = sum;
   }

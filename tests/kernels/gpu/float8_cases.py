@@ -12,7 +12,7 @@ from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import View
-from tracea_graph.ops.chain import FLOAT8, Chain, Step
+from tracea_graph.ops.chain import FLOAT8, FLOATS8, WIDE_FLOAT8, Chain, Step
 
 __all__ = ["CASES"]
 
@@ -38,20 +38,21 @@ _KEPT = 2.0**-13
 _TILES = ("128x128x64x4", "64x64x128x3", "32x64x128x4")
 
 
-def _codes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def _codes(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType = FLOAT8) -> Array:
     """Numbers of every magnitude down to the smallest, and the largest."""
     made = rng.standard_normal(shape) * 2.0 ** rng.integers(-12, 6, shape)
     made.reshape(-1)[:1], made.reshape(-1)[1:2] = 448, -448
-    return made.astype(NUMPY[FLOAT8])
+    return made.astype(NUMPY[dtype])
 
 
 def gemm(
-    m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0, promoted: bool = False
-) -> Maker:
+    m: int, n: int, k: int, chain: Chain = _SCALED, late: int = 0, promoted: bool = False,
+    types: tuple[DType, DType] = (FLOAT8, FLOAT8),
+) -> Maker:  # fmt: skip
     """Rows of both operands 16 bytes apart, or not if they are ``late``."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        x, w = _codes(rng, (m, k)), _codes(rng, (n, k))
+        x, w = (_codes(rng, (r, k), t) for r, t in zip((m, n), types, strict=True))
         rows = [
             rng.uniform(1e-3, 2e-3, n).astype(np.float32),
             np.linspace(-3, 3, n, dtype=np.float32),
@@ -64,7 +65,8 @@ def gemm(
         y = memory.empty((m, n), NUMPY[chain.result_types[0]])
         pad = late or -k % 16
         call = CALLS.make(
-            "float8_gemm", FLOAT8.short, x=memory.put(x, late, pad), w=memory.put(w, late, pad),
+            "float8_gemm", types[0].short, x=memory.put(x, late, pad), w=memory.put(w, late, pad),
+            w_type=types[1].short,
             inputs=views, y=[y], chain=chain, promoted=promoted,
         )  # fmt: skip
 
@@ -86,19 +88,35 @@ def gemm(
     return make
 
 
-def stored(count: int) -> Maker:
+def stored(count: int, dtype: DType = FLOAT8) -> Maker:
     """Numbers on both sides of every rounding, beyond the range, and NaN."""
+    chain, codes, most = (
+        (_STORED, 127, 448) if dtype is FLOAT8 else (replace(_STORED, stores=(dtype,)), 124, 57344)
+    )
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = (rng.standard_normal(count) * 2.0 ** rng.integers(-16, 8, count)).astype(np.float16)
-        steps = np.arange(127, dtype=np.uint8).view(NUMPY[FLOAT8]).astype(np.float32) / 16
+        steps = np.arange(codes, dtype=np.uint8).view(NUMPY[dtype]).astype(np.float32) / 16
         between = (steps[1:] + steps[:-1]) / 2
         x[: between.size] = between
         x[-3:] = np.nan, np.inf, -65504
-        y = memory.empty((count,), NUMPY[FLOAT8])
-        call = CALLS.listed("elementwise", [memory.put(x), y], chain=_STORED)
-        value = np.clip(x.astype(np.float32) * 16, -448, 448).astype(NUMPY[FLOAT8])
+        y = memory.empty((count,), NUMPY[dtype])
+        call = CALLS.listed("elementwise", [memory.put(x), y], chain=chain)
+        value = np.clip(x.astype(np.float32) * 16, -most, most).astype(NUMPY[dtype])
         return call, lambda: [Expected(y, value.astype(np.float64), 1e-9)]
+
+    return make
+
+
+def loaded(dtype: DType) -> Maker:
+    """Every code, read as a number."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+        y = memory.empty((256,), np.float32)
+        chain = Chain(("full",), (Step("mul", (0, 3.0)),), (1,), (dtype,))
+        call = CALLS.listed("elementwise", [memory.put(x), y], chain=chain)
+        return call, lambda: [Expected(y, x.astype(np.float64) * 3, 1e-9)]
 
     return make
 
@@ -144,6 +162,16 @@ def _cases() -> Iterator[Case]:
     for columns, kept in ((64, True), (64, False), (37, True)):
         yield Case(f"float8 norm {columns} {kept}", normed(9, columns, kept), ("16x8", "4x32"))
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))
+    yield Case("float8 stored in e5m2", stored(1003, WIDE_FLOAT8), ("256x16",))
+    for dtype in FLOATS8:
+        yield Case(f"float8 {dtype.short} loaded", loaded(dtype), ("256x16",))
+    for types in ((WIDE_FLOAT8, FLOAT8), (FLOAT8, WIDE_FLOAT8), (WIDE_FLOAT8, WIDE_FLOAT8)):
+        which = " by ".join(t.short[2:] for t in types)
+        yield Case(
+            f"float8 {which}", gemm(33, 40, 96, _PLAIN, types=types), _TILES[2:], ("float8",)
+        )
+        yield Case(f"float8 wgmma {which}", gemm(140, 72, 144, types=types, promoted=True),
+                   ("128x64x128x8x1",), ("wgmma",))  # fmt: skip
 
 
 CASES = tuple(_cases())

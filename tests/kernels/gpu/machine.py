@@ -39,6 +39,7 @@ NUMPY: Mapping[DType, Any] = {
     DType.F32: np.float32, DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16,
     DType.BOOL: np.bool_, DType.I32: np.int32, DType.I64: np.int64, DType.U8: np.uint8,
     DType.I8: np.int8, DType.F8E4M3FN: ml_dtypes.float8_e4m3fn,
+    DType.F8E5M2: ml_dtypes.float8_e5m2,
 }  # fmt: skip
 HERE = Target(HOST, ARCHITECTURES["sm_90a"])
 POISON = 0x7B
@@ -93,9 +94,11 @@ class Memory:
     def of(self, view: View) -> Array:
         """What a view shows, writable."""
         dtype = next(d for v, d in self.views if v.buffer == view.buffer)
-        flat = self.buffers[view.buffer.index].view(dtype)
+        # NumPy takes no strides of e5m2
+        flat = self.buffers[view.buffer.index].view(np.uint8 if dtype.itemsize == 1 else dtype)
         steps = [int(s) * dtype.itemsize for s in view.strides]  # type: ignore[call-overload]
-        return np.lib.stride_tricks.as_strided(flat[int(view.offset) :], view.dims, steps)  # type: ignore[arg-type, call-overload]
+        shown = np.lib.stride_tricks.as_strided(flat[int(view.offset) :], view.dims, steps)  # type: ignore[arg-type, call-overload]
+        return shown.view(dtype)
 
     def address(self, buffer: Buffer) -> int:
         return int(self.buffers[buffer.index].ctypes.data)

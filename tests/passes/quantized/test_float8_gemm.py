@@ -20,7 +20,7 @@ from tests.graphs import (
     schedule_only,
 )
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import FLOAT8, FULL, Chain, Step
+from tracea_graph.ops.chain import FLOAT8, FULL, WIDE_FLOAT8, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
@@ -28,33 +28,35 @@ from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes.quantized.gemm import QuantizedGemm
 
-E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+E4M3, E5M2 = (np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 X = {"x": normal(5, 20) * 40}
 
 
-def codes(*shape: int) -> np.ndarray:
-    return (normal(*shape, seed=3) * 64).astype(E4M3)
+def codes(*shape: int, kind: Any = E4M3) -> np.ndarray:
+    return (normal(*shape, seed=3) * 64).astype(kind)
 
 
-def rounded(net: Net, x: str, scale: float = 0.03, zero: Any = 0.0) -> str:
-    both = net.const(np.float32(scale)), net.const(np.array(zero, E4M3), E4M3)
+def rounded(net: Net, x: str, scale: float = 0.03, zero: Any = 0.0, kind: Any = E4M3) -> str:
+    both = net.const(np.float32(scale)), net.const(np.array(zero, kind), kind)
     return net("DequantizeLinear", net("QuantizeLinear", x, *both), *both)
 
 
-def matrix(net: Net, *shape: int, count: int = 0, axis: int = 1) -> str:
+def matrix(net: Net, *shape: int, count: int = 0, axis: int = 1, kind: Any = E4M3) -> str:
     scales = np.random.default_rng(2).uniform(0.01, 0.02, (count,) if count else ())
-    return net("DequantizeLinear", net.const(codes(*shape), E4M3), net.const(scales), axis=axis)
+    held = net.const(codes(*shape, kind=kind), kind)
+    return net("DequantizeLinear", held, net.const(scales), axis=axis)
 
 
-def product(net: Net, count: int = 12, zero: float = 0.0) -> str:
-    x = rounded(net, net.input("x", "n", 20), zero=zero)
-    return net("MatMul", x, matrix(net, 20, 12, count=count))
+def product(net: Net, count: int = 12, zero: float = 0.0, kinds: Any = (E4M3, E4M3)) -> str:
+    x = rounded(net, net.input("x", "n", 20), zero=zero, kind=kinds[0])
+    return net("MatMul", x, matrix(net, 20, 12, count=count, kind=kinds[1]))
 
 
+@pytest.mark.parametrize("kinds", [(E4M3, E4M3), (E5M2, E4M3), (E5M2, E5M2)])
 @pytest.mark.parametrize("count", [0, 12])
-def test_a_product_rescales_its_sums(count: int) -> None:
+def test_a_product_rescales_its_sums(count: int, kinds: Any) -> None:
     net = Net(19)
-    graph = net.graph(product(net, count))
+    graph = net.graph(product(net, count, kinds=kinds))
     assert schedule_only(graph, QuantizedGemm(True)).applied() == {"quantized-gemm": 1}
     assert ops(graph) == ["QuantizeLinear", "FusedGemm"]
     assert_same(net, graph, X)
@@ -63,7 +65,7 @@ def test_a_product_rescales_its_sums(count: int) -> None:
 def test_two_products_exchange_codes() -> None:
     """The epilogue of the first one rounds; only the input is rounded on its own."""
     net = Net(19)
-    y = net("Relu", net("Add", product(net), net.weight(12)))
+    y = net("Relu", net("Add", product(net, kinds=(E5M2, E4M3)), net.weight(12)))
     y = net("Gemm", rounded(net, y, 0.5), matrix(net, 8, 12, axis=0), net.weight(8), transB=1)
     graph = net.graph(y)
     optimized(graph, every_phase(float8=True))
@@ -92,13 +94,13 @@ def test_targets_without_such_products_keep_the_conversions() -> None:
     assert ops(graph).count("QuantizeLinear") == 1
 
 
-@pytest.mark.parametrize("layout", [KN, NK])
-def test_bodies(layout: Any) -> None:
+@pytest.mark.parametrize(("layout", "x_type"), [(KN, FLOAT8), (NK, FLOAT8), (NK, WIDE_FLOAT8)])
+def test_bodies(layout: Any, x_type: DType) -> None:
     """What nodes compute where their kernels cannot run."""
-    rounding = Chain((FULL,), (Step("div", (0, 0.25)),), (1,), (), (FLOAT8,))
+    rounding = Chain((FULL,), (Step("div", (0, 0.25)),), (1,), (), (x_type,))
     params = RegionParams(2, (
         RegionStep(ElementwiseParams(rounding), (0,)),
-        RegionStep(GemmParams(20, 12, layout, integers=IntegerOperand(FLOAT8)), (2, 1)),
+        RegionStep(GemmParams(20, 12, layout, integers=IntegerOperand(x_type)), (2, 1)),
     ), (3,))  # fmt: skip
     stored = codes(*((20, 12) if layout is KN else (12, 20)))
     arrays = [X["x"], stored]
