@@ -95,7 +95,7 @@ CLUSTERING = (
 """Rules that cluster several regions into one program."""
 REVERTIBLE = (
     DEAD_CHANNELS, LOW_RANK_EXACT, *LOW_RANK, *PRUNED, "block-sparse-gemm", "column-block-gemm",
-    "unstructured-sparse-gemm", "impose-window",
+    "two-of-four-gemm", "unstructured-sparse-gemm", "impose-window",
 )  # fmt: skip
 """Rules that can be undone for a single region, which then keeps its unoptimized form."""
 WEIGHT_DEPENDENT = (DEAD_CHANNELS, LOW_RANK_EXACT, "block-sparse-gemm")

@@ -157,6 +157,6 @@ def phases(request: PlanRequest, sizes: Mapping[str, int]) -> tuple[Phase, ...]:
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((Phase(FLOAT8_FACTORS, (float8,)),) if float8 else ()),
         *((mixed,) if mixed else ()),
-        *((Phase(TWO_OF_FOUR_GEMM, (halved,)),) if mixed and request.prepack else ()),
+        *((Phase(TWO_OF_FOUR_GEMM, (halved,)),) if request.prepack else ()),
         Phase(PARTITION, (cluster_programs.ClusterAll(_MAX_STEPS, _MAX_OPERANDS),)),
     )

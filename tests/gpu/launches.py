@@ -66,7 +66,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-SKIPPED = (DEAD_CHANNELS, LOW_RANK_EXACT, "column-block-gemm")
+SKIPPED = (DEAD_CHANNELS, LOW_RANK_EXACT, "column-block-gemm", "two-of-four-gemm")
 """Rules that read the zeros of hollow weights."""
 _REFUSALS = {FEW_ROWS: few_row_matmul.refusal, WARPGROUPS: warpgroup_matmul.refusal,
              WINDOWS: warpgroup_convolution.refusal,

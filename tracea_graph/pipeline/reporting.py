@@ -393,7 +393,7 @@ _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
 _OF_ZEROS = (
     "tiled-gemm", "block-sparse-gemm", "unstructured-sparse-gemm", "tiled-column-block-gemm",
-    "column-block-gemm",
+    "column-block-gemm", "two-of-four-gemm",
 )  # fmt: skip
 _OF_LINES, _OF_RANK = (DEAD_CHANNELS, *_OF_ZEROS), (LOW_RANK_EXACT,)
 """Rules that exploit zeros, zero rows or columns, and low ranks."""
