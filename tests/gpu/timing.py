@@ -45,7 +45,12 @@ from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, TWO_OF_FOUR_TILES
+from tracea_graph.kernels.gpu.tile_choice import (
+    FEW_PIXEL_TILES,
+    LEAST_MANY,
+    TWO_OF_FOUR_TILES,
+    choose_few_pixels,
+)
 from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.ops.chain import Chain, Step
 
@@ -235,6 +240,9 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
     out = (side - 1) // stride + 1
     work = _convolve(n, side, c, filters, taps, stride, 1)
     tiles = ("64x64x64x3", "128x128x32x4") + (_WINDOWS if c % 8 == 0 else ())
+    few = choose_few_pixels(out * out, filters, -(-c // 64) * taps * taps, FEW_PIXEL_TILES)
+    if n == 1 and c % 8 == 0 and few is not None:
+        tiles += ("x".join(map(str, (64, *few[0]))),)
     return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
                tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
 
