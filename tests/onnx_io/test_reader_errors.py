@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
 from tests.onnx_io.samples import I64, mlp, model, node, read, save, tensor, value
@@ -81,6 +81,15 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
         lambda: model([node("Relu", "x", "y")], [X, X], [Y]),
         "graph input 'x' is listed twice",
     ),
+    "duplicate initializer": (
+        lambda: model(
+            [node("Add", "x w", "y")],
+            [X],
+            [Y],
+            [tensor("w", np.full(2, i, np.float32)) for i in range(2)],
+        ),
+        "initializer 'w' is listed twice",
+    ),
     "overwritten input": (
         lambda: model([node("Relu", "x", "x")], [X], [X]),
         "'x' is both written by a node and an input",
@@ -129,6 +138,10 @@ def test_invalid_model_is_refused_with_its_reason(name: str, tmp_path: Path) -> 
         (b"", "is empty"),
         (b"# a text, not a model\n" * 9, "is not an ONNX model"),
         (b"\x08\x08", "it has no graph"),
+        (
+            ModelProto(ir_version=0, graph=GraphProto(name="g")).SerializeToString(),
+            "it has no IR version",
+        ),
         (b"PK\x03\x04" + bytes(64), "is a zip archive"),
     ],
 )

@@ -237,8 +237,9 @@ def _read(path: Path) -> tuple[ModelProto, PayloadSpans, int]:
         skeleton = ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelError(f"{path.name} is not an ONNX model, or is corrupt: {error}") from error
-    if not skeleton.HasField("graph") or not skeleton.ir_version:
-        raise ModelError(f"{path.name} is not an ONNX model: it has no graph")
+    lacks = "" if skeleton.HasField("graph") else "graph"
+    if lacks := lacks or ("" if skeleton.ir_version else "IR version"):
+        raise ModelError(f"{path.name} is not an ONNX model: it has no {lacks}")
     return skeleton, spans, size
 
 

@@ -78,6 +78,8 @@ def check_structure(
     inputs = [v.name for v in graph.input]
     written = [v for node in graph.node for v in node.output if v]
     _require_unique(inputs, "graph input {!r} is listed twice")
+    stored = [*graph.initializer, *(one.values for one in graph.sparse_initializer)]
+    _require_unique([t.name for t in stored], "initializer {!r} is listed twice")
     _require_unique(written, "value {!r} is written by two nodes")
     _require_unique(
         [*set(inputs) | set(constants), *written],
