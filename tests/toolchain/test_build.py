@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import stat
 import subprocess
 import time
@@ -24,6 +26,7 @@ from tracea_graph.kernels.program import LibraryContents, OpType
 from tracea_graph.kernels.runtime import public_header
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.toolchain import Compiler, find_compiler
+from tracea_graph.toolchain.compilers import run_command
 from tracea_graph.toolchain.object_cache import ObjectCache, sha256_of_parts, write_atomically
 
 RELU = Chain(("full",), (Step("relu", (0,)),), (1,))
@@ -137,6 +140,15 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_files_are_for_those_whom_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "out", b"data", mode=0o755)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+
+
 def test_digests_tell_apart_how_text_is_cut() -> None:
     assert sha256_of_parts("ab", "c") != sha256_of_parts("a", "bc")
 
@@ -173,8 +185,10 @@ def test_a_missing_cxx_is_not_passed_over(private: Environment) -> None:
 
 
 def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> None:
-    script = 'case "$1" in --version) echo fake 1.0;; *) echo "oh dear" >&2; exit 3;; esac'
-    with pytest.raises(BuildError, match="exit code 3") as caught:
+    script = (
+        'case "$1" in --version) echo fake 1.0;; *) echo "as: error: oh dear" >&2; exit 3;; esac'
+    )
+    with pytest.raises(BuildError, match=r"exit code 3: as: error: oh dear\.") as caught:
         build_library(
             LibraryContents([A], KERNELS, []),
             SCALAR,
@@ -184,6 +198,13 @@ def test_a_failing_compiler_is_quoted(private: Environment, tmp_path: Path) -> N
     assert "oh dear" in caught.value.stderr
     assert "unit.cpp" in caught.value.command
     assert not (tmp_path / "l.so").exists()
+
+
+def test_tools_are_found_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, ``gcc`` finds no linker, though the shell and Python find all programs."""
+    env = shutil.which("env")
+    monkeypatch.delenv("PATH")
+    assert env and f"PATH={os.defpath}" in run_command((env,), tmp_path, 60).splitlines()
 
 
 @pytest.mark.parametrize(

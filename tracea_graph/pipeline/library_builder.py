@@ -186,4 +186,4 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
             except OSError:  # another file system, or no support for links
                 continue
         shutil.copyfile(shared, out)
-        out.chmod(0o755)
+        shutil.copymode(shared, out)

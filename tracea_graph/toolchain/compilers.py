@@ -125,7 +125,8 @@ def run_command(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C", **env},
+                # without a PATH, programs are found in this one, but gcc does not find its linker
+                env={"PATH": os.defpath, **os.environ, "LC_ALL": "C", **env},
                 process_group=group,
             )
         except OSError as error:
@@ -144,9 +145,15 @@ def run_command(
                 process.communicate()
     if process.returncode != 0:
         tail = err.decode(errors="replace")[-_STDERR_TAIL:]
-        message = f"The compiler {command[0]} failed with exit code {process.returncode}."
-        raise BuildError(message, shown, tail)
+        message = f"The compiler {command[0]} failed with exit code {process.returncode}"
+        raise BuildError(f"{message}{_first_error(tail)}.", shown, tail)
     return out.decode(errors="replace")
+
+
+def _first_error(stderr: str) -> str:
+    """The line of a compiler's output that says what failed, after a colon; "" without one."""
+    lines = (line.strip().rstrip(".") for line in stderr.splitlines())
+    return next((f": {line}" for line in lines if "error" in line), "")
 
 
 @contextlib.contextmanager

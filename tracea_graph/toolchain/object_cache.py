@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +22,7 @@ from tracea_graph.toolchain.cache_trust import is_trusted, make_private, read_pr
 __all__ = ["ObjectCache", "sha256_of_parts", "write_atomically"]
 
 _DIGEST_BYTES = 32
+_BINARY = getattr(os, "O_BINARY", 0)  # of Windows
 LIMIT = 2 << 30
 """Bytes of objects to keep; a library for all levels has about 30 MB of them."""
 
@@ -37,15 +38,18 @@ def sha256_of_parts(*parts: str | bytes) -> str:
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file completely, then rename it into place; readers see the old or the new one."""
-    handle, name = tempfile.mkstemp(prefix=".tracea-", dir=path.parent)
+    """Write a file completely, then rename it into place; readers see the old or the new one.
+
+    As for any new file, the process's umask is taken from its ``mode``.
+    """
+    draft = path.parent / f".tracea-{secrets.token_hex(8)}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        os.replace(draft, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
 
 
