@@ -7,7 +7,9 @@ import os
 import resource
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from tests.cli.support import COMMAND, UNTIMED, complaints, refused
 from tests.tiny import ROOT, product
 from tracea_graph.cli import optimize_main
+from tracea_graph.cli.error_messages import report_failure
 
 
 @pytest.mark.parametrize("link", [None, os.link, os.symlink], ids=["same", "hard", "symbolic"])
@@ -140,3 +143,24 @@ def test_the_disk_is_full_while_writing(tmp_path: Path, limit_kb: int) -> None:
     err = complaints(done.stderr)
     assert err.startswith("error: ") and err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "warm"]
+
+
+def test_no_file_more_may_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_failure(OSError(errno.EMFILE, "Too many open files"), 0) == 2
+    assert "too many files are open" in capsys.readouterr().err
+
+
+def test_a_warning_names_no_line_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text alone is shown, on one line; other programs in this process keep their format."""
+    before, shown = warnings.formatwarning, list[str]()
+
+    def run(*_: object) -> int:
+        for kind in (UserWarning, DeprecationWarning):
+            shown.append(warnings.formatwarning("two\nlines", kind, "source.py", 7))
+        return 0
+
+    monkeypatch.setattr(import_module("tracea_graph.cli.main"), "_run", run)
+    assert optimize_main(["good.onnx"]) == 0
+    assert shown[0] == "warning: two lines\n"
+    assert shown[1].startswith("source.py:7: DeprecationWarning: two")
+    assert warnings.formatwarning is before

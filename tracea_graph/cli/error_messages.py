@@ -38,6 +38,9 @@ def report_failure(error: Exception, verbose: int, model: Path | None = None) ->
         place = f"{error.filename}" if error.filename else "the output"
         print_error(f"{about}{place} cannot be written: {error.strerror}")
         return UsageError.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        print_error(f"{about}too many files are open; allow more with 'ulimit -n 1024'")
+        return UsageError.exit_code
     if verbose:
         traceback.print_exception(error)
     print_error(f"{about}{type(error).__name__}: {error} (a bug; -v shows where)")

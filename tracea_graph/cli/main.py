@@ -7,10 +7,12 @@ import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from tracea_graph.cli.arguments import join_subcommands, optimize_parser, tool_parser
 from tracea_graph.cli.config_file import insert_config_options
@@ -76,7 +78,8 @@ def _guarded(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a file name may not be encodable in this locale
-    verbose = 0
+    verbose, before = 0, warnings.formatwarning
+    warnings.formatwarning = _as_sentence
     try:
         words = join_subcommands(sys.argv[1:] if argv is None else argv)
         args = parser().parse_args(insert_config_options(words))
@@ -102,6 +105,18 @@ def _guarded(
         return interrupt_exit_code(error)
     except Exception as error:  # last resort: no traceback unless requested
         return report_failure(error, verbose)
+    finally:
+        warnings.formatwarning = before
+
+
+def _as_sentence(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """A warning to users as one line like any other, without the source that issues it."""
+    if category is not UserWarning:
+        return _with_its_source(message, category, *where, **more)
+    return f"warning: {' '.join(str(message).split())}\n"
+
+
+_with_its_source = warnings.formatwarning
 
 
 def _hold_streams() -> None:
