@@ -393,10 +393,11 @@ _NORMS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization")
 _LOOKUP = ("Gather",)
 _OF_ZEROS = (
     "tiled-gemm", "block-sparse-gemm", "unstructured-sparse-gemm", "tiled-column-block-gemm",
-    "column-block-gemm", "two-of-four-gemm",
+    "column-block-gemm",
 )  # fmt: skip
 _OF_LINES, _OF_RANK = (DEAD_CHANNELS, *_OF_ZEROS), (LOW_RANK_EXACT,)
-"""Rules that exploit zeros, zero rows or columns, and low ranks."""
+_OF_GROUPS = ("two-of-four-gemm", *_OF_ZEROS)
+"""Rules that exploit zeros, zero rows or columns, low ranks, and N:M patterns."""
 
 
 @dataclass(frozen=True)
@@ -512,7 +513,7 @@ def _structures_of(
     elif structure.pattern:
         n, m, axis = structure.pattern
         left = 1 - structure.zeros + 1 / 32
-        yield f"{n}:{m} along the {sides[axis]}", left, _OF_ZEROS
+        yield f"{n}:{m} along the {sides[axis]}", left, _OF_GROUPS
     elif structure.zeros:
         left = 1 - structure.zeros + 1 / 32
         yield f"{100 * structure.zeros:.0f} % zeros, unstructured", left, _OF_ZEROS
