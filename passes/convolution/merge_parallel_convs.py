@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["MergeParallelConvs"]
 
 Floats = npt.NDArray[np.floating[Any]]
 _SUMS = ("Add", "Sum")
+_MOST_TERMS = 16
+"""Terms and nested sums of a sum that is looked at; long rows of sums would take cubic time."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class MergeParallelConvs:
 
         The larger sum is tried because the term with the widest window may be outside this one.
         """
-        while region.op in _SUMS:
+        for _ in range(_MOST_TERMS):
+            if region.op not in _SUMS:
+                break
             found = self._folded(graph, region)
             if isinstance(found, Proposal):
                 yield found
@@ -67,10 +72,11 @@ class MergeParallelConvs:
 
     def _folded(self, graph: TileGraph, region: Region) -> Proposal | str:
         sums, terms = [region], list[Region]()
-        for term in _terms(graph, region):
+        for term in islice(_terms(graph, region), _MOST_TERMS + 1):
             (sums if term.op in _SUMS else terms).append(term)
         convs = [t for t in terms if isinstance(t.params, ConvParams)]
         every = all(t in convs or t.op == "BatchNormalization" for t in terms)
+        every = every and len(sums) + len(terms) - 1 <= _MOST_TERMS
         if not 2 <= len(terms) == len(set(terms)) or not every or not convs:
             return unsuited_reason("its terms are not all convolutions or batch norms")
         return _sum(graph, sums, terms, max(convs, key=lambda c: math.prod(c.params.shape)))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.graphs import Net, assert_same, normal, only, ops, optimized, reasons
 from tracea_graph.ops.conv import ConvParams
+from tracea_graph.passes.convolution import merge_parallel_convs
 
 FEEDS = {"x": normal(2, 16, 9, 7)}
 
@@ -113,3 +114,24 @@ def test_one_branch_twice_stays() -> None:
     graph = net.graph(net("Add", y, y))
     optimized(graph)
     assert_same(net, graph, FEEDS)
+
+
+def test_many_sums_in_a_row_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was asked with all that follow it, and each of these with all that it adds up."""
+    looks = 0
+
+    def counted(*args: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return only_read_by(*args)
+
+    only_read_by = merge_parallel_convs.only_read_by
+    monkeypatch.setattr(merge_parallel_convs, "only_read_by", counted)
+    net, y = new()
+    for _ in range(60):
+        y = net("Add", y, net.weight(7))
+    graph = net.graph(y)
+    rule = merge_parallel_convs.MergeParallelConvs()
+    for region in graph.regions():
+        list(rule.propose(graph, region))
+    assert looks <= 60 * 16 * 17
