@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -49,6 +49,7 @@ from tracea_graph.kernels.gpu.structured_choice import (
     two_of_four_choices,
 )
 from tracea_graph.kernels.gpu.tile_choice import (
+    H100_SMS,
     LEAST_MANY,
     LEAST_SIDE,
     MANY_ROWS,
@@ -404,8 +405,20 @@ def _tile(call: Call) -> str:
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
     tiled = ("gemm", "conv", *_OF_BYTES, "gemm_nbits", "gemm_two_of_four")
     rows = _rows(call) if call.op in tiled else 0
+    if call.op == "gemm" and call.dtype in _TF32 and rows and _leaves_large_tiles_few(call):
+        rows = 1
     permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
+
+
+def _leaves_large_tiles_few(call: Call) -> bool:
+    """Whether large tiles of a batch of matmuls are fewer than multiprocessors."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    *batch, rows, columns = named["y"][0].dims
+    if not batch or not isinstance(columns, int):
+        return False
+    tiles: int = prod(batch) * ceil(rows / 128) * ceil(columns / 64)
+    return tiles < H100_SMS
 
 
 def is_transposing_copy(call: Call) -> bool:

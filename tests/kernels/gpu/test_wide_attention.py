@@ -11,6 +11,7 @@ from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Array
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.lowering import attention as lowering
 from tracea_graph.ops.attention import AttentionParams
 
 pytestmark = pytest.mark.compiler
@@ -45,9 +46,10 @@ def compare(params: AttentionParams, narrow: DType, queries: int = 20, keys: int
     np.testing.assert_allclose(got, want, rtol=0, atol=most)
 
 
-def ops(params: AttentionParams, narrow: DType) -> list[str]:
-    shapes = [(1, params.heads, "s", params.head), (1, params.heads, "t", params.head),
-              (1, params.heads, "t", params.head_v)]  # fmt: skip
+def ops(params: AttentionParams, narrow: DType, length: int = 0) -> list[str]:
+    queries, keys = (length, length) if length else ("s", "t")
+    shapes = [(1, params.heads, queries, params.head), (1, params.heads, keys, params.head),
+              (1, params.heads, keys, params.head_v)]  # fmt: skip
     specs = [TensorSpec(DType.F32, s) for s in shapes]
     return [c.op for c in program_of(params, specs, narrow, {"s": 4096, "t": 4096}).calls]
 
@@ -66,6 +68,16 @@ def test_float32_heads() -> None:
     compare(replace(PLAIN, head=272, head_v=40), DType.F32)
 
 
+@pytest.mark.parametrize("least", [1, 1 << 30])
+def test_float32_attends_by_matmuls_to_many_keys(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values are stored by columns where scores are very many."""
+    monkeypatch.setattr(lowering, "_LEAST_SCORES", 1)
+    monkeypatch.setattr(lowering, "_MANY_SCORES", least)
+    compare(replace(PLAIN, head=24, head_v=40, mask="add", kv_heads=1), DType.F32)
+
+
 def test_integers_are_converted_first() -> None:
     compare(replace(PLAIN, head=16, head_v=24, scale=0.002, stored="i8"), DType.F16)
 
@@ -78,4 +90,7 @@ def test_rows_that_may_be_empty_take_a_kernel() -> None:
 def test_calls() -> None:
     assert ops(PLAIN, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
     assert ops(PLAIN, DType.F32) == ["attention_rows"]
+    few = replace(PLAIN, head=64, head_v=64)
+    assert ops(few, DType.F32, 128) == ["gemm", "softmax", "gemm"]
+    assert ops(few, DType.F32, 32) == ops(few, DType.F32) == ["attention_rows"]
     assert ops(replace(PLAIN, causal="bottom"), DType.F16)[-1] == "attention_rows"
