@@ -201,3 +201,12 @@ def test_sizes_beyond_what_onnx_can_write_are_followed() -> None:
     facts.specs["x"] = TensorSpec(DType.F32, (1 << 70, 3))
     facts.learn("y", facts.type_of("x"))
     assert facts.shape("y") == (1 << 70, 3)
+
+
+def test_a_group_norm_has_the_shape_of_its_image(tmp_path: Path) -> None:
+    """Onnx infers only the type of this operator from opset 21 on."""
+    factors = tensor("gamma", np.ones(6)), tensor("beta", np.zeros(6))
+    nodes = [node("GroupNormalization", "i gamma beta", "y", num_groups=2)]
+    inputs = [value("i", ["n", 6, 5, 5])]
+    proto = model(nodes, inputs, [value("y", None)], factors, 21)
+    assert str(read(proto, tmp_path).graph.spec("y")) == "f32[n,6,5,5]"

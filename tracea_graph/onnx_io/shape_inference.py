@@ -108,7 +108,8 @@ class ShapeInference:
         types = self._types(node, facts)
         if node.op_type in LIKE_INPUT and node.input:
             for name in {*node.output[:1], *(node.output[3:] if "Skip" in node.op_type else ())}:
-                types.setdefault(name, facts.type_of(node.input[0]))
+                if name not in types or not types[name].tensor_type.HasField("shape"):
+                    types[name] = facts.type_of(node.input[0])  # onnx may know the type alone
         sizes = list(self._sizes(node, facts) if standard else ())
         if node.domain in CONTRIB_SHAPES:
             sizes = self._contributed(node, facts, types)
