@@ -6,7 +6,7 @@ import pytest
 
 from tests.graphs import Net, normal, optimized
 from tracea_graph import passes
-from tracea_graph.kernels.gpu.kernel_selection import variants_of
+from tracea_graph.kernels.gpu.kernel_selection import is_transposing_copy, variants_of
 from tracea_graph.kernels.gpu.lowering.lower import calls_of
 from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.kernels.program import Call
@@ -116,6 +116,18 @@ def test_groups_of_channels_are_one_call(
     weights = call.views[1]
     assert (call.op, call.attributes["groups"]) == ("conv", multiplied) and weights is not None
     assert weights.dims == (filters, 3, 3, channels // multiplied)
+
+
+def test_joined_images_stay_channels_last() -> None:
+    net = Net()
+    x = net("Relu", net.input("x", 2, 64, 28, 28))
+    around = {"pads": [1, 1, 1, 1]}
+    first = net("Conv", x, net.const(normal(64, 64, 3, 3)), **around)
+    second = net("Conv", first, net.const(normal(64, 64, 3, 3)), **around)
+    joined = net("Concat", first, second, axis=1)
+    calls = calls_in(net, net("Conv", joined, net.const(normal(64, 128, 3, 3)), **around))
+    copies = [c for c in calls if c.op == "copy"]
+    assert len(copies) == 2 and not any(map(is_transposing_copy, copies))
 
 
 @pytest.mark.parametrize(("step", "lines"), [(2, 2), (1, 1)])
