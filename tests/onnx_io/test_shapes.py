@@ -11,6 +11,7 @@ from onnx import NodeProto, helper
 
 from tests.onnx_io.samples import F32, I64, model, node, read, tensor, value
 from tracea_graph.ir import DType, TensorSpec, symbols_of
+from tracea_graph.onnx_io.model_validation import _may_propagate, infer_all_types
 from tracea_graph.onnx_io.value_facts import ValueFacts
 
 
@@ -210,3 +211,13 @@ def test_a_group_norm_has_the_shape_of_its_image(tmp_path: Path) -> None:
     inputs = [value("i", ["n", 6, 5, 5])]
     proto = model(nodes, inputs, [value("y", None)], factors, 21)
     assert str(read(proto, tmp_path).graph.spec("y")) == "f32[n,6,5,5]"
+
+
+@pytest.mark.parametrize(
+    ("dims", "followed"), [([4], True), (["n"], True), ([1 << 20], False), ([1 << 20, 3], True)]
+)
+def test_values_of_long_vectors_are_not_followed(dims: list[Any], followed: bool) -> None:
+    """Of 2^24 elements they would take 2.5 GB; of 2^40, all memory."""
+    proto = model([node("Add", "x x", "y")], [value("x", dims)], [value("y", dims)])
+    assert _may_propagate(proto) == followed
+    assert infer_all_types(proto, ["y"])["y"] == proto.graph.output[0].type

@@ -33,6 +33,8 @@ __all__ = [
 
 OLDEST_OPSET = 7
 
+_LONGEST_SHAPE = 1 << 16
+"""Elements of a vector that may be a shape."""
 _TOLERATED = ("is not a registered function/op", "No Op registered", "NOT_IMPLEMENTED")
 """Parts of ONNX Runtime's messages about operators that it merely does not implement."""
 
@@ -139,7 +141,7 @@ def infer_all_types(shell: ModelProto, order: Sequence[str]) -> dict[str, TypePr
     inferred = shell
     try:
         onnx.checker.check_model(shell)
-        inferred = shape_inference.infer_shapes(shell, True, True, True)
+        inferred = shape_inference.infer_shapes(shell, True, True, _may_propagate(shell))
     except (
         onnx.checker.ValidationError,
         shape_inference.InferenceError,
@@ -165,8 +167,17 @@ def _is_text(content: str | bytes) -> bool:
     return isinstance(content, str)
 
 
+def _may_propagate(shell: ModelProto) -> bool:
+    """Whether onnx may follow the values of vectors, of which some are shapes.
+
+    It keeps 150 bytes for each element of every vector, inputs of a fixed size too.
+    """
+    shapes = (v.type.tensor_type.shape.dim for v in shell.graph.input)
+    return all(len(dims) != 1 or dims[0].dim_value <= _LONGEST_SHAPE for dims in shapes)
+
+
 def _lenient(shell: ModelProto) -> ModelProto:
-    for data_prop in (True, False):
+    for data_prop in (True, False) if _may_propagate(shell) else (False,):
         try:
             return shape_inference.infer_shapes(shell, False, False, data_prop)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
