@@ -90,6 +90,23 @@ INVALID: dict[str, tuple[Callable[[], ModelProto], str]] = {
         ),
         "initializer 'w' is listed twice",
     ),
+    "too few inputs beside an unknown operator": (
+        lambda: model(
+            [node("Unheard", "x", "z"), node("Reshape", "z", "y")],
+            [X],
+            [Y],
+        ),
+        "node 'Reshape' has too few inputs",
+    ),
+    "a weight beyond all memory": (
+        lambda: model(
+            [node("Add", "x w", "y")],
+            [X],
+            [Y],
+            [TensorProto(name="w", data_type=1, dims=[0, 1 << 40, 1 << 40], raw_data=b"")],
+        ),
+        "initializer 'w' has the impossible size",
+    ),
     "overwritten input": (
         lambda: model([node("Relu", "x", "x")], [X], [X]),
         "'x' is both written by a node and an input",

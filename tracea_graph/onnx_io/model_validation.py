@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, TypeProto, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, defs, shape_inference
 
 from tracea_graph.errors import ModelError
 from tracea_graph.onnx_io.node_conversion import captures_of, topological_node_order
@@ -149,9 +149,29 @@ def infer_all_types(shell: ModelProto, order: Sequence[str]) -> dict[str, TypePr
         ValueError,
     ):
         _ask_runtime(shell)
+        opsets = {one.domain or "": one.version for one in shell.opset_import}
+        _require_all_inputs(shell.graph.node, opsets)
         inferred = _lenient(shell)
     infos = [*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input]
     return {info.name: info.type for info in infos}
+
+
+def _require_all_inputs(nodes: Iterable[NodeProto], opsets: Mapping[str, int]) -> None:
+    """Raise ModelError for a node with fewer inputs or outputs than its operator has.
+
+    Of a model with operators that it does not know, ONNX Runtime says nothing about the others.
+    """
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
+            continue
+        try:
+            schema = defs.get_schema(node.op_type, opsets.get("", 1), "")
+        except defs.SchemaError:  # the operator is younger than the model's set
+            continue
+        if len(node.input) < schema.min_input or len(node.output) < schema.min_output:
+            raise ModelError(f"node {_label(node)} has too few inputs or outputs")
+        for attr in node.attribute:
+            _require_all_inputs(attr.g.node, opsets)
 
 
 def _blank_duplicates(graph: GraphProto) -> None:

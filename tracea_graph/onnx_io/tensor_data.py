@@ -92,6 +92,8 @@ def from_proto(proto: TensorProto, segment: FileSegment | None, name: str = "") 
     weight = Weight(label, dtype, shape, segment or (lambda: numpy_helper.to_array(proto)))
     if any(d < 0 for d in shape):
         raise ModelError(f"initializer {label!r} has the negative size {list(shape)}")
+    if math.prod(d or 1 for d in shape) >= 1 << 60:  # beside a 0: NumPy refuses such shapes too
+        raise ModelError(f"initializer {label!r} has the impossible size {list(shape)}")
     need = stored_size(weight)
     if segment:
         if segment.length != need:
