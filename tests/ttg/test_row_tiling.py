@@ -10,6 +10,7 @@ import pytest
 from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
 from tracea_graph.ttg import MemoryLevel, Region, RowReuse, TileGraph, row_tiling_of, row_tilings
+from tracea_graph.ttg.row_tiling import _Candidate
 
 L2 = MemoryLevel("L2", 1 << 20)
 
@@ -81,3 +82,13 @@ def test_symbols_have_to_be_bound() -> None:
     assert row_tilings(graph, {"s": 4096}, L2, row_reuse)
     with pytest.raises(GraphError, match="'s'"):
         row_tilings(graph, {}, L2, row_reuse)
+
+
+@pytest.mark.parametrize("step", [1, 4, 6])
+def test_every_tile_of_a_number_of_equal_parts_is_a_choice(step: int) -> None:
+    for lines in (1, 2, 3, 17, 64, 1000):
+        made = _Candidate((), (), frozenset(), lines, 1, step, 0.0, L2)
+        parts = (-(-lines // count) for count in range(2, lines + 1))
+        assert [*made.choices()] == [*dict.fromkeys(-(-rows // step) * step for rows in parts)]
+    huge = replace(made, lines=1 << 33)
+    assert sum(1 for _ in huge.choices()) < 1 << 18

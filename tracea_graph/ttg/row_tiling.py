@@ -232,11 +232,16 @@ class _Candidate:
             max(reuse.granularity for reuse in reuses), saved, near,
         )  # fmt: skip
 
-    def choices(self) -> Iterable[int]:
-        """Tile sizes in rows, the largest first."""
-        step = self.granularity
-        tried = (-(-self.lines // count) for count in range(2, self.lines + 1))
-        return dict.fromkeys(-(-rows // step) * step for rows in tried)
+    def choices(self) -> Iterator[int]:
+        """Tile sizes in rows, the largest first; at most twice the root of the lines."""
+        step, count, last = self.granularity, 2, 0
+        while count <= self.lines:
+            rows = -(-self.lines // count)
+            if (rounded := -(-rows // step) * step) != last:
+                yield rounded
+            if rows == 1:
+                return
+            last, count = rounded, -(-self.lines // (rows - 1))  # the next with smaller tiles
 
     def tiling(self, rows: int) -> RowTiling:
         iterations = -(-self.lines // rows)
