@@ -208,20 +208,20 @@ class TopologyReader {
     each([&](int32_t p) { capacity_[p] = kFull; });
     const bool hybrid = list("cpu_atom/cpus", &slow);
     int64_t least = kFull, most = 1;
-    bool told = true;
+    bool all_say = true;
     each([&](int32_t p) {
       char name[64], text[kMostRead];
       const char* at = text;
       snprintf(name, sizeof name, "system/cpu/cpu%d/cpu_capacity", p);
-      told = told && file(name, text);
-      const int64_t number = told ? read_number(&at) : -1;
+      all_say = all_say && file(name, text);
+      const int64_t number = all_say ? read_number(&at) : -1;
       if (number > 0) capacity_[p] = static_cast<uint16_t>(min(number, kFull));
       else if (hybrid && slow.has(p)) capacity_[p] = kHalf;
       least = min(least, capacity_[p]), most = max(most, capacity_[p]);
     });
-    constexpr int64_t kClearly = 8;  // eighths by which a fast one must be faster
-    if (8 * most < (8 + 1) * least) return 1;
-    return static_cast<int32_t>(min(ceil_div(most, least), kClearly));
+    constexpr int64_t kSlowest = 8;
+    if (8 * most < 9 * least) return 1;  // less than an eighth apart: not clearly
+    return static_cast<int32_t>(min(ceil_div(most, least), kSlowest));
   }
 
   // Whether some L2 may be several cores', by the first and the last processor, of which a hybrid has one

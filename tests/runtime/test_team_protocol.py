@@ -35,7 +35,7 @@ class Shared(NamedTuple):
     lead_sleeps: bool = False
     woken: int = 0
     lead_woken: int = 0
-    places: frozenset[int] = frozenset()
+    positions: frozenset[int] = frozenset()
 
 
 Local = tuple[Any, ...]
@@ -51,8 +51,8 @@ class Protocol:
     says so, then ``looks_before_sleep``; who changes something ``asks_for_sleepers`` after that.
     Followers that are ``patient`` come and stay, and sleep until they are woken.
 
-    With ``lead_place``, places follow processors (``runtime/places.h``): the lead has that one,
-    and each follower takes any that is free.
+    With ``lead_position``, positions follow processors (``runtime/team_positions.h``): the lead
+    has that one, and each follower takes any that is free.
     """
 
     calls: tuple[int, ...]
@@ -62,7 +62,7 @@ class Protocol:
     looks_before_sleep: bool = True
     asks_for_sleepers: bool = True
     patient: bool = False
-    lead_place: int | None = None
+    lead_position: int | None = None
 
     @property
     def members(self) -> int:
@@ -73,22 +73,22 @@ class Protocol:
         runs = (0,) * sum(self.calls)
         words = ((0, 0),) * (self.members + 1)
         memory = Shared(0, (0, 1, 0, 1), sum(words, ()), sum(words, ()), runs)
-        if self.lead_place is not None:
-            memory = memory._replace(places=frozenset((self.lead_place,)))
+        if self.lead_position is not None:
+            memory = memory._replace(positions=frozenset((self.lead_position,)))
         return memory, (("announce", 1), *[("come",)] * self.followers)
 
     def order(self, self_: int, shares: int, single: bool = False) -> tuple[int, ...]:
-        """Return the shares that a member looks at; with places, ``self_`` is a follower's + 1."""
-        if self.lead_place is None:
+        """Return a member's shares in order; with positions, ``self_`` is a follower's + 1."""
+        if self.lead_position is None:
             order = tuple((self_ + i) % shares for i in range(shares))
             begins = self_ < shares
         else:
-            place = self_ - 1 if self_ else self.lead_place
+            position = self_ - 1 if self_ else self.lead_position
             few = shares < self.members
-            owned = [p * shares // self.members if few else p for p in range(place + 1)]
+            owned = [p * shares // self.members if few else p for p in range(position + 1)]
             sides = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(shares)]
-            order = tuple((owned[place] + side) % shares for side in sides)
-            begins = place == 0 or owned[place - 1] != owned[place]
+            order = tuple((owned[position] + side) % shares for side in sides)
+            begins = position == 0 or owned[position - 1] != owned[position]
         if not single:
             return order
         return order[:1] if begins else ()
@@ -140,7 +140,7 @@ class Protocol:
         if name == "sum":  # the lead; `sleepy` once it has said that it is about to sleep
             number, tasks, done, member, found, sleepy = thread[1:]
             again = ("sum", number, tasks, done, 1, done)
-            if member < (memory.came if self.lead_place is None else self.members + 1):
+            if member < (memory.came if self.lead_position is None else self.members + 1):
                 last, count = memory.finished[2 * member : 2 * member + 2]
                 found += count if last == number else 0
                 yield memory, ("sum", number, tasks, done, member + 1, found, sleepy)
@@ -176,13 +176,16 @@ class Protocol:
             yield memory._replace(lead_woken=memory.lead_woken + 1), thread[1]
         elif name == "come":
             came = memory._replace(came=memory.came + 1)
-            seated = self.lead_place is None
+            seated = self.lead_position is None
             yield came, ("look", memory.came, 0) if seated else ("sit",)
             if not self.patient:
                 yield memory, ("gone",)
         elif name == "sit":
-            for place in {*range(self.members)} - memory.places:
-                yield memory._replace(places=memory.places | {place}), ("look", place + 1, 0)
+            for position in {*range(self.members)} - memory.positions:
+                yield (
+                    memory._replace(positions=memory.positions | {position}),
+                    ("look", position + 1, 0),
+                )
         elif name == "look":
             self_, seen = thread[1:]
             if memory.call == ENDED or not self.patient:
@@ -273,13 +276,13 @@ def test_every_task_runs_once_in_every_order(calls: tuple[int, ...], followers: 
 
 
 @pytest.mark.parametrize(
-    ("calls", "followers", "place"), [((2, 3, 1), 1, 1), ((2, 1, 4), 1, 0), ((2,), 2, 1)]
+    ("calls", "followers", "position"), [((2, 3, 1), 1, 1), ((2, 1, 4), 1, 0), ((2,), 2, 1)]
 )
-def test_every_task_runs_once_whatever_the_places(
-    calls: tuple[int, ...], followers: int, place: int
+def test_every_task_runs_once_whatever_the_positions(
+    calls: tuple[int, ...], followers: int, position: int
 ) -> None:
-    assert Protocol(calls, followers, lead_place=place).explore() > 100
-    assert Protocol(calls, 1, lead_place=place, patient=True).explore() > 100
+    assert Protocol(calls, followers, lead_position=position).explore() > 100
+    assert Protocol(calls, 1, lead_position=position, patient=True).explore() > 100
 
 
 def test_the_second_look_is_needed() -> None:

@@ -29,7 +29,7 @@
 #pragma once
 #include <string.h>
 
-#include "runtime/places.h"
+#include "runtime/team_positions.h"
 #include "runtime/system.h"
 #include "runtime/wait.h"
 
@@ -138,11 +138,11 @@ class LinkedCalls {
 
   // Runs tasks until none is left to take; the lead returns once all are finished.  `spins` is whether
   // whoever finds none may spin.
-  void work(uint32_t number, uint32_t place, const Places& places, bool leads, bool spins) {
+  void work(uint32_t number, uint32_t position, const TeamPositions& positions, bool leads, bool spins) {
     Known known;
     known.calls = known.taken = known.over = 0;
     for (uint32_t event = count(); read(number, &known); event = count()) {
-      if (run_next(number, &known, place, places)) continue;
+      if (run_next(number, &known, position, positions)) continue;
       if (known.closed && (leads ? finished(number, known) : known.all_taken())) break;
       await(event, spins);
     }
@@ -278,15 +278,15 @@ class LinkedCalls {
   }
 
   // Runs a task whose rows are there, of the own shares or else of others'; false if there is none.
-  bool run_next(uint32_t number, Known* known, uint32_t place, const Places& places) {
+  bool run_next(uint32_t number, Known* known, uint32_t position, const TeamPositions& positions) {
     for (uint32_t c = 0; c < known->calls; ++c)
       if (!(known->taken >> c & 1) &&
-          run_of(number, known, c, places.share_of(place, known->call[c].shares)) == Take::kTask)
+          run_of(number, known, c, positions.share_of(position, known->call[c].shares)) == Take::kTask)
         return true;
     for (uint32_t c = 0; c < known->calls && may_begin(number, known, c); ++c) {
       bool left = false;
       for (uint32_t i = 0; !(known->taken >> c & 1) && i < known->call[c].shares; ++i) {
-        const uint32_t share = places.share_after(place, i, known->call[c].shares);
+        const uint32_t share = positions.share_after(position, i, known->call[c].shares);
         const Take found = run_of(number, known, c, share);
         if (found == Take::kTask) return true;
         left = left || found == Take::kLater;

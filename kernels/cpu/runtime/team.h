@@ -61,11 +61,11 @@ class Team {
   Team(int64_t members, bool spins, const ProcessorTopology* topology = nullptr) {
     memset(static_cast<void*>(this), 0, sizeof *this - sizeof links_);
     spins_ = spins, expected_ = static_cast<int32_t>(min(members, kMaxTeam)), came_ = 1;
-    places_.init(expected_, topology);
+    positions_.init(expected_, topology);
   }
 
-  // Takes the lead's place; to be called by its thread before anything else.
-  void lead() { lead_ = places_.take(0, places_.grouped() ? processor_here() : -1); }
+  // Takes the lead's position; to be called by its thread before anything else.
+  void lead() { lead_ = positions_.take(0, positions_.grouped() ? processor_here() : -1); }
 
   // task(job, i) for i in [0, tasks); the lead's.  Like the runtime's own loops each thread begins
   // with a stretch of neighbours, the same one in every call, and then takes what others left; who
@@ -79,7 +79,7 @@ class Team {
     publish(number);
     uint32_t finished = 0;
     for (uint32_t i = 0; i < call.shares; ++i)
-      finished += run_share(number, call, places_.share_after(lead_, i, call.shares));
+      finished += run_share(number, call, positions_.share_after(lead_, i, call.shares));
     for (Wait wait(spins_); finished + finished_by_others(number) < call.tasks;) {
       if (!wait.look()) continue;
       __atomic_store_n(&lead_sleeps_, 1, __ATOMIC_SEQ_CST);
@@ -105,15 +105,15 @@ class Team {
   // Returns once the tasks of all linked calls have run.
   void finish_linked() {
     links_.close();
-    links_.work(call_, lead_, places_, true, spins_);
+    links_.work(call_, lead_, positions_, true, spins_);
   }
 
   // Works for the lead until it has ended, or has long had nothing to do.
   void follow() {
     const int32_t self = __atomic_fetch_add(&came_, 1, __ATOMIC_SEQ_CST);
     if (self >= kMaxTeam) return;
-    const uint32_t place =
-        places_.take(static_cast<uint32_t>(self), places_.grouped() ? processor_here() : -1);
+    const uint32_t position =
+        positions_.take(static_cast<uint32_t>(self), positions_.grouped() ? processor_here() : -1);
     for (uint32_t seen = 0;;) {
       const uint32_t number = await_call(seen);
       if (number == kEnded) return;
@@ -121,8 +121,8 @@ class Team {
       const TeamCall call = announcement(announced_[number % 2]);
       if (__atomic_load_n(&call_, __ATOMIC_ACQUIRE) != number) continue;
       seen = number;
-      if (call.task) help(number, call, place);
-      else links_.work(number, place, places_, false, spins_);
+      if (call.task) help(number, call, position);
+      else links_.work(number, position, positions_, false, spins_);
     }
     __atomic_store_n(&thinned_, 1, __ATOMIC_RELAXED);
   }
@@ -178,8 +178,8 @@ class Team {
   }
 
   // Adds to the finished tasks of a member, for which the lead may wait.
-  void finish(uint32_t place, uint64_t word) {
-    __atomic_store_n(&member_[place].finished, word, __ATOMIC_SEQ_CST);
+  void finish(uint32_t position, uint64_t word) {
+    __atomic_store_n(&member_[position].finished, word, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&lead_sleeps_, __ATOMIC_SEQ_CST) &&
         __atomic_exchange_n(&lead_sleeps_, 0, __ATOMIC_SEQ_CST))
       wake(&lead_sleeps_, 1);
@@ -209,23 +209,23 @@ class Team {
   // A follower's part of a call: its own stretch, and what others have left of theirs.  It says at
   // once what it has finished, because looking through the others' lines may take as long as a
   // task.  Where each has one task, and everybody is here, only the lead looks for one that is late.
-  void help(uint32_t number, const TeamCall& call, uint32_t place) {
+  void help(uint32_t number, const TeamCall& call, uint32_t position) {
     const bool complete = __atomic_load_n(&came_, __ATOMIC_RELAXED) >= expected_;
     const bool single = call.tasks == call.shares && complete;
-    const uint32_t shares = single ? places_.begins(place, call.shares) : call.shares;
+    const uint32_t shares = single ? positions_.begins(position, call.shares) : call.shares;
     uint32_t done = 0;
     for (uint32_t i = 0; i < shares; ++i) {
-      const uint32_t more = run_share(number, call, places_.share_after(place, i, call.shares));
+      const uint32_t more = run_share(number, call, positions_.share_after(position, i, call.shares));
       if (!more) continue;
       done += more;
-      finish(place, uint64_t{number} << 32 | done);
+      finish(position, uint64_t{number} << 32 | done);
     }
   }
 
   uint32_t finished_by_others(uint32_t number) const {
     uint32_t sum = 0;
     const int64_t came = __atomic_load_n(&came_, __ATOMIC_SEQ_CST);
-    const bool grouped = places_.grouped();  // any place may be taken then, and the lead's is some
+    const bool grouped = positions_.grouped();  // any position may be taken then, and the lead's is some
     const int64_t end = min(grouped ? max(came, expected_) : came, kMaxTeam);
     for (int64_t i = grouped ? 0 : 1; i < end; ++i) {
       const uint64_t word = __atomic_load_n(&member_[i].finished, __ATOMIC_SEQ_CST);
@@ -242,9 +242,9 @@ class Team {
   int32_t thinned_;
   bool spins_;
   uint32_t lead_sleeps_;  // 1 while the lead does, or is about to
-  uint32_t lead_;         // its place
+  uint32_t lead_;         // its position
   uint32_t linked_members_;
-  Places places_;
+  TeamPositions positions_;
   Member member_[kMaxTeam];
   LinkedCalls links_;  // the last one: cleared when calls are linked
 };

@@ -1,4 +1,4 @@
-"""Threads of near processors get neighbouring places in a team, and so neighbouring tasks."""
+"""Threads of near processors get neighbouring positions in a team, and so neighbouring tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
-SOURCE = Path(__file__).with_name("places.cpp")
+SOURCE = Path(__file__).with_name("team_positions.cpp")
 HEADERS = Path(str(cpu.__file__)).parent
 
 
 def run(folder: Path, *lines: str) -> list[str]:
     """Return what the program says to each line."""
-    program = folder / "places"
+    program = folder / "positions"
     options = ("-std=c++17", "-O1", "-fsanitize=address,undefined")
     includes = (f"-I{HEADERS}", f"-I{HEADERS.parent}")
     command = ["g++", *options, *includes, str(SOURCE), "-o", str(program)]
@@ -42,7 +42,7 @@ def test_places(tmp_path: Path) -> None:
 
 
 def test_shares(tmp_path: Path) -> None:
-    # Fewer shares than members are spread; each place looks at every share once.
+    # Fewer shares than members are spread; each position looks at every share once.
     said = run(tmp_path, "share 4 4", "share 4 2", "share 5 3", "share 2 5")
     assert said == [
         "0 1 2 3 : 4: 4: 4: 4",

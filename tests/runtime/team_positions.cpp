@@ -1,13 +1,13 @@
 // Reads lines: `take members processors` and the processors on which threads come, one after another;
 // `share members shares`.  Processors 0, 1, ... are in order, and every second one begins a group.
-// Prints the places that threads get; or, for each place, the share that it begins with, as a negative
-// number - 1 where another place does so too, and how often it looks at each share in all.
+// Prints the positions that threads get; or, for each position, the share that it begins with, as a negative
+// number - 1 where another position does so too, and how often it looks at each share in all.
 #include <stdio.h>
 #include <string.h>
 
 #include <vector>
 
-#include "runtime/places.h"
+#include "runtime/team_positions.h"
 
 namespace {
 
@@ -25,22 +25,22 @@ int main() {
   for (int members, number; scanf("%15s %d %d", what, &members, &number) == 3; printf("\n")) {
     const bool takes = !strcmp(what, "take");
     const tracea::ProcessorTopology topology = in_order(takes ? number : 4);
-    tracea::Places places = {};
-    places.init(members, &topology);
+    tracea::TeamPositions positions = {};
+    positions.init(members, &topology);
     unsigned arrival = 0;
     for (int processor; takes && scanf("%d", &processor) == 1;) {
-      printf("%u ", places.take(arrival++, processor));
+      printf("%u ", positions.take(arrival++, processor));
       const int next = getchar();
       if (next == '\n' || next == EOF) break;
     }
     if (takes) continue;
     const unsigned shares = static_cast<unsigned>(number);
     std::vector<int> looks(shares);
-    for (unsigned place = 0; place < static_cast<unsigned>(members); ++place) {
-      const int own = static_cast<int>(places.share_of(place, shares));
-      printf("%d ", places.begins(place, shares) ? own : -own - 1);
-      if (places.share_after(place, 0, shares) != static_cast<unsigned>(own)) printf("wrong ");
-      for (unsigned i = 0; i < shares; ++i) ++looks[places.share_after(place, i, shares)];
+    for (unsigned position = 0; position < static_cast<unsigned>(members); ++position) {
+      const int own = static_cast<int>(positions.share_of(position, shares));
+      printf("%d ", positions.begins(position, shares) ? own : -own - 1);
+      if (positions.share_after(position, 0, shares) != static_cast<unsigned>(own)) printf("wrong ");
+      for (unsigned i = 0; i < shares; ++i) ++looks[positions.share_after(position, i, shares)];
     }
     for (const int times : looks) printf(": %d", times);
   }
