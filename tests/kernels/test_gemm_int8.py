@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,11 @@ from tracea_graph.toolchain.compilers import find_compiler
 
 LEVELS = levels("int8")
 CPU = Path(tracea_graph.kernels.cpu.__file__).parent
+
+
+def marked(found: Sequence[str]) -> list[Any]:
+    """AVX-512 without VNNI is AVX2's text with longer vectors, and compiles for 12 seconds."""
+    return [pytest.param(level, marks=[pytest.mark.slow] * (level == "avx512")) for level in found]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="matrix tiles of x86")
@@ -105,7 +112,7 @@ def drawn(rng: np.random.Generator, dtype: type, *shape: int) -> Array:
     return rng.integers(bounds.min, bounds.max, shape, dtype, endpoint=True)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", marked(LEVELS))
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("n", [1, 16, 17, 49, 97])
 def test_equals_int64(level: str, dtype: type, n: int) -> None:
@@ -120,7 +127,7 @@ def test_equals_int64(level: str, dtype: type, n: int) -> None:
                     np.testing.assert_array_equal(got, exact(x, zero, w, columns))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", marked(LEVELS))
 def test_the_largest_terms_do_not_saturate(level: str) -> None:
     """Pairs of these exceed 16 bits, in which vpmaddubsw would add them."""
     for dtype, a, b in ((np.uint8, 255, -128), (np.uint8, 255, 127), (np.int8, -128, -128)):
@@ -130,7 +137,7 @@ def test_the_largest_terms_do_not_saturate(level: str) -> None:
             np.testing.assert_array_equal(got, exact(x, zero, w, None))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", marked(LEVELS))
 @pytest.mark.parametrize("cols", [1, 15, 16, 33])
 def test_rows_are_rounded_to_bytes(level: str, cols: int) -> None:
     run = kernel(emit_unit("gemm_int8", level), symbols("gemm_int8", level)[3])
@@ -163,9 +170,10 @@ def test_panels_hold_the_matrix() -> None:
 
 
 WIDE_LEVELS = [level for level in LEVELS if isa_of(level).width == 16]
+VECTOR_LEVELS = [level for level in WIDE_LEVELS if "amx" not in level]
 
 
-@pytest.mark.parametrize("level", WIDE_LEVELS)
+@pytest.mark.parametrize("level", marked(WIDE_LEVELS))
 @pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
 @pytest.mark.parametrize("zero", [0, 131])
 @pytest.mark.parametrize("fit", [False, True])
@@ -181,7 +189,7 @@ def test_sums_are_rounded_to_bytes(level: str, n: int, zero: int, fit: bool) -> 
     np.testing.assert_array_equal(got, np.clip(wanted, 0, 255).astype(np.uint8))
 
 
-@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("level", marked(VECTOR_LEVELS))
 @pytest.mark.parametrize("n", [1, 16, 20, 33, 48, 61])
 @pytest.mark.parametrize("fit", [False, True])
 def test_bytes_are_looked_up(level: str, n: int, fit: bool) -> None:
@@ -197,7 +205,7 @@ def test_bytes_are_looked_up(level: str, n: int, fit: bool) -> None:
     np.testing.assert_array_equal(got, table[np.clip(wanted, 0, 255).astype(np.uint8)])
 
 
-@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("level", marked(VECTOR_LEVELS))
 @pytest.mark.parametrize("n", [1, 16, 33, 48, 61])
 def test_other_bytes_are_added_to_sums(level: str, n: int) -> None:
     """Of the sum, rounded and limited, and the bytes, times powers of two."""
@@ -215,7 +223,7 @@ def test_other_bytes_are_added_to_sums(level: str, n: int) -> None:
     np.testing.assert_array_equal(got, np.clip(wanted, 0, 255).astype(np.uint8))
 
 
-@pytest.mark.parametrize("level", [level for level in WIDE_LEVELS if "amx" not in level])
+@pytest.mark.parametrize("level", marked(VECTOR_LEVELS))
 @pytest.mark.parametrize("n", [1, 16, 20, 33, 48, 61])
 @pytest.mark.parametrize("looked_up", [False, True])
 @pytest.mark.parametrize("fit", [False, True])
