@@ -13,8 +13,8 @@ BERT's large products gain by columns and that MiniLM's lose (``models/RESULTS.m
 from L3 if all of the program fit there, else from memory, whose bandwidth all threads share.
 
 Where cores are several groups that share no L3, neighbouring tasks go to one group
-(``runtime/team_positions.h``): in the order of columns a weight is read by one of them, but most rows come
-from others; in the order of rows each group reads all weights, and the rows are its own.
+(``runtime/team_positions.h``): in the order of columns a weight is read by one of them, but most
+rows come from others; in the order of rows each group reads all weights, and the rows are its own.
 """
 
 from __future__ import annotations
