@@ -71,7 +71,8 @@ class WriteIntegers:
             y = s("Add", y, _entered(s, DType.F32, _array(chosen.correction)), spec=spec)
         if len(region.operands) > 2 and region.operands[2]:
             y = s("Add", y, region.operands[2], spec=spec)
-        new = tuple(replace(r, rule=self.name) for r in s.regions())
+        *before, last = (replace(r, rule=self.name) for r in s.regions())
+        new = (last, *before)
         yield Proposal(self.name, (region,), new, s.specs, s.weights, _ERROR, step=True)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
+import onnx
 import pytest
 
+from tests.graphs import Net, normal
 from tracea_graph.check.output_errors import ErrorLimits
 from tracea_graph.check.rewrite_selection import (
     GroupSelection,
@@ -19,10 +21,12 @@ from tracea_graph.check.rewrite_selection import (
     RewriteGroup,
 )
 from tracea_graph.check.verify_outputs import OutputError, Verification
+from tracea_graph.onnx_io import load
 from tracea_graph.options import Options
 from tracea_graph.pipeline import evaluator
-from tracea_graph.pipeline.candidate_models import CandidateBuilder
+from tracea_graph.pipeline.candidate_models import EVERY_REWRITE, CandidateBuilder
 from tracea_graph.pipeline.evaluator import Evaluator
+from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.precision_fallback import precision_fallback
 from tracea_graph.pipeline.result_assembly import row_tiling_key
 from tracea_graph.target import BACKENDS
@@ -135,6 +139,9 @@ class Candidates(Shop):
     planner, schedules = None, None
     wrong: ClassVar[set[str]] = set()
 
+    def rewrite_groups(self, built: Any) -> list[RewriteGroup]:
+        return [RewriteGroup(key, (), 1.0) for key in built.assembly.groups]
+
     def build(self, dropped: frozenset[str], levels: Any = None) -> Any:
         groups = {key: [] for key in ("slow", "fast") if key not in dropped}
         backend = SimpleNamespace(providers=())
@@ -245,11 +252,84 @@ def test_a_product_and_the_quantization_of_its_operand_are_given_up_together(
     nodes = [SimpleNamespace(outputs=("m", "r")), SimpleNamespace(outputs=("y",))]
     names = (("x_int8", 0), ("r", 0), ("r_int8", 1), ("y", 1))
     regions = [SimpleNamespace(results=(name,), nodes=(nodes[i],)) for name, i in names]
-    plan = SimpleNamespace(made_by=lambda rules: regions)
+    trace = SimpleNamespace(sites=lambda rules: {"r", "y"})
+    plan = SimpleNamespace(made_by=lambda rules: regions, trace=trace)
     planner: Any = SimpleNamespace(backend=BACKENDS[0], plan=lambda unclustered: plan)
-    unused: Any = SimpleNamespace(guarded={})
+    graph = SimpleNamespace(regions=lambda: [])
+    unused: Any = SimpleNamespace(guarded={}, graph=graph)
     builder = CandidateBuilder(unused, Options(), planner, unused, tmp_path)
     assert builder.precision_keys("gemm-int8") == ("gemm-int8 up to r", "gemm-int8 up to y")
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> CandidateBuilder:
+    """Convolutions of integers with channels last: transposes that move past them rename results,
+    and so no region of the plan writes the results of the model's convolutions."""
+    net, folder = Net(), tmp_path_factory.mktemp("renamed")
+    y = net.input("x", 1, 16, 16, 16)
+    for depth, side in ((16, 1), (1, 5), (16, 1)):
+        w = net.const(normal(16, depth, side, side, seed=side) / (depth * side))
+        y = net("Relu", net("Conv", y, w, group=16 // depth, pads=[side // 2] * 4))
+    net.graph(net("Softmax", y, axis=1))
+    onnx.save(net.model, folder / "m.onnx")
+    model, options = load(folder / "m.onnx"), Options(precision="int8", keep="all")
+    planner = Planner(model.graph, options, {})
+    return CandidateBuilder(model, options, planner, cast(Any, None), folder)
+
+
+def test_renamed_convolutions_return_to_float32_one_by_one(renamed: CandidateBuilder) -> None:
+    everything, trace = renamed.plan()
+    written = {v for r in everything.graph.regions() for n in r.nodes for v in n.outputs}
+    assert not written & trace.sites({"conv-int8"}), "none has its name any longer"
+    assert trace.applied()["conv-int8"] == 3
+    keys = renamed.precision_keys("conv-int8")
+    for left, key in zip((2, 1, 0), keys, strict=True):
+        assert renamed.plan(frozenset((key,)))[1].applied().get("conv-int8", 0) == left
+
+
+def test_a_rule_is_undone_wherever_it_applies(renamed: CandidateBuilder) -> None:
+    """Also where it applies only without other rewrites."""
+    *_, last = renamed.precision_keys("conv-int8")
+    renamed._frozen[last] = frozenset()
+    renamed._plans.clear()
+    assert not renamed.plan(frozenset((last,)))[1].applied().get("conv-int8", 0)
+
+
+def test_without_any_rewrite_the_model_has_its_own_operators(renamed: CandidateBuilder) -> None:
+    plain, trace = renamed.plan(frozenset((EVERY_REWRITE,)))
+    assert not trace.applied() and not plain.groups
+    ops = [node.op for region in plain.graph.regions() for node in region.nodes]
+    assert ops == ["Conv", "Relu"] * 3 + ["Softmax"]
+
+
+@dataclass
+class Rounding(Evaluator):
+    """Wrong as long as no key of ``right`` is dropped; it has a group ``a``."""
+
+    right: frozenset[str] = frozenset()
+
+    def _fails(self, dropped: frozenset[str]) -> bool:
+        return dropped.isdisjoint(self.right)
+
+
+@pytest.mark.parametrize(
+    ("right", "culprits", "found"),
+    [
+        ({"conv-bf16 20", EVERY_REWRITE}, (), {"conv-bf16 20"}),  # plain operators round
+        ({EVERY_REWRITE}, ("a",), {EVERY_REWRITE}),  # what has no key is wrong
+        (set[str](), (), set[str]()),
+        (set[str](), (EVERY_REWRITE,), set[str]()),
+    ],
+)
+def test_only_a_wrong_plain_model_has_no_culprit(
+    right: set[str], culprits: Sequence[str], found: set[str]
+) -> None:
+    nothing = cast(Any, None)
+    one = Rounding(
+        nothing, cast(Any, Shop()), FEEDS, Options(precision="bf16"), ("avx512",),
+        right=frozenset(right), culprits=frozenset(culprits),
+    )  # fmt: skip
+    assert one._bisect(cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups={})))) == found
 
 
 @dataclass
@@ -257,12 +337,12 @@ class Turning(Evaluator):
     """Wrong as long as program ``a`` has row tiles."""
 
     def _fails(self, dropped: frozenset[str]) -> bool:
-        return dropped.isdisjoint({"a", row_tiling_key("a")})
+        return dropped.isdisjoint({"a", row_tiling_key("a"), EVERY_REWRITE})
 
 
 def test_a_program_stays_where_its_turns_alone_are_wrong() -> None:
     nothing = cast(Any, None)
-    shop = cast(Any, SimpleNamespace(parts=lambda group: ()))
+    shop = cast(Any, SimpleNamespace(parts=lambda group: (), names=Shop.names))
     one = Turning(nothing, shop, nothing, Options(), ("avx512",))
     groups = dict.fromkeys(("a", row_tiling_key("a"), "b"), ())
     full = cast(Any, SimpleNamespace(assembly=SimpleNamespace(groups=groups)))

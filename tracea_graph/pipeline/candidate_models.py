@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tracea_graph.check.rewrite_selection import RewriteGroup
 from tracea_graph.errors import OutOfTime, UsageError
 from tracea_graph.kernels.program import Schedule
 from tracea_graph.kernels.rule_names import RuleNames
@@ -50,6 +51,7 @@ from tracea_graph.tuning.schedule_hints import hinted_schedule, parse_hints
 from tracea_graph.tuning.tuning_problem import Case
 
 __all__ = [
+    "EVERY_REWRITE",
     "TUNING_SHARE",
     "BuiltModel",
     "CandidateBuilder",
@@ -58,6 +60,8 @@ __all__ = [
 ]
 
 
+EVERY_REWRITE = "every rewrite"
+"""Key that drops all rewrites: the candidate without it consists of the model's own operators."""
 _PLANNING_SHARE = 0.5
 """Share of the budget for the first plan; the rest is needed to verify and time it."""
 TUNING_SHARE = {"quick": 0.0, "default": 0.06, "thorough": 0.15}
@@ -151,6 +155,7 @@ class CandidateBuilder:
         """Whether plans hold what the cost model chose to separate calls on several threads."""
         self._frozen: dict[str, frozenset[str]] = {}
         self._rules: dict[str, tuple[str, ...]] = {}
+        self._precision_keys: dict[str, tuple[str, ...]] = {}
         self._count = 0
         self._locked = locked
         self._schedules: ScheduleTables = {}
@@ -193,6 +198,8 @@ class CandidateBuilder:
         return self._plans[dropped]
 
     def _plan(self, dropped: frozenset[str]) -> tuple[Assembly, ScheduledGraph]:
+        if EVERY_REWRITE in dropped:
+            self._frozen[EVERY_REWRITE] = frozenset(self._order())
         frozen = {v: self._why(g) for g in dropped - self._rules.keys() for v in self._frozen[g]}
         excluded: dict[str, dict[str, str]] = {}
         for group in dropped & self._rules.keys():
@@ -200,6 +207,8 @@ class CandidateBuilder:
                 frozen_here = dict.fromkeys(self._frozen[group], self._why(group))
                 excluded.setdefault(rule, {}).update(frozen_here)
         assembly, plan = self._fitting(frozen, excluded)
+        if self._locked is None and self._add_missed(dropped, plan):
+            return self._plan(dropped)
         for group, items in assembly.groups.items():
             values = (v for i in items for n in i.region.nodes for v in n.outputs if v)
             self._frozen[group] = self._frozen.get(group, frozenset()) | frozenset(values)
@@ -207,6 +216,25 @@ class CandidateBuilder:
             if rule in (*REVERTIBLE, *self.names.revertible):
                 self._rules[group] = _with_fallbacks(rule, self.names)
         return assembly, plan
+
+    def _add_missed(self, dropped: frozenset[str], plan: ScheduledGraph) -> bool:
+        """Let dropped keys of a whole rule cover its sites in a plan too; return if any is new.
+
+        Without some rules, others make values that the plan with all rules does not have.
+        """
+        found = False
+        for key in dropped.intersection(
+            k for keys in self._precision_keys.values() for k in keys[-1:]
+        ):
+            missed = plan.trace.sites(self._rules[key]) - self._frozen[key]
+            self._frozen[key] |= missed
+            found = found or bool(missed)
+        return found
+
+    def _order(self) -> dict[str, int]:
+        """Return the positions in the model of the operators that compute its values."""
+        regions = enumerate(self.model.graph.regions())
+        return {v: i for i, r in regions for n in r.nodes for v in n.outputs if v}
 
     def _why(self, group: str) -> str:
         """Return why a group was dropped."""
@@ -266,20 +294,59 @@ class CandidateBuilder:
         """Keys that drop a precision-lowering rule in its first region, its first two, and so on.
 
         Regions of rules that it replaces, or that apply on top of it, count too.  Regions of
-        the same nodes, such as a product and the quantization of its operand, count once.
+        the same nodes, such as a product and the quantization of its operand, count once.  The
+        last key drops the rule everywhere.
         """
+        if rule in self._precision_keys:
+            return self._precision_keys[rule]
         names = self.names
         further = (r for r, of in names.further.items() if of == rule)
-        rules = {rule, *names.replaced(rule), *further}
         keys, values = list[str](), frozenset[str]()
-        for region in self.planner.plan(unclustered=True).made_by(rules):
-            own = {v for n in region.nodes for v in n.outputs if v}
+        for result, own in self._lowered({rule, *names.replaced(rule), *further}):
             if keys and own <= values:
                 keys.pop()
             values |= own
-            keys.append(f"{rule} up to {region.results[0]}")
+            keys.append(f"{rule} up to {result}")
             self._frozen[keys[-1]], self._rules[keys[-1]] = values, (rule,)
+        self._precision_keys[rule] = tuple(keys)
         return tuple(keys)
+
+    def _lowered(self, rules: Set[str]) -> list[tuple[str, frozenset[str]]]:
+        """Return a result and all values of each region that rules made, in the model's order.
+
+        A rule is excluded by values that it found in the graph.  One that no region of the plan
+        writes any longer, such as the result of a convolution past which a transpose moved, has
+        an entry of its own.
+        """
+        order, plan = self._order(), self.planner.plan(unclustered=True)
+        sites = frozenset(plan.trace.sites(rules))
+        made = [
+            (r.results[0], frozenset(v for n in r.nodes for v in n.outputs if v))
+            for r in plan.made_by(rules)
+        ]
+        known = sites | order.keys()
+        made = [(result, values) for result, values in made if values & known]
+        gone = sites.difference(*(values for _, values in made))
+        made += ((value, frozenset((value,))) for value in sorted(gone))
+
+        def position(item: tuple[str, frozenset[str]]) -> int:
+            return max((order[v] for v in item[1] if v in order), default=len(order))
+
+        return sorted(made, key=position)
+
+    def rewrite_groups(self, built: BuiltModel) -> list[RewriteGroup]:
+        """Return the groups of a candidate with their predicted gains, as they are timed."""
+        planner, graph = self.planner, built.assembly.graph
+        if not built.assembly.groups:
+            return [RewriteGroup("plain ONNX", (), 0.0)]
+        return [
+            RewriteGroup(
+                key,
+                tuple(item.region.id for item in items),
+                sum(planner.gain(graph, item.region, key != item.group) for item in items),
+            )
+            for key, items in built.assembly.groups.items()
+        ]
 
     def tile_sizes(self, group: str) -> tuple[str, ...]:
         """Keys that drop the largest row tiles of a group, then the two largest, and so on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from tracea_graph.check.bisection import find_faulty_rewrites
 from tracea_graph.check.ill_conditioned_outputs import sigmoid_results, values_before_saturation
 from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
 from tracea_graph.check.reference_outputs import Reference, run_reference
-from tracea_graph.check.rewrite_selection import GroupSelection, RewriteGroup, select_faster
+from tracea_graph.check.rewrite_selection import GroupSelection, select_faster
 from tracea_graph.check.verify_outputs import Verification, compare_with_reference, suspect_workers
 from tracea_graph.check.worker_pool import WorkerPool, new_worker
 from tracea_graph.check.worker_process import Worker, unlimited_seconds
@@ -23,7 +23,7 @@ from tracea_graph.config import usable_processors
 from tracea_graph.errors import ModelError, OutOfTime, VerifyError, WorkerError
 from tracea_graph.onnx_io import Model
 from tracea_graph.options import Options
-from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
+from tracea_graph.pipeline.candidate_models import EVERY_REWRITE, BuiltModel, CandidateBuilder
 from tracea_graph.pipeline.input_size_search import check_sizes
 from tracea_graph.pipeline.model_inputs import Feed, ModelInputs
 from tracea_graph.pipeline.plan_lock import PlanLock
@@ -165,7 +165,7 @@ class Evaluator:
     def _all_or_nothing(self, built: BuiltModel, budget: float) -> GroupSelection:
         return select_faster(
             self.model.path,
-            self._groups(built),
+            self.builder.rewrite_groups(built),
             lambda dropped: ModelWithLibrary(built.model, built.library),
             self._timed(),
             threads=self.options.thread_counts,
@@ -405,16 +405,13 @@ class Evaluator:
 
     def _precision_culprits(self) -> frozenset[str]:
         """Return the fewest precision-lowering rewrites to drop for an error within tolerance."""
-        if self.options.precision == "fp32" or self.verification is None:
-            return frozenset()
-        most, names = _PRECISION_MARGIN if self.culprits else 1.0, self.builder.names
-        try:
-            keys = {rule: self.builder.precision_keys(rule) for rule in names.rounding}
-        except OutOfTime:
+        keys = self._precision_keys()
+        if not keys or self.verification is None:
             return frozenset()
         counts = precision_fallback(
-            names.precision_fallbacks, keys, self.dropped, self._error,
-            self.verification.exceeded, most, self._has_time,
+            self.builder.names.precision_fallbacks, keys, self.dropped, self._error,
+            self.verification.exceeded, _PRECISION_MARGIN if self.culprits else 1.0,
+            self._has_time,
         )  # fmt: skip
         if not counts:
             return frozenset()
@@ -425,20 +422,34 @@ class Evaluator:
         self.warnings.append(f"dropped {where}: otherwise, {self.verification.sentence}")
         return frozenset(keys[rule][n - 1] for rule, n in counts.items()) - self.dropped
 
+    def _precision_keys(self) -> Mapping[str, Sequence[str]]:
+        """Return each rounding rule's precision keys; nothing for float32, or if time is up."""
+        rules = self.builder.names.rounding if self.options.precision != "fp32" else ()
+        try:
+            return {rule: self.builder.precision_keys(rule) for rule in rules}
+        except OutOfTime:
+            return {}
+
     def _bisect(self, full: BuiltModel) -> frozenset[str]:
+        """Return the faulty groups and rounding rules; none if the plain model is wrong too."""
         groups = tuple(full.assembly.groups)
-        if not self.culprits and self._fails(frozenset(groups)):
+        rounding = (keys[-1] for keys in self._precision_keys().values() if keys)
+        suspects = tuple(key for key in (*groups, *rounding) if key not in self.dropped)
+        every = frozenset((EVERY_REWRITE,))
+        if every <= self.culprits or (not self.culprits and self._fails(every)):
             return frozenset()
+        if self.culprits and self._fails(self.dropped.union(suspects)):
+            return every  # what has no key is faulty
 
         def fails(kept: frozenset[str]) -> bool:
-            return self._fails(self.dropped | (frozenset(groups) - kept))
+            return self._fails(self.dropped.union(suspects) - kept)
 
-        culprits = find_faulty_rewrites(groups, fails, self._has_time)
-        # a group whose row tiling is faulty may be right without row tiles
+        culprits = find_faulty_rewrites(suspects, fails, self._has_time)
+        # without row tiles, a group may be right
         culprits -= {group for group in culprits if row_tiling_key(group) in culprits}
-        for group in sorted(culprits):
+        for group in sorted(culprits.intersection(groups)):
             culprits = (culprits - {group}) | self._bisect_program(group, culprits - {group})
-        return culprits
+        return culprits or every
 
     def _bisect_program(self, group: str, others: frozenset[str]) -> frozenset[str]:
         """Return the faulty steps of a culprit program; all steps if none is faulty alone."""
@@ -534,7 +545,7 @@ class Evaluator:
             self.notes += (f"{key}: smaller row tiles were faster" for key in self.slower_tiles)
         found = select_faster(
             self.model.runnable,
-            self._groups(candidate),
+            self.builder.rewrite_groups(candidate),
             self._candidate,
             self._timed(),
             threads=self.options.thread_counts,
@@ -575,19 +586,6 @@ class Evaluator:
         largest = max(others, key=self.inputs.bytes_of)
         self.warnings.append(f"timed with {largest} instead; --shape or --data gives other inputs")
         return {largest: others[largest]}
-
-    def _groups(self, candidate: BuiltModel) -> list[RewriteGroup]:
-        planner, graph = self.builder.planner, candidate.assembly.graph
-        if not candidate.assembly.groups:
-            return [RewriteGroup("plain ONNX", (), 0.0)]
-        return [
-            RewriteGroup(
-                key,
-                tuple(item.region.id for item in items),
-                sum(planner.gain(graph, item.region, key != item.group) for item in items),
-            )
-            for key, items in candidate.assembly.groups.items()
-        ]
 
     def _candidate(self, dropped: frozenset[str]) -> ModelWithLibrary:
         built = self.build(self.dropped | dropped)
