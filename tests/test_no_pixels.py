@@ -184,9 +184,7 @@ NETS: tuple[Callable[[], Net], ...] = (
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(p, marks=[pytest.mark.slow] * (p in ("bf16x2", "int16"))) for p in PRECISIONS
-    ],
+    params=[pytest.param(p, marks=[pytest.mark.slow] * (p != "fp32")) for p in PRECISIONS],
 )
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

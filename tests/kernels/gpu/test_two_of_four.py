@@ -138,6 +138,7 @@ def test_many_rows_take_warpgroups_and_all_others_warps() -> None:
     assert names == [WARPGROUPS, "gemm_two_of_four.cu.in"]
 
 
+@pytest.mark.slow  # 10 s of compiling
 @pytest.mark.compiler
 def test_a_pruned_perceptron_is_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two 2:4 sparse matrices, with biases, an activation and a residual behind them; dense
@@ -147,9 +148,9 @@ def test_a_pruned_perceptron_is_one_node(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
     rng, net = np.random.default_rng(0), Net()
-    x = net.input("x", 520, 128)
-    w1, w2 = (pruned(rng, *size) / 8 for size in ((128, 320), (320, 128)))
-    y = net("Relu", net("Gemm", x, net.const(w1), net.weight(320)))
+    x = net.input("x", 400, 128)
+    w1, w2 = (pruned(rng, *size) / 8 for size in ((128, 192), (192, 128)))
+    y = net("Relu", net("Gemm", x, net.const(w1), net.weight(192)))
     y = net("Add", net("Gemm", y, net.const(w2), net.weight(128)), x)
     path = net.save(tmp_path / "m.onnx", y)
     options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=1e-2)
