@@ -9,6 +9,7 @@ import pytest
 from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net
 from tracea_graph import Options, api, target
+from tracea_graph.kernels.gpu import tile_choice
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY
 
 pytestmark = pytest.mark.compiler
@@ -26,7 +27,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("precision", "least", "most"), [("fp32", 0.0, 3e-6), ("tf32", 1e-5, 1e-3)]
 )
-def test_a_matmul_of_many_rows(tmp_path: Path, precision: str, least: float, most: float) -> None:
+def test_a_matmul_of_many_rows(
+    tmp_path: Path, precision: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So few tiles would share the depth otherwise."""
+    monkeypatch.setattr(tile_choice, "_LEAST_BLOCKS", 1)
     net = Net()
     x = net.input("x", LEAST_MANY, DEPTH)
     y = net("Relu", net("Add", net("MatMul", x, net.weight(DEPTH, FILTERS)), net.weight(FILTERS)))
