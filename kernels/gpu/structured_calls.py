@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from tracea_graph.kernels.gpu.call_operands import DTYPES
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
-from tracea_graph.kernels.schema import CallSchema, Sizes
+from tracea_graph.kernels.schema import CallSchema, Operand, Problem, Sizes
 
 __all__ = ["STRUCTURED"]
+
+
+def _structured(op: str, dtype: str, operands: Sequence[Operand], problem: Problem) -> CallSchema:
+    """Schema of a matmul whose matrix is in several operands, with a bias and an epilogue."""
+    bias, inputs = _op("bias", "N", optional=True), _op("inputs", "M N", "chain", many="inputs")
+    results = _out("y", "M N", "chain", many="results")
+    own = (*operands, bias, inputs, results)
+    return CallSchema(op, own, dtype=dtype, chain="epilogue", problem=problem)
 
 
 def _blocks_size(s: Sizes) -> tuple[int, ...]:
@@ -23,18 +32,11 @@ def _gemm_blocks(dtype: str) -> CallSchema:
     ``odd`` has one element for each row of x: NaN if the row holds an infinity or a NaN, else 0.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
-    return CallSchema(
-        "gemm_blocks",
-        (
-            _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
-            _op("odd", "M"), _op("bias", "N", optional=True),
-            _op("inputs", "M N", "chain", many="inputs"),
-            _out("y", "M N", "chain", many="results"),
-        ),
-        dtype=dtype,
-        chain="epilogue",
-        problem=_blocks_size,
+    operands = (
+        _op("x", "M K", own), _op("w", "T columns steps", own), _op("map", "E", "i32"),
+        _op("odd", "M"),
     )  # fmt: skip
+    return _structured("gemm_blocks", dtype, operands, _blocks_size)
 
 
 def _kept_size(s: Sizes) -> tuple[int, ...]:
@@ -43,18 +45,11 @@ def _kept_size(s: Sizes) -> tuple[int, ...]:
 
 def _gemm_two_of_four(dtype: str) -> CallSchema:
     """Schema of a matmul with a 2:4 sparse matrix, stored as ``two_of_four_storage.py`` says."""
-    return CallSchema(
-        "gemm_two_of_four",
-        (
-            _op("x", "M K", dtype), _op("values", "slices lines steps", dtype),
-            _op("positions", "slices blocks bytes", "u8"), _op("bias", "N", optional=True),
-            _op("inputs", "M N", "chain", many="inputs"),
-            _out("y", "M N", "chain", many="results"),
-        ),
-        dtype=dtype,
-        chain="epilogue",
-        problem=_kept_size,
+    operands = (
+        _op("x", "M K", dtype), _op("values", "slices lines steps", dtype),
+        _op("positions", "slices blocks bytes", "u8"),
     )  # fmt: skip
+    return _structured("gemm_two_of_four", dtype, operands, _kept_size)
 
 
 STRUCTURED = (
