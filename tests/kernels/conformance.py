@@ -221,10 +221,10 @@ def _shared_object(source: CompilationUnit) -> Path:
     return folder / f"{library_build.object_key(find_compiler(), source)[:24]}.so"
 
 
-def _build(source: CompilationUnit, places: Sequence[Path]) -> None:
-    """Compile a unit to a shared object, which is found in several places."""
+def _build(source: CompilationUnit, files: Sequence[Path]) -> None:
+    """Compile a unit to a shared object, written to several files."""
     compiler, objects = find_compiler(), ObjectCache(Environment().cache / "objects")
-    with tempfile.TemporaryDirectory(dir=places[0].parent) as name:
+    with tempfile.TemporaryDirectory(dir=files[0].parent) as name:
         shop = library_build._Shop(compiler, objects, Path(name), COMPILE_SECONDS)
         if takes_intrinsics(source.text) and compiler.family == "gcc":
             shop.header("header", source.flags, make=True)  # a lone unit would not
@@ -237,9 +237,9 @@ def _build(source: CompilationUnit, places: Sequence[Path]) -> None:
         stack = '.section .note.GNU-stack,"",@progbits\n'
         (shop.folder / "exports.s").write_text("\n".join((*lines, stack)))
         compiler.run(("-shared", "0.o", "exports.s", *LINK, "-o", "unit.so"), shop.folder)
-        for i, place in enumerate(places):
+        for i, file in enumerate(files):
             (shop.folder / f"{i}.so").hardlink_to(shop.folder / "unit.so")
-            (shop.folder / f"{i}.so").rename(place)  # another process may have made the same
+            (shop.folder / f"{i}.so").rename(file)  # another process may have made the same
 
 
 @cache

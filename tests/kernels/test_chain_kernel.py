@@ -55,7 +55,7 @@ SHAPES = {"full": (True, True), "row": (False, True), "col": (True, False), "sca
 
 
 @pytest.fixture(scope="module", autouse=True)
-def together(request: pytest.FixtureRequest) -> None:
+def compiled_at_once(request: pytest.FixtureRequest) -> None:
     """Compile the chains of all tests over many operations that will run, many at once."""
     made: dict[str, Callable[[Any], Chain]] = {
         "test_every_operation_over_its_range": lambda p: _side_by_side(map(one_step, p["ops"])),
