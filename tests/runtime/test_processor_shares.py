@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.kernels import cpu
+from tests.runtime.compiled_program import compiled_program
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("processor_shares.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("shares") / "processor_shares"
-    headers = (f"-I{HEADERS}", f"-I{HEADERS.parent}")
-    options = ("-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", *headers)
-    subprocess.run(["g++", *options, str(SOURCE), "-o", str(made)], check=True, timeout=600)
-    return made
+    options = ("-g", "-fsanitize=thread", "-pthread")
+    return compiled_program(SOURCE, tmp_path_factory.mktemp("shares"), *options)
 
 
 @pytest.mark.parametrize(

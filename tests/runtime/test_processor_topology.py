@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.processors import write_sysfs
+from tests.runtime.compiled_program import compiled_program
 from tracea_graph.hardware.core_topology import read_topology
-from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("processor_topology.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 Write = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("topology") / "topology"
-    options = ("-std=c++17", "-O1", "-fsanitize=address,undefined", f"-I{HEADERS.parent}")
-    subprocess.run(["g++", *options, str(SOURCE), "-o", str(made)], check=True, timeout=600)
-    return made
+    return compiled_program(
+        SOURCE, tmp_path_factory.mktemp("topology"), "-fsanitize=address,undefined"
+    )
 
 
 def _machine(

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.compiled_program import compiled_program
 from tracea_graph import config
-from tracea_graph.kernels import cpu
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("quota.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 ANY = 2**31 - 1
 V1 = "4:memory:/job\n3:cpuset,cpu,cpuacct:/docker/a1\n0::/\n"
 QUOTA, PERIOD = "cpu/docker/a1/cpu.cfs_quota_us", "cpu/docker/a1/cpu.cfs_period_us"
@@ -38,10 +37,9 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("quota") / "quota"
-    options = ("-std=c++17", "-O1", "-fsanitize=address,undefined", f"-I{HEADERS.parent}")
-    subprocess.run(["g++", *options, str(SOURCE), "-o", str(made)], check=True, timeout=600)
-    return made
+    return compiled_program(
+        SOURCE, tmp_path_factory.mktemp("quota"), "-fsanitize=address,undefined"
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,19 +9,15 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tracea_graph.kernels import cpu
+from tests.runtime.compiled_program import compiled_program
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("session_config.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("config") / "session_config"
-    options = ("-std=c++17", "-O1", f"-I{HEADERS}", f"-I{HEADERS.parent}")
-    subprocess.run(["g++", *options, str(SOURCE), "-o", str(made)], check=True, timeout=600)
-    return made
+    return compiled_program(SOURCE, tmp_path_factory.mktemp("config"))
 
 
 @pytest.mark.parametrize("version", ["1.17.3", "1.23.0", "1.24.1", "1.32.0"])
@@ -33,11 +29,8 @@ def test_may_spin(program: Path, version: str, value: str, spins: int) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("config") / "spinning_op.so"
-    options = ("-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HEADERS}", f"-I{HEADERS.parent}")
-    source = SOURCE.with_name("spinning_op.cpp")
-    subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True, timeout=600)
-    return made
+    source, folder = SOURCE.with_name("spinning_op.cpp"), tmp_path_factory.mktemp("config")
+    return compiled_program(source, folder, "-shared", "-fPIC")
 
 
 @pytest.mark.parametrize(("value", "spins"), [(None, 1), ("0", 0), ("1", 1)])

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.kernels import cpu
+from tests.runtime.compiled_program import compiled_program
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("task_division.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 
 MATRIX_TILE, VECTOR_TILE = 32, 14
 POINTWISE = (  # MobileNetV2's: height and width, blocks of 16 filters, thousands of multiply-adds
@@ -22,11 +21,7 @@ POINTWISE = (  # MobileNetV2's: height and width, blocks of 16 filters, thousand
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("division") / "task_division"
-    headers = (f"-I{HEADERS}", f"-I{HEADERS.parent}")
-    options = ("-std=c++17", "-O1", "-pthread", *headers)
-    subprocess.run(["g++", *options, str(SOURCE), "-o", str(made)], check=True, timeout=600)
-    return made
+    return compiled_program(SOURCE, tmp_path_factory.mktemp("division"), "-pthread")
 
 
 def divided(program: Path, *lines: str) -> list[list[int]]:

@@ -7,26 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tracea_graph.kernels import cpu
+from tests.runtime.compiled_program import compiled_program
 
 pytestmark = pytest.mark.compiler
 SOURCE = Path(__file__).with_name("team_positions.cpp")
-HEADERS = Path(str(cpu.__file__)).parent
 
 
 def run(folder: Path, *lines: str) -> list[str]:
     """Return what the program says to each line."""
-    program = folder / "positions"
-    options = ("-std=c++17", "-O1", "-fsanitize=address,undefined")
-    includes = (f"-I{HEADERS}", f"-I{HEADERS.parent}")
-    command = ["g++", *options, *includes, str(SOURCE), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=600)
+    program = compiled_program(SOURCE, folder, "-fsanitize=address,undefined")
     given = "\n".join(lines) + "\n"
     said = subprocess.run([program], input=given, check=True, capture_output=True, text=True)
     return [line.strip() for line in said.stdout.splitlines()]
 
 
-def test_places(tmp_path: Path) -> None:
+def test_positions(tmp_path: Path) -> None:
     # As many threads as processors, in any order; fewer, spread; all on one; more than are
     # expected, and on processors that nobody knows.
     said = run(
