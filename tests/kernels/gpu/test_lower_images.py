@@ -130,6 +130,16 @@ def test_joined_images_stay_channels_last() -> None:
     assert len(copies) == 2 and not any(map(is_transposing_copy, copies))
 
 
+def test_joined_pixels_of_images_are_no_image() -> None:
+    """Detectors flatten maps of several scales and join them, as [N, C, pixels]."""
+    net = Net()
+    x = net("Relu", net.input("x", 2, 64, 28, 28))
+    maps = [net("Conv", x, net.const(normal(64, 64, 1, 1)), strides=[s, s]) for s in (1, 2)]
+    rows = [net("Reshape", y, net.ints(2, 64, -1)) for y in maps]
+    calls = calls_in(net, net("Softmax", net("Concat", *rows, axis=2), axis=1))
+    assert "softmax" in {c.op for c in calls}
+
+
 @pytest.mark.parametrize(("step", "lines"), [(2, 2), (1, 1)])
 def test_an_image_of_few_channels_is_packed_by_one_call(step: int, lines: int) -> None:
     """Zeros around it included; the filters are packed by another one, once."""
