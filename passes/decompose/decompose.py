@@ -9,6 +9,9 @@ DequantizeLinear with a scale per channel                 -> Cast, Sub, Mul
 Einsum of one or two operands                             -> see ``einsum``
 Pad of other axes than rows and columns of images         -> see ``pad``
 Conv that cuts volumes into patches                       -> see ``patch_conv3d``
+MaxPool, AveragePool of volumes, LpPool, LRN              -> see ``pools``
+Hardmax, OneHot, Trilu; TopK, GatherElements on any axis  -> see ``choices``
+Tan, Atan, Sinh, Asinh and their like, Shrink             -> see ``functions``
 FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
 QLinearMatMul, QGemm, DynamicQuantizeMatMul …             -> see ``quantized``
 
@@ -25,15 +28,29 @@ import numpy as np
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.elementwise import broadcast
+from tracea_graph.passes.decompose.choices import (
+    decompose_gather_elements,
+    decompose_hardmax,
+    decompose_one_hot,
+    decompose_top_k,
+    decompose_trilu,
+)
 from tracea_graph.passes.decompose.contrib_attention import (
     decompose_attention,
     decompose_multi_head,
 )
 from tracea_graph.passes.decompose.einsum import decompose_einsum
+from tracea_graph.passes.decompose.functions import FUNCTIONS
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
 from tracea_graph.passes.decompose.pad_any_axes import decompose_pad
 from tracea_graph.passes.decompose.patch_conv3d import decompose_patch_conv3d
+from tracea_graph.passes.decompose.pools import (
+    decompose_global_lp_pool,
+    decompose_lp_pool,
+    decompose_lrn,
+    decompose_pool,
+)
 from tracea_graph.passes.decompose.qlinear_ops import (
     dynamic_quantize_matmul,
     matmul_integer_to_float,
@@ -245,11 +262,22 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "com.microsoft::QLinearSigmoid": qlinear_activation,
         "com.microsoft::QLinearSoftmax": qlinear_softmax,
         "com.microsoft::QLinearWhere": qlinear_where,
+        **FUNCTIONS,
+        "AveragePool": decompose_pool,
         "Conv": decompose_patch_conv3d,
         "DequantizeLinear": _dequantise,
         "Einsum": decompose_einsum,
+        "GatherElements": decompose_gather_elements,
+        "GlobalLpPool": decompose_global_lp_pool,
+        "Hardmax": decompose_hardmax,
+        "LRN": decompose_lrn,
+        "LpPool": decompose_lp_pool,
+        "MaxPool": decompose_pool,
+        "OneHot": decompose_one_hot,
         "Pad": decompose_pad,
         "QLinearConv": qlinear_conv,
         "QLinearMatMul": qlinear_matmul,
+        "TopK": decompose_top_k,
+        "Trilu": decompose_trilu,
     }
 )

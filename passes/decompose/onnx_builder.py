@@ -142,6 +142,15 @@ class OnnxBuilder:
         self.specs[name] = spec
         return name
 
+    def many(
+        self, op: str, inputs: Sequence[str], specs: Sequence[TensorSpec], **attrs: Attr
+    ) -> tuple[str, ...]:
+        """Append a node with several results, of these specs, and return them."""
+        names = tuple(f"{self.stem}_s{len(self.nodes)}_{i}" for i in range(len(specs)))
+        self.nodes.append(Node(op, tuple(inputs), names, attrs, "", self.region.node.name))
+        self.specs |= dict(zip(names, specs, strict=True))
+        return names
+
     def unsqueezed(self, x: str, axis: int) -> str:
         spec = self.spec(x)
         shape = list(spec.shape or ())
