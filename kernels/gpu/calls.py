@@ -187,18 +187,25 @@ def _attention_size(s: Sizes) -> tuple[int, ...]:
 def _attention(dtype: str) -> CallSchema:
     """Schema of attention as ``ops/attention.py`` defines it.
 
-    ``fill`` is the score of a key that the mask or the causal order excludes.
+    ``fill`` is the score of a key that the mask or the causal order excludes.  ``listed`` names
+    the tiles of scores that the mask does not exclude (``lowering/attention_tiles.py``).
+    ``positions`` holds the position of the first query of each sequence.
     """
     return CallSchema(
         "attention",
         (
             _op("q", "B H S D", dtype), _op("k", "B Hkv T D", dtype),
             _op("v", "B Hkv T Dv", dtype),
-            _op("mask", "B H S T", "f32", "bool", optional=True), _out("y", "B H S Dv", dtype),
+            _op("mask", "B H S T", "f32", "bool", optional=True),
+            _op("listed", "L", "i32", optional=True), _op("positions", "B", "i64", optional=True),
+            _out("y", "B H S Dv", dtype),
         ),
         (
-            choice("mask_kind", MASKS), choice("order", CAUSAL[:3]),
-            choice("zero_rows", ZERO_ROWS[:2]), *map(real, ("scale", "fill", "softcap")),
+            choice("mask_kind", MASKS), choice("order", CAUSAL),
+            choice("zero_rows", ZERO_ROWS[:4]),
+            replace(number("window_left", -1, MOST), default=-1),
+            replace(number("window_right", 0, MOST), default=0),
+            *map(real, ("scale", "fill", "softcap")),
         ),
         dtype,
         problem=_attention_size,
@@ -207,10 +214,7 @@ def _attention(dtype: str) -> CallSchema:
 
 
 def _attention_rows(dtype: str) -> CallSchema:
-    """Schema of attention that supports every mask, causal order and window.
-
-    ``positions`` holds the position of the first query of each sequence.
-    """
+    """Schema of attention that supports every mask, causal order and window."""
     plain = _attention(dtype)
     positions = _op("positions", "B", "i64", optional=True)
     return replace(

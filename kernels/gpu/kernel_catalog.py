@@ -106,7 +106,7 @@ class GpuCatalog(KernelCatalog):
 
     def kind(self, schema: CallSchema, sizes: Sizes) -> Kind:
         """Return the structure of a call, for example a window, channels or a permuting copy."""
-        if schema.op == "attention_rows" and sizes["window_left"] >= 0:
+        if schema.op in ("attention", "attention_rows") and sizes["window_left"] >= 0:
             return Windowed(max(sizes["window_left"], sizes["window_right"], 1))
         if schema.op == "depthwise":
             return Channelwise()

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.byte_embedding import BYTE_EMBEDDING
+from tracea_graph.kernels.gpu.families.attention import LISTED_SIDE
 from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS, Float8Factors
 from tracea_graph.kernels.gpu.transposed_epilogues import TransposedEpilogue
 from tracea_graph.kernels.gpu.two_of_four_rules import TWO_OF_FOUR_GEMM, TwoOfFourGemm
@@ -24,6 +25,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
+from tracea_graph.passes.attention.mask_tiles import MaskTiles
 from tracea_graph.passes.layout import indexed_slices
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
@@ -37,8 +39,12 @@ from tracea_graph.reason_codes import Reason, out_of_range_reason, unsuited_reas
 from tracea_graph.rewrite import Miss, Pass, Phase, Proposal, RulePass
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
+__all__ = ["MASK_TILES", "MIXED_PRECISION", "TYPES", "phases", "structure_rules"]
 
+MASK_TILES = MaskTiles(LISTED_SIDE, LISTED_SIDE, dropped=-1e4, by_row=True)
+"""Tiles that attention kernels visit.  Scores of 16-bit numbers do not differ by ten thousand, but
+perhaps by a thousand.
+"""
 _MAX_STEPS, _MAX_OPERANDS = 2000, 1000
 """Limits of one program: those of a plan, with a margin for scratch buffers."""
 TYPES = MappingProxyType({"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "fp8": "f16"})
@@ -127,7 +133,7 @@ def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
     return (
         *((LowRankGemm(request.compressed),) if request.compressed else ()),
         *(exact if request.prepack else ()),
-        *((ImposeWindow(tuple(request.windows)),) if request.windows else ()),
+        ImposeWindow(tuple(request.windows)) if request.windows else MASK_TILES,
     )
 
 

@@ -328,7 +328,7 @@ class AttentionParams:
             keys = min(keys, sum(self.reach) + 1 + self.global_keys + _QUERY_BLOCK)
         scores = heads * rows * keys
         if self.tiles:
-            scores *= operands[-1][0] / self.tiles.count
+            scores *= self.tiles.share_of(operands[-1][0])
         share = fit.shares["FusedAttention bf16" if self.in_bf16 else "FusedAttention"]
         product = 2.0 * scores * (self.head + self.head_v) / share
         softmax = scores * fit.instructions["fused softmax"]

@@ -1,7 +1,9 @@
 """Tiles of attention scores: which blocks of queries by keys are computed.
 
 A map lists the ids of active tiles in ascending order; tile ``r * key_tiles + c`` is in row r and
-column c of the grid.  Scores outside the active tiles are −∞, or dropped by a mask.
+column c of the grid.  Scores outside the active tiles are −∞, or dropped by a mask.  A list by
+rows says more about a mask: where the list of each row of tiles starts, one number more than there
+are rows, then twice the column of each active tile, plus 1 if the mask changes scores in it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class TileGrid:
 
     If ``beyond`` is None, scores outside the active tiles are −∞. Otherwise the tiles summarize a
     mask operand: outside the active tiles, an additive mask has values of at most ``beyond``, and
-    a boolean mask drops every key.
+    a boolean mask drops every key.  With ``by_row``, the map of such tiles is a list by rows.
     """
 
     rows: int
@@ -35,9 +37,12 @@ class TileGrid:
     row_tiles: int
     key_tiles: int
     beyond: float | None = None
+    by_row: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an empty grid."""
+        """Raise ValueError for an empty grid, or a list by rows of tiles without a mask."""
+        if self.by_row and self.beyond is None:
+            raise ValueError("only tiles of a mask are listed by rows")
         if min(self.rows, self.keys, self.row_tiles, self.key_tiles) < 1:
             raise ValueError(f"a grid of attention tiles must not be empty: {self}")
 
@@ -55,6 +60,10 @@ class TileGrid:
     def count(self) -> int:
         """Number of tiles, active or not."""
         return self.row_tiles * self.key_tiles
+
+    def share_of(self, length: float) -> float:
+        """Return the share of active tiles if the map has ``length`` numbers."""
+        return (length - (self.row_tiles + 1 if self.by_row else 0)) / self.count
 
     def kept(self, active: npt.NDArray[Any], rows: int, keys: int) -> npt.NDArray[np.bool_]:
         """Return a mask ``[rows, keys]`` that is true for scores in an active tile.

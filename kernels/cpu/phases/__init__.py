@@ -16,7 +16,6 @@ from tracea_graph.kernels.cpu.phases.lower_precision import (
     GemmBf16x2,
     GemmInt16,
 )
-from tracea_graph.kernels.cpu.phases.mask_tiles import MaskTiles
 from tracea_graph.kernels.cpu.phases.pack_filters import PackFilters
 from tracea_graph.kernels.cpu.phases.pack_gates import PackGates
 from tracea_graph.kernels.cpu.phases.pack_integers import PACK_INTEGERS
@@ -26,13 +25,20 @@ from tracea_graph.kernels.cpu.phases.unstructured_sparse import FEW_ROWS, Unstru
 from tracea_graph.ops.weight_layouts import BLOCKS
 from tracea_graph.passes import LAYOUT, PARTITION, PlanRequest, cluster_programs
 from tracea_graph.passes.attention.impose_window import ImposeWindow
+from tracea_graph.passes.attention.mask_tiles import MaskTiles
 from tracea_graph.passes.pointwise.gemm_epilogue import GemmEpilogue
 from tracea_graph.passes.pointwise.vertical_fusion import VerticalFusion
 from tracea_graph.passes.sparse.low_rank import LowRankGemm
 from tracea_graph.passes.sparse.low_rank_exact import LowRankExact
 from tracea_graph.rewrite import Pass, Phase, RulePass
 
-__all__ = ["phases", "structure_rules"]
+__all__ = ["MASK_TILES", "phases", "structure_rules"]
+
+MASK_TILES = MaskTiles(rows=24, keys=16, dropped=-1e3)
+"""Tiles of the kernel: the queries that it takes at once (``TRACEA_QUERIES``), and the keys of a
+panel.  If every key of a query is masked, or scores are too large for the mask, it visits the
+skipped tiles as well, so that the result is exact for any mask.
+"""
 
 
 def phases(request: PlanRequest, tiles: bool = False, bf16: bool = True) -> tuple[Phase, ...]:
@@ -93,7 +99,7 @@ def structure_rules(request: PlanRequest) -> tuple[Pass, ...]:
         UnstructuredSparseGemm(request.scan, few, twice),
     )
     lossy = (LowRankGemm(chosen), PruneBlocks(chosen, blocks))
-    near = ImposeWindow(tuple(request.windows)) if request.windows else MaskTiles()
+    near = ImposeWindow(tuple(request.windows)) if request.windows else MASK_TILES
     return (
         *(lossy if chosen else ()),
         *(exact if request.prepack else ()),

@@ -25,19 +25,29 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
 __all__ = [
+    "LISTED_SIDE",
     "MASKS",
+    "column_step",
     "heads_of",
+    "is_listed",
+    "is_windowed",
     "launch",
+    "limits",
     "name",
     "operands_of",
     "parameters",
     "refusal",
     "register_refusal",
     "shared",
+    "skips",
     "views_by_operand",
+    "visited_keys",
+    "visits",
 ]
 
 LARGEST_HEAD = 128
+LISTED_SIDE = 128
+"""Queries and keys of a tile of scores that a list of key tiles names."""
 MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
 _MOST_HELD, _MOST_ALTERED = 160, 128
@@ -140,6 +150,7 @@ def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can."""
     tile, a = shared_layout(call, variant), call.attributes
     altered = a["mask_kind"] != "none" or a["order"] != "none" or a["softcap"] > 0
+    altered = altered or is_windowed(call)
     return register_refusal(tile, variant, altered)
 
 
@@ -157,14 +168,64 @@ def name(call: Call) -> str:
     a = call.attributes
     words = [f"attention_d{depth}" if depth == depth_v else f"attention_d{depth}v{depth_v}"]
     words += [str(a["mask_kind"])] * (a["mask_kind"] != "none")
-    words += [f"causal{a['order']}" + "skips" * _skips(call)] * (a["order"] != "none")
-    words += ["capped"] * (a["softcap"] > 0) + ["guarded"] * (a["zero_rows"] == "guarded")
+    words += [f"causal{a['order']}" + "skips" * skips(call)] * (a["order"] != "none")
+    words += ["near"] * is_windowed(call) + ["listed"] * is_listed(call)
+    words += ["capped"] * (a["softcap"] > 0) + [str(a["zero_rows"])] * (a["zero_rows"] != "none")
     return "_".join(words)
 
 
-def _skips(call: Call) -> bool:
+def skips(call: Call) -> bool:
     """Whether a block of queries skips key tiles in which it sees no key."""
-    return bool(call.attributes["order"] != "none" and call.attributes["fill"] == -inf)
+    a = call.attributes
+    return is_windowed(call) or bool(a["order"] != "none" and a["fill"] == -inf)
+
+
+def is_windowed(call: Call) -> bool:
+    """Whether queries see only the keys of a window."""
+    return bool(call.attributes["window_left"] >= 0)
+
+
+def is_listed(call: Call) -> bool:
+    """Whether a list names the key tiles that blocks of queries visit."""
+    return views_by_operand(call)["listed"] is not None
+
+
+def visits(call: Call) -> dict[str, Any]:
+    """Return the template parameters that say which keys a block of queries visits."""
+    a, windowed = call.attributes, is_windowed(call)
+    return {
+        "order": a["order"],
+        "skips": skips(call),
+        "windowed": windowed,
+        "from_end": a["order"] == "bottom" or (windowed and a["order"] == "none"),
+        "mapped": is_listed(call),
+        "capped": a["softcap"] > 0,
+        "zero_rows": a["zero_rows"],
+        "guarded": a["zero_rows"] != "none",
+    }
+
+
+def column_step(call: Call) -> int | str:
+    """Return the distance of masks of adjacent keys: 1, or the argument that holds it."""
+    mask = views_by_operand(call)["mask"]
+    return 1 if mask is not None and mask.strides[-1] == 1 else "mask_col"
+
+
+def visited_keys(call: Call) -> list[Argument]:
+    """Return the arguments that follow the mask: key tiles to visit, and positions of queries."""
+    named, made = views_by_operand(call), list[Argument]()
+    if is_listed(call):
+        made.append(pointer(named["listed"], DType.I32))
+    if call.attributes["order"] == "placed":
+        made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
+    return made
+
+
+def limits(call: Call) -> list[Argument]:
+    """Return the last arguments: numbers that change scores, and the sides of a window."""
+    a = call.attributes
+    made = [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
+    return made + [i32(a[name]) for name in ("window_left", "window_right") if is_windowed(call)]
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
@@ -175,10 +236,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "kind": call.dtype,
         "mask": a["mask_kind"],
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
-        "order": a["order"],
-        "skips": _skips(call),
-        "capped": a["softcap"] > 0,
-        "guarded": a["zero_rows"] == "guarded",
+        **visits(call),
+        "column_step": column_step(call),
+        "granule": LISTED_SIDE,
         "head_size": depth,
         "head_v": depth_v,
         "depth": tile.depth,
@@ -208,15 +268,16 @@ def operands_of(call: Call) -> list[Argument]:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a, own = views_by_operand(call), call.attributes, TYPES[call.dtype]
+    named, own = views_by_operand(call), TYPES[call.dtype]
     q: View = named["q"]
     batch, heads, queries, _ = q.dims
     heads_k, keys = named["k"].dims[1:3]
     made = operands_of(call)
+    made += visited_keys(call)
     made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
     tiles = combine("ceildiv", queries, variant.params["queries"])
     group = combine("floordiv", heads, heads_k)
     made += [divisor(tiles), divisor(heads), divisor(group), i32(queries), i32(keys)]
-    made += [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
+    made += limits(call)
     blocks = product((batch, heads, tiles))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -12,7 +12,13 @@ from typing import Any
 
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.families import warpgroup_attention
-from tracea_graph.kernels.gpu.families.attention import MASKS, heads_of, views_by_operand
+from tracea_graph.kernels.gpu.families.attention import (
+    MASKS,
+    heads_of,
+    is_listed,
+    is_windowed,
+    views_by_operand,
+)
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.families.warpgroup_attention import STRIP, HeadTile
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer, tensor_map
@@ -22,6 +28,7 @@ from tracea_graph.kernels.program import Call
 
 __all__ = [
     "launch", "launch_of_tiles", "name", "parameters", "refusal", "shared", "tile_of",
+    "visits_refusal",
 ]  # fmt: skip
 
 _WIDE, _QUERIES = 64, 64
@@ -77,7 +84,18 @@ def refusal(call: Call, variant: Variant) -> str:
     keys = views_by_operand(call)["k"].dims[2]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
         return f"the number of keys is 0 or above {variant.params['keys']}"
+    if why := visits_refusal(call):
+        return why
     return warpgroup_attention.refusal(call, variant)
+
+
+def visits_refusal(call: Call) -> str:
+    """Return why a kernel that holds all keys cannot compute a call, or "" if it can."""
+    if is_listed(call) or is_windowed(call) or call.attributes["order"] == "placed":
+        return "it visits all keys, in no window and from no positions"
+    if call.attributes["zero_rows"] not in ("none", "guarded"):
+        return "rows without keys become zeros"
+    return ""
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:

@@ -7,7 +7,11 @@ from typing import Any
 from tracea_graph.ir import combine
 from tracea_graph.kernels.gpu.families import warpgroup_attention
 from tracea_graph.kernels.gpu.families.attention import heads_of, views_by_operand
-from tracea_graph.kernels.gpu.families.few_key_attention import launch_of_tiles, tile_of
+from tracea_graph.kernels.gpu.families.few_key_attention import (
+    launch_of_tiles,
+    tile_of,
+    visits_refusal,
+)
 from tracea_graph.kernels.gpu.families.warpgroup_attention import HeadTile
 from tracea_graph.kernels.gpu.launch import Launch
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
@@ -36,6 +40,8 @@ def refusal(call: Call, variant: Variant) -> str:
     keys, mask = views_by_operand(call)["k"].dims[2], views_by_operand(call)["mask"]
     if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
         return f"the number of keys is 0 or above {variant.params['keys']}"
+    if why := visits_refusal(call):
+        return why
     if mask is not None and (mask.strides[-2] != 0 or mask.strides[-1] != 1):
         return "the mask is not one contiguous row for all queries"
     return warpgroup_attention.refusal(call, variant)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import inf
 from typing import Any
 
 from tracea_graph.ir import DType, combine, product
@@ -21,7 +20,6 @@ from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Launch,
     divisor,
-    f32,
     i32,
     pointer,
     tensor_map,
@@ -144,7 +142,7 @@ def name(call: Call) -> str:
 def _altered(call: Call) -> bool:
     """Whether scores are capped, masked, or filled with a finite number."""
     a = call.attributes
-    skips = a["order"] == "none" or a["fill"] == -inf
+    skips = a["order"] == "none" or attention.skips(call)
     return bool(a["mask_kind"] != "none" or a["softcap"] > 0 or not skips)
 
 
@@ -175,11 +173,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "mask": a["mask_kind"],
         "mask_flat": mask_is_flat(call),
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
-        "order": a["order"],
-        "skips": a["order"] != "none" and a["fill"] == -inf,
+        "column_step": attention.column_step(call),
+        **attention.visits(call),
         "altered": _altered(call),
-        "capped": a["softcap"] > 0,
-        "guarded": a["zero_rows"] == "guarded",
         "head_v": heads_of(call)[1],
         "depth": tile.depth,
         "depth_v": tile.depth_v,
@@ -221,6 +217,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if a["mask_kind"] != "none":
         made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
         made += map(i32, named["mask"].strides)
+    made += attention.visited_keys(call)
     made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
     tiles = combine("ceildiv", queries, _ROWS * tile.groups)
     whole = combine("mul", batch, heads)
@@ -229,6 +226,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     blocks = product((whole, tiles))
     made += [divisor(combine("mul", tiles, band)), i32(whole), i32(blocks)]
     made += [i32(queries), i32(keys)]
-    made += [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
+    made += attention.limits(call)
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.families import attention, attention_rows
@@ -17,6 +18,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
+from tracea_graph.kernels.gpu.tile_choice import WHOLE_KEYS
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -51,6 +53,7 @@ def lower_attention(
     (spec,) = p.infer(specs)
     batch, queries = p.extents(0, specs[0])
     keys = p.extents(1, specs[1])[1]
+    listed = operands[-1].view if p.tiles and p.tiles.by_row and _visits(w, p, keys) else None
     if p.tiles is not None:
         p, operands = without_tiles(w, p, operands, (queries, keys))
     y = targets[0] or w.number(spec.shape or ())
@@ -69,8 +72,7 @@ def lower_attention(
     left, right = p.reach
     if p.zero_rows in ("masked", "infinite") and _have_keys(p):
         p = replace(p, zero_rows="none")
-    fast = w.narrow in HALVES and p.zero_rows in ("none", "guarded") and not p.window
-    fast = fast and p.causal != "placed" and max(p.head, p.head_v) <= attention.LARGEST_HEAD
+    fast = _suits_tensor_cores(w, p)
     dtype = w.narrow
     q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
     if fast:
@@ -78,9 +80,10 @@ def lower_attention(
             y2 = w.number(spec.shape or ())
             out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
         w.call(
-            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, y=out.view,
-            mask_kind=kind, order=p.causal, zero_rows=p.zero_rows, scale=p.scale, fill=p.fill,
-            softcap=p.softcap,
+            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
+            positions=positions, y=out.view, mask_kind=kind, order=p.causal,
+            zero_rows="masked" if p.zero_rows == "infinite" else p.zero_rows,
+            window_left=left, window_right=right, scale=p.scale, fill=p.fill, softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
     if _suits_matmuls(w, p, batch, queries, keys):
@@ -96,6 +99,27 @@ def lower_attention(
         scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
     )  # fmt: skip
     return [y]
+
+
+def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
+    """Whether the kernels that use tensor cores compute an attention.
+
+    Rows without keys become zeros there if nothing but −∞ excludes keys: they have no weights.
+    """
+    if w.narrow not in HALVES or max(p.head, p.head_v) > attention.LARGEST_HEAD:
+        return False
+    if p.global_keys or (p.window and p.mask != "none"):
+        return False
+    infinite = bool(p.window) or p.causal == "none" or p.fill == -inf
+    if p.causal == "placed" and not infinite:
+        return False
+    return p.zero_rows in ("none", "guarded") or (p.mask == "none" and infinite)
+
+
+def _visits(w: GpuProgramWriter, p: AttentionParams, keys: Extent) -> bool:
+    """Whether the kernel of an attention visits key tiles on a list: not if it holds all keys."""
+    few = isinstance(keys, int) and keys <= max(WHOLE_KEYS)
+    return _suits_tensor_cores(w, p) and not few
 
 
 def _have_keys(p: AttentionParams) -> bool:

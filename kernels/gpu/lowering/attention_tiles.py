@@ -1,6 +1,7 @@
 """Lower active tiles of attention scores to an additive mask: 0 inside of them, −∞ elsewhere.
 
-A map of tiles is a constant, so the mask is written once, when the first session opens.
+A map of tiles is a constant, so the mask is written once, when the first session opens.  Kernels
+that use tensor cores read a list by rows of the tiles of a mask as it is.
 """
 
 from __future__ import annotations

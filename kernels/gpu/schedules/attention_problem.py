@@ -11,6 +11,7 @@ from tracea_graph.ir import Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.attention_choice import keys_fit
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.attention import MASKS
+from tracea_graph.kernels.gpu.families.few_key_attention import visits_refusal
 from tracea_graph.kernels.gpu.schedule import IMAGE_SCHEDULES, TILE_SCHEDULES
 from tracea_graph.kernels.gpu.schedules.matmul_problem import TensorCoreProblem
 from tracea_graph.kernels.gpu.variants import Variant
@@ -183,7 +184,8 @@ def attention_of(call: Call) -> AttentionProblem | None:
     """Return the problem of a call.
 
     Returns None for lengths that vary with another size (caches), for operands that are neither
-    dense nor rows of all heads, and for scales that are not positive.
+    dense nor rows of all heads, for scales that are not positive, and for queries that do not
+    visit all keys.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     q, k, v, y, a = named["q"], named["k"], named["v"], named["y"], call.attributes
@@ -191,6 +193,8 @@ def attention_of(call: Call) -> AttentionProblem | None:
     heads_k, keys = k.dims[1:3]
     head_v = v.dims[3]
     if not all(isinstance(n, int) for n in (heads, heads_k, head, head_v)) or a["scale"] <= 0:
+        return None
+    if visits_refusal(call):
         return None
     fixed = isinstance(queries, int)
     if not isinstance(keys, int) and (fixed or keys != queries):

@@ -15,6 +15,7 @@ import numpy as np
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.attention import LISTED_SIDE
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step
 
@@ -464,10 +465,12 @@ def attention(
     dtype: DType, shape: tuple[int, int, int], keys: int, head: int, head_v: int, *,
     shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
-    flat: bool = False,
+    flat: bool = False, near: tuple[int, int] | None = None, band: tuple[int, int] | None = None,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
-    masked has ``low`` added, the keys of the first query all; or all queries have one mask."""
+    masked has ``low`` added, the keys of the first query all; or all queries have one mask.
+    Queries see the keys that are ``near``, so many before and after their own; or the mask keeps
+    such a ``band``, whose tiles are listed."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -481,33 +484,65 @@ def attention(
         if mask != "none":
             kept = rng.random((batch, 1, 1 if flat else queries, keys)) < 0.7
             kept[:, :, :1] = kept[:, :, :1] & flat
+            if band:
+                kept = close_to(np.arange(queries), keys, band)[None, None]
             added = np.where(kept, 0, low).astype(np.float32)
             named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
+            if band:
+                tiles = listed_tiles(kept[0, 0] if mask == "bool" else added[0, 0])
+                named["listed"] = memory.put(tiles)
+        first = rng.integers(0, keys - queries + 1, batch) if order == "placed" else np.zeros(1)
+        if order == "placed":
+            named["positions"] = memory.put(first)
         y = memory.empty((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))
+        left, right = near or (-1, 0)
         call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
-                          zero_rows=zero_rows, scale=1 / np.sqrt(head), fill=fill,
-                          softcap=softcap)  # fmt: skip
+                          zero_rows=zero_rows, window_left=left, window_right=right,
+                          scale=1 / np.sqrt(head), fill=fill, softcap=softcap)  # fmt: skip
 
         def expected() -> list[Expected]:
             s = wide(q) @ wide(np.repeat(k, shared, 1)).swapaxes(-1, -2) / np.sqrt(head)
             s = softcap * np.tanh(s / softcap) if softcap else s
+            ends = order == "bottom" or (near and order == "none")
+            shift = first[:, None, None] + (keys - queries if ends else 0)
+            places = (np.arange(queries) + shift)[..., None]  # [items, 1, queries, 1]
             if order != "none":
-                shift = keys - queries if order == "bottom" else 0
-                later = np.arange(keys)[None] > np.arange(queries)[:, None] + shift
-                s = np.where(later, fill, s)
+                s = np.where(np.arange(keys) > places, fill, s)
             if mask == "add":  # as float32 has it: -1e9 leaves nothing of a score
                 with np.errstate(over="ignore"):
                     s = s.astype(np.float32) + added
             s = np.where(kept, s, fill) if mask == "bool" else s
+            s = np.where(close_to(places[..., 0], keys, near), s, -np.inf) if near else s
             with np.errstate(all="ignore"):
                 p = softmax(wide(s), False) if keys else s
-                p = np.nan_to_num(p, nan=0.0) if zero_rows == "guarded" else p
+                p = np.nan_to_num(p, nan=0.0) if zero_rows != "none" else p
                 value = p @ wide(np.repeat(v, shared, 1))
             return [Expected(y, value, 2 * TOLERANCE[dtype])]
 
         return call, expected
 
     return make
+
+
+def close_to(places: Array, keys: int, reach: tuple[int, int]) -> Array:
+    """Which keys lie so many before and after places ``[...]``: ``[..., keys]``."""
+    behind = np.arange(keys) - places[..., None]
+    return np.asarray((behind >= -reach[0]) & (behind <= reach[1]))
+
+
+def listed_tiles(mask: Array) -> Array:
+    """The list by rows of the tiles of a mask ``[queries, keys]``, from its definition."""
+    rows, columns = (-(-n // LISTED_SIDE) for n in mask.shape)
+    starts, found = [rows + 1], list[int]()
+    neutral = True if mask.dtype == np.bool_ else 0
+    for row in range(rows):
+        for column in range(columns):
+            tile = mask[row * LISTED_SIDE :, column * LISTED_SIDE :][:LISTED_SIDE, :LISTED_SIDE]
+            if np.any(tile if mask.dtype == np.bool_ else tile > -1e4):
+                whole = np.all(tile == neutral) and tile.shape[1] == LISTED_SIDE
+                found.append(2 * column + (not whole))
+        starts.append(rows + 1 + len(found))
+    return np.array([*starts, *found], np.int32)
 
 
 def _attention() -> Iterator[Case]:
@@ -533,6 +568,7 @@ def _attention() -> Iterator[Case]:
         yield Case(f"attention masked {fill} {zero_rows}", made, tile)
     made = attention(DType.F16, small, 20, 32, 32, softcap=1.5)
     yield Case("attention capped", made, tile)
+    yield from _near("attention", tile, (), 70)
     yield Case("attention late", attention(DType.F16, small, 20, 20, 12, late=1), tile)
     for queries, keys in ((0, 5), (5, 0), (1, 1)):
         made = attention(DType.F16, (1, 1, queries), keys, 16, 16)
@@ -560,6 +596,29 @@ def _flash() -> Iterator[Case]:
         yield Case(f"flash {mask} {fill} {zero_rows}", made, two, needs)
     made = attention(DType.F16, (1, 2, 70), 150, 64, 64, order="top", fill=-1e4, softcap=1.5)
     yield Case("flash capped, low", made, two, needs)
+    made = attention(DType.F16, (1, 2, 70), 150, 128, 128, mask="add", low=-1e9)
+    yield Case("flash masked 128", made, two, needs)
+    yield from _near("flash", two, needs, 300)
+
+
+def _near(name: str, tile: tuple[str, ...], needs: tuple[str, ...], rows: int) -> Iterator[Case]:
+    """Queries that see the keys of a window, and masks whose tiles are listed."""
+    for order, keys, near in (("none", rows, (40, 40)), ("top", rows, (33, 0)),
+                              ("bottom", rows + 90, (140, 0)), ("none", rows + 20, (3, 5)),
+                              ("bottom", 40, (9, 0))):  # fmt: skip
+        made = attention(DType.F16, (1, 2, rows), keys, 64, 64, order=order, near=near,
+                         zero_rows="masked")  # fmt: skip
+        wide = ("192x128x2",) if tile == ("128x128x2",) else ()
+        yield Case(f"{name} near {order} {keys} {near[0]}", made, (*tile, *wide), needs)
+    made = attention(DType.F16, (3, 2, rows), 2 * rows, 64, 64, order="placed", near=(50, 0),
+                     zero_rows="lowest", softcap=2.0)  # fmt: skip
+    yield Case(f"{name} near placed capped", made, tile, needs)
+    made = attention(DType.F16, (3, 2, rows), 2 * rows, 64, 64, order="placed")
+    yield Case(f"{name} placed", made, tile, needs)
+    for mask, low, keys in (("add", -np.inf, 400), ("bool", -np.inf, 390), ("add", -1e9, 300)):
+        made = attention(DType.F16, (2, 2, max(rows, 200)), keys, 64, 64, mask=mask, low=low,
+                         band=(70, 20))  # fmt: skip
+        yield Case(f"{name} listed {mask} {low}", made, tile, needs)
 
 
 # ---- moves ----------------------------------------------------------------------------------
@@ -910,6 +969,10 @@ RARE = (
     "attention masked -inf none", "attention capped", "attention nothing 1 1",
     "attention nothing 0 5", "attention nothing 5 0", "attention bf16", "conv apart",
     "pool average", "turn keys", "turn i64", "copy i64", "f32 layer", "attention 128 128",
+    "attention near none 70 40", "attention near none 90 3", "attention near bottom 40 9",
+    "attention near placed capped", "attention listed add -1000000000.0",
+    "attention near top 70 33", "flash near none 300 40", "flash near none 320 3",
+    "flash near top 300 33", "flash near bottom 40 9", "flash placed", "flash listed bool -inf",
     "flash 40 24", "flash 128", "flash bottom 270", "flash bool -1000000000.0 none",
     "conv groups 1x1", "conv few 1x1", "wgmma layer", "wgmma shared", "wgmma bf16",
     "gated bf16 (0,)", "gated bf16 (1,)", "gated bf16 (5, 0)", "gated bf16 (1, 1)",

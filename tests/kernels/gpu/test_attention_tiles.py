@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.kernels.gpu.cases import TOLERANCE
+from tests.graphs import Net, normal, only, optimized, reasons
+from tests.kernels.gpu.cases import TOLERANCE, close_to, listed_tiles
 from tests.kernels.gpu.machine import Array
 from tests.kernels.gpu.programs import program_of, run_program
+from tracea_graph import passes
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.phases import structure_rules
 from tracea_graph.kernels.program_writer import LackingError
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
+from tracea_graph.passes import PlanRequest
+from tracea_graph.rewrite import DecisionTrace
+from tracea_graph.ttg import TileGraph
 
 pytestmark = pytest.mark.compiler
 GRID = TileGrid(16, 8, 2, 3)
@@ -65,3 +72,108 @@ def test_a_finite_score_in_place_of_masked_ones_is_refused() -> None:
              TensorSpec(DType.I32, (3,))]  # fmt: skip
     with pytest.raises(LackingError, match="only if the mask drops keys by −∞"):
         program_of(params, specs, DType.F32, {})
+
+
+BANDS = {"almost causal": (1000, 3), "band": (40, 40), "window": (140, 0)}
+LISTED = AttentionParams(2, 16, 24, 0.2, layouts=("heads",) * 4, mask="add")
+
+
+def band(rows: int, keys: int, name: str) -> Array:
+    return close_to(np.arange(rows), keys, BANDS[name])
+
+
+def masked(mask: Array) -> tuple[Net, TileGraph]:
+    """Two heads of 16 over as many queries and keys as a constant mask has."""
+    net, (rows, keys) = Net(), mask.shape[-2:]
+    q, k, v = (net.input(n, 1, 2, s, 16) for n, s in (("q", rows), ("k", keys), ("v", keys)))
+    scores = net("Mul", net("MatMul", q, net("Transpose", k, perm=(0, 1, 3, 2))), 0.25)
+    if mask.dtype == np.bool_:
+        scores = net("Where", net.const(mask, np.bool_), scores, -np.inf)
+    else:
+        scores = net("Add", scores, net.const(mask))
+    return net, net.graph(net("MatMul", net("Softmax", scores, axis=-1), v))
+
+
+def planned(mask: Array) -> tuple[Net, TileGraph, DecisionTrace]:
+    net, graph = masked(mask)
+    return (
+        net,
+        graph,
+        optimized(graph, passes.phases(PlanRequest(), structure_rules(PlanRequest()))),
+    )
+
+
+@pytest.mark.parametrize("fill", [-1e4, LOWEST, -np.inf, "bool"])
+@pytest.mark.parametrize("name", BANDS)
+def test_tiles_with_a_kept_key_are_listed(name: str, fill: float | str) -> None:
+    kept = band(400, 390, name)
+    mask = kept if fill == "bool" else np.where(kept, 0, fill).astype(np.float32)
+    _, graph, trace = planned(mask)
+    assert trace.applied()["mask-tiles"] == 1
+    region = only(graph, "FusedAttention")
+    assert region.params.tiles == TileGrid(
+        128, 128, 4, 4, -np.inf if fill == "bool" else np.float32(fill), by_row=True
+    )
+    listed = graph.weights[region.operands[-1]].array()
+    assert np.array_equal(listed, listed_tiles(mask))
+
+
+def test_queries_without_a_key_see_all_keys_unless_infinity_drops_them() -> None:
+    kept = band(300, 400, "band")
+    kept[200] = False
+    for low, length in ((-1e9, 4), (-np.inf, 3)):
+        _, graph, _ = planned(np.where(kept, 0, low).astype(np.float32))
+        starts = graph.weights[only(graph, "FusedAttention").operands[-1]].array()[:4]
+        assert starts[2] - starts[1] == length
+    kept[:128] = False
+    _, graph, _ = planned(kept)
+    assert graph.weights[only(graph, "FusedAttention").operands[-1]].array()[4] == 1, "one tile"
+
+
+def test_masks_that_keep_keys_are_not_listed() -> None:
+    kept = band(400, 400, "band")
+    _, graph, trace = planned(np.where(kept, 0, -1e3).astype(np.float32))
+    assert only(graph, "FusedAttention").params.tiles is None
+    (why,) = reasons(trace, "mask-tiles")
+    assert "leaves only 0%" in why
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_listed_tiles_are_visited_and_no_others(name: str) -> None:
+    """Keys outside of the listed tiles are NaN, which no weight of 0 would hide."""
+    mask = np.where(band(300, 600, name), 0, -1e9).astype(np.float32)
+    tiles = listed_tiles(mask)
+    grid = TileGrid(128, 128, 3, 5, -1e9, by_row=True)
+    params = replace(LISTED, tiles=grid)
+    arrays = [normal(1, 2, 300, 16), normal(1, 2, 600, 16), normal(1, 2, 600, 24), mask, tiles]
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    (want,) = params.reference(wide)
+    unseen = ~np.isin(np.arange(600) // 128, tiles[4:] // 2)
+    arrays[1][:, :, unseen] = arrays[2][:, :, unseen] = np.nan
+    got = run_program(params, arrays, DType.F16)[0]
+    most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
+
+
+@pytest.mark.parametrize(
+    ("change", "op"),
+    [
+        ({}, "attention"),
+        ({"zero_rows": "masked"}, "attention"),
+        ({"causal": "none", "zero_rows": "infinite"}, "attention"),
+        ({"global_keys": 2}, "attention_rows"),
+        ({"mask": "add"}, "attention_rows"),
+    ],
+)
+def test_windows_take_tensor_cores(change: dict[str, Any], op: str) -> None:
+    """Not with global keys or a mask as well."""
+    params = AttentionParams(2, 16, 16, 0.25, layouts=("heads",) * 4, causal="bottom", window=40)
+    params = replace(params, **change)
+    arrays = [normal(2, 2, 90, 16, seed=i) for i in range(3)]
+    arrays += [normal(90, 90)] * (params.mask == "add")
+    program = program_of(params, [TensorSpec(DType.F32, a.shape) for a in arrays], DType.F16)
+    assert op in {call.op for call in program.calls}
+    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    got = run_program(params, arrays, DType.F16)[0]
+    most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
