@@ -1,0 +1,95 @@
+//% macro load_w(stage, step)
+          //% set box = "load_box_for_pair" if halved == "w" else "load_box"
+          //% set at_w = " + rank * " ~ (b.nbytes // 2 if b.by_depth else b.panel // 2) if halved == "w" else ""
+          //% set half_n = " + rank * " ~ (n // 2) if halved == "w" else ""
+          //% set half_step = " + rank * 32" if halved == "w" else ""
+          //% if blocks_of
+          ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
+                 {0, (begin + ${step}) * ${n}${half_n}});
+          //% elif conv
+          const i32 tap = quotient(${step}, blocks_c), block = ${step} - tap * (i32)blocks_c.value;
+          ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
+                 {block * ${span}, tap, col0${half_n}${", i0" if batch}});
+          //% else
+          UNROLL
+          for (i32 panel = 0; panel < ${b.copies}; panel++)
+            ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + panel * ${b.panel}${at_w}, w_map, full + ${stage},
+                   {${step ~ " * " ~ span ~ ", col0" ~ half_n if b.by_depth else "col0 + panel * 64, " ~ step ~ " * 64" ~ half_step}${w_outer}});
+          //% endif
+//% endmacro
+    give_registers<${producer_registers}>();
+    if (own == 0) {
+      prefetch_map(x_map);
+      prefetch_map(w_map);
+      //% if pair
+      const i32 rank = cluster_rank();
+      //% endif
+      i32 stage = 0, phase = 0, early = 0;
+      ROLLED
+${rounds()} {
+        i32 row0, col0, whole${", begin, steps" if blocks_of};
+        locate(tile, row0, col0, whole${", begin, steps" if blocks_of});
+${outer()}
+        if (tile == ${first_tile}) {  // constants come while the kernel before this one may still run
+          early = w_fixed ? least(steps, ${ring.stages}) : 0;
+          ROLLED
+          for (i32 step = 0; step < early; step++) {
+            announce(full + step, ${copied_bytes});
+${load_w("step", "step")}
+          }
+          wait_for_grid();
+        }
+        //% if conv
+        const i32 image = quotient(row0, pixels), pixel = row0 - image * (i32)pixels.value;
+        const i32 line = quotient(pixel, pixels_w);
+        const i32 first_h = line * stride_h - top;
+        const i32 first_w = (pixel - line * (i32)pixels_w.value) * stride_w - left;
+        //% endif
+        //% if blocks_of
+        const i32* const ids = order + tiles_n + begin;
+        const i32 first_id = col0 / ${n} * slices;
+        i32 next = steps ? ids[0] : 0;  // is asked for a step early
+        //% endif
+        ROLLED
+        for (i32 step = 0; step < steps; step++) {
+          if (early > 0) {
+            early--;
+          } else {
+            wait_phase(empty + stage, phase ^ 1);
+            announce(full + stage, ${copied_bytes});
+${load_w("stage", "step")}
+          }
+          //% if conv
+          const i32 at = quotient(step, blocks_c), r = quotient(at, taps_w);
+          load_pixels(ring + stage * ${stage_bytes}, x_map, full + stage,
+                      {(step - at * (i32)blocks_c.value) * ${span}${" + i0 * channels" if batch}, first_w, first_h, image},
+                      (at - r * (i32)taps_w.value) * dilation_w, r * dilation_h);
+          //% elif blocks_of
+          const i32 from = (next - first_id) * ${span};
+          if (step + 1 < steps) next = ids[step + 1];
+          load_box(ring + stage * ${stage_bytes}, x_map, full + stage, {from, row0});
+          //% else
+          //% if halved == "x"
+          load_box_for_pair(ring + stage * ${stage_bytes} + rank * ${a.nbytes // 2}, x_map, full + stage,
+                            {step * ${span}, row0 + rank * ${m // 2}${x_outer}});
+          //% else
+          load_box(ring + stage * ${stage_bytes}, x_map, full + stage, {step * ${span}, row0${x_outer}});
+          //% endif
+          //% endif
+          if (++stage == ${ring.stages}) stage = 0, phase ^= 1;
+        }
+      }
+      //% if pair
+      // This block ends when both blocks have read all that was copied: nobody arrives at it later.
+      ROLLED
+      for (i32 i = 0; i < ${ring.stages}; i++) {
+        wait_phase(empty + stage, phase ^ 1);
+        if (++stage == ${ring.stages}) stage = 0, phase ^= 1;
+      }
+      //% endif
+    }
+    //% if parts
+    if (own >= 32) {
+${split_w()}
+    }
+    //% endif
