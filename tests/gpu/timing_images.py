@@ -1,0 +1,101 @@
+"""Convolutions that ``tests.gpu.timing`` times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.gpu.timing_row import BYTE_GROUPS, Row, Work
+from tests.kernels.gpu import integer_cases
+from tests.kernels.gpu.cases import conv, depthwise
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES, choose_few_pixels
+
+__all__ = ["ROWS"]
+
+_WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
+
+
+def _convolve(
+    n: int, side: int, c: int, filters: int, taps: int, stride: int, groups: int
+) -> Work:
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        last = torch.channels_last
+        x = torch.randn(n, c, side, side, device="cuda").half().to(memory_format=last)
+        w = torch.randn(filters, c // groups, taps, taps, device="cuda").half()
+        bias = torch.randn(filters, device="cuda").half()
+        convolve = torch.nn.functional.conv2d
+
+        def run(x: Any, w: Any, b: Any) -> Any:
+            return convolve(x, w, b, stride=stride, padding=taps // 2, groups=groups)
+
+        return run, [x, w.to(memory_format=last), bias]
+
+    return work
+
+
+def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -> Row:
+    pads = (taps // 2,) * 2
+    made = conv(DType.F16, (n, side, side, c), (filters, taps, taps), pads=pads,
+                strides=(stride, stride))  # fmt: skip
+    out = (side - 1) // stride + 1
+    work = _convolve(n, side, c, filters, taps, stride, 1)
+    tiles = ("64x64x64x3", "128x128x32x4") + (_WINDOWS if c % 8 == 0 else ())
+    few = choose_few_pixels(out * out, filters, -(-c // 64) * taps * taps, FEW_PIXEL_TILES)
+    if n == 1 and c % 8 == 0 and few is not None:
+        tiles += ("x".join(map(str, (64, *few[0]))),)
+    return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
+               tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
+
+
+def _grouped(n: int, side: int, c: int, groups: int) -> Row:
+    """A 3 × 3 convolution of ResNeXt; groups share matmuls of 64 channels."""
+    made = conv(DType.F16, (n, side, side, c), (c, 3, 3), pads=(1, 1), groups=c // 64)
+    work, each = _convolve(n, side, c, c, 3, 1, groups), c // groups
+    return Row(f"conv f16 b{n} {side}x{side} {c}->{c} 3x3 in {groups} groups", made,
+               ("128x128x32x4", "128x64x64x8x1", "128x32x64x9x1"), work,
+               2.0 * n * side * side * c * each * 9, 0)  # fmt: skip
+
+
+RESNET = (
+    (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1),
+    (56, 256, 64, 1, 1), (56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (56, 256, 512, 1, 2),
+    (28, 128, 512, 1, 1), (28, 512, 128, 1, 1), (28, 128, 128, 3, 1), (28, 512, 256, 1, 1),
+    (28, 256, 256, 3, 2), (28, 512, 1024, 1, 2), (14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1),
+    (14, 256, 256, 3, 1), (14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (14, 1024, 2048, 1, 2),
+    (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1),
+)  # fmt: skip
+"""Convolutions of ResNet-50: side, channels, filters, taps, stride."""
+_TAPS = 3
+MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
+"""Depthwise convolutions of MobileNetV2: side, channels, stride if not 1."""
+CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
+"""Those of ConvNeXt-tiny, whose windows are 7 × 7."""
+
+
+def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
+    made = depthwise(DType.F16, (32, side, side, channels), (taps, taps), (stride, stride))
+    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "14x14x32", "7x7x32")
+    return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
+               _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
+
+
+def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
+    """A convolution of bytes; one whose windows leave the image has no zero point."""
+    made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
+                              0 if taps > 1 else 7, pad=taps // 2)  # fmt: skip
+    flops = 2.0 * 32 * side * side * filters * c * taps * taps
+    tiles = "64x64x128x3", "128x128x128x6x2", *BYTE_GROUPS
+    return Row(f"bytes conv b32 {side}x{side} {c}->{filters} {taps}x{taps}", made, tiles,
+               _convolve(32, side, c, filters, taps, 1, 1),
+               flops, 0)  # fmt: skip
+
+
+ROWS: tuple[Row, ...] = (
+    *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
+    *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
+    *(_depthwise(*one) for one in MOBILENET),
+    *(_depthwise(*one, taps=7) for one in CONVNEXT),
+    *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
+    *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
+)
