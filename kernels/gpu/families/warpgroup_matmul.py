@@ -288,6 +288,8 @@ def refusal(call: Call, variant: Variant) -> str:
         return "the epilogue has elements of more than 4 bytes"
     if tile.crowded and "full" in chain_of(call).operands[1:]:
         return "accumulators leave no registers for a matrix that the epilogue reads"
+    if tile.crowded and len(named["y"]) > 1:
+        return "accumulators leave no registers for a second result"
     if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
                                                          strict=True)):  # fmt: skip
         return "accumulators leave no registers to store unaligned rows in runs"
@@ -371,7 +373,10 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     taken = [x for x in chain_parameters.operands(chain)[1:] if x.kind == "full"]
     made = chain_parameters.results(chain)
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
-    widths = (32, 16) if tile.crowded or large else (64, 32, 16)
+    widths: tuple[int, ...] = (32, 16) if tile.crowded or large else (64, 32, 16)
+    several = tile.pingpong and len(made) > 1 and large
+    if several or (tile.crowded and (large or len(chain.operands) > 1)):
+        widths = widths[1:]  # registers suffice for fewer columns at a time
     wide = next(width for width in widths if tile.n % width == 0)
     if _in_windows(call) and not tile.crowded:
         wide = LINE // 2 // int(made[0].dtype.size)

@@ -432,9 +432,9 @@ def _sums() -> Iterator[Case]:
         yield Case(f"sums {norm}", made, ("128x128x64x6x2", "128x128x64x6x1"), needs)
     made = gemm("f16", 150, 192, 72, "nk", chain=layer(DType.F16), summed=(0, 2))
     yield Case("sums made", made, ("128x96x64x7x1",), needs)
-    two = Chain(("full", "row"), (Step("mul", (0, 1)), Step("gelu", (2,))), (3, 2),
-                (DType.F32, DType.F16), (DType.F16, DType.F16))  # fmt: skip
-    made = gemm("f16", 150, 200, 72, "nk", chain=two)
+    scaled = Chain(("full", "row"), (Step("mul", (0, 1)), Step("gelu", (2,))), (3,),
+                   (DType.F32, DType.F16), (DType.F16,))  # fmt: skip
+    made = gemm("f16", 150, 200, 72, "nk", chain=scaled)
     yield Case("wgmma crowded", made, ("128x192x64x5x2",), needs)
     made = gemm("f16", 200, 400, 328, "nk", chain=layer(DType.F16))
     yield Case("wgmma pairs", made, ("64x192x64x6x2x", "64x192x64x6x2"), needs)

@@ -26,7 +26,7 @@ from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch import MOST, Launch, divisor_words, pointer
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
-from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, find
+from tracea_graph.kernels.gpu.variants import VARIANTS, Variant, candidates, find
 from tracea_graph.kernels.program import Buffer, Call, LibraryContents, View
 
 NAMED = {case.name: case for case in CASES}
@@ -56,11 +56,14 @@ def made(case: Case, name: str, tile: str = "") -> tuple[Call, Variant, Target]:
 
 
 def sources(names: tuple[str, ...], name: str) -> list[KernelSource]:
-    return [
-        emit_kernel(*made(NAMED[one], name, tile))
-        for one in names for tile in NAMED[one].tiles
-        if all(ARCHITECTURES[name].has(feature) for feature in NAMED[one].needs)
-    ]  # fmt: skip
+    """The kernels of the cases' tiles that an architecture has the features for."""
+    architecture, found = ARCHITECTURES[name], list[KernelSource]()
+    for case in map(NAMED.__getitem__, names):
+        if all(architecture.has(feature) for feature in case.needs):
+            call, _ = case.make(Memory(), np.random.default_rng(0))
+            able = {"", *(v.tile for v in candidates(call, architecture))}
+            found += [emit_kernel(*made(case, name, t)) for t in case.tiles if t in able]
+    return found
 
 
 @pytest.mark.parametrize(
