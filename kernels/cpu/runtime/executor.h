@@ -5,6 +5,7 @@
 #include "runtime/linker.h"
 #include "runtime/loops.h"
 #include "runtime/processor_shares.h"
+#include "runtime/team_limit.h"
 
 namespace tracea {
 
@@ -15,6 +16,8 @@ struct ParallelRegion {
   Run& run;
   Calls& calls;
   Timeline* timeline;  // of the calls' tasks; the region's own are not timed
+  bool watched;   // by team_limit
+  int64_t ended;  // when its calls had run
   int32_t led;
   bool ok;
 };
@@ -27,17 +30,23 @@ void region_task(void* usr, size_t) {
   region.run.team = &region.team, region.run.timeline = region.timeline;
   region.ok = region.calls();
   region.run.team = nullptr, region.run.timeline = nullptr;
+  if (region.watched) region.ended = nanoseconds();
   region.team.end();
 }
 
 template <class Calls>
 bool run_with_team(Run& run, Calls calls) {
+  const int32_t processors = run.host.debug.processors ? 0 : run.host.processors;  // 0: as was asked for
+  const bool watched = team_limit.watches(processors, processor_shares.taken());
   ParallelRegion<Calls> region = {
-      Team(run.threads(), run.host.spins, run.host.topology), run, calls, run.timeline, 0, true};
+      Team(run.threads(), run.host.spins, run.host.topology), run, calls, run.timeline, watched, 0, 0, true};
   // More than there are processors for would wait for each other.
   const int64_t threads = min(min(run.host.processors, run.most), kMaxTeam);
+  const int64_t began = watched ? nanoseconds() : 0;
   run.timeline = nullptr;
   const bool ran = run.parallel(threads, region_task<Calls>, &region);
+  if (const int64_t now = watched && ran ? nanoseconds() : 0)
+    team_limit.note(processors, processor_shares.taken(), now - began, now - region.ended, now);
   run.timeline = region.timeline;
   run.shared = false;
   return ran && region.ok;
@@ -54,7 +63,8 @@ inline bool links_calls(const Run& run) {
          run.threads() >= kLinkedThreads;
 }
 
-// Runs every call; `each(index)` runs one.  Beside other runs it has a share of the processors.
+// Runs every call; `each(index)` runs one.  Beside other runs it has a share of the processors,
+// as far as their threads come in time (runtime/team_limit.h).
 template <class Each>
 bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers, Each each) {
   Cursor at = {};
@@ -75,7 +85,8 @@ bool execute(Run& run, const Program& program, int64_t* symbols, Memory* buffers
   };
   bool ok = true;
   const int64_t known = run.alone ? 1 : threads_of(*run.host.registry);
-  const int32_t share = processor_shares.take(known, run.host.processors);
+  const int32_t usable = run.host.debug.processors ? run.host.processors : team_limit.of(run.host.processors);
+  const int32_t share = processor_shares.take(known, usable);
   const bool limits = known > 1 || run.host.processors == 1;
   if (limits && share) run.most = share, run.alone = share == 1;
   run.shared = !run.alone && __atomic_load_n(&run.host.registry->shared, __ATOMIC_RELAXED);

@@ -31,6 +31,11 @@ class ProcessorShares {
     if (share) __atomic_fetch_sub(&taken_, kRun + static_cast<uint64_t>(share), __ATOMIC_RELAXED);
   }
 
+  // Processors that runs have.
+  int64_t taken() const {
+    return static_cast<int64_t>(of_this_process(__atomic_load_n(&taken_, __ATOMIC_RELAXED))) & kMost;
+  }
+
   bool idle() const {
     return static_cast<uint32_t>(of_this_process(__atomic_load_n(&taken_, __ATOMIC_RELAXED))) == 0;
   }
