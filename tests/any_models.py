@@ -429,6 +429,11 @@ TRAINING = {
     "dropout with its mask": Strange(
         _on(X, f"{Y}, bool[n, 8] m", HEAD + " d, m = Dropout(r, half, no)  y = Mul(d, s)"),
     ),
+    "mean minus values, normalized": Strange(
+        _xy("""h = MatMul(x, w)  m = ReduceMean <axes = [1]> (h)  d = Sub(m, h)
+            s = Mul(d, d)  t = ReduceMean <axes = [1]> (s)  e = Add(t, coarse)  r = Sqrt(e)
+            z = Div(d, r)  a = Mul(z, gamma)  y = Add(a, beta)"""),
+    ),
     "batch norm that trains": Strange(
         _on(X, f"{Y}, float[8] m, float[8] v2", HEAD + """
             y, m, v2 = BatchNormalization <training_mode = 1> (r, gamma, beta, mean, var) """),

@@ -59,16 +59,27 @@ class Norm:
             y = y * affine[0]
         return y + affine[-1] if self.beta else y
 
-    def to_onnx(self, b: BodyBuilder, x: str, affine: Sequence[str], axis: int = -1) -> str:
+    def to_onnx(
+        self,
+        b: BodyBuilder,
+        x: str,
+        affine: Sequence[str],
+        axis: int = -1,
+        square_by_mul: bool = False,
+    ) -> str:
         """Write the norm as nodes, or as one LayerNormalization if the opset has it.
 
-        ``axis`` may differ from −1 only without gamma and beta.
+        ``axis`` may differ from −1 only without gamma and beta.  ``square_by_mul`` writes squares
+        as products, which ONNX Runtime does not take for a part of a norm.
         """
         if self.kind == "layer" and b.opset >= 17 and self.gamma:
             return b("LayerNormalization", x, *affine, axis=-1, epsilon=self.epsilon)
         mean = partial(b.reduce, "ReduceMean", axes=(axis,))
         centred = b("Sub", x, mean(x)) if self.kind == "layer" else x
-        variance = mean(b("Pow", centred, b.number(2.0)))
+        square = (
+            b("Mul", centred, centred) if square_by_mul else b("Pow", centred, b.number(2.0))
+        )
+        variance = mean(square)
         deviation = b("Sqrt", b("Add", variance, b.number(self.epsilon)))
         y = b("Div", centred, deviation)
         if self.gamma:
@@ -127,7 +138,9 @@ class NormParams:
         b = BodyBuilder(self.operands, opset)
         data, affine = b.inputs[: self.data_operands], b.inputs[self.data_operands :]
         total = self.prologue.to_onnx(b, data)[0] if self.prologue else data[0]
-        y = self.norm.to_onnx(b, total, affine)
+        # ONNX Runtime takes mean(x) − x for x − mean(x) before a Pow, and returns −y
+        minus = self.prologue and self.prologue.steps and self.prologue.steps[-1].op == "sub"
+        y = self.norm.to_onnx(b, total, affine, square_by_mul=bool(minus))
         return b.done(*((y, total) if self.keep_sum else (y,)))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
