@@ -209,6 +209,15 @@ def test_default_bindings():
     assert timed[0].label == "batch=1 seq_len=128 heads=16 past_len=128 total_len=256"
 
 
+def test_a_mask_beside_a_cache_covers_it_and_the_new_tokens():
+    text = TEXT.replace("past_len,4", "p,8").replace("total_len", "t")
+    (timed,), verified = choose_bindings(graph(text))
+    assert timed.symbols["p"] == 128 and timed.symbols["t"] == 256
+    assert verified[2].symbols["t"] == 13 + 7
+    (alone,), _ = choose_bindings(graph(text.replace("p,8", "p,t")))
+    assert alone.symbols["t"] == 128, "it is not the mask's alone"
+
+
 def test_items_of_a_cache_get_one_row_each_at_places_of_their_own():
     net = Net()
     sizes = {"q": ("seq", 64), "k": ("seq", 32), "v": ("seq", 32)}

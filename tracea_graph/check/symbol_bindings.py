@@ -14,7 +14,8 @@ A symbol's role follows from its name, or else from its position in an input:
 Symbols of one role get one size, because a model with unnamed symbols may require them to be
 equal. ``seq#2`` is called ``seq`` in the model but may have another size; a size given for ``seq``
 applies to both.  A symbol such as ``past_sequence_length + 1`` is the sum that its name states;
-``total…`` is past + sequence.  A last dim that is multiplied with a weight takes the weight's
+``total…`` is past + sequence, and so is the length of a mask that has a symbol of its own beside a
+cache.  A last dim that is multiplied with a weight takes the weight's
 size, and no default exceeds what the model's constants allow (``symbol_size_limits``), such as the
 rows of a position table.  ONNX Runtime's operators on KV caches of several items take one new row
 of each: in their presence, prime bindings use a sequence of 1.
@@ -23,6 +24,7 @@ of each: in their presence, prime bindings use a sequence of 1.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -228,18 +230,19 @@ def _with_sums(
 ) -> dict[str, int]:
     """Return all sizes in the order of ``roles``; symbols that are sums follow their terms."""
     found = {name: chosen.get(name, fixed.get(name, 0)) for name in roles}
-    for name, role in roles.items():
+    for name in roles:
         if name not in chosen and name not in fixed:
-            found[name] = _sum(name, role, found, sizes)
+            found[name] = _sum(name, roles, found, sizes)
     return found
 
 
-def _sum(name: str, role: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+def _sum(
+    name: str, roles: Mapping[str, str], found: Mapping[str, int], sizes: Mapping[str, int]
+) -> int:
     """Return the size of a symbol that is a sum: ``sum``, or ``total`` with or without past."""
-    if role == "sum":
+    if roles[name] == "sum":
         return sum(_term(term.strip(), found, sizes) for term in name.split("+"))
-    past = any(_role_of_name(other) == "past" for other in found)
-    return sizes["sequence"] + (sizes["past"] if past else 0)
+    return sizes["sequence"] + (sizes["past"] if "past" in roles.values() else 0)
 
 
 def _term(term: str, found: Mapping[str, int], sizes: Mapping[str, int]) -> int:
@@ -259,7 +262,34 @@ def _roles(graph: TileGraph, inputs: Sequence[str]) -> dict[str, str]:
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str) and roles.get(dim, "other") == "other":
                 roles[dim] = _role(dim, spec, axis)
-    return roles
+    return roles | _lengths_beside_masks(graph, inputs, roles)
+
+
+def _lengths_beside_masks(
+    graph: TileGraph, inputs: Sequence[str], roles: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the roles of caches' lengths and of masks that cover a cache and the new tokens.
+
+    Such a mask is ``[B, T]`` where no other input has a T, and others have a sequence; a cache is
+    ``[B, heads, P, D]``.
+    """
+    specs = {value: graph.spec(value) for value in inputs}
+    counts = Counter(dim for spec in specs.values() for dim in spec.shape or ())
+    lengths = {dim for dim, role in roles.items() if role == "sequence"}
+    masks = {
+        str(spec.shape[1])
+        for value, spec in specs.items()
+        if spec.shape and spec.rank == 2 and counts[spec.shape[1]] == 1
+        if "mask" in value.lower() and "encoder" not in value.lower()
+    } & lengths
+    caches = {
+        str(spec.shape[2])
+        for spec in specs.values()
+        if spec.shape and spec.rank == 4 and roles.get(str(spec.shape[2])) in ("past", "other")
+    }
+    if not caches or not masks or masks == lengths:
+        return {}
+    return dict.fromkeys(caches, "past") | dict.fromkeys(masks, "total")
 
 
 def _plain(symbol: str) -> str:

@@ -76,9 +76,7 @@ class Norm:
             return b("LayerNormalization", x, *affine, axis=-1, epsilon=self.epsilon)
         mean = partial(b.reduce, "ReduceMean", axes=(axis,))
         centred = b("Sub", x, mean(x)) if self.kind == "layer" else x
-        square = (
-            b("Mul", centred, centred) if square_by_mul else b("Pow", centred, b.number(2.0))
-        )
+        square = b("Mul", centred, centred) if square_by_mul else b("Pow", centred, b.number(2.0))
         variance = mean(square)
         deviation = b("Sqrt", b("Add", variance, b.number(self.epsilon)))
         y = b("Div", centred, deviation)
