@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
@@ -36,6 +39,8 @@ ELEMENTS: Mapping[DType, str] = MappingProxyType(
 )
 """Name of an element type in the templates (``templates/values.h``)."""
 
+_LEAST_DIVISOR, _MOST_DIVISOR = 2.0**-60, 2.0**60
+"""Divisors whose inverse, and what a quotient leaves, are far from being denormal."""
 _BYTES = 16
 """Bytes of one memory access."""
 
@@ -100,17 +105,33 @@ def chain_template_parameters(chain: Chain, fused_sums: bool = True) -> dict[str
     approximation, whose error is below one unit in the last place of fp16, and sums are fused
     with a product if ``fused_sums``.
     """
-    fused = dict[int, str]()
+    fused = _divisions(chain)
     narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
-        fused = _fused_sums(chain) if fused_sums else fused
+        fused |= _fused_sums(chain) if fused_sums else {}
     return {
         "text": chain.text,
         "operands": operands(chain),
         "results": results(chain),
         "steps": chain_source.chain_statements(chain, fused),
     }
+
+
+def _divisions(chain: Chain) -> dict[int, str]:
+    """Return the divisions of a chain by a constant, as C: multiplications by its inverse."""
+    found = dict[int, str]()
+    for i, step in enumerate(chain.steps):
+        by = step.args[-1]
+        if step.op == "div" and isinstance(by, float) and _LEAST_DIVISOR < abs(by) < _MOST_DIVISOR:
+            inverse = float(np.float32(1) / np.float32(by))
+            dividend, *both = (
+                chain_source.value(chain, ref) for ref in (step.args[0], by, inverse)
+            )
+            found[i] = f"divided({', '.join((dividend, *both))})"
+            if math.frexp(by)[0] in (0.5, -0.5):  # the inverse is exact
+                found[i] = f"{dividend} * {both[1]}"
+    return found
 
 
 def _fused_sums(chain: Chain) -> dict[int, str]:

@@ -523,7 +523,7 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 _IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
            "integer_pool", "squeeze_excite")  # fmt: skip
 _NUMBERS = {
-    "norm": ("kind",), "softmax": ("log", "stepped"), "reduce": ("kind", "mean"),
+    "norm": ("kind", "rounded_type"), "softmax": ("log", "stepped"), "reduce": ("kind", "mean"),
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
     "gemm": ("layout", "norm"), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "gather_nd": ("index_type",), "update_order": ("index_type",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracea_graph.kernels.gpu.call_operands import DTYPES, FLOAT8
+from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOAT8
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.schema import Attribute, CallSchema, choice, flag, real
@@ -33,18 +33,24 @@ def _rows(op: str, dtype: str, y: str, *attributes: Attribute) -> CallSchema:
 
 
 def _norm(dtype: str) -> CallSchema:
-    """Schema of a norm, whose results are y, or the same numbers times ``factor``, or both."""
+    """Schema of a norm, whose results are y, or the same numbers in 8 bits, or both.
+
+    8-bit floats are y times ``factor``; integers are y / ``step`` rounded to even, plus ``zero``,
+    between ``low`` and ``high``.
+    """
     x, y, also = _rows("norm", dtype, "M N").operands
     weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
     return CallSchema(
         "norm",
         (
             x, *weights, replace(y, optional=True), also,
-            _out("rounded", "M N", FLOAT8, optional=True),
+            _out("rounded", "M N", FLOAT8, *BYTES, optional=True),
         ),
         (
             choice("kind", ("layer", "rms")), real("epsilon"),
+            replace(choice("rounded_type", (FLOAT8, *BYTES)), default=FLOAT8),
             replace(real("factor"), default=1.0),
+            *(replace(real(name), default=0.0) for name in ("step", "zero", "low", "high")),
         ),
         dtype,
         chain="prologue",

@@ -1,6 +1,6 @@
 """Norms, softmax and reductions of rows; a chain may compute the rows and store a second result.
 
-Norms may store their result in 8-bit floats too, or only so.
+Norms may store their result in 8 bits too, or only so.
 
 Sums are in float32: each thread adds up its elements, then the threads of a row add up theirs.
 """
@@ -15,7 +15,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.launch import Argument, Launch, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import FLOAT8, Chain
+from tracea_graph.ops.chain import Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
@@ -50,9 +50,11 @@ def _also(call: Call) -> DType | None:
     return types[1] if _named(call).get("also") is not None else None
 
 
-def _rounded(call: Call) -> bool:
-    """Whether the call stores its result in 8-bit floats."""
-    return _named(call).get("rounded") is not None
+def _rounded(call: Call) -> DType | None:
+    """Return the 8-bit type in which the call stores its result, or None."""
+    if _named(call).get("rounded") is None:
+        return None
+    return DType.from_short(str(call.attributes["rounded_type"]))
 
 
 def name(call: Call) -> str:
@@ -63,12 +65,14 @@ def name(call: Call) -> str:
     if call.chain is not None:
         words += [f"{call.chain.key:016x}"]
     words += ["also"] * (_also(call) is not None)
-    words += ["rounded"] * _rounded(call) + ["alone"] * (_named(call)["y"] is None)
+    if (rounded := _rounded(call)) is not None:
+        words += ["rounded" if rounded is DType.F8E4M3FN else rounded.short]
+    words += ["alone"] * (_named(call)["y"] is None)
     return "_".join(word for word in words if word)
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    chain, also, own = _chain(call), _also(call), _type(call)
+    chain, also, own, rounded = _chain(call), _also(call), _type(call), _rounded(call)
     run = chain_parameters.vector_length(*chain.operand_types, own)
     weights = _weights(call)
     reducer, term = _TERMS.get(str(call.attributes.get("kind")), ("", ""))
@@ -87,7 +91,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "weights": weights,
         "scaled": " * w_gamma[j]" * ("gamma" in weights) + " + w_beta[j]" * ("beta" in weights),
         "y_element": "" if _named(call)["y"] is None else chain_parameters.ELEMENTS[own],
-        "rounded": _rounded(call),
+        "rounded": rounded and chain_parameters.ELEMENTS[rounded],
+        "stepped_rounded": rounded in (DType.U8, DType.I8),
         "also": also and chain_parameters.ELEMENTS[also],
         "run": run,
         "vectors": variant.params["held"] // (variant.params["team"] * run),
@@ -99,7 +104,7 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, chain, also = _named(call), _chain(call), _also(call)
+    named, chain, also, rounded = _named(call), _chain(call), _also(call), _rounded(call)
     xs: tuple[View, ...] = named["x"]
     rows, cols = xs[0].dims
     arguments: list[Argument] = []
@@ -111,16 +116,17 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if y is not None:
         strides = y.strides if len(y.dims) == 2 else (*y.strides, 0)
         arguments += [pointer(y, _type(call)), *map(i32, strides)]
-    if _rounded(call):
-        arguments += [pointer(named["rounded"], FLOAT8), *map(i32, named["rounded"].strides)]
+    if rounded is not None:
+        arguments += [pointer(named["rounded"], rounded), *map(i32, named["rounded"].strides)]
     if also is not None:
         arguments += [pointer(named["also"], also), *map(i32, named["also"].strides)]
     arguments += [i32(rows), i32(cols)]
     if call.op == "norm":
         arguments.append(f32(float(call.attributes["epsilon"])))
-    if _rounded(call):
-        arguments.append(f32(float(call.attributes["factor"])))
-    if call.attributes.get("stepped"):
-        arguments += [f32(float(call.attributes[name])) for name in ("step", "low", "high")]
+    numbers = ["step", "low", "high"] if call.attributes.get("stepped") else []
+    if rounded is not None:
+        floats = rounded is DType.F8E4M3FN
+        numbers += ["factor"] if floats else ["step", "zero", "low", "high"]
+    arguments += [f32(float(call.attributes[name])) for name in numbers]
     blocks = combine("ceildiv", rows, variant.params["rows"])
     return Launch(symbol, (blocks, 1, 1), variant.threads, _SCRATCH, tuple(arguments))

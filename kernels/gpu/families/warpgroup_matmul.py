@@ -76,6 +76,8 @@ _ADDRESSES = {False: 72, True: 93}
 """Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
 _FOR_ZERO = 24
 """Registers of a thread for the correction of a zero point."""
+_FOR_INTEGERS = 24
+"""Registers of a thread for an epilogue of integers that reads a matrix."""
 _FOR_FLOATS = 24
 """Registers of a thread for an epilogue that reads and stores float32 matrices."""
 _FOR_PAIR = 8
@@ -383,6 +385,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     # what a thread's sums and addresses leave of its registers, in runs of four
     held = tile.tall * (tile.n // 2 + 2 * len(_narrow(chain))) + tile.held
     held += _FOR_ZERO * has_zero_point(call)
+    held += _FOR_INTEGERS * (variant.dtype in _INTEGERS)
     held += _FOR_PAIR * bool(variant.params["pair"])
     held += tile.tall * tile.n // 2 * bool(variant.params.get("promoted"))
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter, with_row_operands
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.chain import (
@@ -73,12 +73,10 @@ def quantized_float8_call(
         right = w.again(weight, weight.dtype, (1, 0)).transposed((1, 0))
     own = p.epilogue or Chain((FULL,), (), (0,))
     found = w.typed(own, [Value(made[0].view, DType.F32), *seen], made)
-    rows = (v.view.strides[-2:] == (0, 1) for v in seen)
-    kinds = (ROW if row else kind for row, kind in zip(rows, found.operands[1:], strict=True))
     w.calls.append(CALLS.make(
         "float8_gemm", x.dtype.short, x=w.matrix(x).view, w=right.view, w_type=right.dtype.short,
         inputs=[v.view for v in seen], y=[v.view for v in made],
-        chain=replace(found, operands=(FULL, *kinds)), promoted=True,
+        chain=with_row_operands(found, [v.view for v in seen]), promoted=True,
     ))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.kernel_selection import INTEGERS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter, with_row_operands
 from tracea_graph.kernels.gpu.lowering.volumes import unfold_integers
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
@@ -55,7 +55,8 @@ def _typed(
 ) -> Chain:
     """Return the typed epilogue of sums that have the layout of ``like``."""
     found = w.typed(chain or _SUMS, [Value(like.view, DType.F32), *seen], made)
-    return replace(found, operands=(FULL, *found.operands[1:]))
+    images = len(like.shape) > 2
+    return with_row_operands(found, [as_pixel_rows(v.view) if images else v.view for v in seen])
 
 
 def _append(

@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.lowering.block_quantized import (
     lower_quantize_rows,
     lower_quantized_embedding,
 )
+from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.cached_attention import (
     cached_attentions,
     lower_cached_attention,
@@ -29,7 +30,6 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
-from tracea_graph.kernels.gpu.lowering.float8_producers import round_where_computed
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.indexed_slices import (

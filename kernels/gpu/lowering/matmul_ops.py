@@ -21,7 +21,11 @@ from tracea_graph.kernels.gpu.lowering.norm_folding import (
     fold_norm,
     normalised_later,
 )
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    HALVES,
+    GpuProgramWriter,
+    with_row_operands,
+)
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, LEAST_SIDE
@@ -30,7 +34,7 @@ from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
-from tracea_graph.ops.chain import FULL, MAX_OPERANDS, ROW, Chain, Step
+from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.int8_matmul import FLOATS8
@@ -60,8 +64,7 @@ def product_call(
     if chain is not None or any(v.dtype is not dtype for v in results):
         chain = chain or Chain(("full",), (), (0,))
         made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
-        kinds = map(_kind, made.operands[1:], epilogue_inputs)
-        chain = replace(made, operands=("full", *kinds))
+        chain = with_row_operands(made, [v.view for v in epilogue_inputs])
     call = CALLS.make(
         "gemm", w.multiplied, x=x.view, w=weight.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None,
@@ -77,11 +80,6 @@ def _splits(call: Call) -> bool:
     chosen = [v.template for v, _ in variants_of(call)]
     more = [template for template in chosen if template != ONE_ROW]
     return more[0] != FEW_ROWS and (len(more) == len(chosen) or named["y"][0].dims[-2] != 1)
-
-
-def _kind(kind: str, value: Value) -> str:
-    """Return the kind of an epilogue's input: "row" if its stride along the rows is 0."""
-    return ROW if kind == FULL and value.view.strides[-2:] == (0, 1) else kind
 
 
 def lower_gemm(

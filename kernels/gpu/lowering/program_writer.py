@@ -10,11 +10,12 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.program import Buffer, Call, Program, View
 from tracea_graph.kernels.program_writer import ProgramWriter, Shape, Value
 from tracea_graph.kernels.schema import Operand
-from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
-__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage", "none_of_one"]
+__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage", "none_of_one",
+           "with_row_operands"]  # fmt: skip
 
 SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
@@ -179,6 +180,19 @@ class GpuProgramWriter(ProgramWriter):
             for c in made.calls
         )  # fmt: skip
         return replace(made, temps=tuple(made.temps[t] for t in order), calls=calls)
+
+
+def with_row_operands(chain: Chain, inputs: Sequence[View]) -> Chain:
+    """Return an epilogue of sums whose inputs that are equal in all rows are read as one row.
+
+    ``inputs`` are matrices, or batches of them.  Kernels read a row once for a tile.
+    """
+    kinds = (_row_kind(*pair) for pair in zip(chain.operands[1:], inputs, strict=True))
+    return replace(chain, operands=(FULL, *kinds))
+
+
+def _row_kind(kind: str, view: View) -> str:
+    return ROW if kind == FULL and view.strides[-2:] == (0, 1) else kind
 
 
 def none_of_one(rows: Extent) -> Extent:

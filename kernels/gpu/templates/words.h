@@ -77,6 +77,12 @@ DEV vf v_pow(vf a, vf b) { return powf(a, b); }
 DEV vf v_exp(vf a) { return expf(a); }
 DEV vf v_log(vf a) { return logf(a); }
 DEV vf v_erf(vf a) { return erff(a); }
+// a / by, given 1 / by: the quotient is corrected once by what is left (Markstein), without the branches of
+// a division.  An infinity leaves NaN, and is the quotient itself.
+DEV vf divided(vf a, float by, float inverse) {
+  const vf quotient = a * inverse, better = fmaf(fmaf(-quotient, by, a), inverse, quotient);
+  return better == better ? better : quotient;
+}
 DEV vf v_tanh(vf a) { return tanhf(a); }
 DEV vf gated(vf a, vf w) { return a / (1.0f + expf(-w)); }
 DEV vf v_sigmoid(vf a) { return 1.0f / (1.0f + expf(-a)); }

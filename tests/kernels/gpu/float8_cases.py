@@ -31,6 +31,11 @@ _SMALL = Chain(
 """The same without a residual; what reads it multiplies 8-bit floats."""
 _HALF_STEP = 2.0**-4 * 1.02
 """What rounding to 8-bit floats loses of a number, and what computing it loses besides."""
+_STEPS = {
+    DType.U8: {"step": 0.02, "zero": 131.0, "low": 0.0, "high": 255.0},
+    DType.I8: {"step": 0.03, "zero": 0.0, "low": -127.0, "high": 127.0},
+}
+"""How norms round to 8-bit integers."""
 _PLAIN = Chain(("full",), (), (0,))
 _STORED = Chain(("full",), (Step("mul", (0, 16.0)),), (1,), (DType.F16,), (FLOAT8,))
 _KEPT = 2.0**-13
@@ -121,22 +126,27 @@ def loaded(dtype: DType) -> Maker:
     return make
 
 
-def normed(rows: int, columns: int, kept: bool) -> Maker:
-    """Rows of a layer norm in 8-bit floats, and in fp16 too if they are ``kept``."""
+def normed(rows: int, columns: int, kept: bool, rounded: DType = FLOAT8) -> Maker:
+    """Rows of a layer norm in 8 bits, and in fp16 too if they are ``kept``."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = (rng.standard_normal((rows, columns)) * 3 + 1).astype(np.float16)
         gamma, beta = (rng.standard_normal(columns).astype(np.float32) for _ in "gb")
         y = memory.empty((rows, columns), np.float16) if kept else None
-        small = memory.empty((rows, columns), NUMPY[FLOAT8])
+        small = memory.empty((rows, columns), NUMPY[rounded])
+        numbers = {"factor": 32.0} if rounded is FLOAT8 else _STEPS[rounded]
         call = CALLS.make(
             "norm", "f16", x=[memory.put(x)], gamma=memory.put(gamma), beta=memory.put(beta), y=y,
-            rounded=small, factor=32.0, kind="layer", epsilon=1e-5,
+            rounded=small, rounded_type=rounded.short, kind="layer", epsilon=1e-5, **numbers,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             value = norm(x.astype(np.float64), "layer", 1e-5) * gamma + beta
             made = [Expected(small, np.clip(value * 32, -448, 448), _HALF_STEP)]
+            if rounded is not FLOAT8:
+                step, zero, low, high = numbers.values()
+                steps = np.clip(value / step + zero, low, high)
+                made = [Expected(small, steps, 0.501 / float(np.abs(steps).max()))]
             return made + ([Expected(y, value, 4 * TOLERANCE[DType.F16])] if y else [])
 
         return call, expected
@@ -161,6 +171,9 @@ def _cases() -> Iterator[Case]:
                    ("128x128x128x6x1", "128x128x128x6x1w", *wide), ("wgmma",))  # fmt: skip
     for columns, kept in ((64, True), (64, False), (37, True)):
         yield Case(f"float8 norm {columns} {kept}", normed(9, columns, kept), ("16x8", "4x32"))
+        for kind in _STEPS:
+            yield Case(f"{kind.short} norm {columns} {kept}", normed(9, columns, kept, kind),
+                       ("16x8",))  # fmt: skip
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))
     yield Case("float8 stored in e5m2", stored(1003, WIDE_FLOAT8), ("256x16",))
     for dtype in FLOATS8:

@@ -14,7 +14,7 @@ from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
-from tracea_graph.kernels.gpu.lowering.float8_producers import round_where_computed
+from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results

@@ -39,7 +39,7 @@ MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv
         "same 1000 0", "conv f32", "wgmma kn 70 136 200", "few layer", "u8 70 136 200",
         "i8 rounded", "u8 conv 3x3", "i8 depthwise", "u8 pool", "range f16 5000",
         "float8 70 136 200", "float8 wgmma plain 140 72 144", "float8 stored 1003",
-        "float8 norm 64 True", "float8 wgmma small 300 264 144",
+        "float8 norm 64 True", "u8 norm 64 False", "float8 wgmma small 300 264 144",
         "float8 promoted 300 264 400", "float8 e5m2 by e4m3fn", "float8 wgmma e4m3fn by e5m2",
         "blocks f16", "two of four f16", "nbits f16 4 32 middle 7", "nbits f16 4 32 middle 67",
         "one row rms",

@@ -19,9 +19,11 @@ from tracea_graph.ops.chain import ELEMENTARY, Chain
 
 __all__ = ["STEPS", "check", "grid", "kernel", "launch"]
 
-STEPS: dict[str, Chain] = {op: one_step(op) for op in ELEMENTARY} | {
-    f"pow {p:g}": one_step("pow", p) for p in (2.0, 3.0, 1.0, 0.5, -0.5, -1.0, -2.0, 1.7)
-}
+STEPS: dict[str, Chain] = (
+    {op: one_step(op) for op in ELEMENTARY}
+    | {f"pow {p:g}": one_step("pow", p) for p in (2.0, 3.0, 1.0, 0.5, -0.5, -1.0, -2.0, 1.7)}
+    | {f"div {by:g}": one_step("div", by) for by in (0.03558805, -7.0, 0.25, 3e-20, 1.0)}
+)
 ODD = np.array(
     [
         0.0,

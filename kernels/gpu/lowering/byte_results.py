@@ -1,10 +1,15 @@
-"""Let norms, matmuls and chains store their results in 8-bit floats instead of another call."""
+"""Let norms, matmuls and chains store their results in 8 bits instead of another call.
+
+Matmuls and chains store 8-bit floats so; for integers they do so already in the graph.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from tracea_graph.ir import Extent, product
+from tracea_graph.ir import DType, Extent, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
@@ -14,16 +19,19 @@ from tracea_graph.ops.index_map import dense_strides
 
 __all__ = ["round_where_computed"]
 
+_TO_STEPS_FROM_ZERO = ("div", "round", "saturate")
+_TO_STEPS = ("div", "round", "add", "saturate")
+"""Steps from a number to an 8-bit integer: without and with a zero point."""
 _CHAINED = ("elementwise", "float8_gemm")
 """Calls whose chain can end with the rounding."""
 
 
 def round_where_computed(w: GpuProgramWriter) -> None:
-    """Replace each call that rounds a whole result to 8-bit floats by a result of its maker.
+    """Replace each call that rounds a whole result to 8 bits by a result of its maker.
 
     A maker stores its result in 16 bits too only if another call reads that.
     """
-    for rounding in [c for c in w.calls if _factor(c)]:
+    for rounding in [c for c in w.calls if _factor(c) or _stepped(c)]:
         uses = BufferUses(w.calls)
         x, _ = rounding.views
         makers = uses.writers.get(x.buffer, []) if x else []
@@ -48,15 +56,35 @@ def _factor(call: Call) -> float:
     return factor if value == 0 and isinstance(factor, float) else 0.0
 
 
+def _stepped(call: Call) -> Mapping[str, Any]:
+    """Return how a call rounds one value to 8-bit integers, as a norm says it; {} for others."""
+    chain = call.chain
+    if call.op != "elementwise" or chain is None or chain.operands != (FULL,):
+        return {}
+    (kind, *more), ops = chain.result_types, tuple(s.op for s in chain.steps)
+    if more or kind not in (DType.U8, DType.I8) or ops not in (_TO_STEPS, _TO_STEPS_FROM_ZERO):
+        return {}
+    if any(s.args[0] != i for i, s in enumerate(chain.steps)) or chain.results != (len(ops),):
+        return {}
+    numbers = [n for s in chain.steps for n in s.args[1:]]
+    if any(not isinstance(n, float) for n in numbers):
+        return {}
+    step, *zero, low, high = numbers
+    made = {"step": step, "zero": zero[0] if zero else 0.0, "low": low, "high": high}
+    return {"rounded_type": kind.short, **made}
+
+
 def _rounded(uses: BufferUses, maker: Call, rounding: Call) -> Call | None:
-    """Return the maker of a value with 8-bit floats as result; None if it cannot store them."""
+    """Return the maker of a value with 8 bits as result; None if it cannot store them."""
     x, y = rounding.views
     assert x is not None and y is not None
     alone = uses.only_for(x, rounding) is maker
     if maker.op == "norm":
-        return _norm(maker, x, y, _factor(rounding), alone)
+        return _norm(maker, x, y, _stepped(rounding) or {"factor": _factor(rounding)}, alone)
     written = [v for o, v in CALLS.of(maker).each(maker) if o.written]
-    if maker.op not in _CHAINED or not alone or len(written) != 1 or maker.chain is None:
+    if not _factor(rounding) or maker.op not in _CHAINED or maker.chain is None:
+        return None
+    if not alone or len(written) != 1:
         return None
     own = written[0]
     if own is None or not _covers(own, x, y):
@@ -65,13 +93,15 @@ def _rounded(uses: BufferUses, maker: Call, rounding: Call) -> Call | None:
     return replace(maker, views=views, chain=_ended(maker.chain, _factor(rounding)))
 
 
-def _norm(norm: Call, x: View, y: View, factor: float, alone: bool) -> Call | None:
+def _norm(
+    norm: Call, x: View, y: View, rounding: Mapping[str, Any], alone: bool
+) -> Call | None:  # fmt: skip
     named = CALLS.of(norm).named(norm)
     own = named["y"]
     if not isinstance(own, View) or named["rounded"] is not None or not _covers(own, x, y):
         return None
     kept = None if alone else own
-    more = {**named, **norm.attributes, "y": kept, "rounded": _moved(own, y), "factor": factor}
+    more = {**named, **norm.attributes, "y": kept, "rounded": _moved(own, y), **rounding}
     return CALLS.make("norm", norm.dtype, **more, chain=norm.chain)
 
 

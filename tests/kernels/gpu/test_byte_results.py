@@ -1,4 +1,4 @@
-"""Norms and matmuls that store 8-bit floats for the matmul that reads them."""
+"""Norms and matmuls that store 8 bits for the matmul that reads them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.float8_rounding import loss_of_sums
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FLOAT8, Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -62,6 +63,37 @@ def test_makers_round(residual: bool) -> None:
     assert (norm["y"] is not None) is residual
     first = next(c for c in made if c.op == "float8_gemm")
     assert first.chain is not None and first.chain.result_types == (FLOAT8,)
+
+
+STEPS = (Step("div", (0, 0.05)), Step("round", (1,)), Step("add", (2, 128.0)),
+         Step("saturate", (3, 0.0, 255.0)))  # fmt: skip
+TO_BYTES = Chain(("full",), STEPS, (4,), stores=(DType.U8,))
+
+
+def quantized(kept: bool) -> RegionParams:
+    """A norm of x (0) rounded to bytes, and the norm itself if it is ``kept``."""
+    norm = NormParams(Norm("layer", 1e-5, gamma=True, beta=True))
+    steps = (RegionStep(norm, (0, 1, 2), narrow="f16"),
+             RegionStep(ElementwiseParams(TO_BYTES), (3,), narrow="f16"))  # fmt: skip
+    return RegionParams(3, steps, (4, *((3,) if kept else ())))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("kept", [True, False])
+def test_norms_store_integers(kept: bool) -> None:
+    """Only a rounding of a norm that nothing else reads is stored alone."""
+    arrays, params = given()[:3], quantized(kept)
+    arrays[0] = arrays[0] * 30
+    specs = [TensorSpec(DType.F32, a.shape) for a in arrays]
+    made = program_of(params, specs, DType.F16).calls
+    (norm,) = (CALLS.of(c).named(c) for c in made if c.op == "norm")
+    assert not any(c.chain and "round" in [s.op for s in c.chain.steps] for c in made)
+    assert norm["rounded"] is not None
+    want, *_ = params.reference([a.astype(np.float64) for a in arrays])
+    got, *_ = run_program(params, arrays, DType.F16)
+    assert got.dtype == np.uint8 and len(np.unique(got)) > 30
+    error = np.abs(got.astype(np.float64) - want)
+    assert error.max() <= 1 and (error > 0).mean() < 0.01
 
 
 def test_another_scale_is_another_rounding() -> None:
