@@ -237,6 +237,7 @@ def _attention_cached(dtype: str) -> CallSchema:
     ``cos`` and ``sin`` rotate the halves of q and of new keys.  Rows behind an item's last one are
     set to 0, unless the caches are written in place.  ``queries`` is the number of queries of a
     block.  With ``q_gamma`` and ``k_gamma``, the RMS norms of q and of new keys are rotated.
+    Without new rows there are neither positions nor ``k`` and ``v``, and queries see all keys.
     """
     halves = [_op(name, "B S Dr", dtype, optional=True) for name in ("cos", "sin")]
     gammas = [_op(name, "D", optional=True) for name in ("q_gamma", "k_gamma")]
@@ -244,10 +245,11 @@ def _attention_cached(dtype: str) -> CallSchema:
         "attention_cached",
         (
             _op("q", "B H S D", dtype),
-            *(_op(name, "B Hkv S D", dtype) for name in ("new_k", "new_v")),
+            *(_op(name, "B Hkv S D", dtype, optional=True) for name in ("new_k", "new_v")),
             *(_op(name, "B Hkv T D", *DTYPES) for name in ("past_k", "past_v")),
-            *halves, *gammas, _op("positions", "B", "i64"),
-            *(_out(name, "B Hkv P D", *DTYPES) for name in "kv"), _out("y", "B H S D", dtype),
+            *halves, *gammas, _op("positions", "B", "i64", optional=True),
+            *(_out(name, "B Hkv P D", *DTYPES, optional=True) for name in "kv"),
+            _out("y", "B H S D", dtype),
         ),
         (
             choice("cache_type", DTYPES), choice("zero_rows", ("none", "lowest")),

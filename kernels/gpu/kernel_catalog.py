@@ -124,7 +124,8 @@ class GpuCatalog(KernelCatalog):
         """Return batch, m, n and k; for attention, k is twice the larger head size."""
         if schema.op in ("attention", "attention_rows", "attention_cached"):
             batch, heads, queries, depth = sizes.of("q")
-            return batch * heads, queries, sizes.of("k")[2], 2 * max(depth, sizes.of("v")[3])
+            keys, values = ("past_k", "past_v") if schema.op == "attention_cached" else "kv"
+            return batch * heads, queries, sizes.of(keys)[2], 2 * max(depth, sizes.of(values)[3])
         return super().problem(schema, sizes)
 
     def candidates(

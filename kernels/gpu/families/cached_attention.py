@@ -1,5 +1,7 @@
 """Attention of few queries to caches, to which it appends the rows of new keys and values.
 
+Without new rows, queries see all keys.
+
 Blocks, and lanes of a block, share the keys; their sums are added in a fixed order.  Source of the
 split: Dao et al., "Flash-Decoding for long-context inference", 2023.
 """
@@ -67,6 +69,10 @@ def _named(call: Call) -> dict[str, Any]:
     return CALLS.of(call).named(call)
 
 
+def _appends(call: Call) -> bool:
+    return _named(call)["new_k"] is not None
+
+
 def _head(call: Call) -> int:
     size = _named(call)["q"].dims[-1]
     assert isinstance(size, int)
@@ -82,6 +88,7 @@ def name(call: Call) -> str:
     words = [f"attention_cached_d{_head(call)}x{a['queries']}", str(a["cache_type"])]
     words += [str(a["zero_rows"])] + ["capped"] * (a["softcap"] > 0)
     words += ["normed"] * (_named(call)["q_gamma"] is not None)
+    words += ["as_is"] * (not _appends(call))
     return "_".join(words + ["rotated"] * (_named(call)["cos"] is not None))
 
 
@@ -93,6 +100,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "cache": chain_parameters.ELEMENTS[_cache_type(call)],
         "kind": "f16", "instructions": (),  # of warpgroups, which it does not use
+        "appends": _appends(call),
         "rotated": _named(call)["cos"] is not None,
         "normed": _named(call)["q_gamma"] is not None,
         "capped": a["softcap"] > 0,
@@ -184,9 +192,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     own, cache = TYPES[call.dtype], _cache_type(call)
     q: View = named["q"]
     batch, heads, rows, _ = q.dims
-    _, kept, slots, _ = named["k"].dims
+    appends = _appends(call)
+    _, kept, slots, _ = named["k" if appends else "past_k"].dims
     made = []
-    for operand in ("q", "new_k", "new_v"):
+    for operand in ("q", "new_k", "new_v") if appends else ("q",):
         made += [pointer(named[operand], own), *map(i32, named[operand].strides)]
     for operand in ("past_k", "past_v"):
         made += [pointer(named[operand], cache), *map(i32, named[operand].strides)]
@@ -195,8 +204,9 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if named["q_gamma"] is not None:
         made += [pointer(named[operand], DType.F32) for operand in ("q_gamma", "k_gamma")]
         made.append(f32(float(a["epsilon"])))
-    made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
-    for operand in ("k", "v"):
+    if appends:
+        made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
+    for operand in ("k", "v") if appends else ():
         made += [pointer(named[operand], cache), *map(i32, named[operand].strides)]
     made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
     group = combine("floordiv", heads, kept)
@@ -205,7 +215,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += [*map(divisor, (tiles, kept, group)), *map(i32, (count, rows))]
     made += [i32(named["past_k"].dims[2]), i32(slots)]
     made += [f32(float(a[n])) for n in ("scale", "softcap")]
-    read = (named[n].buffer.kind for n in ("positions", "past_k", "past_v"))
+    read = (named[n].buffer.kind for n in ("positions", "past_k", "past_v")[not appends :])
     made.append(i32(int(all(kind == "input" for kind in read))))
     blocks = product((batch, kept, tiles, variant.params["cluster"]))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

@@ -2,7 +2,8 @@
 
 The kernels of attention hold a head's row in registers.  With wide heads the scores are a small
 part of the work, and writing them costs less than multiplying without tensor cores.  So it does in
-float32, whose kernel has none, where queries and keys are many and their numbers are known.
+float32, whose kernel has none, where queries and keys are many.  Where their numbers vary, both
+are written; which of them has items to compute depends on the sizes of a run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import inf
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.families import attention, attention_rows
+from tracea_graph.kernels.gpu.families.cached_attention import HEADS, TOGETHER
 from tracea_graph.kernels.gpu.lowering.attention_tiles import without_tiles
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
@@ -30,6 +32,8 @@ _NARROW_F32, _LEAST_QUERIES = 256, 16
 """Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
 matmul.
 """
+_FEW_QUERIES = 8
+"""Most queries of a head of keys whose multiplications tensor cores would not make faster."""
 _LEAST_SCORES, _MANY_SCORES, _MOST_SCORES = 1 << 15, 1 << 22, 1 << 28
 """Scores of a run for which matmuls in float32 are worth two launches; for which values are worth
 being stored by columns, which warpgroups need; and for which there is memory.
@@ -72,10 +76,11 @@ def lower_attention(
     left, right = p.reach
     if p.zero_rows in ("masked", "infinite") and _have_keys(p):
         p = replace(p, zero_rows="none")
-    fast = _suits_tensor_cores(w, p)
+    if _suits_split_keys(w, p, queries, keys):
+        return [_attend_to_few_queries(w, p, q, k, v, y, out)]
     dtype = w.narrow
     q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
-    if fast:
+    if _suits_tensor_cores(w, p):
         if y.dtype is not dtype:
             y2 = w.number(spec.shape or ())
             out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
@@ -86,9 +91,18 @@ def lower_attention(
             window_left=left, window_right=right, scale=p.scale, fill=p.fill, softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
+    masks = Value(mask, held.dtype) if mask else None
     if _suits_matmuls(w, p, batch, queries, keys):
-        _attend_by_matmuls(w, p, q, k, v, Value(mask, held.dtype) if mask else None, out)
+        _attend_by_matmuls(w, p, q, k, v, masks, out)
         return [y]
+    if _may_suit_matmuls(w, p, batch, queries, keys):
+        many = _where_many(batch, p.heads, queries, keys)
+        own = [_of_items(one, many) for one in (q, k, v)]
+        own_masks = masks and _of_items(masks, many)
+        _attend_by_matmuls(w, p, own[0], own[1], own[2], own_masks, _of_items(out, many))
+        few = combine("sub", batch, many)
+        q, k, v, out = (_of_items(one, few) for one in (q, k, v, out))
+        mask = _of_items(masks, few).view if masks else None
     if max(p.head, p.head_v) > attention_rows.LARGEST_HEAD:
         most = attention_rows.LARGEST_HEAD
         raise LackingError(f"GPU attention kernels support head sizes up to {most}")
@@ -114,6 +128,37 @@ def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
     if p.causal == "placed" and not infinite:
         return False
     return p.zero_rows in ("none", "guarded") or (p.mask == "none" and infinite)
+
+
+def _suits_split_keys(
+    w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent
+) -> bool:
+    """Whether blocks that share the keys of few queries compute an attention soonest."""
+    held = w.narrow in HALVES and isinstance(keys, int) and keys <= max(WHOLE_KEYS)
+    one = isinstance(queries, int) and queries == 1 and p.causal == "bottom"
+    if held or p.mask != "none" or p.window or not (one or p.causal == "none"):
+        return False
+    likely, group = w.about(queries), p.heads // p.shared_heads
+    few = likely is not None and 0 < likely * group <= _FEW_QUERIES
+    return few and p.zero_rows in ("none", "lowest") and p.head == p.head_v and p.head in HEADS
+
+
+def _attend_to_few_queries(
+    w: GpuProgramWriter, p: AttentionParams, q: Value, k: Value, v: Value, y: Value, out: Value
+) -> Value:
+    """Write an attention of few queries to all keys; return its result, y if that has its type."""
+    own = w.narrow
+    q, k, v = (w.typed_as(one, own) for one in (q, k, v))
+    if y.dtype is not own:
+        y = w.temp(own, y.shape)
+        out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    count = p.heads // p.shared_heads * (w.about(q.shape[2]) or 1)
+    w.call(
+        "attention_cached", own.short, q=q.view, past_k=k.view, past_v=v.view, y=out.view,
+        cache_type=own.short, zero_rows=p.zero_rows, scale=p.scale, softcap=p.softcap,
+        queries=max(n for n in TOGETHER if n <= max(count, 1)),
+    )  # fmt: skip
+    return y
 
 
 def _visits(w: GpuProgramWriter, p: AttentionParams, keys: Extent) -> bool:
@@ -152,12 +197,39 @@ def _many_scores(
 ) -> bool:
     """Whether there are so many scores that tensor cores are worth writing them to memory.
 
-    Sequences of unknown length are left to the kernel, which needs no memory for scores.
+    No for sequences of unknown length; see :func:`_where_many`.
     """
     items = w.about(batch)
     if not (isinstance(queries, int) and isinstance(keys, int)) or items is None:
         return False
     return _LEAST_SCORES <= items * heads * queries * keys <= _MOST_SCORES
+
+
+def _where_many(batch: Extent, heads: int, queries: Extent, keys: Extent) -> Extent:
+    """Return the number of items where :func:`_many_scores` holds, else 0."""
+    scores = product((batch, heads, queries, keys))
+    above = combine("sub", scores, _LEAST_SCORES - 1)
+    inside = combine("min", above, combine("sub", _MOST_SCORES + 1, scores))
+    return combine("mul", batch, combine("min", 1, combine("max", 0, inside)))
+
+
+def _of_items(value: Value, items: Extent) -> Value:
+    """View the first items of a value, or none."""
+    return Value(replace(value.view, dims=(items, *value.view.dims[1:])), value.dtype)
+
+
+def _may_suit_matmuls(
+    w: GpuProgramWriter, p: AttentionParams, batch: Extent, queries: Extent, keys: Extent
+) -> bool:
+    """Whether matmuls and a softmax compute a float32 attention sooner at some lengths."""
+    if isinstance(queries, int) and isinstance(keys, int):
+        return False
+    if w.narrow is not DType.F32 or p.zero_rows != "none" or p.window or p.causal == "placed":
+        return False
+    if p.causal == "bottom" and _first_place(queries, keys) is None:
+        return False
+    likely = w.about(queries)
+    return likely is None or likely >= _LEAST_QUERIES
 
 
 def _suits_matmuls(

@@ -110,6 +110,38 @@ def cached(
     return make
 
 
+def kept_keys(
+    dtype: DType, heads: tuple[int, int], queries: int, keys: int, head: int, late: int = 0,
+    softcap: float = 0.0,
+) -> Maker:  # fmt: skip
+    """Few queries that see all keys, to which nothing is appended."""
+    count, kept = heads
+    group = count // kept
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        q = some(rng, (2, count, queries, head), dtype)
+        k, v = (some(rng, (2, kept, keys, head), dtype) for _ in "kv")
+        y = memory.empty((2, count, queries, head), NUMPY[dtype], late, order=(0, 2, 1, 3))
+        call = CALLS.make(
+            "attention_cached", dtype.short, q=memory.put(q, late, late), y=y,
+            past_k=memory.put(k, late, late), past_v=memory.put(v, late, late),
+            scale=head**-0.5, softcap=softcap, cache_type=dtype.short, zero_rows="none",
+            queries=max(n for n in (1, 2, 4) if n <= group * queries),
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            keys, values = (np.repeat(wide(one), group, 1) for one in (k, v))
+            scores = wide(q) @ keys.swapaxes(2, 3) * head**-0.5
+            scores = softcap * np.tanh(scores / softcap) if softcap else scores
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            made = weights / weights.sum(-1, keepdims=True) @ values
+            return [Expected(y, made, max(TOLERANCE[dtype], 1e-5))]
+
+        return call, expected
+
+    return make
+
+
 _TILES = ("256x1", "256x8")
 
 
@@ -125,6 +157,10 @@ def _cases() -> Iterator[Case]:
     yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
     yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])
     yield Case("cached outside", cached(f16, f16, (2, 1), 2, 0, 32, outside=7), _TILES)
+    yield Case("kept keys", kept_keys(f16, (4, 4), 1, 700, 64), _TILES)
+    yield Case("kept keys shared", kept_keys(bf16, (8, 2), 1, 129, 128), _TILES)
+    yield Case("kept keys f32", kept_keys(f32, (2, 1), 3, 45, 32), _TILES)
+    yield Case("kept keys late", kept_keys(f16, (2, 2), 2, 70, 64, 1, 3.0), _TILES[:1])
     long = cached(f16, f32, (4, 1), 1, 600, 256, batch=1, in_place=True, slots=3)
     yield Case("cached long", long, _TILES)
     yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)

@@ -482,10 +482,11 @@ def attention(
         whole = (batch, heads, queries, keys)
         kept, added = np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), np.float32)
         if mask != "none":
-            kept = rng.random((batch, 1, 1 if flat else queries, keys)) < 0.7
-            kept[:, :, :1] = kept[:, :, :1] & flat
             if band:
                 kept = close_to(np.arange(queries), keys, band)[None, None]
+            else:
+                kept = rng.random((batch, 1, 1 if flat else queries, keys)) < 0.7
+                kept[:, :, :1] = kept[:, :, :1] & flat
             added = np.where(kept, 0, low).astype(np.float32)
             named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
             if band:

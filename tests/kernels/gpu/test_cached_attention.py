@@ -104,3 +104,30 @@ def test_attention_to_a_window_stays_apart() -> None:
     windowed = replace(last, params=replace(last.params, window=4))
     params = RegionParams(9, (*first, windowed), (11, 12, 13))
     assert "attention_rows" in ops(params, arrays(1, 8))
+    *first, last = steps("f16")
+    windowed = replace(last, params=replace(last.params, window=4))
+    assert "attention" in ops(RegionParams(9, (*first, windowed), (11, 12, 13)), arrays(1, 8))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("narrow", "queries", "keys", "op"),
+    [
+        (DType.F16, 1, 300, "attention_cached"),
+        (DType.F32, 4, 70, "attention_cached"),
+        (DType.F16, 1, 100, "attention"),
+        (DType.F32, 5, 70, "attention_rows"),
+    ],
+)
+def test_few_queries_share_out_keys_that_are_not_cached(
+    narrow: DType, queries: int, keys: int, op: str
+) -> None:
+    """Unless a kernel with tensor cores holds all keys."""
+    params = AttentionParams(4, 32, 32, 0.2, layouts=("heads",) * 4, kv_heads=2)
+    shapes = [(2, 4, queries, 32), (2, 2, keys, 32), (2, 2, keys, 32)]
+    given = [RNG.standard_normal(s).astype(np.float32) for s in shapes]
+    program = program_of(params, [TensorSpec(DType.F32, s) for s in shapes], narrow)
+    assert op in {call.op for call in program.calls}
+    (want,) = params.reference([a.astype(np.float64) for a in given])
+    most = max(3 * TOLERANCE[narrow], 1e-5) * np.abs(want).max()
+    np.testing.assert_allclose(run_program(params, given, narrow)[0], want, rtol=0, atol=most)

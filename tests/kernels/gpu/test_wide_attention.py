@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Array
 from tests.kernels.gpu.programs import program_of, run_program
-from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.ir import DType, TensorSpec, evaluate
+from tracea_graph.kernels.gpu.kernel_selection import launches_for
 from tracea_graph.kernels.gpu.lowering import attention as lowering
 from tracea_graph.ops.attention import AttentionParams
 
@@ -89,8 +91,30 @@ def test_rows_that_may_be_empty_take_a_kernel() -> None:
 
 def test_calls() -> None:
     assert ops(PLAIN, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
-    assert ops(PLAIN, DType.F32) == ["attention_rows"]
+    either = ["copy", "gemm", "softmax", "gemm", "attention_rows"]
+    assert ops(PLAIN, DType.F32) == either, "for any lengths"
     few = replace(PLAIN, head=64, head_v=64)
     assert ops(few, DType.F32, 128) == ["gemm", "softmax", "gemm"]
-    assert ops(few, DType.F32, 32) == ops(few, DType.F32) == ["attention_rows"]
+    assert ops(few, DType.F32, 32) == ["attention_rows"]
+    assert ops(few, DType.F32) == either
     assert ops(replace(PLAIN, causal="bottom"), DType.F16)[-1] == "attention_rows"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "many"), [((1, 40, 40), False), ((1, 400, 300), True), ((9, 4096, 4096), False)]
+)
+def test_lengths_of_a_run_choose_between_matmuls_and_a_kernel(
+    sizes: tuple[int, int, int], many: bool
+) -> None:
+    """Too few scores are not worth it, too many do not fit into memory."""
+    params = replace(PLAIN, head=64, head_v=64, causal="top")
+    shapes = [("b", 2, length, 64) for length in "stt"]
+    specs = [TensorSpec(DType.F32, s) for s in shapes]
+    program = program_of(params, specs, DType.F32, {"b": 1, "s": 400, "t": 300})
+    own = dict(zip("bst", sizes, strict=True))
+    for call in program.calls:
+        if call.op != "iota":
+            grids = [prod(launch.blocks(own)) for launch, _ in launches_for(call)]
+            assert (grids[-1] > 0) == (many if call.op != "attention_rows" else not many)
+    rows = sum(evaluate(t.count, own) for t in program.temps)
+    assert (rows > sizes[1] * sizes[2]) == many
