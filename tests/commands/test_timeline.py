@@ -12,6 +12,7 @@ from rich.console import Console
 from tracea_graph.commands.timeline import read_timeline
 from tracea_graph.target import backend_named
 from tracea_graph.views.task_table import calls_of, render_tasks
+from tracea_graph.views.thread_table import ThreadActivity, activity_of_threads, render_threads
 from tracea_graph.views.timeline import TaskSpan, Timeline, timeline_svg
 
 
@@ -49,6 +50,17 @@ def test_short_tasks_and_long_tails_of_calls_are_named() -> None:
     with console.capture() as capture:
         console.print(render_tasks(timeline))
     assert "2 of 3 calls have tasks of less than 2 µs, 2 a tail of more than 5%" in capture.get()
+
+
+def test_what_each_thread_does_and_waits_for() -> None:
+    first, second = activity_of_threads(two_threads())
+    gemm, norm = two_threads().calls
+    assert first == ThreadActivity(0, 2, 0.8, pytest.approx((4 / 3 + 1) / 2), 0.0, 0.0, 2.0, norm)
+    assert second == ThreadActivity(1, 1, 0.2, pytest.approx(2 / 3), 0.1, 0.7, 1.0, gemm)
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render_threads(two_threads()))
+    assert "norm 8×16" in capture.get() and "80%" in capture.get()
 
 
 def test_every_task_is_a_bar_in_its_threads_lane() -> None:

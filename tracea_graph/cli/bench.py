@@ -26,6 +26,7 @@ from tracea_graph.views.retune_text import render_retuned
 from tracea_graph.views.roofline import check_png, profile_page, roofline_png, roofline_svg
 from tracea_graph.views.serving import render_serving
 from tracea_graph.views.task_table import render_tasks
+from tracea_graph.views.thread_table import render_threads
 from tracea_graph.views.timeline import Timeline, timeline_svg
 
 __all__ = ["run_bench"]
@@ -66,6 +67,8 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         _show(console, profiled.to_json() if args.json else render_profile(profiled, args.verbose))
         if timeline and not args.json:
             _show(console, render_tasks(timeline))
+            if not timeline.processors and timeline.threads > 1:
+                _show(console, render_threads(timeline))
             _show(console, timeline.summary)
         if not args.json:
             print_written_files(console, *pictures.values())

@@ -76,8 +76,8 @@ class Timeline:
         return self.calls[call].split(" ")[0] if call < len(self.calls) else f"call {call}"
 
     @cached_property
-    def tails(self) -> dict[int, float]:
-        """The time (µs) of threads between their last task of a call and its end, by call.
+    def idle_after_calls(self) -> tuple[tuple[int, int, float], ...]:
+        """Threads, calls, and the µs between a thread's last task of a call and the call's end.
 
         A thread that goes on to another call is idle until then only.
         """
@@ -86,13 +86,20 @@ class Timeline:
         for task in sorted(self.tasks, key=lambda task: task.begin):
             ends[task.call] = max(ends.get(task.call, 0.0), task.end)
             lanes.setdefault(task.thread, []).append(task)
-        tails: dict[int, float] = {}
-        for lane in lanes.values():
+        found = []
+        for thread, lane in lanes.items():
             for task, after in zip(lane, [*lane[1:], None], strict=True):
                 if after is None or after.call != task.call:
                     until = ends[task.call] if after is None else min(ends[task.call], after.begin)
-                    idle = max(until - task.end, 0.0)
-                    tails[task.call] = tails.get(task.call, 0.0) + idle
+                    found.append((thread, task.call, max(until - task.end, 0.0)))
+        return tuple(found)
+
+    @cached_property
+    def tails(self) -> dict[int, float]:
+        """The time (µs) of threads between their last task of a call and its end, by call."""
+        tails: dict[int, float] = {}
+        for _, call, idle in self.idle_after_calls:
+            tails[call] = tails.get(call, 0.0) + idle
         return tails
 
     @property
