@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.runtime.cases import CHAINS, gemm
-from tests.runtime.conftest import ISAS
+from tests.runtime.conftest import ISAS, kernels_for
 from tests.runtime.conv_calls import conv, depthwise, stem
 from tests.runtime.linked_images import linked_images
 from tests.runtime.sparse_cases import sparse_cases
@@ -22,7 +22,6 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Expr
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.calls import CALLS
-from tracea_graph.kernels.cpu.exported_functions import KERNELS
 from tracea_graph.kernels.cpu.library_build import build_library
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.cpu.schedule import ConvSchedule, GemmSchedule, TaskSchedule
@@ -86,9 +85,8 @@ def test_every_task_is_timed(
 def test_tasks_of_several_stages_are_timed_and_watched(tmp_path: Path) -> None:
     """A linked stage of a Winograd convolution may run after the loop that hands it out."""
     case, timeline = linked_images((14, 14), 256, 256), tmp_path / "timeline"
-    library = build_library(
-        LibraryContents([case.type], KERNELS, CHAINS), ISAS, tmp_path / "one.so", quick=True
-    )
+    contents = LibraryContents([case.type], kernels_for([case]), CHAINS)
+    library = build_library(contents, ISAS, tmp_path / "one.so", quick=True)
     path, env = tmp_path / "model.onnx", {"TRACEA_PROCESSORS": "8", "TRACEA_TIMEOUT": "100"}
     onnx.save(model(case.program, library.domain), path)
     feeds = {f"x{i}": x for i, x in enumerate(case.feeds)}
