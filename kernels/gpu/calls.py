@@ -34,6 +34,7 @@ from tracea_graph.kernels.schema import (
 from tracea_graph.ops.attention import CAUSAL, MASKS, ZERO_ROWS
 from tracea_graph.ops.block_quantized import MAX_BLOCK, ZEROS
 from tracea_graph.ops.chain import MAX_OPERANDS
+from tracea_graph.ops.grid_sample import BEYOND, SAMPLINGS
 from tracea_graph.ops.resize import WAYS
 
 __all__ = [
@@ -265,6 +266,15 @@ def _resize(dtype: str) -> CallSchema:
     operands = _op("x", "N H W C", dtype), _out("y", "N P Q C", dtype)
     scales = tuple(map(real, ("scale_h", "scale_w")))
     return CallSchema("resize", operands, (choice("how", WAYS), *scales), dtype)
+
+
+def _grid_sample(dtype: str) -> CallSchema:
+    """Schema of samples of channels-last images at the positions of a grid, -1 to 1."""
+    operands = (
+        _op("x", "N H W C", dtype), _op("grid", "N P Q two"), _out("y", "N P Q C", dtype),
+    )  # fmt: skip
+    how = choice("sampling", SAMPLINGS), choice("beyond", BEYOND), flag("aligned", False)
+    return CallSchema("grid_sample", operands, how, dtype)
 
 
 def _kv_append(dtype: str) -> CallSchema:
@@ -553,6 +563,7 @@ CALLS = Calls(
         *map(_mlp, DTYPES[1:]),
         *map(_attention_projection, DTYPES[1:]),
         *map(_resize, DTYPES),
+        *map(_grid_sample, DTYPES),
         *map(_kv_append, DTYPES),
         *map(_recurrent, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),

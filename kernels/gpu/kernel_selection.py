@@ -527,11 +527,12 @@ _NUMBERS = {
     "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
     "gemm": ("layout", "norm"), "embedding": ("count", "table_type", "index_type"),
     "take": ("index_type",), "gather_nd": ("index_type",), "update_order": ("index_type",),
-    "scatter_nd": ("reduction",), "arg": ("kind", "last"), "iota": ("y_type",),
-    "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",),
-    "top_k": ("smallest",), "resize": ("how",), "recurrent": ("kind", "hidden"),
-    "integer_gemm": ("shifted",), "integer_conv": ("shifted",), "integer_depthwise": ("shifted",),
-    "mlp": ("activation",), "attention_projection": (), "float8_gemm": ("promoted", "w_type"),
+    "scatter_elements": ("reduction", "index_type"), "cumulative_sum": ("exclusive", "reverse"),
+    "grid_sample": ("sampling", "beyond", "aligned"), "scatter_nd": ("reduction",),
+    "arg": ("kind", "last"), "iota": ("y_type",), "pack": ("x_type", "lines", "held"),
+    "squeeze_excite": ("squeezed",), "top_k": ("smallest",), "resize": ("how",),
+    "recurrent": ("kind", "hidden"), "mlp": ("activation",), "float8_gemm": ("promoted", "w_type"),
+    **dict.fromkeys(("integer_gemm", "integer_conv", "integer_depthwise"), ("shifted",)),
     "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "conv": ("groups",),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""

@@ -76,6 +76,30 @@ def _scatter_nd(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _scatter_elements(dtype: str) -> CallSchema:
+    """Schema of ScatterElements along the last axis; updates are combined in order."""
+    return CallSchema(
+        "scatter_elements",
+        (
+            _op("x", "A B C P", dtype), _op("ids", "A B C T", *INDICES),
+            _op("updates", "A B C T", dtype), _out("y", "A B C P", dtype),
+        ),
+        (choice("reduction", SCATTERS), choice("index_type", INDICES)),
+        dtype,
+    )  # fmt: skip
+
+
+def _cumulative_sum(dtype: str) -> CallSchema:
+    """Schema of the sums of all elements up to each one, along the last axis.
+
+    They are added up from the end if ``reverse``, and without the element itself if ``exclusive``.
+    """
+    operands = _op("x", "A B N", dtype), _out("y", "A B N", dtype)
+    return CallSchema(
+        "cumulative_sum", operands, (flag("exclusive", False), flag("reverse", False)), dtype
+    )
+
+
 def _top_k(dtype: str) -> CallSchema:
     """Schema of the k largest or smallest elements of each row, and their indices."""
     operands = _op("x", "M N", dtype), _out("y", "M k", dtype), _out("index", "M k", "i64")
@@ -86,5 +110,6 @@ _NUMBERS = (*DTYPES, *INDICES)
 LOOK_UPS = (
     *map(_embedding, (*DTYPES, *BYTES)),
     *(make(d) for make in (_take, _gather_nd, _scatter_nd, _arg, _top_k) for d in _NUMBERS),
+    *(make(d) for make in (_scatter_elements, _cumulative_sum) for d in _NUMBERS),
     _UPDATE_ORDER,
 )

@@ -388,6 +388,9 @@ VARIANTS = (
             ("arg", 256),
             ("top_k", 256),
             ("resize", 256),
+            ("grid_sample", 256),
+            ("cumulative_sum", 256),
+            ("scatter_elements", 256),
             ("kv_append", 256),
             ("recurrent", 512),
             ("value_range", 256),
@@ -397,7 +400,15 @@ VARIANTS = (
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),
     *(
         Variant(op, d, f"{op}.cu.in", "256", 256)
-        for op in ("take", "gather_nd", "scatter_nd", "arg", "top_k")
+        for op in (
+            "take",
+            "gather_nd",
+            "scatter_nd",
+            "arg",
+            "top_k",
+            "cumulative_sum",
+            "scatter_elements",
+        )
         for d in ("i32", "i64")
     ),
     *(Variant("pack", d, "pack.cu.in", "256", 256) for d in ("f16", "bf16")),

@@ -52,13 +52,16 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams, ConcatPart
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.function_body import BodyBuilder
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid_sample import BEYOND, SAMPLINGS, GridSampleParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.indexed_slices import SCATTERS, GatherNDParams, ScatterNDParams
 from tracea_graph.ops.int8_matmul import IntegerOperand
@@ -71,6 +74,7 @@ from tracea_graph.ops.quantize_rows import QuantizeRowsParams
 from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import REDUCTIONS, ReduceParams
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ops.weight_layouts import BLOCKS, KN, NK
@@ -421,6 +425,27 @@ CASES = {
             ScatterNDParams(how), ((4, 3, 5), ids(6, 2, low=-3, high=3), (6, 5)), since=18
         )
         for how in SCATTERS[1:]
+    },
+    "slices along an axis": Case(GatherParams(1), ((4, 3, 5), ids(2, 6, low=-3, high=3))),
+    "one slice": Case(GatherParams(0), ((4, 3), ids(high=4))),
+    "sums of lines": Case(CumulativeSumParams(1), ((4, 7, 3),)),
+    "sums before each, from the end": Case(CumulativeSumParams(0, True, True), ((5, 3),)),
+    "sums of integers": Case(CumulativeSumParams(1, exclusive=True), (ids(2, 6),)),
+    **{
+        f"elements by {how}": Case(
+            ScatterElementsParams(1, how),
+            ((4, 3, 5), ids(4, 6, 5, low=-3, high=3), (4, 6, 5)),
+            since=18,
+        )
+        for how in SCATTERS
+    },
+    **{
+        f"{sampling} samples with {beyond}, {aligned}": Case(
+            GridSampleParams(sampling, beyond, aligned), ((2, 3, 5, 6), (2, 4, 7, 2)), since=16
+        )
+        for sampling in SAMPLINGS
+        for beyond in BEYOND
+        for aligned in (False, True)
     },
     "take from a line": Case(GatherElementsParams(1), ((9,), ids(4))),
     "expanded": Case(

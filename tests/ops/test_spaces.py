@@ -21,16 +21,20 @@ from tracea_graph.kernels.cpu.panels import PANELS
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams, ConcatPart
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.elementwise import IDENTITY, ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
+from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.operator_iteration_spaces import space_of
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.ttg import BoundModel, Region, RegionModel, TileGraph, expand_tiles
 
@@ -199,6 +203,13 @@ CASES = (
          params=GatherNDParams()),
     Case("FusedScatterND", ((3, 4, 5), np.array([[1], [0], [1]]), (3, 4, 5)), tight=False,
          params=ScatterNDParams("add")),
+    Case("FusedGather", ((2, 3, 5), np.array([[1, 0], [2, 2]])), tight=False,
+         params=GatherParams(1)),
+    Case("FusedScatterElements", ((2, 3, 5), np.zeros((2, 2, 5), np.int64), (2, 2, 5)),
+         tight=False, params=ScatterElementsParams(1, "add")),
+    Case("FusedCumSum", ((2, 3, 5),), tight=False, params=CumulativeSumParams(1)),
+    Case("FusedGridSample", ((2, 3, 5, 4), (2, 3, 2, 2)), tight=False,
+         params=GridSampleParams("cubic", "border")),
     Case("FusedIota", ((2, 3),), params=IotaParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),

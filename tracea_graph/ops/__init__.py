@@ -12,12 +12,15 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams
+from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -30,6 +33,7 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 
@@ -55,6 +59,10 @@ OpParams = (
     | GatherElementsParams
     | GatherNDParams
     | ScatterNDParams
+    | GatherParams
+    | ScatterElementsParams
+    | CumulativeSumParams
+    | GridSampleParams
     | IotaParams
     | RecurrentParams
     | ConvParams
@@ -85,6 +93,10 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedGatherElements", GatherElementsParams),
     ("FusedGatherND", GatherNDParams),
     ("FusedScatterND", ScatterNDParams),
+    ("FusedGather", GatherParams),
+    ("FusedScatterElements", ScatterElementsParams),
+    ("FusedCumSum", CumulativeSumParams),
+    ("FusedGridSample", GridSampleParams),
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),

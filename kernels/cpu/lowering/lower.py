@@ -51,12 +51,15 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -69,6 +72,7 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ttg import Region, TileGraph
@@ -95,6 +99,10 @@ def lacking(graph: TileGraph, region: Region) -> str:
     params: OpParams = region.params
     if isinstance(params, GatherNDParams | ScatterNDParams):
         return "CPU kernels take no index tuples"
+    if isinstance(params, CumulativeSumParams | GatherParams | GridSampleParams):
+        return "no CPU kernel computes it"
+    if isinstance(params, ScatterElementsParams):
+        return "CPU kernels update no elements"
     if isinstance(params, IotaParams) and params.offset != 0:
         return "CPU kernels count from numbers, not from sizes"
     chosen = isinstance(params, TopKParams | GatherElementsParams)

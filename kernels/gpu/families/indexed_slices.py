@@ -18,9 +18,9 @@ from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, poin
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["launch", "name", "parameters", "shared"]
+__all__ = ["COMBINED", "launch", "name", "parameters", "shared"]
 
-_COMBINED = MappingProxyType(
+COMBINED = MappingProxyType(
     {
         "none": ("", ""),
         "add": ("value + update", "value + update"),
@@ -52,7 +52,7 @@ def name(call: Call) -> str:
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     own, floating = chain_parameters.ELEMENTS[DType.from_short(call.dtype)], call.dtype in TYPES
     if call.op == "scatter_nd":
-        combined = _COMBINED[str(call.attributes["reduction"])][0 if floating else 1]
+        combined = COMBINED[str(call.attributes["reduction"])][0 if floating else 1]
         return {
             "element": own, "floating": floating, "sum": "float" if floating else own,
             "combined": combined,

@@ -24,6 +24,12 @@ from tracea_graph.kernels.gpu.lowering.cached_attention import (
     lower_cached_attention,
 )
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
+from tracea_graph.kernels.gpu.lowering.elements_of_lines import (
+    lower_cumulative_sum,
+    lower_gather,
+    lower_grid_sample,
+    lower_scatter_elements,
+)
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     Targets,
     lower_concat,
@@ -78,12 +84,15 @@ from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.embedding import EmbeddingParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
@@ -96,6 +105,7 @@ from tracea_graph.ops.quantized_embedding import QuantizedEmbeddingParams
 from tracea_graph.ops.recurrent import RecurrentParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
 from tracea_graph.ops.softmax import SoftmaxParams
 from tracea_graph.ops.top_k import TopKParams
 from tracea_graph.ttg import Region, TileGraph
@@ -308,6 +318,10 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         GatherElementsParams: lower_take,
         GatherNDParams: lower_gather_nd,
         ScatterNDParams: lower_scatter_nd,
+        GatherParams: lower_gather,
+        ScatterElementsParams: lower_scatter_elements,
+        CumulativeSumParams: lower_cumulative_sum,
+        GridSampleParams: lower_grid_sample,
         ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         ReduceParams: lower_reduce,

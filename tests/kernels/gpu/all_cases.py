@@ -15,6 +15,7 @@ from tests.kernels.gpu import (
     float8_cases,
     indexed_cases,
     integer_cases,
+    line_cases,
     mlp_cases,
     nbits_cases,
     projection_cases,
@@ -464,5 +465,5 @@ CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
-    *float8_cases.CASES,
+    *line_cases.CASES, *float8_cases.CASES,
 )  # fmt: skip

@@ -35,6 +35,7 @@ FEW = ("gated f16 (3, 64)", "f16 late", "attention bottom 20")
 MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv 3x3",
         "depthwise 3x3", "tf32x3 kn 1 1 1", "f32 nk 1 1 1", "rows window", "embedding",
         "take", "slices f32", "order", "updates add f16", "arg 300", "ramp",
+        "elements add f16", "running sum exclusive f16", "samples cubic reflection f16",
         "top 7 of 300", "resize half_pixel", "cache", "lstm",
         "same 1000 0", "conv f32", "wgmma kn 70 136 200", "few layer", "u8 70 136 200",
         "i8 rounded", "u8 conv 3x3", "i8 depthwise", "u8 pool", "range f16 5000",

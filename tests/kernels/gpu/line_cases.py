@@ -1,0 +1,116 @@
+"""Cases of cumulative sums of lines, updates of their elements, and samples of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
+from tests.kernels.gpu.machine import NUMPY, Memory
+from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.ops.cumulative_sum import CumulativeSumParams
+from tracea_graph.ops.grid_sample import BEYOND, SAMPLINGS, GridSampleParams
+from tracea_graph.ops.indexed_slices import SCATTERS
+from tracea_graph.ops.scatter_elements import ScatterElementsParams
+
+__all__ = ["CASES"]
+
+_NUMBERS = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
+
+
+def running_sum(dtype: DType, shape: Sequence[int], exclusive: bool, reverse: bool) -> Maker:
+    """Sums of lines that are stored with a gap."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, shape, dtype)
+        y = memory.empty(tuple(shape), NUMPY[dtype], 1)
+        call = CALLS.make("cumulative_sum", dtype.short, x=memory.put(x, 1, 3), y=y,
+                          exclusive=exclusive, reverse=reverse)  # fmt: skip
+
+        def expected() -> list[Expected]:
+            own = wide(x) if dtype in TOLERANCE else x
+            (value,) = CumulativeSumParams(2, exclusive, reverse).reference([own])
+            return [Expected(y, value, TOLERANCE.get(dtype, 0))]
+
+        return call, expected
+
+    return make
+
+
+def elements(
+    dtype: DType, reduction: str, index: DType, shape: Sequence[int], count: int
+) -> Maker:
+    """Updates of which several name one element, some from the end."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        *lines, size = shape
+        x, updates = (some(rng, (*lines, n), dtype) for n in (size, count))
+        ids = rng.integers(-size, size, (*lines, count)).astype(NUMPY[index])
+        y = memory.empty(tuple(shape), NUMPY[dtype], 1)
+        call = CALLS.make(
+            "scatter_elements", dtype.short, x=memory.put(x, 1, 3), ids=memory.put(ids, 0, 2),
+            updates=memory.put(updates, 1, 1), y=y, reduction=reduction, index_type=index.short,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            own = [wide(v) if dtype in TOLERANCE else v for v in (x, updates)]
+            with np.errstate(over="ignore"):
+                (value,) = ScatterElementsParams(3, reduction).reference([own[0], ids, own[1]])
+            return [Expected(y, value, TOLERANCE.get(dtype, 0))]
+
+        return call, expected
+
+    return make
+
+
+def samples(dtype: DType, params: GridSampleParams, channels: int = 5) -> Maker:
+    """Positions inside of images and beyond them, none of which rounds either way."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = some(rng, (2, 6, 9, channels), dtype)
+        grid = (rng.integers(-40, 40, (2, 3, 11, 2)) / 16 + 0.013).astype(np.float32)
+        y = memory.empty((2, 3, 11, channels), NUMPY[dtype])
+        call = CALLS.make(
+            "grid_sample", dtype.short, x=memory.put(x), grid=memory.put(grid), y=y,
+            sampling=params.sampling, beyond=params.beyond, aligned=params.aligned,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            (value,) = params.reference([wide(x).transpose(0, 3, 1, 2), wide(grid)])
+            share = max(TOLERANCE[dtype], 2e-5)  # of positions, which are float32
+            return [Expected(y, value.transpose(0, 2, 3, 1), share)]
+
+        return call, expected
+
+    return make
+
+
+def _cases() -> Iterator[Case]:
+    tiles = ("256",)
+    f32, f16, i32, i64 = DType.F32, DType.F16, DType.I32, DType.I64
+    for dtype in _NUMBERS:
+        for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+            said = " exclusive" * exclusive + " back" * reverse
+            made = running_sum(dtype, (3, 2, 40), exclusive, reverse)
+            yield Case(f"running sum{said} {dtype.short}", made, tiles)
+        for reduction in SCATTERS:
+            made = elements(dtype, reduction, i32 if dtype is i32 else i64, (2, 3, 4, 11), 7)
+            yield Case(f"elements {reduction} {dtype.short}", made, tiles)
+    yield Case("running sum of many", running_sum(f32, (2, 1, 1000), True, False), tiles)
+    yield Case("running sum of nothing", running_sum(i64, (2, 3, 0), False, False), tiles)
+    yield Case("elements of one line", elements(f32, "none", i64, (1, 1, 1, 700), 300), tiles)
+    yield Case("elements without updates", elements(f32, "add", i64, (1, 2, 3, 5), 0), tiles)
+    for sampling in SAMPLINGS:
+        for beyond in BEYOND:
+            for aligned in (False, True):
+                made = samples(f32, GridSampleParams(sampling, beyond, aligned))
+                said = f"samples {sampling} {beyond}{' aligned' * aligned}"
+                yield Case(said, made, tiles)
+            if sampling != "nearest":
+                made = samples(f16, GridSampleParams(sampling, beyond), 24)
+                yield Case(f"samples {sampling} {beyond} f16", made, tiles)
+
+
+CASES = tuple(_cases())
