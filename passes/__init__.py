@@ -121,6 +121,8 @@ class PlanRequest:
     * ``ranges``: largest measured magnitudes of values, by name.
     * ``calibrated``: roundings for the products with a stored matrix, by the name of the matrix.
     * ``float8``: whether the target multiplies 8-bit floats.
+    * ``whole_models``: whether the target runs whole models, so that an operator without a kernel
+      splits a program.
     * ``levels``: ISA levels that the library is built for; empty if they are not known.
     """
 
@@ -133,11 +135,14 @@ class PlanRequest:
     pack_at_load: bool = False
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     float8: bool = False
+    whole_models: bool = False
     levels: Sequence[str] = ()
 
 
-_DECOMPOSE = Phase("decompose", (Decompose(),))
-"""Run first: other rules match the plain operators that composite and fused ones consist of."""
+def _decompose(whole_models: bool) -> Phase:
+    """Run first: other rules match the plain operators of which others consist."""
+    return Phase("decompose", (Decompose(whole_models),))
+
 
 _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
 """Run before matching idioms: if heads are a separate axis, shared operands broadcast over it."""
@@ -322,7 +327,7 @@ def phases(
     compressed = request.compressed
     looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)
     return (
-        _DECOMPOSE,
+        _decompose(request.whole_models),
         _UNFLATTEN_HEADS,
         _HOIST,
         *write_convolutions(request),

@@ -81,6 +81,11 @@ class Backend(Tunable, Protocol):
         """Return the precision that kernels compute in, and a note if it was not requested."""
         ...
 
+    @property
+    def whole_models(self) -> bool:
+        """Whether programs can hold whole models; an operator outside of one then costs copies."""
+        ...
+
     def multiplies_float8(self, levels: Sequence[str]) -> bool:
         """Return whether kernels of all these levels multiply 8-bit floats."""
         ...

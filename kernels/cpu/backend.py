@@ -102,6 +102,7 @@ class CpuBackend:
     )
     providers: tuple[str, ...] = ()
     most_guarded = MOST_GUARDED
+    whole_models = False
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG
     diagnostics: MachineDiagnostics | None = DIAGNOSTICS

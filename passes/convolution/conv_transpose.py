@@ -35,7 +35,7 @@ from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["ConvTranspose"]
+__all__ = ["ConvTranspose", "phases_of"]
 
 _MANY = 8
 """Input channels from which a product per tap pays off if output channels are few."""
@@ -57,7 +57,7 @@ class _Phase:
     after: int
 
 
-def _phases(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list[_Phase] | str:
+def phases_of(kernel: int, stride: int, pads: tuple[int, int], extra: int) -> list[_Phase] | str:
     """Return the phases of one axis, or why they are not convolutions of equal size.
 
     Result ``stride · i + a`` reads input ``i + q - t`` with tap ``r + stride · t``, where q and r
@@ -264,7 +264,7 @@ def _axes(
     axes = []
     rows = zip(kernel, window.strides, window.pairs, extra, spatial, strict=True)
     for size, stride, pads, end, extent in rows:
-        phases = _phases(size, stride, pads, int(str(end)))
+        phases = phases_of(size, stride, pads, int(str(end)))
         if isinstance(phases, str):
             return phases
         if isinstance(extent, int) and extent < max(len(p.taps) for p in phases):

@@ -15,7 +15,7 @@ from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["RESIZE"]
+__all__ = ["RESIZE", "left_to_kernels"]
 
 _COORDINATES_SINCE, _SCALES_SINCE = 11, 9
 """Opsets from which coordinate modes are attributes and scales an operand."""
@@ -43,6 +43,16 @@ def _resize(m: Match) -> Rewrite | str:
 
 
 RESIZE = Rule("resize", (_resized,), _resize)
+
+
+def left_to_kernels(graph: TileGraph, region: Region) -> bool:
+    """Return whether a kernel resizes, or repeats elements, as the operator says."""
+    mode = str(attribute(region, "mode", "nearest"))
+    if mode == "nearest" and read_layout_ops(graph, region) is not None:
+        return True
+    return mode in ("linear", "nearest") and not isinstance(_read(graph, region, mode), str)
+
+
 Found = tuple[ResizeParams, tuple[str, ...]]
 """Parameters and operands of the kernel."""
 

@@ -10,6 +10,8 @@ Einsum of one or two operands                             -> see ``einsum``
 Pad of other axes than rows and columns of images         -> see ``pad``
 Conv that cuts volumes into patches                       -> see ``patch_conv3d``
 MaxPool, AveragePool of volumes, LpPool, LRN              -> see ``pools``
+ConvTranspose, dilated, in small groups or of volumes     -> see ``transposed_convs``
+Resize of known sizes without a kernel                    -> see ``resize_matrices``
 Hardmax, OneHot, Trilu; TopK, GatherElements on any axis  -> see ``choices``
 Tan, Atan, Sinh, Asinh and their like, Shrink             -> see ``functions``
 FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -67,6 +70,8 @@ from tracea_graph.passes.decompose.qlinear_ops import (
     qlinear_where,
 )
 from tracea_graph.passes.decompose.quantized_attention import decompose_qattention
+from tracea_graph.passes.decompose.resize_matrices import decompose_resize
+from tracea_graph.passes.decompose.transposed_convs import decompose_conv_transpose
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
@@ -77,13 +82,21 @@ _TINY = 1e-9
 """Epsilon that MeanVarianceNormalization adds to the standard deviation."""
 
 
+@dataclass(frozen=True)
 class Decompose:
-    """Replace an operator by the nodes that define it."""
+    """Replace an operator by the nodes that define it.
 
-    name = "decompose"
+    With ``whole_models``, also operators that ONNX Runtime may compute as fast as these nodes, but
+    that split a program that could hold the whole model.
+    """
+
+    whole_models: bool = False
+    name: str = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         decompose = None if region.fused else _DECOMPOSITIONS.get(region.op)
+        if decompose is None and self.whole_models and not region.fused:
+            decompose = _SPLITTING.get(region.op)
         if decompose is None or not region.results:
             return
         try:
@@ -281,3 +294,7 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "Trilu": decompose_trilu,
     }
 )
+_SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
+    {"ConvTranspose": decompose_conv_transpose, "Resize": decompose_resize}
+)
+"""Decompositions of operators that ONNX Runtime may compute as fast as what they become."""

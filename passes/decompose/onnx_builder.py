@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.ir import Array, Attr, DType, Extent, Node, TensorSpec, Weight
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.region_helpers import attribute, is_f32
 from tracea_graph.ttg import Region, TileGraph
@@ -150,6 +150,12 @@ class OnnxBuilder:
         self.nodes.append(Node(op, tuple(inputs), names, attrs, "", self.region.node.name))
         self.specs |= dict(zip(names, specs, strict=True))
         return names
+
+    def reshaped(self, x: str, batch: Extent, *shape: Extent) -> str:
+        """Reshape a float32 value to ``[batch, *shape]``, of which all but the first are known."""
+        known = (int(str(d)) for d in shape)
+        spec = TensorSpec(DType.F32, (batch, *shape))
+        return self("Reshape", x, self.indices(-1, *known), spec=spec)
 
     def unsqueezed(self, x: str, axis: int) -> str:
         spec = self.spec(x)

@@ -9,7 +9,7 @@ Video models embed patches this way.  A volume of batch size 1 and known extents
 
 from __future__ import annotations
 
-from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
@@ -33,11 +33,11 @@ def decompose_patch_conv3d(s: OnnxBuilder) -> OnnxBuilder:
     if isinstance(window, str) or not _tiles(window, 0, deep) or not _tiles(window, 1, rows):
         raise CannotDecompose("")
     depth, across = deep // step, (result or ())[4]
-    y = _reshaped(s, x, batch, channels, depth, step, rows * cols)
+    y = s.reshaped(x, batch, channels, depth, step, rows * cols)
     if step > 1:
         spec = TensorSpec(DType.F32, (batch, channels, step, depth, rows * cols))
         y = s("Transpose", y, perm=(0, 1, 3, 2, 4), spec=spec)
-    y = _reshaped(s, y, batch, channels * step, depth * rows, cols)
+    y = s.reshaped(y, batch, channels * step, depth * rows, cols)
     high = depth * rows // kernel[0]
     y = s(
         "Conv", y, s.derived(weight, (filters, channels * step, *kernel)), *rest,
@@ -45,7 +45,7 @@ def decompose_patch_conv3d(s: OnnxBuilder) -> OnnxBuilder:
         pads=(0, window.pairs[2][0], 0, window.pairs[2][1]),
         spec=TensorSpec(DType.F32, (batch, filters, high, across)),
     )  # fmt: skip
-    _reshaped(s, y, batch, filters, depth, high // depth, int(str(across)))
+    s.reshaped(y, batch, filters, depth, high // depth, int(str(across)))
     return s
 
 
@@ -54,8 +54,3 @@ def _tiles(window: ConvWindow, axis: int, size: int) -> bool:
     kernel, stride = window.kernel[axis], window.strides[axis]
     whole = kernel == stride and not any(window.pairs[axis]) and size % kernel == 0
     return whole and (kernel == 1 or window.dilations[axis] == 1)
-
-
-def _reshaped(s: OnnxBuilder, value: str, batch: Extent, *shape: int) -> str:
-    """Reshape a value to ``[batch, *shape]``."""
-    return s("Reshape", value, s.indices(-1, *shape), spec=TensorSpec(DType.F32, (batch, *shape)))

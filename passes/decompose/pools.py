@@ -41,13 +41,13 @@ def decompose_pool(s: OnnxBuilder) -> OnnxBuilder:
     channels, depth, *image = known
     planes = combine("mul", batch, depth)
     y = s("Transpose", x, perm=(0, 2, 1, 3, 4), spec=_f32(batch, depth, channels, *image))
-    y = _reshaped(s, y, planes, channels, *image)
+    y = s.reshaped(y, planes, channels, *image)
     y = s(op, y, spec=_f32(planes, channels, *sizes[1:]), **_window(s, slice(1, 3), 0))
     across = math.prod(int(str(d)) for d in sizes[1:])
-    y = _reshaped(s, y, batch, depth, channels, across)
+    y = s.reshaped(y, batch, depth, channels, across)
     y = s("Transpose", y, perm=(0, 2, 1, 3), spec=_f32(batch, channels, depth, across))
     y = s(op, y, spec=_f32(batch, channels, sizes[0], across), **_window(s, slice(0, 1), 1))
-    _reshaped(s, y, batch, channels, *sizes)
+    s.reshaped(y, batch, channels, *sizes)
     return s
 
 
@@ -126,9 +126,3 @@ def decompose_lrn(s: OnnxBuilder) -> OnnxBuilder:
 
 def _f32(*shape: Extent) -> TensorSpec:
     return TensorSpec(DType.F32, shape)
-
-
-def _reshaped(s: OnnxBuilder, value: str, batch: Extent, *shape: Extent) -> str:
-    """Reshape a value to ``[batch, *shape]``, of which all but the first are known."""
-    known = (int(str(d)) for d in shape)
-    return s("Reshape", value, s.indices(-1, *known), spec=_f32(batch, *shape))

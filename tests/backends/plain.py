@@ -212,6 +212,7 @@ class PlainBackend:
     rules = RuleNames()
     providers: tuple[str, ...] = ()
     most_guarded = 8
+    whole_models = False
     schedule_space = diagnostics = tracing = recording = None
     catalog = KernelCatalog("plain")
     standalone_ops: tuple[str, ...] = ()

@@ -165,6 +165,7 @@ class Planner:
         request = PlanRequest(
             options.precision, options.prepack, options.windows, compressed, self.scan, ranges,
             calibrated=calibrated, float8=self.backend.multiplies_float8(named.levels),
+            whole_models=self.backend.whole_models,
             levels=named.levels,
         )  # fmt: skip
         every = self._every(request)
