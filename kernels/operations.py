@@ -147,6 +147,7 @@ _ALL = (
     _over("scatter_nd"),
     _over("scatter_elements"),
     _over("cumulative_sum"),
+    _over("integer_step", structure="elements"),
     _over("chain", "elementwise", structure="elements"),
     _over("copy", structure="elements"),
     _over("round", structure="elements"),

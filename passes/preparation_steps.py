@@ -14,6 +14,7 @@ from tracea_graph.ir import DType, Extent
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams
+from tracea_graph.ops.index_map import IndexMap, ViewMove
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.layout_op import LayoutParams
 from tracea_graph.ops.size_expressions import substitute_symbols
@@ -21,7 +22,7 @@ from tracea_graph.passes.convolution.symbolic_size_tensors import ShapeValues
 from tracea_graph.passes.layout.iota import read_difference, read_iota, read_triangle
 from tracea_graph.passes.layout.read_views import RESHAPES, read_view
 from tracea_graph.passes.pointwise.compose_elementwise import ElementwiseOperation
-from tracea_graph.passes.prove_extents import equal_as_polynomials
+from tracea_graph.passes.prove_extents import constant_ints, equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute, same_shape, sized_alike
 from tracea_graph.reason_codes import Reason
 from tracea_graph.rewrite import constant_number
@@ -214,15 +215,27 @@ def _after_ramp(ramp: IotaParams, sources: Sequence[str], chain: Chain, value: s
 
 def _of_any_type(graph: TileGraph, region: Region) -> Steps | None:
     """Steps of a view of integers or booleans (indices and masks)."""
-    if region.fused or region.op not in RESHAPES:
+    if region.fused or region.op not in (*RESHAPES, "Transpose", "Tile"):
         return None
     (value,), source = region.results, region.operands[0]
-    dtype, view = graph.spec(source).dtype, read_view(graph, region, value)
+    repeated = region.op == "Tile"
+    dtype = graph.spec(source).dtype
+    view = _repeated(graph, region) if repeated else read_view(graph, region, value)
     if view is None or dtype not in _NUMBERS or graph.weight(source):
         return None
     chain = Chain((FULL,), (), (0,), (dtype,), (dtype,))
     seen = ElementwiseOperation(ElementwiseParams(chain, (view,)), (source,))
     return ((seen.params, seen.names, (value,)),) if gives(graph, seen, value) else None
+
+
+def _repeated(graph: TileGraph, region: Region) -> IndexMap | None:
+    """Return the view of a value whose axes of size 1 a Tile repeats."""
+    counts, shape = constant_ints(graph, region.operands[1]), graph.spec(region.operands[0]).shape
+    if counts is None or shape is None or len(counts) != len(shape):
+        return None
+    if any(d != 1 and n != 1 for d, n in zip(shape, counts, strict=True)):
+        return None
+    return IndexMap((ViewMove("expand", counts),))
 
 
 def converts_halves(graph: TileGraph, region: Region) -> bool:

@@ -523,17 +523,17 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
 _IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
            "integer_pool", "squeeze_excite")  # fmt: skip
 _NUMBERS = {
-    "norm": ("kind", "rounded_type"), "softmax": ("log", "stepped"), "reduce": ("kind", "mean"),
-    "pool": ("kind", "kernel", "strides", "dilations"), "depthwise": ("strides", "dilations"),
-    "gemm": ("layout", "norm"), "embedding": ("count", "table_type", "index_type"),
-    "take": ("index_type",), "gather_nd": ("index_type",), "update_order": ("index_type",),
-    "scatter_elements": ("reduction", "index_type"), "cumulative_sum": ("exclusive", "reverse"),
-    "grid_sample": ("sampling", "beyond", "aligned"), "scatter_nd": ("reduction",),
-    "arg": ("kind", "last"), "iota": ("y_type",), "pack": ("x_type", "lines", "held"),
-    "squeeze_excite": ("squeezed",), "top_k": ("smallest",), "resize": ("how",),
-    "recurrent": ("kind", "hidden"), "mlp": ("activation",), "float8_gemm": ("promoted", "w_type"),
     **dict.fromkeys(("integer_gemm", "integer_conv", "integer_depthwise"), ("shifted",)),
-    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "conv": ("groups",),
+    **dict.fromkeys(("take", "gather_nd", "update_order"), ("index_type",)), "conv": ("groups",),
+    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "reduce": ("kind", "mean"),
+    "pool": ("kind", "kernel", "strides", "dilations"), "cumulative_sum": ("exclusive", "reverse"),
+    "embedding": ("count", "table_type", "index_type"), "depthwise": ("strides", "dilations"),
+    "grid_sample": ("sampling", "beyond", "aligned"), "integer_step": ("step", "count", "y_type"),
+    "scatter_elements": ("reduction", "index_type"), "float8_gemm": ("promoted", "w_type"),
+    "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",), "arg": ("kind", "last"),
+    "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
+    "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",), "resize": ("how",),
+    "iota": ("y_type",), "norm": ("kind", "rounded_type"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

@@ -7,6 +7,7 @@ from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.schema import CallSchema, choice, flag, number
 from tracea_graph.ops.indexed_slices import SCATTERS
+from tracea_graph.ops.integer_step import INTEGER_STEPS
 
 __all__ = ["LOOK_UPS"]
 
@@ -100,6 +101,21 @@ def _cumulative_sum(dtype: str) -> CallSchema:
     )
 
 
+def _integer_step(dtype: str) -> CallSchema:
+    """Schema of an elementwise step on integers; the first operand of Where is bool."""
+    return CallSchema(
+        "integer_step",
+        (
+            _op("x", "...", dtype, "bool", many="count"), _out("y", "...", *INDICES, "bool"),
+        ),
+        (
+            choice("step", INTEGER_STEPS), number("count", 1, 3),
+            choice("y_type", (*INDICES, "bool")),
+        ),
+        dtype,
+    )  # fmt: skip
+
+
 def _top_k(dtype: str) -> CallSchema:
     """Schema of the k largest or smallest elements of each row, and their indices."""
     operands = _op("x", "M N", dtype), _out("y", "M k", dtype), _out("index", "M k", "i64")
@@ -111,5 +127,6 @@ LOOK_UPS = (
     *map(_embedding, (*DTYPES, *BYTES)),
     *(make(d) for make in (_take, _gather_nd, _scatter_nd, _arg, _top_k) for d in _NUMBERS),
     *(make(d) for make in (_scatter_elements, _cumulative_sum) for d in _NUMBERS),
+    *map(_integer_step, INDICES),
     _UPDATE_ORDER,
 )

@@ -27,6 +27,7 @@ from tracea_graph.passes import LAYOUT, PARTITION, UNMEASURED, PlanRequest, clus
 from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.attention.mask_tiles import MaskTiles
 from tracea_graph.passes.layout import elements_of_lines, indexed_slices
+from tracea_graph.passes.layout.integer_steps import INTEGER_STEP
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.item_rows import WIDE_ARG, ItemRows
 from tracea_graph.passes.layout.mask_positions import MaskPositions
@@ -161,7 +162,7 @@ def phases(request: PlanRequest, sizes: Mapping[str, int]) -> tuple[Phase, ...]:
         *LAYOUT,
         Phase(
             "indexed-slices",
-            tuple(map(RulePass, (*indexed_slices.RULES, *elements_of_lines.RULES))),
+            tuple(map(RulePass, (*indexed_slices.RULES, *elements_of_lines.RULES, INTEGER_STEP))),
         ),
         Phase(TransposedEpilogue.name, (TransposedEpilogue(),)),
         *((Phase(FLOAT8_FACTORS, (float8,)),) if float8 else ()),

@@ -451,6 +451,7 @@ VARIANTS = (
         for d in ("f16", "bf16")
     ),
     Variant("update_order", "i32", "update_order.cu.in", "256", 256),
+    *(Variant("integer_step", d, "integer_step.cu.in", "256", 256) for d in ("i32", "i64")),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),

@@ -65,6 +65,7 @@ from tracea_graph.ops.grid_sample import BEYOND, SAMPLINGS, GridSampleParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.indexed_slices import SCATTERS, GatherNDParams, ScatterNDParams
 from tracea_graph.ops.int8_matmul import IntegerOperand
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.matmul import MatMulParams
@@ -447,6 +448,15 @@ CASES = {
         for beyond in BEYOND
         for aligned in (False, True)
     },
+    **{
+        f"integers by {step}": Case(
+            IntegerStepParams(step), (ids(2, 6, low=-9), ids(6, low=1)), since=12
+        )
+        for step in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min")
+    },
+    "integers to int32": Case(
+        IntegerStepParams("Cast", DType.I32), (ids(2, 6, low=-9),), since=12
+    ),
     "take from a line": Case(GatherElementsParams(1), ((9,), ids(4))),
     "expanded": Case(
         ConcatParams(

@@ -30,6 +30,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.index_map import HUGE, IndexMap, ViewMove
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.norm import Norm, NormParams
@@ -210,6 +211,8 @@ CASES = (
     Case("FusedCumSum", ((2, 3, 5),), tight=False, params=CumulativeSumParams(1)),
     Case("FusedGridSample", ((2, 3, 5, 4), (2, 3, 2, 2)), tight=False,
          params=GridSampleParams("cubic", "border")),
+    Case("FusedIntegerStep", (np.arange(12).reshape(3, 4), np.arange(4)),
+         params=IntegerStepParams("Mul")),
     Case("FusedIota", ((2, 3),), params=IotaParams(1, ("0.1", 4), 0.5, (1.0, 2.0))),
     Case("FusedEmbedding", ((5, 4), IDS, (3, 4), np.array([[0, 1, 2]])), params=EmbeddingParams(2),
          tight=False),

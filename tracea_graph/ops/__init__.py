@@ -22,6 +22,7 @@ from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -63,6 +64,7 @@ OpParams = (
     | ScatterElementsParams
     | CumulativeSumParams
     | GridSampleParams
+    | IntegerStepParams
     | IotaParams
     | RecurrentParams
     | ConvParams
@@ -97,6 +99,7 @@ OPS: tuple[tuple[str, type], ...] = (
     ("FusedScatterElements", ScatterElementsParams),
     ("FusedCumSum", CumulativeSumParams),
     ("FusedGridSample", GridSampleParams),
+    ("FusedIntegerStep", IntegerStepParams),
     ("FusedIota", IotaParams),
     ("FusedRecurrent", RecurrentParams),
     ("FusedConv", ConvParams),

@@ -61,6 +61,7 @@ from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -90,6 +91,8 @@ _BROADCASTING = (
 )
 _SLIDING = (ConvParams, ConvIntegerParams, PoolParams)
 """Ops whose results have new sizes, which later operands may share."""
+_DEVICE_ONLY = (CumulativeSumParams, GatherParams, GridSampleParams, IntegerStepParams)
+"""Ops without a CPU kernel."""
 _NARROW = ("bf16", "int16")
 """Element types of 16 bits."""
 
@@ -99,7 +102,7 @@ def lacking(graph: TileGraph, region: Region) -> str:
     params: OpParams = region.params
     if isinstance(params, GatherNDParams | ScatterNDParams):
         return "CPU kernels take no index tuples"
-    if isinstance(params, CumulativeSumParams | GatherParams | GridSampleParams):
+    if isinstance(params, _DEVICE_ONLY):
         return "no CPU kernel computes it"
     if isinstance(params, ScatterElementsParams):
         return "CPU kernels update no elements"

@@ -1,4 +1,4 @@
-"""Lower Gather, CumSum, ScatterElements and GridSample."""
+"""Lower Gather, CumSum, ScatterElements, GridSample and steps on integers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.gather import GatherParams
 from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.index_map import ViewMove
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.scatter_elements import ScatterElementsParams
 
 __all__ = [
     "lower_cumulative_sum",
     "lower_gather",
     "lower_grid_sample",
+    "lower_integer_step",
     "lower_scatter_elements",
 ]
 
@@ -108,5 +110,20 @@ def lower_grid_sample(
         "grid_sample", x.dtype.short, x=x.transposed(_LAST).view,
         grid=w.typed_as(grid, DType.F32).view, y=y.transposed(_LAST).view, sampling=p.sampling,
         beyond=p.beyond, aligned=p.aligned,
+    )  # fmt: skip
+    return [y]
+
+
+def lower_integer_step(
+    w: GpuProgramWriter, p: IntegerStepParams, operands: Sequence[Value], targets: Targets
+) -> list[Value]:
+    (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    shape, dtype = spec.shape or (), spec.dtype
+    if operands[-1].dtype not in INTEGERS or not shape or dtype is None:
+        raise LackingError("GPU kernels of integers take int32 and int64 with an axis")
+    y = _own(w, targets[0], dtype, shape)
+    w.call(
+        "integer_step", operands[-1].dtype.short, x=[v.stretched(shape).view for v in operands],
+        y=y.view, step=p.op, count=len(operands), y_type=dtype.short,
     )  # fmt: skip
     return [y]

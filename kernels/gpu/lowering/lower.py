@@ -28,6 +28,7 @@ from tracea_graph.kernels.gpu.lowering.elements_of_lines import (
     lower_cumulative_sum,
     lower_gather,
     lower_grid_sample,
+    lower_integer_step,
     lower_scatter_elements,
 )
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
@@ -94,6 +95,7 @@ from tracea_graph.ops.gather_elements import GatherElementsParams
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.grid_sample import GridSampleParams
 from tracea_graph.ops.indexed_slices import GatherNDParams, ScatterNDParams
+from tracea_graph.ops.integer_step import IntegerStepParams
 from tracea_graph.ops.iota import IotaParams
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.layout_op import LayoutParams
@@ -322,6 +324,7 @@ _LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
         ScatterElementsParams: lower_scatter_elements,
         CumulativeSumParams: lower_cumulative_sum,
         GridSampleParams: lower_grid_sample,
+        IntegerStepParams: lower_integer_step,
         ArgParams: lower_arg,
         SoftmaxParams: lower_softmax,
         ReduceParams: lower_reduce,

@@ -8,15 +8,17 @@ import numpy as np
 
 from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
 from tests.kernels.gpu.machine import NUMPY, Memory
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.ops.cumulative_sum import CumulativeSumParams
 from tracea_graph.ops.grid_sample import BEYOND, SAMPLINGS, GridSampleParams
 from tracea_graph.ops.indexed_slices import SCATTERS
+from tracea_graph.ops.integer_step import INTEGER_STEPS, IntegerStepParams
 from tracea_graph.ops.scatter_elements import ScatterElementsParams
 
 __all__ = ["CASES"]
 
+_TYPES = {np.dtype(NUMPY[t]): t for t in (DType.I32, DType.I64, DType.BOOL)}
 _NUMBERS = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 
 
@@ -87,6 +89,32 @@ def samples(dtype: DType, params: GridSampleParams, channels: int = 5) -> Maker:
     return make
 
 
+def integers(dtype: DType, step: str) -> Maker:
+    """Numbers of any magnitude, beside a row of small ones; zeros among the divisors."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        kind = NUMPY[dtype]
+        most = np.iinfo(kind).max
+        a = rng.integers(-most, most, (3, 5, 7)).astype(kind)
+        b = rng.integers(-3, 4, (1, 7)).astype(kind)
+        chosen = {"Cast": (a,), "Where": (a % 2 == 0, a, b)}.get(step, (a, b))
+        params = IntegerStepParams(step, dtype if step == "Cast" else None)
+        (spec,) = params.infer([TensorSpec(_TYPES[v.dtype], v.shape) for v in chosen])
+        assert spec.dtype is not None
+        y = memory.empty((3, 5, 7), NUMPY[spec.dtype], 1)
+        views = [memory.put(v).stretched((3, 5, 7)) for v in chosen]
+        call = CALLS.make("integer_step", dtype.short, x=views, y=y, step=step,
+                          count=len(views), y_type=spec.dtype.short)  # fmt: skip
+
+        def expected() -> list[Expected]:
+            with np.errstate(over="ignore"):
+                return [Expected(y, params.reference(chosen)[0], 0)]
+
+        return call, expected
+
+    return make
+
+
 def _cases() -> Iterator[Case]:
     tiles = ("256",)
     f32, f16, i32, i64 = DType.F32, DType.F16, DType.I32, DType.I64
@@ -98,6 +126,9 @@ def _cases() -> Iterator[Case]:
         for reduction in SCATTERS:
             made = elements(dtype, reduction, i32 if dtype is i32 else i64, (2, 3, 4, 11), 7)
             yield Case(f"elements {reduction} {dtype.short}", made, tiles)
+    for dtype in (i32, i64):
+        for step in INTEGER_STEPS:
+            yield Case(f"integers {step} {dtype.short}", integers(dtype, step), tiles)
     yield Case("running sum of many", running_sum(f32, (2, 1, 1000), True, False), tiles)
     yield Case("running sum of nothing", running_sum(i64, (2, 3, 0), False, False), tiles)
     yield Case("elements of one line", elements(f32, "none", i64, (1, 1, 1, 700), 300), tiles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.graphs import Net, normal, ops, optimized
+from tests.graphs import Net, loaded, normal, ops, optimized
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph import passes
 from tracea_graph.ir import DType, TensorSpec
@@ -75,6 +75,21 @@ def test_they_are_steps_of_a_program() -> None:
             reduction="max")  # fmt: skip
     image = net("Reshape", net("Exp", x), net.ints(0, 2, 3, 20))
     assert left(net, net("GridSample", image, net.input("g", "n", 4, 4, 2))) == ["FusedRegion"]
+
+
+def test_indices_of_detections_are_divided_in_the_program() -> None:
+    """The class and the box of the best scores, as transformers for detection end."""
+    net = Net()
+    scores, boxes = net.input("scores", "n", 30, 8), net.input("boxes", "n", 30, 4)
+    flat = net("Reshape", net("Sigmoid", scores), net.ints(0, -1))
+    _, index = net.many("TopK", 2, flat, net.ints(5), axis=1)
+    kinds = net.const([8], np.int64)
+    label, box = net("Mod", index, kinds), net("Div", index, kinds)
+    place = net("Tile", net("Unsqueeze", box, net.ints(2)), net.ints(1, 1, 4))
+    graph = loaded(net, label, net("GatherElements", boxes, place, axis=1))
+    request = PlanRequest(whole_models=True)
+    optimized(graph, (*passes.phases(request), *phases(request, {})))
+    assert ops(graph) == ["FusedRegion"]
 
 
 def test_sizes_stay_where_they_are_computed() -> None:
