@@ -27,9 +27,6 @@ from tracea_graph.ttg import Region, TileGraph
 
 __all__ = ["QuantizedMatmul"]
 
-_SINCE = 10
-"""First opset with MatMulInteger, which the ONNX function body needs."""
-
 
 @dataclass(frozen=True)
 class _Side:
@@ -86,8 +83,6 @@ class QuantizedMatmul:
             return Reason(f"the shape of {region.results[0]!r} is not proven", Code.UNKNOWN_SHAPE)
         if isinstance(depth, int) and depth > MAX_DEPTH:
             return f"sums of {depth} products of integers may not fit 32 bits"
-        if graph.opset < _SINCE:
-            return f"its function body needs MatMulInteger, which requires opset {_SINCE}"
         covered = tuple({r.id: r for r in (*a.covered, *b.covered, region)}.values())
         new = fused_region(
             self.name, params, (a.value, b.value), region.results, graph.in_order(covered)

@@ -693,16 +693,24 @@ CASES = {
 }
 
 
+OLD = (
+    "gemm, of bytes in panels", "gemm, of bytes, zero points", "quantized rows",
+    "matmul of integers, u8 by i8",
+    "conv, of bytes", "conv, of bytes in panels", "conv, of bytes, groups, zero points",
+)  # fmt: skip
+"""Cases of integers, whose operators ONNX has since opset 10 or 11."""
+
+
 def wide(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) if a.dtype == np.float32 else a
 
 
 def pairs_of_name_and_opset() -> list[tuple[str, int]]:
-    """Every case at every opset that has its types."""
+    """Every case at every opset that has its types, and those of opset 9 that have a way there."""
     return [
         (name, opset)
         for name, case in CASES.items()
-        for opset in OPSETS
+        for opset in (*OPSETS, *([9] if name in OLD else []))
         if opset >= case.since
         if opset >= BF16_SINCE or not any(a.dtype.name == "bfloat16" for a in case.arrays())
     ]
@@ -884,3 +892,16 @@ def test_integers_are_constants_of_any_opset(opset: int) -> None:
     x = normal(6)
     (y,) = run_body(body, [x], opset)
     assert np.array_equal(y, x.reshape(2, 3))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11])
+def test_rounding_at_any_opset(opset: int) -> None:
+    """Ties to even, of numbers of any size; before opset 11 ONNX has no ``Round``."""
+    large = [2.0**22 + 0.5, 2.0**23 + 1, 2.0**24 + 2, 2.0**31, 2.0**52, 1e30, 3e38, np.inf]
+    x = np.array([0.0, 0.5, 1.5, 2.5, 0.49999997, 126.5, *large, np.nan], np.float32)
+    x = np.concatenate([x, -x])
+    b = BodyBuilder(1, opset)
+    chain = Chain(("full",), (Step("round", (0,)),), (1,))
+    for body in (b.done(b.round(*b.inputs)), ElementwiseParams(chain).body(opset)):
+        (y,) = run_body(body, [x], opset)
+        assert np.array_equal(y, np.rint(x), equal_nan=True)

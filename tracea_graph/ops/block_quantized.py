@@ -219,7 +219,7 @@ class BlockQuantized(WeightLayout):
         blocks = b("Reshape", rows, b.ints(-1, self.block))
         largest = b.reduce("ReduceMax", b("Abs", blocks), (1,))
         some = b("Max", largest, b.number(SMALLEST))
-        whole = b("Round", b("Mul", blocks, b("Div", b.number(LARGEST), some)))
+        whole = b.round(b("Mul", blocks, b("Div", b.number(LARGEST), some)))
         again = b("Mul", whole, b("Div", largest, b.number(LARGEST)))
         again = b("Reshape", again, b.ints(-1, k + -k % self.block))
         again = b.slice_last(again, 0, k) if k % self.block else again

@@ -132,16 +132,17 @@ class ConvIntegerParams:
         return OpCost(product, beside, one_pass=True)
 
     def body(self, opset: int) -> Body:
-        """Write ConvInteger between transposes, or a float32 Conv if filters have zero points."""
+        """Write ConvInteger between transposes; a float32 Conv if filters have zero points, and
+        before opset 10."""
         b = BodyBuilder(self.operands, opset)
         rank = self.window.rank
         x = b("Transpose", b.inputs[0], perm=(0, rank + 1, *range(1, rank + 1)))
-        name, own = self.layout.integers_to_onnx(b, b.inputs[1:2], self.k, self.n)
+        name, column_zeros = self.layout.integers_to_onnx(b, b.inputs[1:2], self.k, self.n)
         turned = b("Transpose", name, perm=(1, 0))
         shape = (-1, *self.window.kernel, self.channels // self.groups)
         filters = b("Transpose", b("Reshape", turned, b.ints(*shape)),
                     perm=(0, rank + 1, *range(1, rank + 1)))  # fmt: skip
-        zeros = (*b.inputs[2 : self.first], *filter(None, (own,)))
+        zeros = (*b.inputs[2 : self.first], *filter(None, (column_zeros,)))
         given, own_name = self._integers.split(zeros)
         if given is None:
             kind = np.uint8 if self.integers.dtype is DType.U8 else np.int8
@@ -150,12 +151,13 @@ class ConvIntegerParams:
             "kernel_shape": self.window.kernel, "strides": self.window.strides,
             "dilations": self.window.dilations, "pads": self.window.pads, "group": self.groups,
         }  # fmt: skip
-        if own_name is None:
+        if own_name is None and opset >= 10:
             acc = b("Cast", b("ConvInteger", x, filters, given, **attrs), to=DType.F32.onnx)
         else:
-            wide = b("Reshape", own_name, b.ints(-1, *(1,) * (rank + 1)))
-            numbers = [b("Cast", v, to=DType.F32.onnx) for v in (x, given, filters, wide)]
-            acc = b("Conv", b("Sub", *numbers[:2]), b("Sub", *numbers[2:]), **attrs)
+            own = [b("Reshape", own_name, b.ints(-1, *(1,) * (rank + 1)))] if own_name else []
+            numbers = [b("Cast", v, to=DType.F32.onnx) for v in (x, given, filters, *own)]
+            left = b("Sub", *numbers[:2])
+            acc = b("Conv", left, b("Sub", *numbers[2:]) if own else numbers[2], **attrs)
         acc = b("Transpose", acc, perm=(0, *range(2, rank + 2), 1))
         done = self.epilogue.to_onnx(b, (acc, *b.inputs[self.first :])) if self.epilogue else [acc]
         return b.done(*done)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracea_graph.ops.function_body import HALF_EVEN
+
 __all__ = ["ELEMENTARY", "OPERATORS", "UNARY", "ElementwiseOpDef", "Row"]
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -120,7 +122,21 @@ _ARITHMETIC = {
     "sign": _unary("Sign", np.sign, 3, since=9),
     "floor": _unary("Floor", np.floor, 1),
     "ceil": _unary("Ceil", np.ceil, 1),
-    "round": _unary("Round", np.rint, 1, since=11),
+    "round": ElementwiseOpDef(
+        "f",
+        np.rint,
+        (("Round", ("a",)),),
+        1,
+        since=11,
+        operator="Round",
+        older=(
+            ("Cast", ("a", "to=11")),
+            ("Cast", (HALF_EVEN, "to=11")),
+            ("Add", ("0", "1")),
+            ("Sub", ("2", "1")),
+            ("Cast", ("3", "to=1")),
+        ),
+    ),
     "int32": ElementwiseOpDef(
         "f", _whole(2.0**31), (("Cast", ("a", "to=6")), ("Cast", ("0", "to=1"))), 4
     ),

@@ -18,8 +18,21 @@ import numpy as np
 
 from tracea_graph.ir import Attr, Blob, DType, Node
 
-__all__ = ["Body", "BodyBuilder", "attribute_text", "bind_body", "splice_body", "structural_key"]
+__all__ = [
+    "HALF_EVEN",
+    "Body",
+    "BodyBuilder",
+    "attribute_text",
+    "bind_body",
+    "splice_body",
+    "structural_key",
+]
 
+HALF_EVEN = 1.5 * 2.0**52
+"""Added to a number in float64 and subtracted again, it leaves the nearest integer, ties to even.
+
+What is as large as it was an integer before, and stays one as float32.
+"""
 _ANY_CONSTANT = 9
 """Opset from which ``Constant`` holds other numbers than floating-point ones."""
 _INTEGERS: Mapping[str, Mapping[int, DType]] = MappingProxyType(
@@ -81,6 +94,29 @@ class BodyBuilder:
     def number(self, value: float) -> str:
         """Return the name of a scalar float32 constant."""
         return self("Constant", value=np.asarray(value, np.float32))
+
+    def round(self, x: str) -> str:
+        """Write float32 ``x`` rounded to integers, ties to even; before opset 11 by additions."""
+        if self.opset >= 11:
+            return self("Round", x)
+        number = self("Constant", value=np.asarray(HALF_EVEN, np.float64))
+        wide = self("Add", self("Cast", x, to=DType.F64.onnx), number)
+        return self("Cast", self("Sub", wide, number), to=DType.F32.onnx)
+
+    def integer_product(self, x: str, y: str, x_zero: str, y_zero: str = "") -> str:
+        """Write the exact product of 8-bit integers less their zero points, rounded to float32.
+
+        Before opset 10 ONNX has no ``MatMulInteger``: float64 holds all sums of 32 bits exactly.
+        """
+        if self.opset >= 10:
+            zeros = (x_zero, y_zero) if y_zero else (x_zero,)
+            return self("Cast", self("MatMulInteger", x, y, *zeros), to=DType.F32.onnx)
+        left, right, x_wide, *y_wide = (
+            self("Cast", v, to=DType.F64.onnx) for v in (x, y, x_zero, y_zero) if v
+        )
+        right = self("Sub", right, *y_wide) if y_wide else right
+        product = self("MatMul", self("Sub", left, x_wide), right)
+        return self("Cast", product, to=DType.F32.onnx)
 
     def slice_last(self, x: str, start: int, end: int, axis: int = -1) -> str:
         """Write ``x[..., start:end]`` along ``axis``."""

@@ -84,8 +84,7 @@ class IntegerOperand:
         given, own = self.split(zeros)
         if given is None:
             given = b("Constant", value=np.asarray(self.zero, _NUMPY[self.dtype]))
-        product = b("MatMulInteger", x, matrix, given, *([own] if own else []))
-        return b("Cast", product, to=DType.F32.onnx)
+        return b.integer_product(x, matrix, given, own or "")
 
 
 def round_columns(weight: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:

@@ -133,7 +133,7 @@ class KvCacheAppendParams:
         narrow = self.stored != "f32"
         if self.stored == "i8":
             bounds = (b.number(_LEAST), b.number(_LARGEST))
-            new = b("Min", b("Max", b("Round", new), bounds[0]), bounds[1])
+            new = b("Min", b("Max", b.round(new), bounds[0]), bounds[1])
         past = [b("Cast", v, to=DType.F32.onnx) if narrow else v for v in past]
         if self.layout == "rows":
             new = b("Reshape", new, b.ints(0, 0, self.heads, self.size))

@@ -184,7 +184,7 @@ class MatMulParams:
         if not self.integers:
             return b("MatMul", left, right)
         zeros = [b("Constant", value=one.zero_point()) for one in self.integers]
-        return b("Cast", b("MatMulInteger", left, right, *zeros), to=DType.F32.onnx)
+        return b.integer_product(left, right, *zeros)
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
         """Model batches of rows of a times columns of b, both in their stored layout."""
