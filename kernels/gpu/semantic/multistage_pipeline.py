@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from tracea_graph.errors import GraphError
 
@@ -97,6 +98,7 @@ class Ring:
         return SyncRequirement(stage, block=tile >= self.prefetched)
 
 
+@cache  # few rings differ, and all orders of their steps are tried
 def prove(ring: Ring, tiles: int = 0) -> None:
     """Prove that the ring is safe for ``tiles`` tiles; 0 stands for three revolutions.
 

@@ -7,6 +7,7 @@ such rows form a matrix (PTX ISA, "Matrix Descriptor" and "Shared Memory Matrix 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from tracea_graph.errors import GraphError
@@ -18,6 +19,8 @@ DEPTH = 16
 """Depth of one ``wgmma`` on 16-bit elements; it is twice as deep on bytes."""
 _GROUP = 8
 """Rows that the hardware addresses as one group."""
+_LINES = Layout(LINE, SwizzleMode.TMA128)
+_HALF_LINES = Layout(LINE // 2, SwizzleMode.TMA64)
 _SWIZZLED = 1 << 62
 """Descriptor bits of the 128-byte swizzle."""
 
@@ -64,7 +67,7 @@ class MatrixOperand:
 
     @property
     def layout(self) -> Layout:
-        return Layout(LINE, SwizzleMode.TMA128)
+        return _LINES
 
     @property
     def box(self) -> tuple[int, int]:
@@ -150,9 +153,10 @@ class SparseOperand:
 
     def written(self, at: int, k: int) -> int:
         """Return the offset to which a copy writes stored number ``k`` of row ``at``."""
-        return Layout(self.pitch, SwizzleMode.TMA64).offset(at, 2 * k)
+        return _HALF_LINES.offset(at, 2 * k)
 
 
+@cache  # many tiles have equal operands, and every element is looked at
 def prove_read(operand: MatrixOperand | SparseOperand, rows: int) -> None:
     """Prove that instructions on ``rows`` rows or columns read the elements that were copied.
 
