@@ -20,6 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from tests.forked_workers import fork_workers
 from tests.highest import highest_level
+from tracea_graph.check import rewrite_selection
 from tracea_graph.kernels.cpu import backend
 from tracea_graph.kernels.cpu.isa_levels import TILES, host_levels
 from tracea_graph.policy import Machine
@@ -36,6 +37,8 @@ threadpoolctl.threadpool_limits(1, user_api="blas")
 fork_workers()
 # A plan must not depend on how busy the machine was when it was measured, for five seconds.
 backend.measured_machine = lambda environment, isa: Machine(tiles=isa == TILES)
+# Beside other tests a machine is always busy; to find that out takes each choice half a second.
+rewrite_selection.other_processes_busy = lambda seconds=0.1, share=0.2: False
 # What a seed draws must not change with whatever the package's modules have for constants and
 # which of them are loaded; and to read all of them takes every process seconds.
 if hasattr(providers, "_get_local_constants"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.check.tiny_models import save
+from tracea_graph.check import rewrite_selection
 from tracea_graph.check.paired_benchmark import PairedBenchmark, differing_nodes_ratio
 from tracea_graph.check.rewrite_selection import ModelWithLibrary, RewriteGroup, select_faster
 from tracea_graph.check.timing_statistics import PairedTimes
@@ -109,6 +110,16 @@ def run(machine: FakeMachine, **options: Any) -> Any:
         ORIGINAL, groups("".join(machine.gains)), machine.build, FEEDS,
         worker=machine.worker, clock=machine.clock, **options,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("looks", "busy"), [([True, True], True), ([True, False], False)])
+def test_what_others_compute_for_long_is_noted(
+    looks: list[bool], busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second, longer look tells load from a moment."""
+    monkeypatch.setattr(rewrite_selection, "other_processes_busy", lambda *_: looks.pop(0))
+    assert run(FakeMachine({"a": 0.2})).busy is busy
+    assert not looks
 
 
 def test_winners_stay_and_losers_go():
