@@ -16,11 +16,17 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
+from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     tensor_core_matmul,
     warpgroup_convolution,
     warpgroup_matmul,
+)
+from tracea_graph.kernels.gpu.families.level_tables import (
+    LEVELS,
+    LevelTable,
+    split_at_levels,
 )
 from tracea_graph.kernels.gpu.launch import Argument, Launch, i32, pointer
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
@@ -120,6 +126,8 @@ def refusal(call: Call, variant: Variant) -> str:
         return "two sets of sums leave no registers"
     if not _promoted(call) and _is_for_promotion(variant):
         return "larger tiles are faster where sums are held once"
+    if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
+        return "the epilogue leaves no shared memory for the tile"
     if not _convolves(call):
         return warpgroup_matmul.refusal(_product(call), variant)
     if _shifted(call) and not _inside(call):
@@ -163,16 +171,27 @@ def steps_of(call: Call) -> Extent:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    made = warpgroup_matmul.parameters(_product(call), _with_promotion(call, variant))
+    made = warpgroup_matmul.parameters(
+        _product(call), _with_promotion(call, variant), _table(call)
+    )  # fmt: skip
     right = chain_parameters.ELEMENTS[_right(call)]
     return {**made, "conv": _convolves(call), "right": right}
 
 
+def _table(call: Call) -> LevelTable | None:
+    """Return the table of results that the end of a call's epilogue becomes, or None."""
+    return split_at_levels(call.chain) if call.chain else None
+
+
 def shared(call: Call, variant: Variant) -> int:
-    return warpgroup_matmul.shared(_product(call), variant)
+    return warpgroup_matmul.shared(_product(call), variant) + LEVELS * bool(_table(call))
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
+    return replace(_launch(call, variant, symbol), shared=shared(call, variant))
+
+
+def _launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named, zero, own = _named(call), list[Argument](), _TYPES[call.dtype]
     if _shifted(call):
         zero = [pointer(named["column_sums"], DType.F32), pointer(named["x_zero"], own),

@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.families.fast_gelu import (
     rounding_after,
     without_last,
 )
+from tracea_graph.kernels.gpu.families.level_tables import LevelTable
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import (
     TYPES,
     batch_of,
@@ -406,7 +407,10 @@ def _element_of(call: Call) -> list[str]:
     return [words[x.kind].format(x.index) for x in chain_parameters.operands(chain_of(call))[1:]]
 
 
-def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+def parameters(
+    call: Call, variant: Variant, table: LevelTable | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return the template's parameters; a ``table`` behind shared memory ends the epilogue."""
     call = tensor_core_matmul.without_parts(call)
     read, written = exchanges(call, variant)
     tile = _proved(shared_layout(call, variant), (*read, *written))
@@ -420,12 +424,13 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     gelu = None if exact else last_gelu(chain)
     rounding = rounding_after(chain) if gelu else ""
     # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
-    own = without_last(chain, 1 + bool(rounding)) if gelu else chain
+    own = without_last(chain, 1 + bool(rounding)) if gelu else table.head if table else chain
     epilogue |= chain_parameters.chain_template_parameters(own, fused_sums=not read)
     return {
         **epilogue,
         "gelu": gelu,
         "rounding": rounding,
+        "table": table and {**table.parameters(), "at": shared(call, variant)},
         "strided": False,
         "conv": False,
         "blocks_of": False,

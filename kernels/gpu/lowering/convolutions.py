@@ -14,7 +14,12 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.pixel_matmuls import multiply_pixels, repeated
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    HALVES,
+    ZERO,
+    GpuProgramWriter,
+    with_row_operands,
+)
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.lowering.volumes import convolve_volumes
@@ -30,7 +35,7 @@ from tracea_graph.ops.pool import PoolParams
 from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.resize import ResizeParams
 
-__all__ = ["lower_conv", "lower_pool", "lower_resize"]
+__all__ = ["convolve", "lower_conv", "lower_pool", "lower_resize"]
 
 _RUN, _MOST_PACKED = 8, 128
 """Number of channels in 16 bytes, and maximum numbers in one row of a packed filter."""
@@ -90,10 +95,10 @@ def lower_conv(
         product_call(w, *patches, "nk", chain, rows[:-1], rows[-1:], bias)
     elif chain and any(v is None for v in fused):
         total = w.number(full, LAST)
-        _conv(w, p, x, weight, bias, None, (), total)
+        convolve(w, p, x, weight, bias, None, (), total)
         w.chain(chain, [total, *seen], [y])
     else:
-        _conv(w, p, x, weight, bias, chain, [v for v in fused if v], y)
+        convolve(w, p, x, weight, bias, chain, [v for v in fused if v], y)
     return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
 
 
@@ -153,7 +158,7 @@ def _patches(
     return rows, kernel
 
 
-def _conv(
+def convolve(
     w: GpuProgramWriter, p: ConvParams, x: Value, weight: Value, bias: Value | None,
     chain: Chain | None,
     epilogue_inputs: Sequence[Value], y: Value,
@@ -317,6 +322,8 @@ def _conv_call(
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])
         chain = replace(made, operands=("full", *made.operands[1:]))
+        if groups == 1:
+            chain = with_row_operands(made, [as_pixel_rows(v.view) for v in epilogue_inputs])
     call = CALLS.make(
         op, w.multiplied if op == "conv" else dtype.short,
         x=x, w=weight, bias=bias.view if bias else None,

@@ -1,4 +1,4 @@
-"""Lower matmuls, convolutions and maxima of 8-bit integers, and dynamic quantization."""
+"""Lower matmuls and maxima of 8-bit integers, and dynamic quantization."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.kernel_selection import INTEGERS, variants_of
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter, with_row_operands
-from tracea_graph.kernels.gpu.lowering.volumes import unfold_integers
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    GpuProgramWriter,
+    with_row_operands,
+)
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
-from tracea_graph.ops.chain import FULL, Chain, Step
-from tracea_graph.ops.conv_integer import ConvIntegerParams
+from tracea_graph.ops.chain import FULL, Chain
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.dynamic_quantize import QUANTIZE, DynamicQuantizeParams
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.index_map import ViewMove
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.pool import PoolParams
-from tracea_graph.ops.weight_layouts import KN, NK
+from tracea_graph.ops.weight_layouts import KN
 
-__all__ = ["integer_call", "integer_pool", "lower_conv_integer", "lower_dynamic_quantize"]
+__all__ = [
+    "append_integers", "integer_call", "integer_pool", "lower_dynamic_quantize", "plane_of",
+    "typed_epilogue", "window_of",
+]  # fmt: skip
 
 _SUMS = Chain((FULL,), (), (0,))
 _RANGE_RUN, _MOST_BLOCKS = 4096, 264
@@ -41,12 +43,12 @@ def integer_call(
     assert p.integers is not None
     x, weight = operands[:2]
     right = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
-    chain = _typed(w, p.epilogue, made[0], seen, made)
-    _append(w, "integer_gemm", w.matrix(x), right, chain, seen, made, p.integers,
+    chain = typed_epilogue(w, p.epilogue, made[0], seen, made)
+    append_integers(w, "integer_gemm", w.matrix(x), right, chain, seen, made, p.integers,
             operands[2 : p.first], {})  # fmt: skip
 
 
-def _typed(
+def typed_epilogue(
     w: GpuProgramWriter,
     chain: Chain | None,
     like: Value,
@@ -59,7 +61,7 @@ def _typed(
     return with_row_operands(found, [as_pixel_rows(v.view) if images else v.view for v in seen])
 
 
-def _append(
+def append_integers(
     w: GpuProgramWriter, op: str, x: Value, weight: Value, chain: Chain, seen: Sequence[Value],
     made: Sequence[Value], integers: IntegerOperand, zeros: Sequence[Value], more: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -87,7 +89,7 @@ def _sums_of_columns(w: GpuProgramWriter, weight: Value) -> Value:
     return y
 
 
-def _plane(value: Value) -> Value:
+def plane_of(value: Value) -> Value:
     """View channels-last images as 2-D images, whose pixels have one stride.
 
     A 1-D image has a height of 1; volumes are the images of all depths.  Raises ValueError if
@@ -100,7 +102,7 @@ def _plane(value: Value) -> Value:
     return replace(value, view=replace(value.view, dims=(n, 1, length, c), strides=steps))
 
 
-def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
+def window_of(window: ConvWindow) -> dict[str, tuple[int, ...]]:
     """Return the attributes of a 1-D or 2-D window for two axes."""
 
     def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
@@ -111,78 +113,6 @@ def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
             "dilations": two(window.dilations, 1), "pads": two(before, 0)}  # fmt: skip
 
 
-def lower_conv_integer(
-    w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], targets: Targets
-) -> list[Value]:
-    """Write one call, or one for each group if the convolution is grouped but not depthwise."""
-    if p.layout not in (KN, NK):
-        raise LackingError(f"there is no GPU kernel for filters stored as {p.layout.name!r}")
-    specs = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
-    shape: Shape = specs[0].shape or ()
-    made = [
-        t or w.temp(w.narrow if s.dtype is DType.F32 else s.dtype or DType.F32, shape)
-        for t, s in zip(targets, specs, strict=True)
-    ]
-    seen = [_pixels(w, v, shape) for v in operands[p.first :]]
-    ys = [_plane(v) for v in made]
-    chain = _typed(w, p.epilogue, ys[0], seen, ys)
-    zeros = operands[2 : p.first]
-    if p.groups == p.channels == p.filters:
-        _depthwise(w, p, operands[:2], zeros, chain, seen, ys)
-        return made
-    weight = operands[1]
-    rows = w.again(weight, DType.I8, (1, 0)).transposed((1, 0)) if p.layout == KN else weight
-    x = operands[0]
-    if p.window.rank == 3:
-        p, x, rows = unfold_integers(w, p, x, rows, _zero_point(p.integers, zeros))
-    x, window = _plane(x), _window(p.window)
-    each, filters = p.channels // p.groups, p.filters // p.groups
-    for group in range(p.groups):
-        first, last = group * each, group * filters
-        own = [v.part(0, last, filters) if v is p.integers.split(zeros)[1] else v for v in zeros]
-        _append(
-            w, "integer_conv", x.part(3, first, each), rows.part(0, last, filters), chain,
-            [v.part(3, last, filters) for v in seen], [v.part(3, last, filters) for v in ys],
-            p.integers, own, window,
-        )  # fmt: skip
-    return made
-
-
-def _depthwise(
-    w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], zeros: Sequence[Value],
-    chain: Chain, seen: Sequence[Value], ys: Sequence[Value],
-) -> None:  # fmt: skip
-    """Write a depthwise convolution, whose filters are stored tap by tap."""
-    if p.window.rank > 2:
-        raise LackingError(
-            "GPU kernels convolve each channel of integers over one or two spatial axes only"
-        )
-    x, weight = operands
-    taps = w.again(weight, DType.I8, (0, 1) if p.layout == KN else (1, 0))
-    taps = taps.transposed((1, 0)) if p.layout == KN else taps
-    _append(w, "integer_depthwise", _plane(x), taps, chain, seen, ys, p.integers, zeros,
-            _window(p.window))  # fmt: skip
-
-
-def _zero_point(integers: IntegerOperand, zeros: Sequence[Value]) -> Chain | Value:
-    """Return the zero point of x: an operand, as a scalar, or a chain that computes it."""
-    given: Value | None = integers.split(zeros)[0]
-    if given is not None:
-        return given.flat(len(given.shape)).moved(ViewMove("select", (0, 0)))
-    return Chain((), (Step("add", (float(integers.zero or 0), 0.0)),), (0,))
-
-
-def _pixels(w: GpuProgramWriter, value: Value, shape: Shape) -> Value:
-    """View an epilogue operand as pixels of one constant stride, copying it if needed."""
-    whole = value.stretched(shape)
-    try:
-        stretched = _plane(whole)
-        as_pixel_rows(stretched.view)
-    except (GraphError, ValueError):
-        return _plane(w.again(whole, value.dtype, tuple(range(len(shape)))))
-    return stretched
-
-
 def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
     """Write max-pooling of 8-bit integers, channels last."""
     assert p.window is not None
@@ -190,7 +120,13 @@ def integer_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value:
         raise LackingError("GPU kernels pool over one or two spatial axes only")
     (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
     y = w.temp(x.dtype, spec.shape or ())
-    w.call("integer_pool", x.dtype.short, x=_plane(x).view, y=_plane(y).view, **_window(p.window))
+    w.call(
+        "integer_pool",
+        x.dtype.short,
+        x=plane_of(x).view,
+        y=plane_of(y).view,
+        **window_of(p.window),
+    )
     return y
 
 

@@ -43,10 +43,8 @@ from tracea_graph.kernels.gpu.lowering.indexed_slices import (
     lower_gather_nd,
     lower_scatter_nd,
 )
-from tracea_graph.kernels.gpu.lowering.integers import (
-    lower_conv_integer,
-    lower_dynamic_quantize,
-)
+from tracea_graph.kernels.gpu.lowering.integer_convolutions import lower_conv_integer
+from tracea_graph.kernels.gpu.lowering.integers import lower_dynamic_quantize
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
 from tracea_graph.kernels.gpu.lowering.merged_projections import (

@@ -1,19 +1,20 @@
-"""Let softmaxes and matmuls store what a call behind them would make of their results.
+"""Let calls store what a call behind them would make of their results.
 
 Attention of 8-bit integers rounds its weights to steps, and reorders the rounded results of its
-heads.  Each of these would read and write a whole tensor again.
+heads; convolutions in fp16 read bytes minus a zero point.  Each of these would read and write a
+whole tensor again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tracea_graph.ir import product
+from tracea_graph.ir import DType, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import FULL, Chain
+from tracea_graph.ops.chain import FAST_MATH, FULL, Chain, Step
 from tracea_graph.ops.index_map import dense_strides
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 
@@ -22,6 +23,9 @@ __all__ = ["fold_results"]
 _ROUNDED = ("div", "round", "saturate", "mul")
 """Steps of a value that is rounded to a multiple of a number, within bounds."""
 _MATMULS = ("gemm", "integer_gemm")
+_BOUNDS = {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
+_CHAINED = (*_MATMULS, "integer_conv", "conv", "depthwise", "elementwise")
+"""Calls whose chain can end with a conversion."""
 
 
 def fold_results(w: GpuProgramWriter) -> None:
@@ -35,7 +39,10 @@ def fold_results(w: GpuProgramWriter) -> None:
         maker = uses.only_for(x, call) if x else None
         if x is None or y is None or maker is None or len(uses.writers[y.buffer]) > 1:
             continue
-        made = _stepped(maker, call, x, y) if call.op == "elementwise" else _moved(maker, x, y)
+        if call.op == "elementwise":
+            made = _stepped(maker, call, x, y) or _converted(w, maker, call)
+        else:
+            made = _moved(maker, x, y)
         if made is None or _touched_between(w.calls, maker, call, y):
             continue
         at = next(i for i, one in enumerate(w.calls) if one is maker)
@@ -82,6 +89,55 @@ def _steps(chain: Chain | None) -> tuple[float, float, float] | None:
     plain = (x, rounded, inner, last) == (0, (1,), 2, 3) and step == again
     numbers = [n for n in (step, low, high) if isinstance(n, float)]
     return (numbers[0], numbers[1], numbers[2]) if plain and len(numbers) == 3 else None
+
+
+def _converted(w: GpuProgramWriter, maker: Call, conversion: Call) -> Call | None:
+    """Return a call that stores its bytes minus a zero point in 16 bits; None for other calls.
+
+    The conversion reads all of a buffer, which only the maker writes.
+    """
+    chain, own = maker.chain, conversion.chain
+    written = [v for o, v in CALLS.of(maker).each(maker) if o.written and v is not None]
+    if maker.op not in _CHAINED or len(written) != 1 or chain is None or own is None:
+        return None
+    if own.operands != (FULL,) or own.result_types not in ((DType.F16,), (DType.BF16,)):
+        return None
+    x, y = conversion.views
+    assert x is not None and y is not None
+    if [s.op for s in own.steps] != ["sub"] or own.steps[0].args[0] != 0 or own.results != (1,):
+        return None
+    if any(s.op in FAST_MATH for s in chain.steps) or not _is_byte(chain):
+        return None
+    (made,), count = written, w.temps[x.buffer.index][1]
+    if made.buffer != x.buffer or not equal_as_polynomials(count, product(x.dims)):
+        return None
+    if not all(_dense(v) for v in (made, x, y)):
+        return None
+    (result,) = chain.results
+    steps = (*chain.steps, Step("sub", (result, own.steps[0].args[1])))
+    last = len(chain.operands) + len(steps) - 1
+    longer = replace(chain, steps=steps, results=(last,), stores=own.stores)
+    there = replace(made, buffer=y.buffer)
+    views = tuple(there if v is made else v for v in maker.views)
+    return replace(maker, views=views, chain=longer)
+
+
+def _is_byte(chain: Chain) -> bool:
+    """Whether the only result of a chain is a whole number within the bounds of its 8 bits."""
+    (kind, *more), last = chain.result_types, chain.results[0] - len(chain.operands)
+    bounds = None if more else _BOUNDS.get(kind)
+    if bounds is None or last < 1 or chain.steps[last].op != "saturate":
+        return False
+    value, low, high = chain.steps[last].args
+    if not isinstance(value, int) or value < len(chain.operands):
+        return False
+    before = chain.steps[value - len(chain.operands)]
+    if before.op == "add" and isinstance(before.args[1], float) and before.args[1].is_integer():
+        inner = before.args[0]
+        if not isinstance(inner, int) or inner < len(chain.operands):
+            return False
+        before = chain.steps[inner - len(chain.operands)]
+    return before.op == "round" and bounds[0] <= low <= high <= bounds[1]
 
 
 def _moved(matmul: Call, x: View, y: View) -> Call | None:

@@ -35,6 +35,15 @@ REQUANTIZED = Chain(
     (5,), (DType.F32, DType.F32), (DType.U8,),
 )  # fmt: skip
 """The same without a residual."""
+LEVELS = Chain(
+    ("full", "row"),
+    (Step("mul", (0, 0.0009765625)), Step("add", (2, 1)), Step("round", (3,)),
+     Step("saturate", (4, -100.0, 155.0)), Step("mul", (5, 0.0625)), Step("erf", (6,)),
+     Step("mul", (7, 64.0)), Step("round", (8,)), Step("add", (9, 64.0)), Step("mul", (5, 0.25)),
+     Step("add", (10, 11)), Step("round", (12,)), Step("saturate", (13, 0.0, 255.0))),
+    (14,), (DType.F32, DType.F32), (DType.U8,),
+)  # fmt: skip
+"""Rounded to bytes twice, with a function of the first byte between."""
 TILES = ("32x64x128x4", "64x64x128x3")
 _BYTES = {DType.U8: (0, 256), DType.I8: (-128, 128)}
 
@@ -214,6 +223,8 @@ def _warpgroups(dtype: DType) -> Iterator[Case]:
                ("128x192x128x5x1", "128x192x128x5x1w", "128x96x128x7x1"), needs)  # fmt: skip
     yield Case(f"{kind} wgmma requantized", gemm(dtype, 140, 136, 144, 3, chain=REQUANTIZED),
                ("128x128x128x6x1",), needs)  # fmt: skip
+    yield Case(f"{kind} wgmma levels", gemm(dtype, 140, 136, 144, 3, chain=LEVELS),
+               ("128x128x128x6x1", "128x256x128x4x1w"), needs)  # fmt: skip
     yield Case(f"{kind} wgmma few", gemm(dtype, 130, 24, 16), ("128x32x128x9x1",), needs)
     image = (2, 9, 7, 160)
     yield Case(f"{kind} wgconv 3x3", conv(dtype, image, (40, 3, 3)),

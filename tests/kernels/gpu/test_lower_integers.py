@@ -11,11 +11,13 @@ from tracea_graph.kernels.program_writer import LackingError
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import KN, NK, WeightLayout
 
 pytestmark = pytest.mark.compiler
+NUMBERS = {"uint8": DType.U8, "int8": DType.I8, "float32": DType.F32}
 
 
 def test_signals_are_images_of_one_row() -> None:
@@ -62,6 +64,45 @@ def test_volumes_are_images_of_more_channels(
     arrays = [x, w.T.copy() if layout == KN else w, *zeros, added]
     (got,), (want,) = run_program(params, arrays), params.reference(arrays)
     assert got.shape == (2, 3, 4, 6, 16) and np.array_equal(got, want)
+
+
+TO_BYTES = Chain(
+    ("full", "row"),
+    (Step("mul", (0, 0.0078125)), Step("add", (2, 1)), Step("round", (3,)),
+     Step("add", (4, 3.0)), Step("saturate", (5, 0.0, 255.0))),
+    (6,), stores=(DType.U8,),
+)  # fmt: skip
+
+
+def in_bytes(filters: int, channels: int, zero: int, depthwise: bool = False) -> ConvIntegerParams:
+    """A convolution of pixels, or 3 × 3 of each channel, whose results are bytes."""
+    groups, taps = (channels, (3, 3)) if depthwise else (1, (1, 1))
+    pads = (1, 1, 1, 1) if depthwise else (0, 0, 0, 0)
+    window, own = ConvWindow(taps, (1, 1), (1, 1), pads), IntegerOperand(DType.U8, zero)
+    return ConvIntegerParams(channels, filters, window, own, groups, NK, TO_BYTES)
+
+
+@pytest.mark.parametrize("narrow", [DType.F32, DType.F16])
+def test_few_channels_are_convolved_in_fp16(narrow: DType) -> None:
+    """Exactly: a convolution of 3 channels, one of 24, and one of each channel behind it."""
+    steps = (RegionStep(in_bytes(24, 3, 7), (0, 1, 2)), RegionStep(in_bytes(32, 24, 3), (7, 3, 4)),
+             RegionStep(in_bytes(32, 32, 3, True), (8, 5, 6)))  # fmt: skip
+    params = RegionParams(7, steps, (9,))
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 256, (2, 6, 5, 3)).astype(np.uint8)
+    arrays: list[np.ndarray] = [x]
+    for n, k in ((24, 3), (32, 24), (32, 9)):
+        arrays += [rng.integers(-127, 128, (n, k)).astype(np.int8),
+                   rng.integers(-20, 20, n).astype(np.float32)]  # fmt: skip
+    specs = [TensorSpec(NUMBERS[a.dtype.name], a.shape) for a in arrays]
+    made = program_of(params, specs, narrow).calls
+    assert not any(c.op.startswith("integer") for c in made)
+    read_bytes = [c for c in made if c.op == "elementwise" and c.chain
+                  and c.chain.operand_types == (DType.U8,)]  # fmt: skip
+    assert len(read_bytes) == 1  # the image; others are stored minus their zero points
+    (got,), (want,) = run_program(params, arrays, narrow), params.reference(arrays)
+    assert got.dtype == np.uint8 and len(np.unique(got)) > 30
+    assert np.array_equal(got, want)
 
 
 def test_volumes_of_separate_channels_are_refused() -> None:
