@@ -20,6 +20,7 @@ import numpy as np
 from tracea_graph.ir import Array, DType, Node, Weight
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.passes.attention.attention_matcher import NoMatch
+from tracea_graph.passes.attention.stored_caches import proposals_for_float_keys
 from tracea_graph.passes.quantized.scale_checks import ordinary
 from tracea_graph.passes.region_helpers import fused_region, operand_producer
 from tracea_graph.reason_codes import unsuited_reason
@@ -45,13 +46,7 @@ class ByteCaches:
     name = "byte-caches"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, AttentionParams) or params.stored != "f32" or params.in_bf16:
-            return
-        try:
-            yield self._build(graph, region, params)
-        except NoMatch as why:
-            yield Miss(self.name, region.id, why.args[0])
+        return proposals_for_float_keys(self.name, self._build, graph, region)
 
     def _build(self, graph: TileGraph, region: Region, params: AttentionParams) -> Proposal:
         q, k, v, *rest = region.operands

@@ -32,6 +32,7 @@ from tracea_graph.passes.attention.qkv_operands import (
     head_major_operand,
     split_heads_operand,
 )
+from tracea_graph.passes.attention.stored_caches import proposals_for_float_keys
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import (
     attribute,
@@ -57,13 +58,7 @@ class HalfCaches:
     name = "half-caches"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        params = region.params
-        if not isinstance(params, AttentionParams) or params.stored != "f32" or params.in_bf16:
-            return
-        try:
-            yield self._build(graph, region, params)
-        except NoMatch as why:
-            yield Miss(self.name, region.id, why.args[0])
+        return proposals_for_float_keys(self.name, self._build, graph, region)
 
     def _build(self, graph: TileGraph, region: Region, params: AttentionParams) -> Proposal:
         sources = [_half_source(graph, v) for v in region.operands[1:3]]
