@@ -85,8 +85,9 @@ class MaskTiles:
             filled[:, None]
         )
         grid = TileGrid(
-            self.rows, self.keys, tiles.grid[0], -(-keys // self.keys), beyond, self.by_row
-        )
+            self.rows, self.keys, tiles.grid[0], -(-keys // self.keys), beyond, self.by_row,
+            _band(kept, _changed(numbers)) if self.by_row else None,
+        )  # fmt: skip
         places = tiles.l1_map
         if (left := len(places) / grid.count) > _MOST_LEFT:
             return f"the mask {name!r} leaves only {1 - left:.0%} of the tiles to skip"
@@ -134,6 +135,24 @@ def _changed(mask: npt.NDArray[Any]) -> Bits:
     """Which scores the mask changes in some item or head, ``[S, T]``."""
     flat = mask.reshape(-1, *mask.shape[-2:])
     return np.asarray(np.any(~flat if flat.dtype == np.bool_ else flat != 0, axis=0))
+
+
+def _band(kept: Bits, changed: Bits) -> tuple[int, int] | None:
+    """Return the keys that a mask keeps before and after each query; None if it keeps others.
+
+    The last query lies at the last key.
+    """
+    rows, keys = kept.shape
+    if not np.array_equal(kept, ~changed) or not kept.any(axis=1).all():
+        return None
+    places = np.arange(rows) + keys - rows
+    first, last = kept.argmax(axis=1), keys - 1 - kept[:, ::-1].argmax(axis=1)
+    before, after = int((places - first).max()), int((last - places).max())
+    if min(before, after) < 0:
+        return None
+    behind = np.arange(keys) - places[:, None]
+    near = (behind >= -before) & (behind <= after)
+    return (before, after) if np.array_equal(kept, near) else None
 
 
 def _by_row(grid: TileGrid, places: npt.NDArray[Any], changed: Bits) -> npt.NDArray[np.int32]:

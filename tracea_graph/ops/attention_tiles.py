@@ -30,6 +30,8 @@ class TileGrid:
     If ``beyond`` is None, scores outside the active tiles are −∞. Otherwise the tiles summarize a
     mask operand: outside the active tiles, an additive mask has values of at most ``beyond``, and
     a boolean mask drops every key.  With ``by_row``, the map of such tiles is a list by rows.
+    A ``band`` says that the mask does no more than drop the keys that lie further before or after
+    a query than these numbers, where the last query lies at the last key.
     """
 
     rows: int
@@ -38,6 +40,7 @@ class TileGrid:
     key_tiles: int
     beyond: float | None = None
     by_row: bool = False
+    band: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for an empty grid, or a list by rows of tiles without a mask."""

@@ -176,6 +176,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "column_step": attention.column_step(call),
         **attention.visits(call),
         "altered": _altered(call),
+        "apart": attention.is_listed(call) and not a["softcap"],
         "head_v": heads_of(call)[1],
         "depth": tile.depth,
         "depth_v": tile.depth_v,

@@ -46,20 +46,17 @@ batch 32 608 and 69, with 512 tokens at batch 8 2885 and 188 (one H100).
 def lower_attention(
     w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    if p.stored == "i8":
-        wide = [w.typed_as(v, DType.F32) for v in operands[1:3]]
-        p, operands = replace(p, stored="f32"), (operands[0], *wide, *operands[3:])
-    if p.stored != "f32":
-        raise LackingError(
-            "GPU attention reads no keys and values of another type than its queries"
-        )
+    p, operands = _widened(w, p, operands)
     specs = [TensorSpec(v.dtype, v.shape) for v in operands]
     (spec,) = p.infer(specs)
     batch, queries = p.extents(0, specs[0])
     keys = p.extents(1, specs[1])[1]
     listed = operands[-1].view if p.tiles and p.tiles.by_row and _visits(w, p, keys) else None
+    band = p.tiles.band if p.tiles and listed else None
     if p.tiles is not None:
         p, operands = without_tiles(w, p, operands, (queries, keys))
+    if band:
+        p, listed = replace(p, mask="none"), None
     y = targets[0] or w.number(spec.shape or ())
     sizes = (p.head, p.head, p.head_v)
     q, k, v = (
@@ -73,10 +70,10 @@ def lower_attention(
         held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
         mask = held.stretched(full).view
     positions = operands[3].view if p.causal == "placed" else None
-    left, right = p.reach
+    left, right = band or p.reach
     if p.zero_rows in ("masked", "infinite") and _have_keys(p):
         p = replace(p, zero_rows="none")
-    if _suits_split_keys(w, p, queries, keys):
+    if not band and _suits_split_keys(w, p, queries, keys):
         return [_attend_to_few_queries(w, p, q, k, v, y, out)]
     dtype = w.narrow
     q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
@@ -113,6 +110,20 @@ def lower_attention(
         scale=p.scale, fill=p.fill, softcap=p.softcap, y_type=y.dtype.short,
     )  # fmt: skip
     return [y]
+
+
+def _widened(
+    w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value]
+) -> tuple[AttentionParams, Sequence[Value]]:
+    """Convert keys and values in 8 bits.  Raises LackingError for those in 16 bits."""
+    if p.stored == "i8":
+        wide = [w.typed_as(v, DType.F32) for v in operands[1:3]]
+        p, operands = replace(p, stored="f32"), (operands[0], *wide, *operands[3:])
+    if p.stored != "f32":
+        raise LackingError(
+            "GPU attention reads no keys and values of another type than its queries"
+        )
+    return p, operands
 
 
 def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:

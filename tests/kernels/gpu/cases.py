@@ -466,11 +466,12 @@ def attention(
     shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
     flat: bool = False, near: tuple[int, int] | None = None, band: tuple[int, int] | None = None,
+    lists: bool = True,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
     masked has ``low`` added, the keys of the first query all; or all queries have one mask.
     Queries see the keys that are ``near``, so many before and after their own; or the mask keeps
-    such a ``band``, whose tiles are listed."""
+    such a ``band``, whose tiles are listed if it ``lists`` them."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -489,7 +490,7 @@ def attention(
                 kept[:, :, :1] = kept[:, :, :1] & flat
             added = np.where(kept, 0, low).astype(np.float32)
             named["mask"] = repeated(memory.put(kept if mask == "bool" else added), whole)
-            if band:
+            if band and lists:
                 tiles = listed_tiles(kept[0, 0] if mask == "bool" else added[0, 0])
                 named["listed"] = memory.put(tiles)
         first = rng.integers(0, keys - queries + 1, batch) if order == "placed" else np.zeros(1)

@@ -111,9 +111,9 @@ def test_tiles_with_a_kept_key_are_listed(name: str, fill: float | str) -> None:
     _, graph, trace = planned(mask)
     assert trace.applied()["mask-tiles"] == 1
     region = only(graph, "FusedAttention")
-    assert region.params.tiles == TileGrid(
-        128, 128, 4, 4, -np.inf if fill == "bool" else np.float32(fill), by_row=True
-    )
+    (before, after), beyond = BANDS[name], -np.inf if fill == "bool" else np.float32(fill)
+    ends = (min(before - 10, 389), after + 10)  # of queries that end where keys do
+    assert region.params.tiles == TileGrid(128, 128, 4, 4, beyond, True, ends)
     listed = graph.weights[region.operands[-1]].array()
     assert np.array_equal(listed, listed_tiles(mask))
 
@@ -138,12 +138,16 @@ def test_masks_that_keep_keys_are_not_listed() -> None:
     assert "leaves only 0%" in why
 
 
+@pytest.mark.parametrize("is_band", [False, True])
 @pytest.mark.parametrize("name", BANDS)
-def test_listed_tiles_are_visited_and_no_others(name: str) -> None:
+def test_listed_tiles_are_visited_and_no_others(name: str, is_band: bool) -> None:
     """Keys outside of the listed tiles are NaN, which no weight of 0 would hide."""
-    mask = np.where(band(300, 600, name), 0, -1e9).astype(np.float32)
+    before, after = BANDS[name]
+    tiles_band = (before, after) if is_band else None
+    kept = close_to(np.arange(300) + 300, 600, (before, after))
+    mask = np.where(kept, 0, -1e9).astype(np.float32)
     tiles = listed_tiles(mask)
-    grid = TileGrid(128, 128, 3, 5, -1e9, by_row=True)
+    grid = TileGrid(128, 128, 3, 5, -1e9, True, tiles_band)
     params = replace(LISTED, tiles=grid)
     arrays = [normal(1, 2, 300, 16), normal(1, 2, 600, 16), normal(1, 2, 600, 24), mask, tiles]
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
