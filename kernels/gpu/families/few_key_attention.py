@@ -106,6 +106,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "simple": _simple(call),
         "powers": found["altered"],
         "strips_at": _strips_at(call, variant),
+        "strip_bytes": STRIP,
         "mask_at": _mask_at(call, variant),
         "barriers_at": _barriers_at(call, variant),
     }

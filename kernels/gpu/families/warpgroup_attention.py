@@ -53,13 +53,17 @@ multiply; a single warpgroup copies for itself.
 
 @dataclass(frozen=True)
 class HeadTile:
-    """Shared memory of queries, of a ring of keys and values, and of strips for results."""
+    """Shared memory of queries, of a ring of keys and values, and of strips for results.
+
+    Each warp has a ``strip`` of so many bytes, which holds masks before.
+    """
 
     groups: int
     keys: int
     stages: int
     depth: int
     depth_v: int
+    strip: int = STRIP
 
     @property
     def panels(self) -> int:
@@ -99,7 +103,7 @@ class HeadTile:
 
     @property
     def barriers_at(self) -> int:
-        return self.strips_at + 4 * self.groups * STRIP
+        return self.strips_at + 4 * self.groups * self.strip
 
     @property
     def shared(self) -> int:
@@ -125,7 +129,17 @@ def shared_layout(call: Call, variant: Variant) -> HeadTile:
     """Return the shared-memory layout of a call's operands."""
     p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
-    return HeadTile(p["groups"], p["keys"], p["stages"], *up)
+    return HeadTile(
+        p["groups"], p["keys"], p["stages"], *up, _mask_bytes(call, p["keys"]) or STRIP
+    )
+
+
+def _mask_bytes(call: Call, keys: int) -> int:
+    """Return the bytes of a warp's masks in shared memory: 0 if all queries have the same."""
+    kind = str(call.attributes["mask_kind"])
+    if kind == "none" or mask_is_flat(call):
+        return 0
+    return max(STRIP, 16 * keys * int(MASKS[kind].size))
 
 
 def mask_is_flat(call: Call) -> bool:
@@ -176,6 +190,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "column_step": attention.column_step(call),
         **attention.visits(call),
         "altered": _altered(call),
+        "staged": _mask_bytes(call, tile.keys) > 0,
+        "mask_size": int(MASKS.get(str(a["mask_kind"]), DType.F32).size),
         "apart": attention.is_listed(call) and not a["softcap"],
         "head_v": heads_of(call)[1],
         "depth": tile.depth,
@@ -192,7 +208,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "band": _BAND if a["order"] != "none" else 1,
         "exchange": _EXCHANGE,
         "strips_at": tile.strips_at,
-        "strip_bytes": STRIP,
+        "strip_bytes": tile.strip,
         "barriers_at": tile.barriers_at,
         "producer_registers": producer,
         "consumer_registers": consumer,

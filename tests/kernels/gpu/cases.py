@@ -598,8 +598,12 @@ def _flash() -> Iterator[Case]:
         yield Case(f"flash {mask} {fill} {zero_rows}", made, two, needs)
     made = attention(DType.F16, (1, 2, 70), 150, 64, 64, order="top", fill=-1e4, softcap=1.5)
     yield Case("flash capped, low", made, two, needs)
-    made = attention(DType.F16, (1, 2, 70), 150, 128, 128, mask="add", low=-1e9)
+    made = attention(DType.F16, (1, 2, 70), 152, 128, 128, mask="add", low=-1e9)
     yield Case("flash masked 128", made, two, needs)
+    made = attention(DType.F16, (2, 2, 140), 304, 64, 64, mask="bool")
+    yield Case("flash masked bits in runs", made, two, needs)
+    made = attention(DType.F16, (1, 2, 70), 300, 64, 64, mask="add", low=-1e4, flat=True)
+    yield Case("flash masked alike", made, two, needs)
     yield from _near("flash", two, needs, 300)
 
 
