@@ -7,10 +7,11 @@ Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft      -> arithmetic
 Attention, MultiHeadAttention of com.microsoft            -> see ``contrib_attention``
 DequantizeLinear with a scale per channel                 -> Cast, Sub, Mul
 Einsum of one or two operands                             -> see ``einsum``
-Pad of other axes than rows and columns of images         -> see ``pad``
+Pad of other axes than rows and columns of images         -> see ``pad_any_axes``, ``other_pads``
 Conv that cuts volumes into patches                       -> see ``patch_conv3d``
 MaxPool, AveragePool of volumes, LpPool, LRN              -> see ``pools``
 ConvTranspose, dilated, in small groups or of volumes     -> see ``transposed_convs``
+MatMulInteger, ConvInteger with an int32 result           -> see ``integer_sums``
 Resize of known sizes without a kernel                    -> see ``resize_matrices``
 Hardmax, OneHot, Trilu; TopK, GatherElements on any axis  -> see ``choices``
 Tan, Atan, Sinh, Asinh and their like, Shrink             -> see ``functions``
@@ -44,8 +45,10 @@ from tracea_graph.passes.decompose.contrib_attention import (
 )
 from tracea_graph.passes.decompose.einsum import decompose_einsum
 from tracea_graph.passes.decompose.functions import FUNCTIONS
+from tracea_graph.passes.decompose.integer_sums import decompose_integer_sums
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 from tracea_graph.passes.decompose.ort_fusions import fused_conv, fused_gemm, fused_matmul
+from tracea_graph.passes.decompose.other_pads import decompose_other_pads
 from tracea_graph.passes.decompose.pad_any_axes import decompose_pad
 from tracea_graph.passes.decompose.patch_conv3d import decompose_patch_conv3d
 from tracea_graph.passes.decompose.pools import (
@@ -94,20 +97,22 @@ class Decompose:
     name: str = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        decompose = None if region.fused else _DECOMPOSITIONS.get(region.op)
-        if decompose is None and self.whole_models and not region.fused:
-            decompose = _SPLITTING.get(region.op)
-        if decompose is None or not region.results:
+        tables = (_DECOMPOSITIONS, *((_SPLITTING,) if self.whole_models else ()))
+        ways = [] if region.fused else [t[region.op] for t in tables if region.op in t]
+        reasons = list[str]()
+        for decompose in ways if region.results else ():
+            try:
+                builder = decompose(OnnxBuilder(graph, region))
+            except CannotDecompose as why:
+                reasons.append(str(why))
+                continue
+            yield Proposal(
+                self.name, (region,), builder.regions(), builder.specs, builder.weights, step=True
+            )
             return
-        try:
-            builder = decompose(OnnxBuilder(graph, region))
-        except CannotDecompose as why:
-            reason = str(why) or unsuited_reason(f"other rules match this {region.op} as it is")
-            yield Miss(self.name, region.id, reason)
-            return
-        yield Proposal(
-            self.name, (region,), builder.regions(), builder.specs, builder.weights, step=True
-        )
+        if reasons:
+            whole = unsuited_reason(f"other rules match this {region.op} as it is")
+            yield Miss(self.name, region.id, reasons[-1] or whole)
 
 
 # ---- normalisations --------------------------------------------------------------------
@@ -295,6 +300,12 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
     }
 )
 _SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
-    {"ConvTranspose": decompose_conv_transpose, "Resize": decompose_resize}
+    {
+        "ConvInteger": decompose_integer_sums,
+        "ConvTranspose": decompose_conv_transpose,
+        "MatMulInteger": decompose_integer_sums,
+        "Pad": decompose_other_pads,
+        "Resize": decompose_resize,
+    }
 )
 """Decompositions of operators that ONNX Runtime may compute as fast as what they become."""

@@ -32,6 +32,8 @@ class OnnxBuilder:
 
     def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:
         self.graph, self.region, self.stem = graph, region, f"{region.results[0]}{mark}"
+        while graph.producer(f"{self.stem}_s0") or f"{self.stem}_c0" in graph.weights:
+            self.stem += "_"  # an operator was replaced by nodes, of which this is the last
         self.nodes: list[Node] = []
         self.specs: dict[str, TensorSpec] = {}
         self.weights: dict[str, Weight] = {}

@@ -1,0 +1,81 @@
+"""Paddings and integer sums that would split a program become forms that have kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.graphs import Net, assert_same, evaluate, loaded, normal, ops, reasons, schedule_only
+from tracea_graph.ir import DType
+from tracea_graph.passes.decompose.decompose import Decompose
+
+WHOLE = Decompose(whole_models=True)
+PADS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], dict[str, Any]]] = {
+    "reflected sequences": ((3, 9), (0, 0, 4, 0, 0, 5), (), {"mode": "reflect"}),
+    "edges of sequences": ((3, 9), (0, 0, 2, 0, 0, 0), (), {"mode": "edge"}),
+    "volumes": ((3, 4, 5, 6), (0, 0, 1, 2, 0, 0, 0, 1, 0, 3), (), {}),
+    "all axes of volumes": ((3, 4, 5, 6), (0, 0, 1, 2, 1, 0, 0, 1, 0, 3), (), {}),
+    "channels and columns": ((3, 4, 5), (0, 1, 0, 2, 0, 0, 0, 1), (), {}),
+    "a number": ((3, 4, 5), (0, 0, 1, 2, 0, 0, 0, 1), (-np.inf,), {}),
+    "a number around volumes": ((3, 4, 5, 6), (0, 0, 1, 2, 1, 0, 0, 1, 0, 3), (2.5,), {}),
+}
+
+
+@pytest.mark.parametrize("form", PADS)
+def test_pads(form: str) -> None:
+    shape, pads, value, attrs = PADS[form]
+    net = Net()
+    given = [net.const(v) for v in value]
+    graph = loaded(net, net("Pad", net.input("x", "n", *shape), net.ints(*pads), *given, **attrs))
+    trace = schedule_only(graph, WHOLE)
+    assert trace.applied()["decompose"] >= 1, trace.misses()
+    pad = [r for r in graph.regions() if r.op == "Pad"]
+    assert pad and all(graph.spec(r.operands[0]).rank == 4 for r in pad)
+    x = normal(2, *shape)
+    np.testing.assert_array_equal(evaluate(graph, {"x": x})[0], net.run({"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("pads", "value", "size", "why"),
+    [
+        ((0, 0, -1, 0, 0, 0, 0, 0), 0.0, 5, "not known, or negative"),
+        ((0, 0, 1, 0, 0, 0, 0, 0), 1.0, "h", "the size of a padded axis is not known"),
+        ((0, 0, 1, 0, 0, 0, 0, 0), 1.0, 1 << 23, "its mask would be too large"),
+    ],
+)
+def test_pads_that_stay_say_why(
+    pads: tuple[int, ...], value: float, size: int | str, why: str
+) -> None:
+    net = Net()
+    y = net("Pad", net.input("x", 1, 1, size, 2), net.ints(*pads), net.const(value))
+    trace = schedule_only(loaded(net, y), WHOLE)
+    assert any(why in said for said in reasons(trace, "decompose")), trace.misses()
+
+
+@pytest.mark.parametrize("points", ["", "x", "both"])
+@pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
+def test_int32_sums(op: str, points: str) -> None:
+    """The rule that reads sums as float32 computes them, and int32 holds them exactly."""
+    net, image = Net(), op == "ConvInteger"
+    shape, kernel = ((3, 8, 8), (6, 3, 3, 3)) if image else ((20,), (20, 7))
+    rng = np.random.default_rng(0)
+    weight = net.const(rng.integers(-90, 90, kernel), np.int8)
+    zero = [net.const(7, np.uint8)] if points else []
+    zeros = [net.const(2, np.int8)] if points == "both" else []
+    x = net.input("x", "n", *shape, dtype=DType.U8)
+    y = net("Add", net(op, x, weight, *zero, *zeros), net.const(5, np.int32))
+    graph = loaded(net, y)
+    assert schedule_only(graph, WHOLE).applied() == {"decompose": 1}
+    assert ops(graph) == [op, "Cast", "Cast", "Add"]
+    assert_same(net, graph, {"x": rng.integers(0, 256, (2, *shape)).astype(np.uint8)})
+    assert not schedule_only(graph, WHOLE).applied()
+
+
+def test_sums_that_float32_may_round_stay() -> None:
+    net = Net()
+    weight = net.const(np.full((600, 2), 127), np.int8)
+    graph = net.graph(net("MatMulInteger", net.input("x", "n", 600, dtype=DType.U8), weight))
+    trace = schedule_only(graph, WHOLE)
+    assert any("exceed what float32 holds" in said for said in reasons(trace, "decompose"))
