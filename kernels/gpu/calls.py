@@ -262,10 +262,15 @@ def _attention_cached(dtype: str) -> CallSchema:
 
 
 def _resize(dtype: str) -> CallSchema:
-    """Schema of interpolation, channels-last; a scale of 0 is derived from the image sizes."""
+    """Schema of interpolation, channels-last; a scale of 0 is derived from the image sizes.
+
+    ``slope`` is that of the ``cubic`` kernel at 1.
+    """
     operands = _op("x", "N H W C", dtype), _out("y", "N P Q C", dtype)
     scales = tuple(map(real, ("scale_h", "scale_w")))
-    return CallSchema("resize", operands, (choice("how", WAYS), *scales), dtype)
+    slope = replace(real("slope"), default=0.0)
+    how = choice("how", WAYS), flag("cubic", False)
+    return CallSchema("resize", operands, (*how, *scales, slope), dtype)
 
 
 def _grid_sample(dtype: str) -> CallSchema:

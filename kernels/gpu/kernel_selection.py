@@ -532,8 +532,8 @@ _NUMBERS = {
     "scatter_elements": ("reduction", "index_type"), "float8_gemm": ("promoted", "w_type"),
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",), "arg": ("kind", "last"),
     "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
-    "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",), "resize": ("how",),
-    "iota": ("y_type",), "norm": ("kind", "rounded_type"),
+    "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",),
+    "iota": ("y_type",), "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
 

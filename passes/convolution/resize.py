@@ -1,8 +1,9 @@
-"""Convert linear and nearest Resize and Upsample to a step of the surrounding program."""
+"""Convert linear, cubic and nearest Resize and Upsample to a step of the surrounding program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def _resized(op: Any, x: Any) -> Any:
 def _resize(m: Match) -> Rewrite | str:
     """Convert a resize; nearest by integer factors is left to ``strided-copy``."""
     mode = attribute(m.root, "mode", "nearest")
-    if mode not in ("linear", "bilinear", "nearest"):
+    if mode not in ("linear", "bilinear", "cubic", "nearest"):
         return unsuited_reason(f"its mode is {mode}")
     if mode == "nearest" and read_layout_ops(m.graph, m.root) is not None:
         return unsuited_reason(
@@ -50,7 +51,9 @@ def left_to_kernels(graph: TileGraph, region: Region) -> bool:
     mode = str(attribute(region, "mode", "nearest"))
     if mode == "nearest" and read_layout_ops(graph, region) is not None:
         return True
-    return mode in ("linear", "nearest") and not isinstance(_read(graph, region, mode), str)
+    return mode in ("linear", "cubic", "nearest") and not isinstance(
+        _read(graph, region, mode), str
+    )
 
 
 Found = tuple[ResizeParams, tuple[str, ...]]
@@ -74,9 +77,14 @@ def _read(graph: TileGraph, region: Region, mode: str) -> Found | str:
     how = _way(graph, region, mode)
     if how not in WAYS:
         return how
+    if mode == "cubic" and attribute(region, "exclude_outside", 0):
+        return "its exclude_outside is set"
     found = _sized(graph, region, how)
     if isinstance(found, str):
         return found
+    if mode == "cubic":
+        slope = float(str(attribute(region, "cubic_coeff_a", -0.75)))
+        found = replace(found[0], cubic=slope), found[1]
     try:
         found[0].infer([graph.spec(v) for v in found[1]])
     except ValueError as error:

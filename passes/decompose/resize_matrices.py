@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType, Extent, TensorSpec
+from tracea_graph.ops.resize import cubic_weight
 from tracea_graph.passes.convolution.resize import left_to_kernels
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
@@ -135,7 +137,8 @@ def axis_matrix(size: int, count: int, scale: float, way: _Way) -> Floats:
         made[near, np.arange(count)] = 1
         return made.astype(np.float32)
     wide = max(1 / scale, 1.0) if way.antialias else 1.0
-    reach, weigh = (1, _linear) if way.mode == "linear" else (2, _cubic(way.slope))
+    linear = way.mode == "linear"
+    reach, weigh = (1, _linear) if linear else (2, partial(cubic_weight, slope=way.slope))
     taps = 2 * math.ceil(reach * wide) + 2
     first = np.floor(place).astype(int) - taps // 2
     at = first[:, None] + np.arange(taps + 1)
@@ -151,15 +154,6 @@ def axis_matrix(size: int, count: int, scale: float, way: _Way) -> Floats:
 
 def _linear(away: Floats) -> Floats:
     return np.asarray(np.maximum(1 - away, 0))
-
-
-def _cubic(slope: float) -> Callable[[Floats], Floats]:
-    def weigh(away: Floats) -> Floats:
-        near = ((slope + 2) * away - (slope + 3)) * away**2 + 1
-        far = ((slope * away - 5 * slope) * away + 8 * slope) * away - 4 * slope
-        return np.asarray(np.where(away <= 1, near, np.where(away < 2, far, 0)))
-
-    return weigh
 
 
 def _half_pixel(at: Floats, size: int, count: int, scale: float) -> Floats:

@@ -20,6 +20,7 @@ from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.ops.function_body import Body, BodyBuilder
 from tracea_graph.ops.iteration_space_parts import access_map, aligned_access, region_model
 from tracea_graph.ops.op_cost import Dims, FittedCoefficients, OpCost
+from tracea_graph.ops.resize import cubic_weight
 from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along, index_whole
 from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
@@ -107,7 +108,7 @@ class GridSampleParams:
         share = place - low
         if self.sampling == "linear":
             return [(low, 1 - share), (low + 1, share)]
-        return [(low + k, _cubic(np.abs(share - k))) for k in range(-1, 3)]
+        return [(low + k, cubic_weight(np.abs(share - k), _SLOPE)) for k in range(-1, 3)]
 
     def _pixel(self, place: Array, size: int) -> tuple[Array, Array]:
         """Return the pixels of whole positions, and whether they are read."""
@@ -147,10 +148,3 @@ class GridSampleParams:
         writes = [aligned_access(graph, region.results[0], names)]
         work = (LoopWork(names, _TAPS[self.sampling]),)
         return region_model(region, space, reads, writes, work, ("n", "p", "q"))
-
-
-def _cubic(away: Array) -> Array:
-    """Return the weight of a position that is ``away`` pixels from the result."""
-    near = ((_SLOPE + 2) * away - (_SLOPE + 3)) * away * away + 1
-    far = ((_SLOPE * away - 5 * _SLOPE) * away + 8 * _SLOPE) * away - 4 * _SLOPE
-    return np.asarray(np.where(away <= 1, near, np.where(away < 2, far, 0)), away.dtype)

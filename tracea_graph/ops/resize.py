@@ -1,4 +1,4 @@
-"""``FusedResize``: linear or nearest-neighbor interpolation of images or sequences."""
+"""``FusedResize``: linear, cubic or nearest-neighbor interpolation of images or sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracea_graph.ttg.iteration_space import Axis, IterationSpace, index_along, 
 from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams"]
+__all__ = ["COORDINATES", "NEAREST", "WAYS", "ResizeParams", "cubic_weight"]
 
 Floats = npt.NDArray[np.floating[Any]]
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
@@ -37,17 +37,20 @@ class ResizeParams:
 
     The spatial sizes of the result are given in one of three ways: as ``sizes``; as ``scales`` of
     the operand's sizes, float32 numbers whose products are rounded down; or, with ``like``, by a
-    second operand, which is read for its sizes only.  Source: ONNX's Resize in modes ``linear``
-    and ``nearest``, and ONNX Runtime's arithmetic.
+    second operand, which is read for its sizes only.  ``cubic`` is the slope of the cubic kernel
+    at 1, or 0 for linear interpolation.  Source: ONNX's Resize, and ONNX Runtime's arithmetic.
     """
 
     how: str
     scales: tuple[float, ...] = ()
     sizes: tuple[int, ...] = ()
     like: bool = False
+    cubic: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the size is given in exactly one way and is positive."""
+        if self.cubic and self.how == NEAREST:
+            raise ValueError(f"the nearest position is not interpolated: {self}")
         given = self.scales or self.sizes
         ways = bool(self.scales) + bool(self.sizes) + self.like
         if self.how not in WAYS or ways != 1 or len(given) > 2:
@@ -79,6 +82,9 @@ class ResizeParams:
         (spec,) = self.infer([TensorSpec(DType.F32, a.shape) for a in arrays])
         for axis, size in enumerate((spec.shape or ())[2:], 2):
             assert isinstance(size, int)
+            if self.cubic:
+                x = self._cubic(x, axis, size)
+                continue
             low, high, share = self._places(axis - 2, x.shape[axis], size)
             if self.how == NEAREST:
                 x = np.take(x, low, axis)
@@ -87,8 +93,19 @@ class ResizeParams:
             x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
         return [x]
 
-    def _places(self, axis: int, size: int, count: int) -> tuple[Any, Any, Any]:
-        """Return, per result, its two source positions and the weight of the second."""
+    def _cubic(self, x: Floats, axis: int, count: int) -> Floats:
+        """Interpolate along an axis by four positions, of which the outermost ones repeat."""
+        size, place = x.shape[axis], self._place(axis - 2, x.shape[axis], count)
+        low, total = np.floor(place), np.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :]))
+        for k in range(-1, 3):
+            away = np.abs(place - low - k).astype(x.dtype)
+            weight = cubic_weight(away, self.cubic).reshape(-1, *(1,) * (x.ndim - axis - 1))
+            at = np.clip(low + k, 0, size - 1).astype(np.int64)
+            total = total + np.take(x, at, axis) * weight
+        return total.astype(x.dtype)
+
+    def _place(self, axis: int, size: int, count: int) -> Floats:
+        """Return the source position of each result along an axis."""
         at = np.arange(count, dtype=np.float32)
         scale = np.float32(self.scales[axis] if self.scales else count / size)
         half = np.float32(0.5)
@@ -100,17 +117,24 @@ class ResizeParams:
             place = (at + half) / scale - half
         if count == 1 and self.how in ("align_corners", "pytorch_half_pixel"):
             place = np.zeros(1, np.float32)
-        place = np.clip(place, 0, size - 1)
+        return np.asarray(place)
+
+    def _places(self, axis: int, size: int, count: int) -> tuple[Any, Any, Any]:
+        """Return, per result, its two source positions and the weight of the second."""
+        place = np.clip(self._place(axis, size, count), 0, size - 1)
         low = np.minimum(place.astype(np.int64), size - 1)
         return low, np.minimum(low + 1, size - 1), place - low.astype(np.float32)
 
     def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
-        return OpCost(vector=fit.instructions["fused blend"] * prod(result))
+        blends = 4 if self.cubic else 1
+        return OpCost(vector=fit.instructions["fused blend"] * prod(result) * blends)
 
     def body(self, opset: int) -> Body:
         b = BodyBuilder(self.operands, opset)
         x = b.inputs[0]
-        mode = "nearest" if self.how == NEAREST else "linear"
+        mode = "nearest" if self.how == NEAREST else "cubic" if self.cubic else "linear"
+        if opset < _FIRST_OPSET and self.cubic:
+            raise ValueError(f"cubic interpolation needs opset {_FIRST_OPSET}")
         if opset < 9:
             factors = (1.0, 1.0, *self.scales)
             return b.done(b("Upsample", x, mode=mode, scales=factors))
@@ -120,6 +144,8 @@ class ResizeParams:
         # opsets 11 and 12 require every operand, even if empty
         none = b("Constant", value=np.zeros(0, np.float32)) if opset < 13 else ""
         how = {"coordinate_transformation_mode": self.how, "mode": mode}
+        if self.cubic:
+            how["cubic_coeff_a"] = self.cubic  # type: ignore[assignment]
         if self.how == NEAREST:
             how |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         if self.scales:
@@ -149,6 +175,13 @@ class ResizeParams:
         return region_model(
             region, space, reads, writes, (LoopWork(space.names, 2),), places, ("c",), taps, ("n",)
         )
+
+
+def cubic_weight(away: Floats, slope: float) -> Floats:
+    """Return the weights of positions that are ``away`` from a result, 0 from 2 on."""
+    near = ((slope + 2) * away - (slope + 3)) * away * away + 1
+    far = ((slope * away - 5 * slope) * away + 8 * slope) * away - 4 * slope
+    return np.asarray(np.where(away <= 1, near, np.where(away < 2, far, 0)), away.dtype)
 
 
 def _scaled(size: Extent, scale: float) -> Extent:

@@ -106,6 +106,8 @@ def lacking(graph: TileGraph, region: Region) -> str:
         return "no CPU kernel computes it"
     if isinstance(params, ScatterElementsParams):
         return "CPU kernels update no elements"
+    if isinstance(params, ResizeParams) and params.cubic:
+        return "CPU kernels do not interpolate cubically"
     if isinstance(params, IotaParams) and params.offset != 0:
         return "CPU kernels count from numbers, not from sizes"
     chosen = isinstance(params, TopKParams | GatherElementsParams)

@@ -1,4 +1,4 @@
-"""Linear and nearest-neighbor interpolation of channels-last images."""
+"""Linear, cubic and nearest-neighbor interpolation of channels-last images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 
 def name(call: Call) -> str:
-    return f"resize_{call.attributes['how']}"
+    return f"resize_{call.attributes['how']}" + "_cubic" * bool(call.attributes["cubic"])
 
 
 def _run(call: Call) -> int:
@@ -25,7 +25,8 @@ def _run(call: Call) -> int:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     element = chain_parameters.ELEMENTS[TYPES[call.dtype]]
-    return {"element": element, "how": call.attributes["how"], "run": _run(call)}
+    own = {key: call.attributes[key] for key in ("how", "cubic")}
+    return {"element": element, "run": _run(call), **own}
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -40,6 +41,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made = [pointer(x, own), *map(i32, x.strides), pointer(y, own), *map(i32, y.strides)]
     made += map(i32, (*x.dims[1:3], product((n, p, q)), channels))
     made += map(divisor, (p, q, runs))
-    made += [f32(float(call.attributes[name])) for name in ("scale_h", "scale_w")]
+    made += [f32(float(call.attributes[name])) for name in ("scale_h", "scale_w", "slope")]
     blocks = combine("ceildiv", product((n, p, q, runs)), variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

@@ -423,6 +423,6 @@ def lower_resize(
     y = w.temp(x.dtype, full, LAST)
     w.call(
         "resize", x.dtype.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view, how=p.how,
-        scale_h=scales[0], scale_w=scales[1],
+        scale_h=scales[0], scale_w=scales[1], cubic=bool(p.cubic), slope=p.cubic,
     )  # fmt: skip
     return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]

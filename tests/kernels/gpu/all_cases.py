@@ -44,7 +44,7 @@ from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.kv_cache_append import KvCacheAppendParams
 from tracea_graph.ops.recurrent import RecurrentParams
-from tracea_graph.ops.resize import WAYS, ResizeParams
+from tracea_graph.ops.resize import NEAREST, WAYS, ResizeParams
 from tracea_graph.ops.top_k import TopKParams
 
 __all__ = ["CASES"]
@@ -143,6 +143,7 @@ def resize(dtype: DType, image: tuple[int, int, int, int], params: ResizeParams)
         y = memory.empty((n, p, q, c), NUMPY[dtype])
         call = CALLS.make(
             "resize", dtype.short, x=memory.put(x.transpose(0, 2, 3, 1)), y=y, how=params.how,
+            cubic=bool(params.cubic), slope=params.cubic,
             scale_h=scales[0], scale_w=scales[1],
         )  # fmt: skip
         transposed = value.transpose(0, 2, 3, 1)
@@ -337,6 +338,11 @@ def _lookups() -> Iterator[Case]:
     for how in WAYS:
         made = resize(f32, (2, 5, 7, 9), ResizeParams(how, sizes=(15, 4)))
         yield Case(f"resize {how}", made, ("256",))
+        if how != NEAREST:
+            made = resize(f32, (2, 5, 7, 9), ResizeParams(how, sizes=(15, 4), cubic=-0.75))
+            yield Case(f"resize cubic {how}", made, ("256",))
+    cubic = ResizeParams("half_pixel", scales=(0.6, 2.0), cubic=-0.5)
+    yield Case("resize cubic by scales", resize(f16, (1, 24, 6, 10), cubic), ("256",))
     by_scales = ResizeParams("half_pixel", scales=(2.0, 0.6))
     yield Case("resize by scales", resize(f16, (1, 24, 6, 10), by_scales), ("256",))
     yield Case("cache", kv_append(f16, True, 12), ("256",))

@@ -38,7 +38,7 @@ MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv
         "take", "slices f32", "order", "updates add f16", "arg 300", "ramp",
         "elements add f16", "integers Mod i64",
         "running sum exclusive f16", "samples cubic reflection f16",
-        "top 7 of 300", "resize half_pixel", "cache", "lstm",
+        "top 7 of 300", "resize half_pixel", "resize cubic half_pixel", "cache", "lstm",
         "same 1000 0", "conv f32", "wgmma kn 70 136 200", "few layer", "u8 70 136 200",
         "i8 rounded", "u8 conv 3x3", "i8 depthwise", "u8 pool", "range f16 5000",
         "float8 70 136 200", "float8 wgmma plain 140 72 144", "float8 stored 1003",

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from tests.graphs import Net, assert_same, loaded, normal, ops, optimized, reasons, schedule_only
+from tracea_graph.kernels.cpu.lowering.lower import lacking
+from tracea_graph.ops.resize import COORDINATES
+from tracea_graph.passes.convolution.resize import RESIZE
 from tracea_graph.passes.decompose.decompose import Decompose
+from tracea_graph.rewrite import RulePass
 
 TRANSPOSED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "dilated": ((8, 9, 7), (8, 6, 3, 2), {"dilations": [2, 3]}),
@@ -129,7 +133,8 @@ def test_resizes_of_known_sizes_are_products(form: str) -> None:
 def test_scales_are_those_that_are_given(mode: str, scale: float) -> None:
     net = Net()
     scales = net.const([1, 1, scale, scale])
-    graph = net.graph(net("Resize", net.input("x", 2, 3, 7, 10), "", scales, mode=mode))
+    x, inside = net.input("x", 2, 3, 7, 10), int(mode == "cubic")
+    graph = net.graph(net("Resize", x, "", scales, mode=mode, exclude_outside=inside))
     trace = schedule_only(graph, Decompose(whole_models=True))
     assert trace.applied() == {"decompose": 1}, trace.misses()
     assert_same(net, graph, {"x": normal(2, 3, 7, 10)})
@@ -139,7 +144,11 @@ def test_scales_are_those_that_are_given(mode: str, scale: float) -> None:
     ("attrs", "sizes", "why"),
     [
         ({"mode": "cubic", "keep_aspect_ratio_policy": "not_larger"}, (9, 9), "not stretch"),
-        ({"mode": "cubic"}, (9000, 9), "the matrix of an axis would be too large"),
+        (
+            {"mode": "cubic", "exclude_outside": 1},
+            (9000, 9),
+            "the matrix of an axis would be too large",
+        ),
     ],
 )
 def test_resizes_that_stay_say_why(
@@ -152,7 +161,7 @@ def test_resizes_that_stay_say_why(
     assert any(why in said for said in reasons(trace, "decompose")), trace.misses()
 
 
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
 def test_resizes_with_kernels_stay(mode: str) -> None:
     net = Net()
     how = {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
@@ -167,7 +176,8 @@ def test_resizes_with_kernels_stay(mode: str) -> None:
 def test_a_scale_that_changes_no_size_stays() -> None:
     net = Net()
     scales = net.const([1, 1, 1.03, 2.0])
-    graph = net.graph(net("Resize", net.input("x", 2, 3, 7, 10), "", scales, mode="cubic"))
+    x = net.input("x", 2, 3, 7, 10)
+    graph = net.graph(net("Resize", x, "", scales, mode="cubic", exclude_outside=1))
     trace = schedule_only(graph, Decompose(whole_models=True))
     assert any("leaves the size" in said for said in reasons(trace, "decompose"))
 
@@ -176,7 +186,20 @@ def test_a_resize_to_computed_sizes_stays() -> None:
     net = Net(opset=18)
     x = net.input("x", "n", 3, "h", "w")
     scales = net.const(np.array([1, 1, 2, 2], np.float32))
-    trace = schedule_only(
-        loaded(net, net("Resize", x, "", scales, mode="cubic")), Decompose(whole_models=True)
-    )
+    graph = loaded(net, net("Resize", x, "", scales, mode="cubic", exclude_outside=1))
+    trace = schedule_only(graph, Decompose(whole_models=True))
     assert any("its sizes are not known" in said for said in reasons(trace, "decompose"))
+
+
+@pytest.mark.parametrize("how", COORDINATES)
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (0.6, 1.7), ()])
+def test_cubic_interpolation_has_a_kernel(how: str, scales: tuple[float, ...]) -> None:
+    net = Net()
+    given = ["", net.const([1, 1, *scales])] if scales else ["", "", net.ints(2, 3, 1, 13)]
+    attrs = {"mode": "cubic", "coordinate_transformation_mode": how, "cubic_coeff_a": -0.6}
+    x = net.input("x", 2, 3, 7, 10)
+    graph = net.graph(net("Resize", x, *given, **attrs))
+    trace = schedule_only(graph, RulePass(RESIZE))
+    assert ops(graph) == ["FusedResize"], trace.misses()
+    assert lacking(graph, graph.regions()[0]) == "CPU kernels do not interpolate cubically"
+    assert_same(net, graph, {"x": normal(2, 3, 7, 10)})
