@@ -4,6 +4,7 @@ MeanVarianceNormalization, LpNormalization                -> reductions and arit
 LayerNormalization, RMSNormalization over several axes    -> one axis, between Reshapes
 SkipLayerNormalization, SkipSimplifiedLayerNormalization  -> Add, then the norm
 Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft      -> arithmetic
+EmbedLayerNormalization of com.microsoft                  -> see ``embed_layer_norm``
 Attention, MultiHeadAttention of com.microsoft            -> see ``contrib_attention``
 DequantizeLinear with a scale per channel                 -> Cast, Sub, Mul
 Einsum of one or two operands                             -> see ``einsum``
@@ -44,6 +45,7 @@ from tracea_graph.passes.decompose.contrib_attention import (
     decompose_multi_head,
 )
 from tracea_graph.passes.decompose.einsum import decompose_einsum
+from tracea_graph.passes.decompose.embed_layer_norm import decompose_embed_layer_norm
 from tracea_graph.passes.decompose.functions import FUNCTIONS
 from tracea_graph.passes.decompose.integer_sums import decompose_integer_sums
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
@@ -301,6 +303,7 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
 )
 _SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
     {
+        "com.microsoft::EmbedLayerNormalization": decompose_embed_layer_norm,
         "ConvInteger": decompose_integer_sums,
         "ConvTranspose": decompose_conv_transpose,
         "MatMulInteger": decompose_integer_sums,
