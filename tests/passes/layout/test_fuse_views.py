@@ -438,11 +438,11 @@ def test_resize_by_whole_numbers(how: str, rounded: str) -> None:
     [
         ((1, 1, 1.5, 2), {}),
         ((1, 1, 2, 2), {"nearest_mode": "ceil"}),
-        ((1, 1, 2, 2), {"mode": "cubic"}),
+        ((1, 1, 2, 2), {"mode": "cubic", "exclude_outside": 1}),
         ((1, 1, 2, 2), {"coordinate_transformation_mode": "align_corners"}),
     ],
 )
-def test_other_resizing_stays(scales: tuple[float, ...], attrs: dict[str, str]) -> None:
+def test_other_resizing_stays(scales: tuple[float, ...], attrs: dict[str, str | int]) -> None:
     net = Net()
     x = net.input("x", "batch", 3, 4, 4)
     graph, _ = check(
