@@ -22,6 +22,12 @@ __all__ = ["VerticalFusion"]
 
 _MOST_STEPS = 8
 """Number of elementwise operators to go back through in search of a convolution."""
+_LONGEST = 256
+"""Most steps of a chain.
+
+Beside so many, the load and the store that fusing saves do not count, and each fusion copies all
+steps: a graph of thousands would take quadratic time.
+"""
 
 
 def _belongs_to_conv(graph: TileGraph, first: Region) -> bool:
@@ -65,6 +71,9 @@ class VerticalFusion:
                 continue
             if _belongs_to_conv(graph, first):
                 yield Miss(self.name, region.id, f"a convolution can store {value!r} in 8 bits")
+                continue
+            if len(bound_chain[0].steps) + len(inner[0].steps) > _LONGEST:
+                yield Miss(self.name, region.id, f"the chain would have over {_LONGEST} steps")
                 continue
             if (joined := inline_producer(bound_chain, value, inner)) is None:
                 yield Miss(

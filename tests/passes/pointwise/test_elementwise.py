@@ -58,6 +58,20 @@ def test_eight_operands_are_the_most() -> None:
     assert_same(net, graph, feeds)
 
 
+def test_long_chains_are_several() -> None:
+    """Fusing copies all steps: one chain of thousands would take quadratic time."""
+    net, x = new()
+    y = x
+    for _ in range(300):
+        y = net("Floor", net("Neg", y))
+    graph = net.graph(y)
+    trace = schedule_only(graph, elementwise.ElementwiseOp(), *MERGE)
+    assert "the chain would have over 256 steps" in reasons(trace, "vertical-fusion")
+    lengths = [len(region.params.chain.steps) for region in graph.regions()]
+    assert sum(lengths) == 600 and max(lengths) <= 256 and len(lengths) < 10
+    assert_same(net, graph, FEEDS)
+
+
 @pytest.mark.parametrize("rank", [6, 7])
 def test_elementwise_regions_have_six_axes_at_most(rank: int) -> None:
     net = Net()
