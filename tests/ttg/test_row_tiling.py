@@ -9,7 +9,15 @@ import pytest
 
 from tests.ttg.models import blur, gemm, named, rows
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg import MemoryLevel, Region, RowReuse, TileGraph, row_tiling_of, row_tilings
+from tracea_graph.ttg import (
+    MemoryLevel,
+    Region,
+    RowReuse,
+    TileGraph,
+    row_tiling,
+    row_tiling_of,
+    row_tilings,
+)
 from tracea_graph.ttg.row_tiling import _Candidate
 
 L2 = MemoryLevel("L2", 1 << 20)
@@ -82,6 +90,16 @@ def test_symbols_have_to_be_bound() -> None:
     assert row_tilings(graph, {"s": 4096}, L2, row_reuse)
     with pytest.raises(GraphError, match="'s'"):
         row_tilings(graph, {}, L2, row_reuse)
+
+
+@pytest.mark.parametrize("lines", [100_003, 1 << 18])
+def test_halving_finds_the_tile_that_trying_all_finds(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = named([gemm("s", 1024, 256, "XWH"), gemm("s", 256, 1024, "HVY")])
+    found = row_tilings(graph, {"s": lines}, L2, row_reuse)
+    monkeypatch.setattr(row_tiling, "_MANY_LINES", lines)
+    assert found and row_tilings(graph, {"s": lines}, L2, row_reuse) == found
 
 
 @pytest.mark.parametrize("step", [1, 4, 6])

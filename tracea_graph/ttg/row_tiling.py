@@ -21,6 +21,7 @@ iteration fit beside a strip of each constant; both depend on shapes alone. Sour
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ _STRIP_COLUMNS = 64
 """Columns of a constant that occupy the near level at a time."""
 _MAX_REGIONS = 8
 """Maximum number of regions in one loop: each adds rows that iterations share."""
+_MANY_LINES = 1 << 16
+"""Lines from which on the largest tile that fits is found by halving: larger tiles hold more."""
 
 
 CACHE_FRACTIONS = (2.5, 1.25, 0.6)
@@ -178,8 +181,16 @@ def _largest_fitting(made: _Candidate | None, cache_fraction: float) -> RowTilin
     """Return the tiling with the largest tile that fits; None if it saves nothing."""
     if made is None or made.saved <= 0:
         return None
-    for rows in made.choices():
-        if made.resident(rows) <= cache_fraction * made.near.bytes:
+
+    def fits(rows: int) -> bool:
+        return made.resident(rows) <= cache_fraction * made.near.bytes
+
+    choices: Iterable[int] = made.choices()
+    if made.lines > _MANY_LINES:
+        every = list(choices)
+        choices = every[bisect_left(every, True, key=fits) :]
+    for rows in choices:
+        if fits(rows):
             tiling = made.tiling(rows)
             return tiling if tiling.gain > 0 else None
     return None
