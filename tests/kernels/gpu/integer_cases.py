@@ -211,6 +211,36 @@ def value_range(dtype: DType, count: int, blocks: int, way: str = "") -> Maker:
     return make
 
 
+def in_fp16(channels: int, taps: int, depthwise: bool = False) -> Maker:
+    """Bytes minus a zero point as fp16 numbers, whose sums are exact; results are bytes."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        filters = channels if depthwise else 40
+        x = rng.integers(-255, 256, (2, 12, 11, channels)).astype(np.float16)
+        shape = (taps, taps, channels) if depthwise else (filters, taps, taps, channels)
+        w = rng.integers(-128, 128, shape).astype(np.float16)
+        sizes = (2, 13 - taps, 12 - taps, filters)
+        row = rng.integers(-50, 200, filters).astype(np.float32)
+        y, wide = memory.empty(sizes, np.uint8), memory.put(row)
+        repeated = type(wide)(wide.buffer, sizes, (0, 0, 0, 1), wide.offset)
+        call = CALLS.make(
+            "depthwise" if depthwise else "conv", "f16", x=memory.put(x), w=memory.put(w),
+            inputs=[repeated], y=[y], chain=REQUANTIZED, strides=(1, 1), dilations=(1, 1),
+            pads=(0, 0),
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            window = np.lib.stride_tricks.sliding_window_view
+            seen = window(x.astype(np.float64), (taps, taps), (1, 2))
+            pattern = "nhwcij,ijc->nhwc" if depthwise else "nhwcij,fijc->nhwf"
+            sums = np.einsum(pattern, seen, w.astype(np.float64))
+            return [Expected(y, _finished(REQUANTIZED, sums, [row]), 0)]
+
+        return call, expected
+
+    return make
+
+
 def _warpgroups(dtype: DType) -> Iterator[Case]:
     """Depths that end within a step, few columns, pixels of a window that lie around the image."""
     kind, needs = dtype.short, ("wgmma",)
@@ -254,6 +284,11 @@ def _cases() -> Iterator[Case]:
         yield from _warpgroups(dtype)
         yield Case(f"{kind} embedding", looked_up(dtype), ("256",))
         yield Case(f"{kind} pool", pool(dtype, (2, 9, 7, 24)), ("256",))
+    for channels, taps, tiles, needs in (
+        (24, 3, ("128x128x32x4",), ()), (64, 2, ("128x64x64x8x1",), ("wgmma",)),
+    ):  # fmt: skip
+        yield Case(f"bytes in fp16 {channels}", in_fp16(channels, taps), tiles, needs)
+    yield Case("bytes in fp16 depthwise", in_fp16(32, 3, True), ("2x2",))
     yield Case("i8 most", gemm(DType.I8, 3, 5, 32768, -128, True), TILES[:1])
     for dtype in (DType.F32, DType.F16):
         yield Case(f"range {dtype.short} 5000", value_range(dtype, 5003, 3), ("256",))
