@@ -10,6 +10,7 @@ __all__ = [
     "BLOCK_TILES",
     "BYTE_TILES",
     "CONVOLUTION_TILES",
+    "DEPTH_TILES",
     "FEW_CODED_COLUMNS",
     "FEW_CODED_ROWS",
     "FEW_KEYS",
@@ -54,9 +55,10 @@ __all__ = [
     "one_row_width",
 ]
 
-WarpgroupTile = tuple[int, int, int, int, int]
+WarpgroupTile = tuple[int, ...]
 """Tile of a warpgroup kernel: rows, columns, stages, 1 if two tiles alternate, else 0, and which
-operand two blocks of a cluster share: 0 (none), ``SHARED_X`` or ``SHARED_W``.
+operand two blocks of a cluster share: 0 (none), ``SHARED_X`` or ``SHARED_W``.  Where blocks of a
+cluster share the depth of a tile, their number follows.
 """
 SHARED_X, SHARED_W = 1, 2
 
@@ -68,6 +70,11 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     *CONVOLUTION_TILES[:2], (128, 192, 5, 1, 0), *CONVOLUTION_TILES[2:], (64, 192, 6, 1, 0),
     (64, 192, 6, 1, SHARED_X), (128, 192, 5, 0, SHARED_X),
 )  # fmt: skip
+DEPTH_TILES: tuple[WarpgroupTile, ...] = (
+    (128, 128, 5, 0, 0, 2), (128, 128, 4, 0, 0, 4), (128, 128, 4, 0, 0, 8),
+    (128, 192, 4, 0, 0, 2), (128, 192, 3, 0, 0, 4),
+)  # fmt: skip
+"""Tiles whose depth blocks of a cluster share, for fewer tiles than SMs."""
 TF32_TILES = tuple(tile for tile in CONVOLUTION_TILES if not tile[3])
 """Tiles of a matmul of tf32 numbers.  None alternate: float32 epilogues need the registers."""
 SPLIT_TILES: tuple[WarpgroupTile, ...] = ((128, 128, 4, 0, 0), (128, 64, 6, 0, 0))
@@ -266,6 +273,12 @@ two warpgroups computes it.
 Fitted to 60 products and convolutions of five models at batch 32, with each tile
 (``python -m tests.gpu.peers --alone --tiles``, one H100): the tiles that the model picks take 1 %
 longer than the best tiles.
+"""
+_CLUSTERS = MappingProxyType({2: 66, 4: 30, 8: 15})
+"""Clusters that an H100 runs at a time, by their number of blocks, one on each SM."""
+_MEETING, _PER_SENT = 700, 0.15
+"""Cycles until all blocks that share a tile's depth have started and ended, and those in which a
+block receives a sum of another one.
 """
 _LEAST_BLOCKS = H100_SMS // 2
 """Fewest tiles of products of tf32 numbers: other kernels share the depth of fewer."""
@@ -555,15 +568,19 @@ def _cycles(
     products: int = 0,
 ) -> float:  # fmt: skip
     """Return the modelled cycles of a tiled matmul on the SM that takes longest."""
-    m, n, _, pingpong, pair = tile
+    m, n, _, pingpong, pair, *shared = tile
+    depths = shared[0] if shared else 1
     down, across = 1 + (pair == SHARED_W), 1 + (pair == SHARED_X)  # tiles of a cluster
     tiles = batch * ceil(rows / m / down) * ceil(columns / n / across)
     loaded = 128 * (m / across + n / down)
     work = max(products, 1) * 64 * m * n / _FLOPS + _PER_PART * (products > 1)
-    each = ceil(depth / 64) * max(work, loaded / _BYTES) * _SLOWER
+    each = ceil(depth / 64 / depths) * max(work, loaded / _BYTES) * _SLOWER
     each += _PER_TILE
-    after = m * n * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
+    after = m * n / depths * (_PER_SUM + steps * _PER_STEP + reads * _PER_READ)
     count = ceil(tiles * down * across / H100_SMS)
+    if depths > 1:
+        each += _MEETING + m * n * (1 - 1 / depths) * _PER_SENT
+        count = ceil(tiles / _CLUSTERS[depths])
     if not pingpong:
         return count * (each + after)
     # half of the warps finish a tile while the others multiply: one of both is the longer

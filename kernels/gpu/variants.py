@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
     BYTE_TILES,
     CONVOLUTION_TILES,
+    DEPTH_TILES,
     FEW_CODED_ROWS,
     FEW_KEYS,
     FEW_PIXEL_TILES,
@@ -112,13 +113,16 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
 
 
 def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0,
-           depth: int = 64) -> Variant:  # fmt: skip
+           depths: int = 0, depth: int = 64) -> Variant:  # fmt: skip
     """Warpgroup matmul: one tile of m × n × depth at a time; with ``pingpong``, two alternate.
 
-    With ``pair``, two blocks of a cluster share an operand; see :data:`WarpgroupTile`.
+    With ``pair``, two blocks of a cluster share an operand, and ``depths`` blocks of a cluster
+    share the depth of a tile; see :data:`WarpgroupTile`.
     """
-    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair}
+    params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair,
+              "depths": depths}  # fmt: skip
     tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}{('', 'x', 'w')[pair]}"
+    tile += f"d{depths}" * (depths > 0)
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
@@ -249,7 +253,7 @@ VARIANTS = (
     _gemm("bf16", 128, 128, 32, 4, 64, 64, 2),
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
-    *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in WARPGROUP_TILES),
+    *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in (*WARPGROUP_TILES, *DEPTH_TILES)),
     *(_wgmma("tf32", *tile, depth=32) for tile in TF32_TILES),
     *(_wgmma("tf32x3", *tile, depth=32) for tile in SPLIT_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
@@ -343,7 +347,7 @@ VARIANTS = (
     *(
         replace(_wgmma(d, *tile), op="conv", template="conv_wgmma.cu.in")
         for d in ("f16", "bf16")
-        for tile in CONVOLUTION_TILES
+        for tile in (*CONVOLUTION_TILES, *DEPTH_TILES)
     ),
     *(
         replace(_wgmma(d, *tile, depth=32), op="conv", template="conv_wgmma.cu.in")

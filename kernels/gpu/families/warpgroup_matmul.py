@@ -115,6 +115,17 @@ class Tile:
     by_depth: bool
     size: int = 2
     split: bool = False
+    depths: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Number of columns that a block finishes, of those whose depth it shares with others."""
+        return self.n // self.depths
+
+    @property
+    def received(self) -> int:
+        """Bytes of the sums that a block gets from those that share the depth with it."""
+        return (self.depths - 1) * self.m * self.columns * _WORD
 
     @property
     def stage_bytes(self) -> int:
@@ -125,6 +136,11 @@ class Tile:
     def barriers(self) -> int:
         """Number of barriers of a stage."""
         return 2 + self.split
+
+    @property
+    def all_barriers(self) -> int:
+        """Number of barriers, with one for the sums of other blocks."""
+        return self.barriers * self.stages + (self.depths > 1)
 
     @property
     def held(self) -> int:
@@ -162,7 +178,7 @@ class Tile:
 
     @property
     def strips_at(self) -> int:
-        return self.stages * self.stage_bytes
+        return self.stages * self.stage_bytes + self.received
 
     @property
     def barriers_at(self) -> int:
@@ -170,7 +186,7 @@ class Tile:
 
     @property
     def vectors_at(self) -> int:
-        return self.barriers_at + -(-self.barriers * self.stages * _BARRIER // 16) * 16
+        return self.barriers_at + -(-self.all_barriers * _BARRIER // 16) * 16
 
 
 @cache
@@ -193,7 +209,8 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     p = variant.params
     size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
     split = variant.dtype == "tf32x3"
-    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split)
+    return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split,
+                p["depths"] or 1)  # fmt: skip
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -210,7 +227,7 @@ def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
         element = chain_parameters.ELEMENTS[dtype]
         exact = name == "column_sums" and has_zero_point(call)
         made.append(Vector(name, element, "i32" if exact else element, int(dtype.size), at))
-        at += -(-variant.params["n"] * int(dtype.size) // 16) * 16
+        at += -(-shared_layout(call, variant).columns * int(dtype.size) // 16) * 16
     return tuple(made)
 
 
@@ -222,8 +239,9 @@ def has_zero_point(call: Call) -> bool:
 
 def _moments_at(call: Call, variant: Variant) -> int:
     """Return the offset of the moments of a warpgroup's rows, after its staged operands."""
-    n, first = variant.params["n"], shared_layout(call, variant).vectors_at
-    return first + sum(-(-n * v.size // 16) * 16 for v in vectors_of(call, variant))
+    tile = shared_layout(call, variant)
+    bytes_of_all = [-(-tile.columns * v.size // 16) * 16 for v in vectors_of(call, variant)]
+    return tile.vectors_at + sum(bytes_of_all)
 
 
 def _vector_bytes(call: Call, variant: Variant) -> int:
@@ -291,6 +309,9 @@ def refusal(call: Call, variant: Variant) -> str:
         return "the epilogue has elements of more than 4 bytes"
     if tile.crowded and "full" in chain_of(call).operands[1:]:
         return "accumulators leave no registers for a matrix that the epilogue reads"
+    own = int(chain_of(call).result_types[0].size)
+    if _in_windows(call) and tile.columns % (LINE // 2 // own):
+        return "blocks finish fewer columns than lie in aligned runs of unaligned rows"
     if tile.crowded and len(named["y"]) > 1:
         return "accumulators leave no registers for a second result"
     if tile.crowded and any(_uneven(v, t) for v, t in zip(named["y"], chain_of(call).result_types,
@@ -364,7 +385,10 @@ def _refusal_of_sums(call: Call, variant: Variant) -> str:
     if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
         return f"the kernel adds up at most {MOST_PARTS} partial sums of a row"
     width = tensor_core_matmul.views_by_operand(call)["y"][0].dims[-1]
-    part = variant.params["n"]
+    tile = shared_layout(call, variant)
+    part = tile.n
+    if made is not None and tile.depths > 1:
+        return "blocks that share the depth of a tile do not sum rows of its result"
     if made is not None and (batch_of(call) or combine("mul", made.dims[1], part) != width):
         return "partial sums are requested of columns that are not those of one tile"
     return ""
@@ -380,7 +404,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     several = tile.pingpong and len(made) > 1 and large
     if several or (tile.crowded and (large or len(chain.operands) > 1)):
         widths = widths[1:]  # registers suffice for fewer columns at a time
-    wide = next(width for width in widths if tile.n % width == 0)
+    wide = next(width for width in widths if tile.columns % width == 0)
     if _in_windows(call) and not tile.crowded:
         wide = LINE // 2 // int(made[0].dtype.size)
     # what a thread's sums and addresses leave of its registers, in runs of four
@@ -390,7 +414,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     held += _FOR_PAIR * bool(variant.params["pair"])
     held += tile.tall * tile.n // 2 * bool(variant.params.get("promoted"))
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
-    strips = tile.tall * tile.n // wide
+    strips = tile.tall * tile.columns // wide
     read = list[Exchange]()
     for x in taken:
         runs = wide * int(x.dtype.size) // 32
@@ -441,7 +465,11 @@ def parameters(
         # results replace what was read where both take as much room
         "in_place": read[-1].name if read and read[-1].size == written[0].size else "",
         "wide": written[0].wide,
-        "strips": tile.n // written[0].wide,
+        "strips": tile.columns // written[0].wide,
+        "sharing": tile.depths,
+        "own_n": tile.columns,
+        "received_at": tile.stages * tile.stage_bytes,
+        "received_bytes": tile.received,
         "strip_bytes": _STRIP,
         "shifted": _in_windows(call) and not tile.crowded,
         "counted": _counted(call),
@@ -549,8 +577,9 @@ def launch_over(
     tiles_n = combine("ceildiv", cols, tile.n * 2 if pair == SHARED_X else tile.n)
     tiles = combine("mul", tiles_m, tiles_n)
     count = product((*batch, tiles))
-    blocks = combine("mul", count, 2) if pair else count
+    blocks = combine("mul", count, 2 if pair else tile.depths)
     made += [i32(rows), i32(cols), i32(depth), i32(count), i32(tiles_m), divisor(tiles)]
     made += [divisor(combine("mul", tiles_n, _BAND)), *more, constant_buffer_flag(named["w"])]
     taken = shared(call, variant)
-    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made),
+                  persistent=int(tile.depths == 1))  # fmt: skip

@@ -1,3 +1,4 @@
+//% set nth = "(begin + step)" if sharing > 1 else "step"
 //% macro load_w(stage, step)
           //% set box = "load_box_for_pair" if halved == "w" else "load_box"
           //% set at_w = " + rank * " ~ (b.nbytes // 2 if b.by_depth else b.panel // 2) if halved == "w" else ""
@@ -35,7 +36,7 @@ ${outer()}
           ROLLED
           for (i32 step = 0; step < early; step++) {
             announce(full + step, ${copied_bytes});
-${load_w("step", "step")}
+${load_w("step", nth)}
           }
           wait_for_grid();
         }
@@ -57,12 +58,12 @@ ${load_w("step", "step")}
           } else {
             wait_phase(empty + stage, phase ^ 1);
             announce(full + stage, ${copied_bytes});
-${load_w("stage", "step")}
+${load_w("stage", nth)}
           }
           //% if conv
-          const i32 at = quotient(step, blocks_c), r = quotient(at, taps_w);
+          const i32 at = quotient(${nth}, blocks_c), r = quotient(at, taps_w);
           load_pixels(ring + stage * ${stage_bytes}, x_map, full + stage,
-                      {(step - at * (i32)blocks_c.value) * ${span}${" + i0 * channels" if batch}, first_w, first_h, image},
+                      {(${nth} - at * (i32)blocks_c.value) * ${span}${" + i0 * channels" if batch}, first_w, first_h, image},
                       (at - r * (i32)taps_w.value) * dilation_w, r * dilation_h);
           //% elif blocks_of
           const i32 from = (next - first_id) * ${span};
@@ -71,9 +72,9 @@ ${load_w("stage", "step")}
           //% else
           //% if halved == "x"
           load_box_for_pair(ring + stage * ${stage_bytes} + rank * ${a.nbytes // 2}, x_map, full + stage,
-                            {step * ${span}, row0 + rank * ${m // 2}${x_outer}});
+                            {${nth} * ${span}, row0 + rank * ${m // 2}${x_outer}});
           //% else
-          load_box(ring + stage * ${stage_bytes}, x_map, full + stage, {step * ${span}, row0${x_outer}});
+          load_box(ring + stage * ${stage_bytes}, x_map, full + stage, {${nth} * ${span}, row0${x_outer}});
           //% endif
           //% endif
           if (++stage == ${ring.stages}) stage = 0, phase ^= 1;

@@ -31,7 +31,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
           turn[h][e] = at / ${per} * 16;
         }
       }
-      const i32 end = least(cols, col0 + ${n});
+      const i32 end = least(cols, col0 + ${own_n});
       auto store_window = [&](i32 top, i32 window) {  // of all strips, the one after them too
         UNROLL
         for (i32 h = 0; h < 2; h++) {
@@ -211,6 +211,6 @@ set_pair(${to}, ${two}[0], ${two}[1]);
           for (i32 e = 0; e < 2; e++) both.at[e] += shuffle_xor(both.at[e], mask);
         const i32 row = row_of + i / 2 * 64 + i % 2 * 8 + lane / 4;
         if (lane % 4 == 0 && row < rows)
-          *(pair<float>*)(y_sums + ((i64)row * y_parts + col0 / ${n}) * 2) = both;
+          *(pair<float>*)(y_sums + ((i64)row * y_parts + col0 / ${own_n}) * 2) = both;
       }
       //% endif

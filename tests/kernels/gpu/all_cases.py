@@ -430,6 +430,24 @@ def _few() -> Iterator[Case]:
     yield Case("few keys capped", made, short, needs)
 
 
+def _depths() -> Iterator[Case]:
+    """Blocks of a cluster that share the depth of a tile; some have none of it."""
+    needs, residual = ("wgmma",), Chain(
+        ("full", "full"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.F16), (DType.F16,)
+    )  # fmt: skip
+    pair, four, eight = "128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8"
+    made = gemm("f16", 150, 200, 520, "nk", chain=layer(DType.F16))
+    yield Case("depths layer", made, (pair, four, eight), needs)
+    made = gemm("bf16", 129, 400, 712, "kn", chain=layer(DType.BF16), late=8)
+    yield Case("depths bf16", made, ("128x192x64x4x1d2", "128x192x64x3x1d4"), needs)
+    made = gemm("f16", 70, 136, 96, "nk", outer=(2,))
+    yield Case("depths few steps", made, (eight,), needs)
+    made = gemm("f16", 200, 264, 1096, "nk", chain=residual, norm="rms", summed=(8, 0))
+    yield Case("depths rms", made, (four,), needs)
+    made = cases.conv(DType.F16, (3, 9, 9, 72), (136, 3, 3), pads=(1, 1))
+    yield Case("depths conv", made, (pair, eight), needs)
+
+
 def _sums() -> Iterator[Case]:
     """Many rows: norms repeated from sums of parts of rows, and such sums written."""
     needs = ("wgmma",)
@@ -468,7 +486,7 @@ def _sums() -> Iterator[Case]:
 
 
 CASES = (
-    *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_sums(),
+    *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_depths(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
     *line_cases.CASES, *float8_cases.CASES,
