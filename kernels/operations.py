@@ -92,7 +92,8 @@ def over_images(name: str, *calls: str) -> KernelOperation:
 _ALL = (
     KernelOperation(
         "gemm", _MNK, _GEMM, _product,
-        ("gemm", "integer_gemm", "float8_gemm", "gemm_two_of_four", "mlp", "attention_projection"),
+        ("gemm", "integer_gemm", "float8_gemm", "gemm_two_of_four", "mlp", "attention_projection",
+         "gated_gemm"),
     ),
     KernelOperation(
         "low_rank_gemm", (*_MNK, "rank"), (*_GEMM, 64), _product, ("gemm",), "low-rank"

@@ -7,11 +7,23 @@ from typing import Any
 
 from tracea_graph.kernels.schema import Operand
 
-__all__ = ["BYTES", "DTYPES", "FLOAT8", "FLOATS8", "INDICES", "operand", "written"]
+__all__ = [
+    "ACTIVATIONS",
+    "BYTES",
+    "DTYPES",
+    "FLOAT8",
+    "FLOATS8",
+    "INDICES",
+    "SPLIT_K",
+    "operand",
+    "written",
+]
 
 DTYPES = ("f32", "f16", "bf16")
 INDICES = ("i32", "i64")
 BYTES = ("u8", "i8")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+"""Activations between two matmuls that one kernel computes."""
 FLOAT8, _ = FLOATS8 = ("f8e4m3fn", "f8e5m2")
 
 
@@ -23,3 +35,12 @@ def operand(name: str, shape: str, *types: str, **more: Any) -> Operand:
 def written(name: str, shape: str, *types: str, **more: Any) -> Operand:
     """Return an operand that the call writes; see :func:`operand`."""
     return replace(operand(name, shape, *types, **more), written=True)
+
+
+SPLIT_K = (
+    written("partial", "T parts E", optional=True),
+    written("arrivals", "A", "i32", optional=True),
+)
+"""Operands of a split-K matmul: partial sums per tile and split; and per tile the number of splits
+that have finished, which must be 0 before the call.
+"""

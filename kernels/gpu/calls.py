@@ -11,9 +11,17 @@ from dataclasses import replace
 from math import prod
 
 from tracea_graph.kernels.gpu.block_quantized_storage import GRANULE, WINDOW
-from tracea_graph.kernels.gpu.call_operands import BYTES, DTYPES, FLOATS8, INDICES
+from tracea_graph.kernels.gpu.call_operands import (
+    ACTIVATIONS,
+    BYTES,
+    DTYPES,
+    FLOATS8,
+    INDICES,
+    SPLIT_K,
+)
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.gpu.gate_calls import GATE_PARTS, GATES
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
 from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
@@ -41,6 +49,7 @@ __all__ = [
     "ACTIVATIONS",
     "CALLS",
     "CELLS",
+    "GATE_PARTS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
     "REDUCTIONS",
@@ -59,8 +68,6 @@ MLP_PARTS = ("norm", "up", "down")
 """The calls that a call of two matmuls behind a norm may stand for, in order."""
 PROJECTION_PARTS = ("attention", "projection")
 """The calls that a call of attention and its projection may stand for, in order."""
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-"""Activations between both matmuls behind a norm."""
 
 _ELEMENTWISE = CallSchema(
     "elementwise",
@@ -96,12 +103,6 @@ sum and the sum of squares of each part.  ``x_sums`` are those of x, whose norm 
 ``y_sums`` are those of its first result, whose norm another matmul repeats.  Kernels without
 ``x_sums`` compute the sums from x; kernels for few rows need not write ``y_sums``.
 """
-_PARTS = (
-    _out("partial", "T parts E", optional=True), _out("arrivals", "A", "i32", optional=True),
-)  # fmt: skip
-"""Operands of a split-K matmul: partial sums per tile and split; and per tile the number of splits
-that have finished, which must be 0 before the call.
-"""
 
 
 def _gemm(dtype: str) -> CallSchema:
@@ -116,7 +117,7 @@ def _gemm(dtype: str) -> CallSchema:
         (
             _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
             _op("inputs", "... M N", "chain", many="inputs"),
-            _out("y", "... M N", "chain", many="results"), *_PARTS,
+            _out("y", "... M N", "chain", many="results"), *SPLIT_K,
             *((*_NORM, *_SUMS) if halves else ()),
         ),
         (choice("layout", ("nk", "kn")), *(_NORM_ATTRIBUTES if halves else ())),
@@ -370,7 +371,7 @@ def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
         (
             _op("x", "N H W C", own), _op("w", w, own), _op("bias", "O", optional=True),
             _op("inputs", "N P Q O", "chain", many="inputs"),
-            _out("y", "N P Q O", "chain", many="results"), *(_PARTS if op == "conv" else ()),
+            _out("y", "N P Q O", "chain", many="results"), *(SPLIT_K if op == "conv" else ()),
         ),
         (*_WINDOW, *((number("groups", 1, 1 << 16, 1),) if op == "conv" else ())),
         dtype,
@@ -566,6 +567,7 @@ CALLS = Calls(
         *map(_pack, DTYPES[1:]),
         *map(_squeeze_excite, DTYPES[1:]),
         *map(_mlp, DTYPES[1:]),
+        *GATES,
         *map(_attention_projection, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_grid_sample, DTYPES),

@@ -38,6 +38,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "depthwise": "output pixels of neighbouring channels",
         "pool": "output pixels of neighbouring channels",
         "attention_projection": "16 rows; a block has two heads and their columns",
+        "gated_gemm": "a tile of the result, of products of both matrices",
         "mlp": "64 rows for each warpgroup, in turn",
         "squeeze_excite": "a slice of an image's channels",
         "copy": "contiguous elements, or a tile that is transposed",

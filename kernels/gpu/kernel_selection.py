@@ -27,6 +27,7 @@ from tracea_graph.kernels.gpu.families import (
     cached_attention,
     few_pixel_convolution,
     few_row_matmul,
+    gated_matmul,
     one_row_matmul,
     row_mlp,
     tensor_core_matmul,
@@ -40,7 +41,7 @@ from tracea_graph.kernels.gpu.families.convolution import groups_of
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
-from tracea_graph.kernels.gpu.row_choice import mlp_choices, projection_choices, row_choices
+from tracea_graph.kernels.gpu.row_choice import COMPOSED_CHOICES, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.structured_choice import (
     BLOCKS,
@@ -106,16 +107,16 @@ _STEEP, _NORMED = 5, 3
 """Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
 _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
+_ACTIVATED = ("mlp", "gated_gemm")
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
-_LEAST_SIDE = 16
-"""Minimum side of a tile that is transposed in shared memory."""
+_LEAST_SIDE = 16  # of a tile that is transposed in shared memory
 _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
 
 
 COMPOSED: Mapping[str, Any] = MappingProxyType(
-    {"mlp": row_mlp, "attention_projection": attention_projection}
+    {"mlp": row_mlp, "attention_projection": attention_projection, "gated_gemm": gated_matmul}
 )
 """Modules of ops whose calls stand for one of several calls that a kernel computes together."""
 Choice = tuple[Call, Variant, Extent]
@@ -163,8 +164,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
         # of one row, as it is at all sizes; not every GPU has the shared memory of the first
         return tuple((variant, 1) for variant, _ in found if variant.params["rows"] == 1)
     if call.op in COMPOSED:
-        choices = mlp_choices if call.op == "mlp" else projection_choices
-        return (*choices(call), *variants_of(COMPOSED[call.op].part_of(call)))
+        return (*COMPOSED_CHOICES[call.op](call), *variants_of(COMPOSED[call.op].part_of(call)))
     return (*_scheduled(call), *found, *_wide_choices(call), (variant_of(call), 1))
 
 
@@ -457,8 +457,9 @@ def kernel_of(call: Call, variant: Variant) -> str:
         "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
         "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
     }  # fmt: skip
-    if whole.op == "mlp" and call.chain != whole.chain:  # nobody lists the chain of such a part
-        made |= {"chain": None, "part": [whole.attributes["part"], whole.attributes["activation"]]}
+    if whole.op in _ACTIVATED and call.chain != whole.chain:  # nobody lists a part's chain
+        made["part"] = [whole.op, whole.attributes["part"], whole.attributes["activation"]]
+        made["chain"] = None
     return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
 
 
@@ -478,8 +479,7 @@ def kernel_from_name(name: str, chains: Mapping[int, Chain]) -> Kernel:
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in made["attributes"].items()}
     chain = None if key is None else chains[key]
     if part := made.get("part"):
-        which, activation = part
-        chain = row_mlp.chain_of_part(which, activation, made["dtype"])
+        chain = COMPOSED[part[0]].chain_of_part(*part[1:], made["dtype"])
     call = Call(made["op"], made["dtype"], views, Attributes(values.items()), chain)
     variant = next(
         v for v in VARIANTS if (v.op, v.dtype, v.tile) == (call.op, call.dtype, made["tile"])
@@ -533,6 +533,7 @@ _NUMBERS = {
     "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",), "arg": ("kind", "last"),
     "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
     "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",),
+    "gated_gemm": ("activation", "layout"),
     "iota": ("y_type",), "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
 }  # fmt: skip
 """Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""

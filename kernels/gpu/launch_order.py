@@ -18,6 +18,7 @@ __all__ = ["constant_calls", "launch_order"]
 _NEEDS = MappingProxyType({
     "gemm": "a product reads whole rows",
     "mlp": "a product reads whole rows",
+    "gated_gemm": "a product reads whole rows",
     "attention_projection": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",
     "depthwise": "a filter reads pixels of several tiles",

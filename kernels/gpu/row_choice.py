@@ -5,22 +5,29 @@ Also attention together with its projection.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import attention_projection, row_mlp
+from tracea_graph.kernels.gpu.families import attention_projection, gated_matmul, row_mlp
 from tracea_graph.kernels.gpu.tile_choice import (
+    GATED_TILES,
     H100_SMS,
     LEAST_MLP_ROWS,
     LONG_ROWS,
     MOST_PROJECTION_CLUSTERS,
     choose_tile,
+    choose_warpgroup_tiles,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["mlp_choices", "projection_choices", "row_choices"]
+__all__ = ["COMPOSED_CHOICES", "gated_choices", "mlp_choices", "projection_choices", "row_choices"]
+
+_STEPS = 5
+"""Cheap steps of an epilogue that an activation takes as long as."""
 
 
 def row_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -69,3 +76,24 @@ def projection_choices(call: Call) -> list[tuple[Variant, Extent]]:
     when = combine("min", few, short)
     positive = not isinstance(when, int) or when > 0
     return [(known[0], when)] if known and positive else []
+
+
+def gated_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels of a gate and the matmul that it multiplies, for many rows.
+
+    Both parts of the call name them.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    (rows, columns), depth = named["y"].dims, named["x"].dims[-1]
+    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, columns, depth))
+    known = (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype))
+    able = {tile: v for tile, v in zip(GATED_TILES, known, strict=True)
+            if not gated_matmul.refusal(call, v)}  # fmt: skip
+    tiles = choose_warpgroup_tiles(1, height, 2 * width, deep, tuple(able), steps=_STEPS)
+    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+
+
+COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] = MappingProxyType(
+    {"mlp": mlp_choices, "attention_projection": projection_choices, "gated_gemm": gated_choices}
+)
+"""How the kernels of calls that stand for one of several are chosen, by op."""

@@ -16,6 +16,7 @@ __all__ = [
     "FEW_KEYS",
     "FEW_PIXEL_TILES",
     "FEW_TILES",
+    "GATED_TILES",
     "H100_SMS",
     "LANE_WINDOWS",
     "LARGE_WINDOW",
@@ -75,6 +76,10 @@ DEPTH_TILES: tuple[WarpgroupTile, ...] = (
     (128, 192, 4, 0, 0, 2), (128, 192, 3, 0, 0, 4),
 )  # fmt: skip
 """Tiles whose depth blocks of a cluster share, for fewer tiles than SMs."""
+GATED_TILES: tuple[WarpgroupTile, ...] = (
+    (128, 256, 4, 0, 0), (128, 192, 5, 0, 0), (128, 128, 6, 1, 0), (128, 128, 6, 0, 0),
+)  # fmt: skip
+"""Tiles of a gate and the matmul that it multiplies, half of the columns each."""
 TF32_TILES = tuple(tile for tile in CONVOLUTION_TILES if not tile[3])
 """Tiles of a matmul of tf32 numbers.  None alternate: float32 epilogues need the registers."""
 SPLIT_TILES: tuple[WarpgroupTile, ...] = ((128, 128, 4, 0, 0), (128, 64, 6, 0, 0))

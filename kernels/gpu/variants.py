@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FEW_KEYS,
     FEW_PIXEL_TILES,
     FEW_TILES,
+    GATED_TILES,
     LANE_WINDOWS,
     LARGE_WINDOW,
     MLP_TILES,
@@ -32,6 +33,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     WHOLE_KEYS,
     WINDOW_TILES,
     OneRow,
+    WarpgroupTile,
 )
 from tracea_graph.kernels.program import Call
 
@@ -120,10 +122,17 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0
     share the depth of a tile; see :data:`WarpgroupTile`.
     """
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair,
-              "depths": depths}  # fmt: skip
+              "depths": depths, "gated": 0}  # fmt: skip
     tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}{('', 'x', 'w')[pair]}"
     tile += f"d{depths}" * (depths > 0)
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
+
+
+def _gated(dtype: str, tile: WarpgroupTile) -> Variant:
+    """Warpgroup matmul by two matrices: half of a tile's columns are those of each."""
+    own = _wgmma(dtype, *tile)
+    return replace(own, op="gated_gemm", template="gemm_gated_wgmma.cu.in",
+                   params={**own.params, "gated": 1})  # fmt: skip
 
 
 def _two_of_four(dtype: str, m: int, n: int, stages: int, wm: int, wn: int) -> Variant:
@@ -254,6 +263,7 @@ VARIANTS = (
     _gemm("bf16", 64, 64, 64, 3, 32, 32, 2),
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in (*WARPGROUP_TILES, *DEPTH_TILES)),
+    *(_gated(d, tile) for d in ("f16", "bf16") for tile in GATED_TILES),
     *(_wgmma("tf32", *tile, depth=32) for tile in TF32_TILES),
     *(_wgmma("tf32x3", *tile, depth=32) for tile in SPLIT_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),

@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES, choose_few_pix
 
 __all__ = ["ROWS"]
 
+_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x192x64x4x1d2")
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 
 
@@ -41,6 +42,8 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
     out = (side - 1) // stride + 1
     work = _convolve(n, side, c, filters, taps, stride, 1)
     tiles = ("64x64x64x3", "128x128x32x4") + (_WINDOWS if c % 8 == 0 else ())
+    if n > 1 and n * out * out * filters < _FEW_RESULTS and c % 8 == 0:
+        tiles += _DEPTHS
     few = choose_few_pixels(out * out, filters, -(-c // 64) * taps * taps, FEW_PIXEL_TILES)
     if n == 1 and c % 8 == 0 and few is not None:
         tiles += ("x".join(map(str, (64, *few[0]))),)
@@ -66,7 +69,7 @@ RESNET = (
     (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1),
 )  # fmt: skip
 """Convolutions of ResNet-50: side, channels, filters, taps, stride."""
-_TAPS = 3
+_TAPS, _FEW_RESULTS = 3, 1 << 20
 MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
 """Depthwise convolutions of MobileNetV2: side, channels, stride if not 1."""
 CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
@@ -93,6 +96,7 @@ def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
 
 ROWS: tuple[Row, ...] = (
     *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
+    *(_conv(8, *shape) for shape in RESNET if shape[3] == _TAPS and shape[0] <= 14),
     *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),

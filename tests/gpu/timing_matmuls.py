@@ -10,9 +10,10 @@ import numpy as np
 from tests.gpu.timing_row import BYTE_GROUPS, GELU, RESIDUAL, Row, Work, finished, product
 from tests.kernels.gpu import block_cases, float8_cases, integer_cases, nbits_cases, sparse_cases
 from tests.kernels.gpu.cases import gemm, rows
+from tests.kernels.gpu.gated_cases import gated
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, TWO_OF_FOUR_TILES
-from tracea_graph.ops.chain import Chain
+from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, MOST_FEW, TWO_OF_FOUR_TILES
+from tracea_graph.ops.chain import Chain, Step
 
 __all__ = ["ROWS", "SUMS"]
 
@@ -25,6 +26,11 @@ _GROUPS = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x2", "128x128x64x6x2
            "128x192x64x5x1x")  # fmt: skip
 _SUMMED = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x1x", "128x128x64x6x2",
            "64x192x64x6x2", "64x192x64x6x2x")  # fmt: skip
+SILU = Chain(("full",), (Step("silu", (0,)),), (1,), (DType.F32,), (DType.F16,))
+PRODUCT = Chain(("full", "full"), (Step("mul", (1, 0)),), (2,), (DType.F32, DType.F16),
+                (DType.F16,))  # fmt: skip
+_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8", "128x192x64x4x1d2",
+           "128x192x64x3x1d4")  # fmt: skip
 _BYTE_PAIRS = ("128x256x128x4x1w", "128x192x128x5x1w")
 _FEW_CODED = {1: "1x16x8", 8: "8x16", 16: "16x16"}
 
@@ -39,6 +45,41 @@ def _layers(m: int, n: int, k: int, chain: Chain | None = None) -> Iterator[Row]
                   gemm("f16", m, n, k, layout, chain=chain, pad=0), (*tiles,),
                   product(m, n, k, "f16"), 2.0 * m * n * k, 0,
                   finished(m, n, k, chain))  # fmt: skip
+
+
+def _shared_depth(m: int, n: int, k: int, chain: Chain | None = None) -> Row:
+    """A product of fewer tiles than SMs, whose depth blocks may share."""
+    what = {GELU: "+ gelu", RESIDUAL: "+ residual"}.get(chain, "") if chain else ""
+    few = ("64x96x6" if k > n else "64x96x2",) * (m <= MOST_FEW)
+    narrow = "32x64x64x4", "128x32x64x9x1", "128x64x64x8x1", "128x128x64x6x1", "128x192x64x5x1"
+    return Row(f"depth {m}x{n}x{k} + bias {what}", gemm("f16", m, n, k, "nk", chain=chain, pad=0),
+               (*few, *narrow, *_DEPTHS), product(m, n, k, "f16"), 2.0 * m * n * k, 0,
+               finished(m, n, k, chain))  # fmt: skip
+
+
+def _gates(m: int, n: int, k: int) -> Iterator[Row]:
+    """A gate and the matmul that it multiplies, and both matmuls of two launches.
+
+    The second of two launches reads the gate of the first.
+    """
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        def gated(x: Any, w: Any, v: Any) -> Any:
+            linear = torch.nn.functional.linear
+            return torch.nn.functional.silu(linear(x, w)) * linear(x, v)
+
+        x, w, v = (torch.randn(rows, k, device="cuda").half() for rows in (m, n, n))
+        return gated, [x, w / 8, v / 8]
+
+    flops, tiles = 2.0 * m * n * k, ("128x256x64x4x1", "128x192x64x5x1", "128x128x64x6x2")
+    for layout in ("nk", "kn"):
+        own = tiles[:: 1 if layout == "nk" else 2]
+        yield Row(f"gate {layout} {m}x{n}x{k} both", gated(DType.F16, m, n, k, "silu", layout, 0),
+                  own, work, 2 * flops, 0)  # fmt: skip
+    plain = product(m, n, k, "f16")
+    for what, chain in (("first", SILU), ("second", PRODUCT)):
+        made = gemm("f16", m, n, k, "nk", chain=chain, bias=False, pad=0)
+        yield Row(f"gate {m}x{n}x{k} {what}", made, tiles, plain, flops, 0)
 
 
 def _row_sums(m: int, n: int, k: int, chain: Chain | None, read: int, written: int) -> Row:
@@ -204,6 +245,11 @@ ROWS: tuple[Row, ...] = (
     *_layers(4096, 1536, 384, GELU),
     *_layers(4096, 384, 1536, RESIDUAL),
     *_layers(4096, 384, 384, RESIDUAL),
+    *(_shared_depth(*s) for s in ((512, 512, 16384), (512, 3072, 768), (1024, 1024, 1024))),
+    *(_shared_depth(m, 768, 3072, RESIDUAL) for m in (256, 384, 512, 1024)),
+    _shared_depth(256, 3072, 768, GELU),
+    *(row for s in ((512, 8192, 2048), (2048, 8192, 2048), (1024, 4864, 896))
+      for row in _gates(*s)),
     *(_row_sums(4096, *one) for one in SUMS),
     *_scores(50257),
     *_scores(50304),

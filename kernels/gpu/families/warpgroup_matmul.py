@@ -116,11 +116,15 @@ class Tile:
     size: int = 2
     split: bool = False
     depths: int = 1
+    gated: bool = False
 
     @property
     def columns(self) -> int:
-        """Number of columns that a block finishes, of those whose depth it shares with others."""
-        return self.n // self.depths
+        """Number of columns of the result that a block finishes.
+
+        They are some of those whose depth it shares with others, or half of those of two matrices.
+        """
+        return self.n // self.depths // (1 + self.gated)
 
     @property
     def received(self) -> int:
@@ -210,7 +214,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
     split = variant.dtype == "tf32x3"
     return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split,
-                p["depths"] or 1)  # fmt: skip
+                p["depths"] or 1, bool(p["gated"]))  # fmt: skip
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -401,7 +405,8 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     made = chain_parameters.results(chain)
     large = any(int(t.dtype.size) > 2 for t in (*taken, *made))
     widths: tuple[int, ...] = (32, 16) if tile.crowded or large else (64, 32, 16)
-    several = tile.pingpong and len(made) > 1 and large
+    normed = tensor_core_matmul.norm_of(call) != "none"
+    several = tile.pingpong and ((normed and tile.tall > 1) or (len(made) > 1 and large))
     if several or (tile.crowded and (large or len(chain.operands) > 1)):
         widths = widths[1:]  # registers suffice for fewer columns at a time
     wide = next(width for width in widths if tile.columns % width == 0)
@@ -574,7 +579,8 @@ def launch_over(
     rows, cols = named["y"][0].dims[-2:]
     pair = variant.params["pair"]
     tiles_m = combine("ceildiv", rows, tile.m * 2 if pair == SHARED_W else tile.m)
-    tiles_n = combine("ceildiv", cols, tile.n * 2 if pair == SHARED_X else tile.n)
+    across = tile.columns * tile.depths * (1 + (pair == SHARED_X))
+    tiles_n = combine("ceildiv", cols, across)
     tiles = combine("mul", tiles_m, tiles_n)
     count = product((*batch, tiles))
     blocks = combine("mul", count, 2 if pair else tile.depths)

@@ -37,6 +37,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
+from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.indexed_slices import (
@@ -163,6 +164,7 @@ def _written(
     w.drop_unread()
     fold_squeeze_excite(w)
     fold_mlps(w)
+    fold_gates(w)
     fold_attention_projections(w)
     return w
 

@@ -41,7 +41,7 @@ from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
-__all__ = ["lower_gemm", "lower_matmul", "product_call"]
+__all__ = ["lower_gemm", "lower_matmul", "product_call", "with_split_k"]
 
 
 def product_type(w: GpuProgramWriter, dtype: DType) -> DType:
@@ -71,7 +71,12 @@ def product_call(
         inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
         chain=chain, **more,
     )  # fmt: skip
-    w.calls.append(add_split_k(w, call) if _splits(call) else call)
+    w.calls.append(with_split_k(w, call))
+
+
+def with_split_k(w: GpuProgramWriter, call: Call) -> Call:
+    """Return a matmul with the buffers of split-K, if kernels use them."""
+    return add_split_k(w, call) if _splits(call) else call
 
 
 def _splits(call: Call) -> bool:

@@ -11,6 +11,12 @@
           const i32 tap = quotient(${step}, blocks_c), block = ${step} - tap * (i32)blocks_c.value;
           ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
                  {block * ${span}, tap, col0${half_n}${", i0" if batch}});
+          //% elif gated
+          UNROLL
+          for (i32 panel = 0; panel < ${[b.copies, 2]|max}; panel++)
+            load_box(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + panel * ${b.nbytes // [b.copies, 2]|max},
+                     panel < ${[b.copies, 2]|max // 2} ? w_map : v_map, full + ${stage},
+                     {${step ~ " * " ~ span ~ ", col0" if b.by_depth else "col0 + panel % " ~ b.copies // 2 ~ " * 64, " ~ step ~ " * 64"}});
           //% else
           UNROLL
           for (i32 panel = 0; panel < ${b.copies}; panel++)
@@ -22,6 +28,9 @@
     if (own == 0) {
       prefetch_map(x_map);
       prefetch_map(w_map);
+      //% if gated
+      prefetch_map(v_map);
+      //% endif
       //% if pair
       const i32 rank = cluster_rank();
       //% endif
@@ -32,7 +41,7 @@ ${rounds()} {
         locate(tile, row0, col0, whole${", begin, steps" if blocks_of});
 ${outer()}
         if (tile == ${first_tile}) {  // constants come while the kernel before this one may still run
-          early = w_fixed ? least(steps, ${ring.stages}) : 0;
+          early = ${"v_fixed && " if gated}w_fixed ? least(steps, ${ring.stages}) : 0;
           ROLLED
           for (i32 step = 0; step < early; step++) {
             announce(full + step, ${copied_bytes});

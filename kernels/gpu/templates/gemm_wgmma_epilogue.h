@@ -122,7 +122,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
             //% endfor
             UNROLL
             for (i32 e = 0; e < 2; e++)
-              //% set sum = "sums[i][(first / 8 + j) * 4 + h * 2 + e]"
+              //% set sum = "sums[i][(first / 8 + j" ~ (" + " ~ n // 16 if gated) ~ ") * 4 + h * 2 + e]"
               //% if integers
               //% set sum = "(float)(" ~ sum ~ (" - at_column_sums.at[e]" if zero_point else "") ~ ")"
               //% elif blocks_of

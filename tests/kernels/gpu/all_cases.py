@@ -13,6 +13,7 @@ from tests.kernels.gpu import (
     cache_cases,
     cases,
     float8_cases,
+    gated_cases,
     indexed_cases,
     integer_cases,
     line_cases,
@@ -489,5 +490,5 @@ CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_depths(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
-    *line_cases.CASES, *float8_cases.CASES,
+    *gated_cases.CASES, *line_cases.CASES, *float8_cases.CASES,
 )  # fmt: skip

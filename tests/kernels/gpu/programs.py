@@ -15,6 +15,7 @@ from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
+from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
@@ -49,6 +50,7 @@ def program_of(
     round_where_computed(w)
     fold_results(w)
     w.drop_unread()
+    fold_gates(w)
     return w.done({}, sizes)
 
 
