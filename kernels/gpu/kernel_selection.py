@@ -103,8 +103,7 @@ _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
-_STEEP, _NORMED = 5, 3
-"""Numbers of cheap steps that take as long as a GELU, and as a norm of the rows of x."""
+_STEEP, _NORMED = 5, 3  # cheap steps that take as long as a GELU, as a norm of the rows of x
 _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
 _ACTIVATED = ("mlp", "gated_gemm")
@@ -453,7 +452,7 @@ def kernel_of(call: Call, variant: Variant) -> str:
         skeleton = warpgroup_matmul.with_row_step(skeleton, call, _SOME)
     symbol = symbol_of(skeleton, variant, _ANY).rpartition("__")[0]
     shape = [v and [list(v.dims), list(v.strides)] for v in skeleton.views]
-    made = {
+    made: dict[str, Any] = {
         "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
         "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
     }  # fmt: skip

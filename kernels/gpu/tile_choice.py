@@ -73,9 +73,12 @@ WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
 )  # fmt: skip
 DEPTH_TILES: tuple[WarpgroupTile, ...] = (
     (128, 128, 5, 0, 0, 2), (128, 128, 4, 0, 0, 4), (128, 128, 4, 0, 0, 8),
-    (128, 192, 4, 0, 0, 2), (128, 192, 3, 0, 0, 4),
 )  # fmt: skip
-"""Tiles whose depth blocks of a cluster share, for fewer tiles than SMs."""
+"""Tiles whose depth blocks of a cluster share, for fewer tiles than SMs.
+
+Tiles of 128 × 192 shared by two and four blocks were the fastest at none of 13 sizes
+(``python -m tests.gpu.timing depth``, one H100).
+"""
 GATED_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0, 0), (128, 192, 5, 0, 0), (128, 128, 6, 1, 0), (128, 128, 6, 0, 0),
 )  # fmt: skip
@@ -281,9 +284,10 @@ longer than the best tiles.
 """
 _CLUSTERS = MappingProxyType({2: 66, 4: 30, 8: 15})
 """Clusters that an H100 runs at a time, by their number of blocks, one on each SM."""
-_MEETING, _PER_SENT = 700, 0.15
+_MEETING, _PER_SENT = 2300, 0.15
 """Cycles until all blocks that share a tile's depth have started and ended, and those in which a
-block receives a sum of another one.
+block receives a sum of another one.  With them the rule chooses the fastest tile at ten sizes
+(``python -m tests.gpu.timing depth`` and ``conv f16 b8``, one H100).
 """
 _LEAST_BLOCKS = H100_SMS // 2
 """Fewest tiles of products of tf32 numbers: other kernels share the depth of fewer."""

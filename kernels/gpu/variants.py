@@ -115,7 +115,7 @@ def _bytes(op: str, dtype: str, m: int, n: int, k: int, stages: int, wm: int, wn
 
 
 def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0,
-           depths: int = 0, depth: int = 64) -> Variant:  # fmt: skip
+           depths: int = 0, *, depth: int = 64) -> Variant:  # fmt: skip
     """Warpgroup matmul: one tile of m × n × depth at a time; with ``pingpong``, two alternate.
 
     With ``pair``, two blocks of a cluster share an operand, and ``depths`` blocks of a cluster

@@ -13,7 +13,7 @@ from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES, choose_few_pix
 
 __all__ = ["ROWS"]
 
-_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x192x64x4x1d2")
+_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4")
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 
 

@@ -29,8 +29,7 @@ _SUMMED = ("128x256x64x4x1", "128x192x64x5x1", "128x192x64x5x1x", "128x128x64x6x
 SILU = Chain(("full",), (Step("silu", (0,)),), (1,), (DType.F32,), (DType.F16,))
 PRODUCT = Chain(("full", "full"), (Step("mul", (1, 0)),), (2,), (DType.F32, DType.F16),
                 (DType.F16,))  # fmt: skip
-_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8", "128x192x64x4x1d2",
-           "128x192x64x3x1d4")  # fmt: skip
+_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8")
 _BYTE_PAIRS = ("128x256x128x4x1w", "128x192x128x5x1w")
 _FEW_CODED = {1: "1x16x8", 8: "8x16", 16: "16x16"}
 

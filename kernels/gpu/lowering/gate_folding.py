@@ -89,12 +89,8 @@ def _fold_two(w: GpuProgramWriter, uses: BufferUses, last: Call) -> None:
     alike = alike and gate.attributes["layout"] == last.attributes["layout"]
     activation = _activation(gate.chain, _TYPES[last.dtype], last.chain)
     if same and alike and activation and not other["inputs"]:
-        _replace(
-            w,
-            gate,
-            last,
-            _whole(last, other["w"], named["w"], other["y"][0], named["y"][0], activation),
-        )
+        made = _whole(last, (other["w"], named["w"]), other["y"][0], named["y"][0], activation)
+        _replace(w, gate, last, made)
 
 
 def _fold_halves(w: GpuProgramWriter, uses: BufferUses, last: Call) -> None:
@@ -129,9 +125,12 @@ def _fold_halves(w: GpuProgramWriter, uses: BufferUses, last: Call) -> None:
         return
     if any(half not in views for half in halves):
         return
-    matrices = [_half(_named(whole)["w"], whole.attributes["layout"], columns, i == 1)
-                for i in map(views.index, (halves[gate], halves[1 - gate]))]  # fmt: skip
-    _replace(w, whole, last, _whole(whole, *matrices, views[0], y, first.op))
+    first_half, second_half = (
+        _half(_named(whole)["w"], whole.attributes["layout"], columns, views.index(half) == 1)
+        for half in (halves[gate], halves[1 - gate])
+    )
+    both_halves = first_half, second_half
+    _replace(w, whole, last, _whole(whole, both_halves, views[0], y, first.op))
 
 
 def _half(matrix: View, layout: str, columns: Extent, second: bool) -> View:
@@ -142,8 +141,9 @@ def _half(matrix: View, layout: str, columns: Extent, second: bool) -> View:
     return replace(matrix, dims=dims, offset=combine("add", matrix.offset, step))
 
 
-def _whole(like: Call, w: View, v: View, gate: View, y: View, activation: str) -> Call:
+def _whole(like: Call, matrices: tuple[View, View], gate: View, y: View, activation: str) -> Call:
     """Return the call that stands for both matmuls, as its last part, of the rows of another."""
+    w, v = matrices
     return CALLS.make(
         "gated_gemm", like.dtype, x=_named(like)["x"], w=w, v=v, gate=gate, y=y,
         part=GATE_PARTS[-1], activation=activation, layout=like.attributes["layout"],
