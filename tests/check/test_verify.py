@@ -192,6 +192,17 @@ def test_failing_feeds_are_those_that_no_smaller_one_outdoes():
     assert verification.failing_feeds(sizes.__getitem__) == {"n=400, uniform", "n=4, padded"}
 
 
+def test_an_allowed_error_of_zero_has_shares():
+    def shares(relative):
+        one = OutputError("y", "n=1", relative, relative, 1.0, 0.0, not relative)
+        found = Verification(
+            "", "", (one,), limits=ErrorLimits(tolerance=0.0, tolerance_given=True)
+        )
+        return found.spent, found.exceeded
+
+    assert shares(0.0) == (0.0, math.inf) and shares(1e-7) == (0.0, math.inf)
+
+
 @pytest.mark.parametrize("top", [1e-5, 0.5])
 def test_tiny_results_of_a_sigmoid_are_as_accurate_as_its_range(top):
     run = {"one": {"p": np.array([top, top / 2], np.float32)}}

@@ -108,8 +108,7 @@ class Verification:
         if self.by_metric is not None:
             return self.by_metric
         passed = (o for o in self.outputs if o.passed and np.isfinite(o.relative))
-        allowed = self.limits.allowed
-        return max((o.relative / allowed(o.output, o.floor) for o in passed), default=0.0)
+        return max(map(self._share, passed), default=0.0)
 
     @property
     def exceeded(self) -> float:
@@ -118,8 +117,14 @@ class Verification:
         Infinite if no output failed, or if an output failed although its error is allowed.
         """
         wrong = (o for o in self.outputs if not o.passed)
-        shares = [o.relative / self.limits.allowed(o.output, o.floor) for o in wrong]
+        shares = [*map(self._share, wrong)]
         return max(shares, default=math.inf) if min(shares, default=0.0) > 1.0 else math.inf
+
+    def _share(self, output: OutputError) -> float:
+        allowed = self.limits.allowed(output.output, output.floor)
+        if not allowed:  # --max-error 0
+            return math.inf if output.relative else 0.0
+        return output.relative / allowed
 
     def failing_feeds(self, size: Callable[[str], int]) -> frozenset[str]:
         """Return a few of the feeds with the largest errors, preferring small feeds.
