@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.graphs import Net
 from tests.tiny import answers, product
 from tracea_graph import Options, api
 from tracea_graph.check.verify_outputs import Verification
+from tracea_graph.config import AttentionWindow
 from tracea_graph.pipeline import evaluator
 from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
 from tracea_graph.reason_codes import Code
@@ -108,6 +110,12 @@ def test_a_model_without_nodes_is_kept(tmp_path: Path) -> None:
     net.save(tmp_path / "m.onnx", net.input("x", "n"))
     report = api.optimize(tmp_path / "m.onnx", Options(keep="all"))
     assert (report.outcome, report.nodes_before) == ("kept original", 0)
+
+
+def test_a_window_without_attention_is_said_to_change_nothing(tmp_path: Path) -> None:
+    model = product(tmp_path / "m.onnx", 8, 8)
+    report = api.optimize(model, replace(KEEP, windows=(AttentionWindow(4),)))
+    assert any("--window changes nothing" in said for said in report.warnings)
 
 
 def test_inputs_the_original_rejects_are_named(tmp_path: Path) -> None:

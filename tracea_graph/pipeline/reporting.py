@@ -17,6 +17,7 @@ from tracea_graph.onnx_io import Model, is_tracea_result, write_original
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import ALIGNED, round_up_aligned
 from tracea_graph.options import Options
+from tracea_graph.passes.attention.impose_window import ImposeWindow
 from tracea_graph.passes.sparse.dead_channels import DEAD_CHANNELS
 from tracea_graph.passes.sparse.low_rank_exact import LOW_RANK, LOW_RANK_EXACT
 from tracea_graph.passes.sparse.zero_structure import DENSE, WeightScan, ZeroStructure, as_matrix
@@ -294,6 +295,11 @@ class Reporter:
         if is_tracea_result(self.model):
             name = self.model.path.name
             found.append(f"{name} is a result of this tool: optimize the original instead")
+        if self.options.windows and ImposeWindow.name not in self.trace.applied():
+            found.append(
+                "--window changes nothing: no self-attention was recognized in its layers"
+                " (tracea explain says why)"
+            )
         if self.model.unknown:
             found.append(overridable_warning(len(self.model.unknown)))
         rejected = evaluator.verification.rejected if evaluator.verification else {}
