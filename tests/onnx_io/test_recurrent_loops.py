@@ -146,6 +146,14 @@ def scanned_lstm(*, reverse: bool = False, axis: int = 0) -> ModelProto:
     return model([scan], inputs, outputs, weights(4))
 
 
+def read_through(op: str) -> ModelProto:
+    """A scan whose last states become outputs by an operator that changes nothing."""
+    proto = scanned_lstm()
+    proto.graph.node[0].output[:2] = ["h9", "c9"]
+    proto.graph.node.extend([node(op, "h9", "hT"), node(op, "c9", "cT")])
+    return proto
+
+
 def as_tensorflow() -> ModelProto:
     """A while loop that counts by itself, and carries its weights and the whole sequence."""
     take = [node("Gather", "seq time", "xt", axis=1)]
@@ -238,6 +246,8 @@ BATCHES = {
     ),
     "scan": scanned_lstm(), "scan, backwards": scanned_lstm(reverse=True),
     "scan, other axes": scanned_lstm(axis=1),
+    "scan, read through Identity": read_through("Identity"),
+    "scan, read through Dropout": read_through("Dropout"),
     "tensorflow": as_tensorflow(), "stacked": stacked(),
 }  # fmt: skip
 FIRST = ("slices", "scan, other axes", "tensorflow")

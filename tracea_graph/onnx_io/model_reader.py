@@ -179,8 +179,7 @@ def _load(
     else:
         canonicalize(editor)
         if trips is not None and not opened:
-            cells = find_recurrent_loops(editor)
-            found = {n: t for n, t in known_trip_counts(editor).items() if n not in cells}
+            cells, found = _known_loops(skeleton.graph, editor)
             if found or has_loops(skeleton.graph):
                 return _load(given, asked, found, True, cells)
     derive_weights(editor)
@@ -193,6 +192,27 @@ def _load(
         skeleton, defaults, guarded, (stored.initializers | stored.constants) if guarded else {},
         widened, count,
     )  # fmt: skip
+
+
+def _known_loops(
+    graph: GraphProto, editor: GraphEditor
+) -> tuple[dict[str, RecurrentLoop], dict[str, int]]:
+    """Return recurrent loops, and trip counts of others, by first outputs in the stored graph.
+
+    Canonicalized loops differ in these if only operators that change nothing lie between a loop
+    and a graph output: the canonicalized loop writes that output itself.
+    """
+    writers = {v: node for node in graph.node for v in node.output if v}
+
+    def stored(name: str) -> str:
+        node = writers.get(name)
+        while node is not None and node.op_type not in ("Loop", "Scan"):
+            node = writers.get(node.input[0]) if node.input else None
+        return name if node is None else next(filter(None, node.output))
+
+    cells = {stored(n): cell for n, cell in find_recurrent_loops(editor).items()}
+    counts = {stored(n): count for n, count in known_trip_counts(editor).items()}
+    return cells, {n: count for n, count in counts.items() if n not in cells}
 
 
 def _open_subgraphs(
