@@ -64,6 +64,14 @@ def wrongly_declared(path: Path) -> None:
     write(path, [RELU], [X], [("y", TensorProto.INT64, [2])])
 
 
+def batch_first(path: Path) -> None:
+    """ONNX has this form of GRU; ONNX Runtime has no kernel for it."""
+    sizes = {"x": [2, 3, 4], "w": [1, 6, 4], "r": [1, 6, 2]}
+    gru = helper.make_node("GRU", [*sizes], ["y"], hidden_size=2, layout=1)
+    inputs = [(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()]
+    write(path, [gru], inputs, [("y", TensorProto.FLOAT, [2, 9, 1, 2])])
+
+
 def external(path: Path, location: str) -> None:
     product(path, external="weights.data")
     model = onnx.load(path, load_external_data=False)
@@ -131,6 +139,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "cyclic": (cyclic, "the graph has a cycle"),
     "mixed dtypes": (mixed, "the model is invalid: Type Error"),
     "declared dtype": (wrongly_declared, "the model is invalid: Type Error"),
+    "not implemented": (batch_first, "ONNX Runtime does not run the model: layout_ == 0 was fa"),
     "no graph": (lambda p: write(p, [], [], []), "the graph has no outputs"),
     "no outputs": (lambda p: write(p, [RELU], [X], []), "the graph has no outputs"),
     "no such data": (lambda p: external(p, "gone.data"), "put 'gone.data' beside bad.onnx"),

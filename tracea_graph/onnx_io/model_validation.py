@@ -37,6 +37,8 @@ _LONGEST_SHAPE = 1 << 16
 """Elements of a vector that may be a shape."""
 _TOLERATED = ("is not a registered function/op", "No Op registered", "NOT_IMPLEMENTED")
 """Parts of ONNX Runtime's messages about operators that it merely does not implement."""
+_UNSUPPORTED = "Exception during initialization"
+"""Start of ONNX Runtime's messages about attributes that its kernels refuse, valid or not."""
 
 
 def check_opset(opsets: Mapping[str, int], ir_version: int) -> None:
@@ -212,6 +214,10 @@ def _ask_runtime(shell: ModelProto) -> None:
     except Exception as error:  # the binding raises several unrelated types
         text = str(error)
         if not any(reason in text for reason in _TOLERATED):
+            if _UNSUPPORTED in text:
+                raise ModelError(
+                    f"ONNX Runtime does not run the model: {_sentence(text)}"
+                ) from error
             found = first_contradiction(_lenient(shell))
             where = f" ({found})" if found else ""
             raise ModelError(f"the model is invalid: {_sentence(text)}{where}") from error
@@ -221,6 +227,7 @@ def _sentence(text: str) -> str:
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text.strip())
     text = re.sub(r"^Load model from .*? failed:", "", text)
     text = re.sub(r"^/\S+ .*?\) ?(?=This is)", "", text.split("\n")[0])
+    text = re.sub(rf"^{_UNSUPPORTED}: /\S+ .*?\) (\[with .*?\] )?", "", text)
     return text[:240].rstrip(" .")
 
 
