@@ -26,6 +26,9 @@ def test_every_variant_is_listed_once() -> None:
     assert gemm.launch.threads == 1
     conv = next(one for one in found if one.op == "conv" and one.dtype == "f32")
     assert conv.epilogue == "bias + add + clamp + chain"
+    assert {one.op for one in list_kernels(op="gemm")} == {"gemm"}
+    with pytest.raises(UsageError, match="no kernels for 'norms'; did you mean"):
+        list_kernels(op="norms")
 
 
 @pytest.mark.compiler

@@ -27,7 +27,7 @@ def run_kernels(args: argparse.Namespace, console: Console) -> int:
 
 
 def _list(args: argparse.Namespace, console: Console) -> int:
-    found = [k for k in list_kernels(args.target or HOST) if args.op in (None, k.op)]
+    found = list_kernels(args.target or HOST, args.op)
     if args.json:
         text = json.dumps([one.to_json() for one in found], indent=1)
         console.print(text, markup=False, soft_wrap=True)

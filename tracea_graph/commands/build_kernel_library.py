@@ -124,10 +124,18 @@ def build_kernels(
     return made
 
 
-def list_kernels(target: str = HOST) -> tuple[KernelMetadata, ...]:
-    """Return the metadata of every kernel variant of a target, without compiling any."""
+def list_kernels(target: str = HOST, op: str | None = None) -> tuple[KernelMetadata, ...]:
+    """Return the metadata of every kernel variant of a target, without compiling any.
+
+    ``op`` selects those of one operation.  Raises UsageError if there are none.
+    """
     found = target_of(target, "fp32")
-    return found.backend.metadata(found.levels)
+    kernels = found.backend.metadata(found.levels)
+    known = dict.fromkeys(one.op for one in kernels)
+    if op is not None and op not in known:
+        which = did_you_mean(op, known) or f"; there are {', '.join(sorted(known))}"
+        raise UsageError(f"{target} has no kernels for {op!r}{which}")
+    return tuple(one for one in kernels if op in (None, one.op))
 
 
 def show_kernel(
