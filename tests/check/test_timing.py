@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from tracea_graph.check.timing_statistics import (
     pool_timings,
     speed_ratio,
 )
+from tracea_graph.check.worker_main import node_times
 
 
 def test_ratio_is_the_median_of_pairs():
@@ -62,3 +66,18 @@ def test_a_busy_neighbour_is_noticed():
         finally:
             busy.kill()
     assert not other_processes_busy(0.01, share=1e9)
+
+
+def test_what_a_loop_runs_inside_is_no_part_of_its_own_time(tmp_path: Path) -> None:
+    def event(name: str, start: int, duration: int) -> dict[str, Any]:
+        args = {"node_index": name, "op_name": name}
+        return {"cat": "Node", "name": f"{name}_kernel_time", "tid": 1, "ts": start,
+                "dur": duration, "args": args}  # fmt: skip
+
+    found = [event("Add", 10, 5), event("Mul", 21, 4), event("Mul", 26, 3), event("Scan", 20, 30)]
+    found.append(event("Relu", 50, 2))
+    (tmp_path / "trace.json").write_text(json.dumps(found))
+    times = {
+        name: median for name, _, _, median, _ in node_times(tmp_path / "trace.json", 1, 1, {})
+    }
+    assert times == {"Add": 5, "Mul": 7, "Scan": 30 - 7, "Relu": 2}

@@ -412,20 +412,44 @@ def node_times(trace: Path, total: int, keep: int, domain: Mapping[str, str]) ->
     """Return ``[name, op, domain, median µs, [µs per run]]`` of each node in a profile.
 
     The trace covers ``total`` runs, of which the last ``keep`` count.  The times of a node in a
-    loop body are added up within a run.
+    loop body are added up within a run, and are no part of the loop's own.
     """
     times: dict[tuple[str, str, str], list[float]] = {}
-    for event in json.loads(trace.read_text(encoding="utf-8")):
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            name, args = event["name"].removesuffix("_kernel_time"), event["args"]
-            key = (args.get("node_index", ""), name, args.get("op_name", ""))
-            times.setdefault(key, []).append(float(event["dur"]))
+    events = [
+        event
+        for event in json.loads(trace.read_text(encoding="utf-8"))
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    ]
+    for event, own in zip(events, _own_times(events), strict=True):
+        name, args = event["name"].removesuffix("_kernel_time"), event["args"]
+        key = (args.get("node_index", ""), name, args.get("op_name", ""))
+        times.setdefault(key, []).append(own)
     rows: list[list[Any]] = []
     for (_, name, op), found in times.items():
         step = max(1, len(found) // total)
         sums = [sum(found[i : i + step]) for i in range(0, len(found), step)][-keep:]
         rows.append([name, op, domain.get(op, ""), statistics.median(sums), sums])
     return rows
+
+
+def _own_times(events: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the duration of each event less those of the events that run inside it."""
+    own = [float(event["dur"]) for event in events]
+    around: list[int] = []
+    for i in sorted(
+        range(len(events)), key=lambda i: (events[i]["tid"], events[i]["ts"], -events[i]["dur"])
+    ):
+        while around and not _is_within(events[i], events[around[-1]]):
+            around.pop()
+        if around:
+            own[around[-1]] -= events[i]["dur"]
+        around.append(i)
+    return [max(0.0, time) for time in own]
+
+
+def _is_within(event: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    end, last = event["ts"] + event["dur"], other["ts"] + other["dur"]
+    return bool(event["tid"] == other["tid"] and other["ts"] <= event["ts"] and end <= last)
 
 
 def thread_affinities(threads: int, siblings: str = _SIBLINGS) -> str:
