@@ -697,6 +697,7 @@ OLD = (
     "gemm, of bytes in panels", "gemm, of bytes, zero points", "quantized rows",
     "matmul of integers, u8 by i8",
     "conv, of bytes", "conv, of bytes in panels", "conv, of bytes, groups, zero points",
+    "gemm, 4 bits, integer zeros", "gemm, 4 bits in the model's order",
 )  # fmt: skip
 """Cases of integers, whose operators ONNX has since opset 10 or 11."""
 

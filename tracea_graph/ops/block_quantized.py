@@ -28,6 +28,8 @@ ZEROS = ("middle", "integer", "float")
 """Zero points: half the range of a code for all blocks; a code per block; a float32 per block."""
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Fractions of a block's range that are tried as the range of its codes."""
+_MOD = 10
+"""Opset from which ``Mod`` exists."""
 LARGEST = 127.0
 """Largest magnitude of an integer that a number of x is rounded to."""
 SMALLEST = 1e-36
@@ -196,7 +198,11 @@ class BlockQuantized(WeightLayout):
         if self.bits < 8:
             shifts = np.asarray([1 << self.bits * i for i in range(self.codes_per_byte)], np.int32)
             whole = b("Div", whole, b("Constant", value=shifts))
-            whole = b("Mod", whole, b("Constant", value=np.asarray(1 << self.bits, np.int32)))
+            base = b("Constant", value=np.asarray(1 << self.bits, np.int32))
+            if b.opset >= _MOD:
+                whole = b("Mod", whole, base)
+            else:
+                whole = b("Sub", whole, b("Mul", b("Div", whole, base), base))
         return b("Cast", whole, to=DType.F32.onnx)
 
     def to_onnx(self, b: BodyBuilder, stored: Sequence[str], k: int, n: int) -> str:
