@@ -85,18 +85,18 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
       UNROLL
       for (i32 k = 0; k < HELD; k++) {
         const i32 col = (k * 32 + me) * RUN;
-        if (col < cols) take(held[k], col, least(RUN, cols - col));
+        if (col < cols) take(held[k], col, least(RUN, cols - col), true);
       }
       for (i32 col = (HELD * 32 + me) * RUN; col < cols; col += 32 * RUN) {
         vf z[RUN];
         value(z, col, first);
-        take(z, col, least(RUN, cols - col));
+        take(z, col, least(RUN, cols - col), false);
       }
       first = false;
     };
     auto over_row = [&](auto op, auto&& of) {
       float all = decltype(op)::neutral();
-      each([&](vf (&z)[RUN], i32, i32 n) {
+      each([&](vf (&z)[RUN], i32, i32 n, bool) {
         UNROLL
         for (i32 j = 0; j < RUN; j++)
           if (WHOLE || j < n) all = op(all, of(z[j]));
@@ -104,9 +104,9 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
       return over_team(all, op, scratch);
     };
     auto store = [&](auto&& result) {
-      each([&](vf (&z)[RUN], i32 col, i32 n) {
+      each([&](vf (&z)[RUN], i32 col, i32 n, bool kept) {
         vf made[RUN];
-        result(z, made, col, n);
+        result(z, made, col, n, kept);
         f16 out[RUN];
         UNROLL
         for (i32 j = 0; j < RUN; j++) assign(out[j], made[j]);
@@ -118,7 +118,7 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
     const float spread =
         over_row(add(), [&](vf v) { return (v - mean) * (v - mean); }) / (float)cols;
     const float scale = 1.0f / sqrt(spread + epsilon);
-    store([&](vf (&z)[RUN], vf (&made)[RUN], i32 col, i32 n) {
+    store([&](vf (&z)[RUN], vf (&made)[RUN], i32 col, i32 n, bool) {
       float w_gamma[RUN];
       load_run(w_gamma, gamma + (i64)col * gamma_col, gamma_col, n, WHOLE);
       float w_beta[RUN];
