@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
 from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.structured_calls import STRUCTURED
+from tracea_graph.kernels.gpu.window_calls import PROJECTED_WINDOWS
 from tracea_graph.kernels.schema import (
     Attribute,
     Calls,
@@ -566,6 +567,7 @@ CALLS = Calls(
         *map(_pool, DTYPES),
         *map(_pack, DTYPES[1:]),
         *map(_squeeze_excite, DTYPES[1:]),
+        *PROJECTED_WINDOWS,
         *map(_mlp, DTYPES[1:]),
         *GATES,
         *map(_attention_projection, DTYPES[1:]),

@@ -72,6 +72,7 @@ HIP = Dialect(
             "attention_split",
             "attention_wgmma",
             "depthwise_lanes",
+            "depthwise_projection",
             "mlp",
         )
     ),

@@ -36,6 +36,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "softmax": "rows; a team of threads computes each row",
         "reduce": "rows; a team of threads computes each row",
         "depthwise": "output pixels of neighbouring channels",
+        "depthwise_projection": "output pixels of all filters",
         "pool": "output pixels of neighbouring channels",
         "attention_projection": "16 rows; a block has two heads and their columns",
         "gated_gemm": "a tile of the result, of products of both matrices",

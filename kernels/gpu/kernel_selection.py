@@ -43,6 +43,7 @@ from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
 from tracea_graph.kernels.gpu.row_choice import COMPOSED_CHOICES, row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
+from tracea_graph.kernels.gpu.source_attributes import SOURCE_ATTRIBUTES
 from tracea_graph.kernels.gpu.structured_choice import (
     BLOCKS,
     TWO_OF_FOUR,
@@ -65,7 +66,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     most_few,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
-from tracea_graph.kernels.gpu.window_choice import window_choices
+from tracea_graph.kernels.gpu.window_choice import PROJECTED, window_choices, with_tap_sizes
 from tracea_graph.kernels.program import Attributes, Buffer, Call, View
 from tracea_graph.ops.chain import FAST_MATH, Chain
 from tracea_graph.ops.index_map import dense_strides
@@ -113,7 +114,6 @@ _LEAST_SIDE = 16  # of a tile that is transposed in shared memory
 _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
 
-
 COMPOSED: Mapping[str, Any] = MappingProxyType(
     {"mlp": row_mlp, "attention_projection": attention_projection, "gated_gemm": gated_matmul}
 )
@@ -155,7 +155,7 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += _byte_choices(call) if call.op in _OF_BYTES else []
     found += block_choices(call) if call.op == "gemm_blocks" else []
     found += two_of_four_choices(call, _steps(call), _reads(call))
-    found += window_choices(call) if call.op in ("depthwise", "pool") else []
+    found += window_choices(call) if call.op in ("depthwise", "pool", PROJECTED) else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += coded_choices(call) if call.op == "gemm_nbits" else []
     found += _cluster_choices(call) if call.op in _CLUSTERS else []
@@ -443,7 +443,7 @@ def kernels_of(call: Call) -> list[str]:
 def kernel_of(call: Call, variant: Variant) -> str:
     """Return the name of the kernel of a variant for a call."""
     whole, call = call, for_variant(call, variant)
-    skeleton = _skeleton(call)
+    skeleton = with_tap_sizes(_skeleton(call), call)
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
     if variant.op in COMPOSED:
@@ -519,29 +519,14 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
     return p["m"], p["n"], p["stages"], p["pingpong"], p["pair"], *filter(None, [p["depths"]])
 
 
-_IMAGES = ("conv", "depthwise", "pool", "resize", "integer_conv", "integer_depthwise",
-           "integer_pool", "squeeze_excite")  # fmt: skip
-_NUMBERS = {
-    **dict.fromkeys(("integer_gemm", "integer_conv", "integer_depthwise"), ("shifted",)),
-    **dict.fromkeys(("take", "gather_nd", "update_order"), ("index_type",)), "conv": ("groups",),
-    "gemm_nbits": ("zero_kind", "bits", "group", "divided", "second"), "reduce": ("kind", "mean"),
-    "pool": ("kind", "kernel", "strides", "dilations"), "cumulative_sum": ("exclusive", "reverse"),
-    "embedding": ("count", "table_type", "index_type"), "depthwise": ("strides", "dilations"),
-    "grid_sample": ("sampling", "beyond", "aligned"), "integer_step": ("step", "count", "y_type"),
-    "scatter_elements": ("reduction", "index_type"), "float8_gemm": ("promoted", "w_type"),
-    "pack": ("x_type", "lines", "held"), "squeeze_excite": ("squeezed",), "arg": ("kind", "last"),
-    "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
-    "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",),
-    "gated_gemm": ("activation", "layout"),
-    "iota": ("y_type",), "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
-}  # fmt: skip
-"""Attributes that a kernel's source depends on, by op; attention is handled by ``_told``."""
+_IMAGES = (*("conv", "depthwise", "pool", "resize"), *("squeeze_excite", PROJECTED),
+           *("integer_conv", "integer_depthwise", "integer_pool"))  # fmt: skip
 
 
 def _skeleton(call: Call) -> Call:
     """Replace everything in a call that its kernel's source does not depend on by placeholders."""
     schema = CALLS.of(call)
-    kept, values = _NUMBERS.get(call.op, ()), dict[str, Any]()
+    kept, values = SOURCE_ATTRIBUTES.get(call.op, ()), dict[str, Any]()
     for attribute in schema.attributes:
         value = call.attributes[attribute.name]
         if call.op.startswith("attention"):

@@ -22,6 +22,7 @@ _NEEDS = MappingProxyType({
     "attention_projection": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",
     "depthwise": "a filter reads pixels of several tiles",
+    "depthwise_projection": "a filter reads pixels of several tiles",
     "pool": "a window reads pixels of several tiles",
     "squeeze_excite": "a gate needs the mean of all pixels",
     "resize": "an interpolation reads pixels of several tiles",

@@ -10,28 +10,35 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of
-from tracea_graph.kernels.gpu.families import depthwise_and_pooling
+from tracea_graph.kernels.gpu.families import depthwise_and_pooling, depthwise_projection
 from tracea_graph.kernels.gpu.tile_choice import (
     H100_SMS,
     LANE_WINDOWS,
     LARGE_WINDOW,
     MANY_PIXELS,
+    MANY_SHARED,
     SQUARE_WINDOW,
     WINDOW_TILES,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["window_choices"]
+__all__ = ["PROJECTED", "projects_early", "window_choices", "with_tap_sizes"]
 
+PROJECTED = "depthwise_projection"
+"""Op of a depthwise convolution with the 1 × 1 convolution behind it."""
+_GROUP = 32
+"""Channels that a warp computes at a time."""
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 
 
 def window_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the window kernels whose threads read whole runs of channels.
+    """Return the window kernels whose threads read whole runs of channels, best first.
 
     Those whose threads compute several pixels come first, for calls with many results.
     """
+    if call.op == PROJECTED:
+        return _projection_choices(call)
     tiled = ["{}x{}".format(*tile) for tile in WINDOW_TILES]
     tiles = [] if depthwise_and_pooling.refusal(call) else tiled
     tiles = tiles if depthwise_and_pooling.refusal_large(call) else [LARGE_WINDOW, *tiles]
@@ -54,6 +61,30 @@ def window_choices(call: Call) -> list[tuple[Variant, Extent]]:
         when = combine("sub", blocks, H100_SMS) if many else 1
         found.append((variant, when))
     return found
+
+
+def with_tap_sizes(skeleton: Call, call: Call) -> Call:
+    """Return ``skeleton`` with the sizes of a call's windows on which its source depends."""
+    return depthwise_projection.with_sizes(skeleton, call) if call.op == PROJECTED else skeleton
+
+
+def projects_early(call: Call, rows: int) -> bool:
+    """Whether one launch of both convolutions is faster than two; 0 ``rows`` are unknown.
+
+    On an H100, 16 images of 112² × 32 to 16 take 12.0 µs instead of 15.9, of 112² × 96 by two to
+    24 17.5 instead of 24.5, of 56² × 144 to 24 12.7 instead of 19.9; but 32 images of 28² × 192 to
+    32 take 14.3 instead of 13, and one of 56² × 144 to 24 7.1 instead of 4.3.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    return rows >= MANY_SHARED or named["w"].dims[-1] <= _GROUP
+
+
+def _projection_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel of a depthwise convolution with the 1 × 1 convolution behind it."""
+    known = [v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)]
+    if max(call.attributes["strides"]) == 1:
+        known.reverse()  # the one with fewer registers first
+    return [(known[0], 1)]
 
 
 def _small(call: Call) -> bool:

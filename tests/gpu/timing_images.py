@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.gpu.timing_row import BYTE_GROUPS, Row, Work
-from tests.kernels.gpu import integer_cases
+from tests.gpu.timing_row import BYTE_GROUPS, FAR, Row, Work
+from tests.kernels.gpu import integer_cases, window_cases
 from tests.kernels.gpu.cases import conv, depthwise
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES, choose_few_pixels
+from tracea_graph.kernels.gpu.variants import PROJECTION_TILES
 
 __all__ = ["ROWS"]
 
@@ -83,6 +84,34 @@ def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
                _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
 
 
+PROJECTED = (
+    (112, 32, 1, 16), (112, 96, 2, 24), (56, 144, 1, 24), (56, 144, 2, 32), (28, 192, 1, 32),
+    (28, 192, 2, 64), (14, 384, 1, 64), (14, 384, 1, 96), (14, 576, 1, 96),
+)  # fmt: skip
+"""MobileNetV2's depthwise convolutions with those behind them: side, channels, stride, filters."""
+
+
+def _projected(n: int, side: int, channels: int, stride: int, filters: int) -> Row:
+    """A depthwise convolution, ReLU6 and the 1 × 1 convolution behind it in one launch."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        first, windows = _convolve(n, side, channels, channels, _TAPS, stride, channels)(torch)
+        out = (side - 1) // stride + 1
+        second, pixels = _convolve(n, out, channels, filters, 1, 1, 1)(torch)
+
+        def run(*given: Any) -> Any:
+            return second(torch.clamp(first(*given[:3]), 0, 6), *given[3:])
+
+        return run, [*windows, *pixels[1:]]
+
+    made = window_cases.depthwise_projection(
+        DType.F16, (n, side, side, channels), (_TAPS, _TAPS), (stride, stride), filters, "relu6",
+        window_cases.plain(DType.F16))  # fmt: skip
+    name = f"projected f16 b{n} {side}x{side}/{stride} {channels}->{filters}"
+    tiles = tuple(tile for tile, *_ in PROJECTION_TILES)
+    return Row(name, made, tiles, work, far=0 if n == 1 else FAR)
+
+
 def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
     """A convolution of bytes; one whose windows leave the image has no zero point."""
     made = integer_cases.conv(DType.U8, (32, side, side, c), (filters, taps, taps),
@@ -101,5 +130,6 @@ ROWS: tuple[Row, ...] = (
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
     *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
+    *(_projected(n, *one) for n in (32, 1) for one in PROJECTED),
     *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
 )

@@ -10,6 +10,7 @@ from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
+from tracea_graph.kernels.gpu.lowering.depthwise_projection import project_where_computed
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
 from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
@@ -332,6 +333,8 @@ def _conv_call(
     )  # fmt: skip
     if op != "conv" or groups > 1:
         w.calls.append(call)
+        return
+    if w.projects and project_where_computed(w, call):
         return
     likely = next(v.template for v, when in variants_of(call) if (w.about(when) or 0) > 0)
     if likely == WINDOWS and multiply_pixels(w, call, own, epilogue_inputs, bias):

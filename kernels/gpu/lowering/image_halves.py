@@ -7,7 +7,7 @@ until they are read.  Later steps have too few tiles to be halved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent, TensorSpec, combine, product
@@ -42,9 +42,15 @@ class HalvedSteps:
 
 
 def halved_steps(
-    w: GpuProgramWriter, p: RegionParams, operands: Sequence[Value]
+    w: GpuProgramWriter,
+    p: RegionParams,
+    operands: Sequence[Value],
+    projecting: Container[int] = (),
 ) -> HalvedSteps | None:
-    """Return the steps to run in halves; None if all images fit into L2."""
+    """Return the steps to run in halves; None if all images fit into L2.
+
+    Steps that are ``projecting`` may be computed by the call of the step in front of them.
+    """
     specs = [TensorSpec(v.dtype, v.shape) for v in operands]
     batched, images, end = set[int](), None, 0
     for number, step in enumerate(p.steps):
@@ -61,7 +67,8 @@ def halved_steps(
         specs += made
         moved = [*(reads[i] for i in found), *made]
         sizes = [w.about(product(s.shape or ())) for s in moved]
-        if max(size or 0 for size in sizes) * HALVES[0].size > _LARGE:
+        large = max(size or 0 for size in sizes) * HALVES[0].size > _LARGE
+        if large or (number == end and number in projecting):
             end = number + 1
     if not end or images is None or (w.about(images) or 0) < 2:
         return None

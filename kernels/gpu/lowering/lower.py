@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.lowering.cached_attention import (
     lower_cached_attention,
 )
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
+from tracea_graph.kernels.gpu.lowering.depthwise_projection import projecting_steps
 from tracea_graph.kernels.gpu.lowering.elements_of_lines import (
     lower_cumulative_sum,
     lower_gather,
@@ -212,10 +213,11 @@ def _lower_region(
     later.update(number for one in merged.values() for number in one.steps[1:])
     gated = gated_matmuls(p) if any(_type_of(step) in HALVES for step in p.steps) else {}
     later.update(one.gate for one in gated.values())
-    halved = halved_steps(w, p, operands)
+    projecting = projecting_steps(p)
+    halved = halved_steps(w, p, operands, projecting)
 
     def run(number: int, own: dict[int, Value]) -> None:
-        first = len(w.calls)
+        first, w.projects = len(w.calls), number in projecting
         _lower_step(w, p.steps[number], starts[number], own, {})
         w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
 
@@ -230,7 +232,7 @@ def _lower_region(
             values[starts[number]] = made
             continue
         first, group = len(w.calls), joined.get(number)
-        w.narrow = _type_of(step)
+        w.narrow, w.projects = _type_of(step), number in projecting
         if number in merged:
             w.rounds = step.narrow == TF32
             lower_projections(w, p, merged[number], values)

@@ -60,13 +60,15 @@ class GpuProgramWriter(ProgramWriter):
     float32 operands of matmuls may be rounded to tf32, ``factor`` and ``promoted`` are those of
     the step being written (see ``RegionStep``).  ``sizes`` are likely values of symbols.
     ``normed`` maps the buffer of a norm's result to the norm, which matmuls can compute again;
-    ``scaled`` maps that of an image to what it was scaled from.
+    ``scaled`` maps that of an image to what it was scaled from.  ``projects`` says whether the
+    step alone reads a depthwise convolution, whose call may compute it too.
     """
 
     narrow: DType = DType.F32
     rounds: bool = False
     factor: float = 0.0
     promoted: bool = False
+    projects: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     counts: int = 0
     counted: tuple[int, Buffer] | None = None

@@ -47,7 +47,7 @@ MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv
         "float8 wgmma small 300 264 144",
         "float8 promoted 300 264 400", "float8 e5m2 by e4m3fn", "float8 wgmma e4m3fn by e5m2",
         "blocks f16", "two of four f16", "nbits f16 4 32 middle 7", "nbits f16 4 32 middle 67",
-        "one row rms",
+        "one row rms", "projected residual",
         "nbits one row normed 1088", "attention projection masked")  # fmt: skip
 """A kernel of each family: all of them take minutes to compile for all architectures.
 
