@@ -21,6 +21,12 @@ from tracea_graph.kernels.gpu.call_operands import (
 )
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.gpu.composed_calls import (
+    COMPOSED_CALLS,
+    EXPANSIONS,
+    MLP_PARTS,
+    PROJECTION_PARTS,
+)
 from tracea_graph.kernels.gpu.gate_calls import GATE_PARTS, GATES
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
 from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
@@ -50,6 +56,7 @@ __all__ = [
     "ACTIVATIONS",
     "CALLS",
     "CELLS",
+    "EXPANSIONS",
     "GATE_PARTS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
@@ -65,10 +72,6 @@ CELLS = ("lstm", "gru", "gru_before")
 _LARGEST_CELL = 4096
 SQUEEZED = ("relu", "silu")
 """Activations between both products of a squeeze-and-excitation."""
-MLP_PARTS = ("norm", "up", "down")
-"""The calls that a call of two matmuls behind a norm may stand for, in order."""
-PROJECTION_PARTS = ("attention", "projection")
-"""The calls that a call of attention and its projection may stand for, in order."""
 
 _ELEMENTWISE = CallSchema(
     "elementwise",
@@ -454,70 +457,6 @@ def _squeeze_excite(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
-def _mlp_size(s: Sizes) -> tuple[int, ...]:
-    """Return the size of the matmul that a call stands for; a norm's has a depth of 1."""
-    rows, depth = s.of("x")
-    hidden, columns = s.of("w1")[0], s.of("w2")[0]
-    n, k = {"norm": (depth, 1), "up": (hidden, depth)}.get(s["part"], (columns, hidden))
-    return 1, rows, n, k
-
-
-def _mlp(dtype: str) -> CallSchema:
-    """Schema of one ``part`` of ``y = epilogue(w2 · activation(w1 · norm(x) + bias1) + bias2)``.
-
-    The parts are the layer norm, which writes ``normed``, the first matmul, which writes
-    ``hidden``, and the second one, which writes y.  A kernel that computes all of y from x is
-    launched by the last part, and the others launch nothing; all have the same operands.
-    ``turned1`` is w1 and ``turned2`` w2 with the columns, and rows, in the kernel's order
-    (``lowering/row_mlp.py``).
-    """
-    return CallSchema(
-        "mlp",
-        (
-            _op("x", "M K", dtype), _op("gamma", "K"), _op("beta", "K"), _op("w1", "H K", dtype),
-            _op("bias1", "H"), _op("w2", "N H", dtype), _op("bias2", "N"),
-            _op("turned1", "H K", dtype), _op("turned2", "N H", dtype),
-            _op("inputs", "M N", "chain", many="inputs"), _out("normed", "M K", dtype),
-            _out("hidden", "M H", dtype), _out("y", "M N", "chain", many="results"),
-        ),
-        (choice("part", MLP_PARTS), choice("activation", ACTIVATIONS), real("epsilon")),
-        dtype,
-        chain="epilogue",
-        problem=_mlp_size,
-    )  # fmt: skip
-
-
-def _projection_size(s: Sizes) -> tuple[int, ...]:
-    """Return the size of the attention or the matmul that a call stands for."""
-    batch, heads, queries, depth = s.of("q")
-    rows, columns = s.of("y")
-    attends = s["part"] == PROJECTION_PARTS[0]
-    return (batch * heads, queries, queries, 2 * depth) if attends else (1, rows, columns, columns)
-
-
-def _attention_projection(dtype: str) -> CallSchema:
-    """Schema of one ``part`` of ``y = w · attention(q, k, v) + bias + normalised rows of x``.
-
-    The parts are attention, which writes ``attended``, and the matmul that reads it as ``rows``.
-    A kernel that computes y from q, k and v is launched by the latter, and attention launches
-    nothing; both have the same operands.
-    """
-    return CallSchema(
-        "attention_projection",
-        (
-            _op("q", "B H S D", dtype), _op("k", "B H T D", dtype), _op("v", "B H T D", dtype),
-            _op("mask", "B H S T", optional=True), _out("attended", "B H S D", dtype),
-            _op("rows", "M N", dtype), _op("w", "N N", dtype), _op("bias", "N"),
-            _op("x", "M N", dtype), _op("mean", "M N"), _op("inverse", "M N"),
-            _op("gamma", "M N"), _op("beta", "M N"), _out("y", "M N", dtype),
-        ),
-        (choice("part", PROJECTION_PARTS), real("scale")),
-        dtype,
-        chain="epilogue",
-        problem=_projection_size,
-    )  # fmt: skip
-
-
 def _value_range(dtype: str) -> CallSchema:
     """Schema of the scale and zero point of a tensor in uint8; see ``ops/dynamic_quantize.py``.
 
@@ -568,9 +507,8 @@ CALLS = Calls(
         *map(_pack, DTYPES[1:]),
         *map(_squeeze_excite, DTYPES[1:]),
         *PROJECTED_WINDOWS,
-        *map(_mlp, DTYPES[1:]),
+        *COMPOSED_CALLS,
         *GATES,
-        *map(_attention_projection, DTYPES[1:]),
         *map(_resize, DTYPES),
         *map(_grid_sample, DTYPES),
         *map(_kv_append, DTYPES),

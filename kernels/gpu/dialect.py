@@ -71,6 +71,7 @@ HIP = Dialect(
             "attention_projection",
             "attention_split",
             "attention_wgmma",
+            "depthwise_expanded",
             "depthwise_lanes",
             "depthwise_projection",
             "mlp",

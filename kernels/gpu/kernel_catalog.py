@@ -205,6 +205,7 @@ _WHY = MappingProxyType(
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "attention_projection.cu.in": "few rows: blocks of a cluster have two heads each",
+        "depthwise_expanded.cu.in": "expanded pixels stay in shared memory",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.errors import GraphError
@@ -19,17 +18,15 @@ from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.attention_choice import attends, attention_choices, attention_refusal
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.composed_kernels import COMPOSED, COMPOSED_CHOICES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
-    attention_projection,
     block_quantized_matmul,
     cached_attention,
     few_pixel_convolution,
     few_row_matmul,
-    gated_matmul,
     one_row_matmul,
-    row_mlp,
     tensor_core_matmul,
     warpgroup_blocks,
     warpgroup_convolution,
@@ -41,7 +38,7 @@ from tracea_graph.kernels.gpu.families.convolution import groups_of
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
-from tracea_graph.kernels.gpu.row_choice import COMPOSED_CHOICES, row_choices
+from tracea_graph.kernels.gpu.row_choice import row_choices
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.source_attributes import SOURCE_ATTRIBUTES
 from tracea_graph.kernels.gpu.structured_choice import (
@@ -107,17 +104,11 @@ _TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
 _STEEP, _NORMED = 5, 3  # cheap steps that take as long as a GELU, as a norm of the rows of x
 _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
-_ACTIVATED = ("mlp", "gated_gemm")
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16  # of a tile that is transposed in shared memory
 _PIXELS = (2, 3, 5, 7)
 """Placeholder dimensions of an image (N, H, W, C)."""
-
-COMPOSED: Mapping[str, Any] = MappingProxyType(
-    {"mlp": row_mlp, "attention_projection": attention_projection, "gated_gemm": gated_matmul}
-)
-"""Modules of ops whose calls stand for one of several calls that a kernel computes together."""
 Choice = tuple[Call, Variant, Extent]
 """A call, a variant that can compute it, and an extent; the variant is used if it is positive."""
 
@@ -456,7 +447,7 @@ def kernel_of(call: Call, variant: Variant) -> str:
         "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
         "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
     }  # fmt: skip
-    if whole.op in _ACTIVATED and call.chain != whole.chain:  # nobody lists a part's chain
+    if "activation" in whole.attributes and call.chain != whole.chain:  # nobody lists a part's
         made["part"] = [whole.op, whole.attributes["part"], whole.attributes["activation"]]
         made["chain"] = None
     return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
@@ -519,8 +510,8 @@ def _tile_of(variant: Variant) -> WarpgroupTile:
     return p["m"], p["n"], p["stages"], p["pingpong"], p["pair"], *filter(None, [p["depths"]])
 
 
-_IMAGES = (*("conv", "depthwise", "pool", "resize"), *("squeeze_excite", PROJECTED),
-           *("integer_conv", "integer_depthwise", "integer_pool"))  # fmt: skip
+_IMAGES = (*("conv", "depthwise", "pool", "resize", "expanded_depthwise", "squeeze_excite"),
+           *("integer_conv", "integer_depthwise", "integer_pool", PROJECTED))  # fmt: skip
 
 
 def _skeleton(call: Call) -> Call:

@@ -21,6 +21,7 @@ _NEEDS = MappingProxyType({
     "gated_gemm": "a product reads whole rows",
     "attention_projection": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",
+    "expanded_depthwise": "a filter reads all channels of a pixel",
     "depthwise": "a filter reads pixels of several tiles",
     "depthwise_projection": "a filter reads pixels of several tiles",
     "pool": "a window reads pixels of several tiles",

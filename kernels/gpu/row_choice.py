@@ -5,8 +5,6 @@ Also attention together with its projection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import Extent, combine
@@ -24,7 +22,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["COMPOSED_CHOICES", "gated_choices", "mlp_choices", "projection_choices", "row_choices"]
+__all__ = ["gated_choices", "mlp_choices", "projection_choices", "row_choices"]
 
 _STEPS = 5
 """Cheap steps of an epilogue that an activation takes as long as."""
@@ -91,9 +89,3 @@ def gated_choices(call: Call) -> list[tuple[Variant, Extent]]:
             if not gated_matmul.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(1, height, 2 * width, deep, tuple(able), steps=_STEPS)
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
-
-
-COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] = MappingProxyType(
-    {"mlp": mlp_choices, "attention_projection": projection_choices, "gated_gemm": gated_choices}
-)
-"""How the kernels of calls that stand for one of several are chosen, by op."""

@@ -19,7 +19,8 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
     "gemm": ("layout", "norm"), "top_k": ("smallest",), "mlp": ("activation",),
     "gated_gemm": ("activation", "layout"),
-    "iota": ("y_type",), "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
+    "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
+    "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
     "depthwise_projection": ("strides", "activation"),
 })  # fmt: skip
 """By op; attention's are found by ``kernel_selection``."""

@@ -250,6 +250,8 @@ def choose_tile(
         return "256x16", "input and output contiguous along the same axis"
     if op == "mlp":
         return "192x1", "both weights fit into shared memory"
+    if op == "expanded_depthwise":
+        return "2x32", "one or two images"
     if op == "attention_projection":
         return "16x6", "a cluster computes 16 rows"
     if op == "squeeze_excite":

@@ -484,6 +484,18 @@ VARIANTS = (
         )
         for d in ("f16", "bf16")
     ),
+    *(
+        Variant(
+            "expanded_depthwise",
+            d,
+            "depthwise_expanded.cu.in",
+            "2x32",
+            256,
+            {"across": 2, "channels": 32, "blocks": 2},
+            ("bf16",) * (d == "bf16"),
+        )
+        for d in ("f16", "bf16")
+    ),
     Variant("update_order", "i32", "update_order.cu.in", "256", 256),
     *(Variant("integer_step", d, "integer_step.cu.in", "256", 256) for d in ("i32", "i64")),
     Variant("iota", "f32", "iota.cu.in", "256", 256),

@@ -10,7 +10,11 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of
-from tracea_graph.kernels.gpu.families import depthwise_and_pooling, depthwise_projection
+from tracea_graph.kernels.gpu.families import (
+    depthwise_and_pooling,
+    depthwise_projection,
+    expanded_depthwise,
+)
 from tracea_graph.kernels.gpu.tile_choice import (
     H100_SMS,
     LANE_WINDOWS,
@@ -23,12 +27,14 @@ from tracea_graph.kernels.gpu.tile_choice import (
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["PROJECTED", "projects_early", "window_choices", "with_tap_sizes"]
+__all__ = ["PROJECTED", "expansion_choices", "projects_early", "window_choices", "with_tap_sizes"]
 
 PROJECTED = "depthwise_projection"
 """Op of a depthwise convolution with the 1 × 1 convolution behind it."""
 _GROUP = 32
 """Channels that a warp computes at a time."""
+_MOST_EXPANSION_BLOCKS = 300
+"""Maximum number of blocks of few images: one or two images, as timed."""
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
 
 
@@ -85,6 +91,19 @@ def _projection_choices(call: Call) -> list[tuple[Variant, Extent]]:
     if max(call.attributes["strides"]) == 1:
         known.reverse()  # the one with fewer registers first
     return [(known[0], 1)]
+
+
+def expansion_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel of a 1×1 and a depthwise convolution in one; both parts name it.
+
+    For many images the kernels of the parts are faster.
+    """
+    (known,) = (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype))
+    if expanded_depthwise.refusal(call, known):
+        return []
+    blocks = launch_of(call, known, _ANY).grid[0]
+    when = combine("sub", _MOST_EXPANSION_BLOCKS + 1, blocks)
+    return [(known, when)] if not isinstance(when, int) or when > 0 else []
 
 
 def _small(call: Call) -> bool:

@@ -20,6 +20,7 @@ __all__ = [
     "launch",
     "name",
     "parameters",
+    "product_of",
     "refusal",
     "refusal_lanes",
     "refusal_large",
@@ -41,7 +42,7 @@ _CHANNELS = 8
 """Channels that a lane copies at once."""
 
 
-def _product(call: Call) -> Call:
+def product_of(call: Call) -> Call:
     """Return a matmul with the call's epilogue whose depth is the taps of the window."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y = named["x"], named["y"][0] if call.op == "depthwise" else named["y"]
@@ -94,7 +95,7 @@ def refusal_lanes(call: Call) -> str:
     """Return why lanes do not compute a channel each of a call with a large window, or ""."""
     if call.dtype == "f32" or max(call.attributes["strides"]) > 1:
         return "kernels that hold pixels in shared memory need 16-bit numbers and strides of 1"
-    if tensor_core_matmul.vector_length(_product(call)) != _CHANNELS:
+    if tensor_core_matmul.vector_length(product_of(call)) != _CHANNELS:
         return f"threads cannot copy {_CHANNELS} channels of a pixel at once"
     return refusal_large(call)
 
@@ -130,7 +131,7 @@ def refusal_whole(call: Call) -> str:
 def _apart(call: Call) -> str:
     """Return why threads cannot read whole runs of channels, or "" if they can."""
     named: dict[str, Any] = CALLS.of(call).named(call)
-    run = tensor_core_matmul.vector_length(_product(call))
+    run = tensor_core_matmul.vector_length(product_of(call))
     for view in (named["x"], named.get("w")):
         if view is None:
             continue
@@ -160,13 +161,13 @@ def name(call: Call) -> str:
     what = f"pool_{call.attributes['kind']}" if call.op == "pool" else "depthwise"
     (high, wide), steps = _taps(call), call.attributes["strides"]
     what += f"_{high}x{wide}_{steps[0]}x{steps[1]}"
-    return tensor_core_matmul.name(_product(call)).replace("gemm_kn", what)
+    return tensor_core_matmul.name(product_of(call)).replace("gemm_kn", what)
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     what = call.attributes["kind"] if call.op == "pool" else "depthwise"
     made = {
-        **tensor_core_matmul.epilogue(_product(call)),
+        **tensor_core_matmul.epilogue(product_of(call)),
         "what": what,
         "lowest": _LOWEST[call.dtype],
         "run": _run(call, variant),
@@ -183,7 +184,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 def _run(call: Call, variant: Variant) -> int:
     """Return the number of channels that a thread computes."""
-    return variant.params.get("channels") or tensor_core_matmul.vector_length(_product(call))
+    return variant.params.get("channels") or tensor_core_matmul.vector_length(product_of(call))
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -195,12 +196,12 @@ def shared(call: Call, variant: Variant) -> int:
         return int(4 * variant.threads * high * wide * variant.params["channels"])
     if "groups" not in variant.params:
         return 0
-    return 4 * variant.threads * tensor_core_matmul.vector_length(_product(call))
+    return 4 * variant.threads * tensor_core_matmul.vector_length(product_of(call))
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
-    x, a, same = named["x"], call.attributes, _product(call)
+    x, a, same = named["x"], call.attributes, product_of(call)
     y = named["y"][0] if call.op == "depthwise" else named["y"]
     n, p, q, _ = y.dims
     run = variant.params.get("group") or _run(call, variant)

@@ -38,6 +38,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
     lower_elementwise,
     lower_iota,
 )
+from tracea_graph.kernels.gpu.lowering.expanded_depthwise import fold_expansions
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
@@ -163,6 +164,7 @@ def _written(
     round_where_computed(w)
     fold_results(w)
     w.drop_unread()
+    fold_expansions(w)
     fold_squeeze_excite(w)
     fold_mlps(w)
     fold_gates(w)

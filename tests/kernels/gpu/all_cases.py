@@ -12,6 +12,7 @@ from tests.kernels.gpu import (
     block_cases,
     cache_cases,
     cases,
+    expansion_cases,
     float8_cases,
     gated_cases,
     indexed_cases,
@@ -492,4 +493,5 @@ CASES = (
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
     *gated_cases.CASES, *line_cases.CASES, *float8_cases.CASES, *window_cases.CASES,
+    *expansion_cases.CASES,
 )  # fmt: skip

@@ -63,7 +63,8 @@ def test_windows_are_converted_before_they_are_read() -> None:
 def test_other_convolutions_stay_apart(activation: str, filters: int, more: str) -> None:
     """Other activations, more or uneven filters, and results with other readers."""
     ops = [c.op for c in block(activation, filters, more=more)]
-    assert "depthwise" in ops and "depthwise_projection" not in ops
+    assert {"depthwise", "expanded_depthwise"} & {*ops}
+    assert "depthwise_projection" not in ops
 
 
 @pytest.mark.parametrize(("step", "tile"), [(1, "128x1"), (2, "64x1")])
@@ -75,7 +76,8 @@ def test_strides_of_two_take_the_kernel_with_more_registers(step: int, tile: str
 @pytest.mark.parametrize(("batch", "side"), [(1, 56), (32, 14)])
 def test_few_pixels_stay_apart(batch: int, side: int) -> None:
     ops = [c.op for c in block(batch=batch, side=side)]
-    assert "depthwise" in ops and "depthwise_projection" not in ops
+    assert {"depthwise", "expanded_depthwise"} & {*ops}
+    assert "depthwise_projection" not in ops
 
 
 def test_a_kernel_is_made_from_its_name() -> None:

@@ -1,0 +1,134 @@
+"""Schemas of calls that stand for one of several calls, which one kernel can compute together."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracea_graph.kernels.gpu.call_operands import ACTIVATIONS, DTYPES
+from tracea_graph.kernels.gpu.call_operands import operand as _op
+from tracea_graph.kernels.gpu.call_operands import written as _out
+from tracea_graph.kernels.schema import CallSchema, Sizes, choice, numbers, real
+
+__all__ = [
+    "COMPOSED_CALLS",
+    "EXPANDED",
+    "EXPANSIONS",
+    "MLP_PARTS",
+    "PROJECTION_PARTS",
+]
+
+_MOST_STEP = 1 << 16
+"""Upper bound of strides and pads."""
+MLP_PARTS = ("norm", "up", "down")
+"""The calls that a call of two matmuls behind a norm may stand for, in order."""
+PROJECTION_PARTS = ("attention", "projection")
+"""The calls that a call of attention and its projection may stand for, in order."""
+EXPANSIONS = ("expansion", "depthwise")
+"""The calls that a call of a depthwise convolution behind a 1×1 one may stand for, in order."""
+EXPANDED = ("none", "relu", "relu6", "silu")
+"""Activations between both convolutions."""
+
+
+def _mlp_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the matmul that a call stands for; a norm's has a depth of 1."""
+    rows, depth = s.of("x")
+    hidden, columns = s.of("w1")[0], s.of("w2")[0]
+    n, k = {"norm": (depth, 1), "up": (hidden, depth)}.get(s["part"], (columns, hidden))
+    return 1, rows, n, k
+
+
+def _mlp(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = epilogue(w2 · activation(w1 · norm(x) + bias1) + bias2)``.
+
+    The parts are the layer norm, which writes ``normed``, the first matmul, which writes
+    ``hidden``, and the second one, which writes y.  A kernel that computes all of y from x is
+    launched by the last part, and the others launch nothing; all have the same operands.
+    ``turned1`` is w1 and ``turned2`` w2 with the columns, and rows, in the kernel's order
+    (``lowering/row_mlp.py``).
+    """
+    return CallSchema(
+        "mlp",
+        (
+            _op("x", "M K", dtype), _op("gamma", "K"), _op("beta", "K"), _op("w1", "H K", dtype),
+            _op("bias1", "H"), _op("w2", "N H", dtype), _op("bias2", "N"),
+            _op("turned1", "H K", dtype), _op("turned2", "N H", dtype),
+            _op("inputs", "M N", "chain", many="inputs"), _out("normed", "M K", dtype),
+            _out("hidden", "M H", dtype), _out("y", "M N", "chain", many="results"),
+        ),
+        (choice("part", MLP_PARTS), choice("activation", ACTIVATIONS), real("epsilon")),
+        dtype,
+        chain="epilogue",
+        problem=_mlp_size,
+    )  # fmt: skip
+
+
+def _projection_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the attention or the matmul that a call stands for."""
+    batch, heads, queries, depth = s.of("q")
+    rows, columns = s.of("y")
+    attends = s["part"] == PROJECTION_PARTS[0]
+    return (batch * heads, queries, queries, 2 * depth) if attends else (1, rows, columns, columns)
+
+
+def _attention_projection(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = w · attention(q, k, v) + bias + normalised rows of x``.
+
+    The parts are attention, which writes ``attended``, and the matmul that reads it as ``rows``.
+    A kernel that computes y from q, k and v is launched by the latter, and attention launches
+    nothing; both have the same operands.
+    """
+    return CallSchema(
+        "attention_projection",
+        (
+            _op("q", "B H S D", dtype), _op("k", "B H T D", dtype), _op("v", "B H T D", dtype),
+            _op("mask", "B H S T", optional=True), _out("attended", "B H S D", dtype),
+            _op("rows", "M N", dtype), _op("w", "N N", dtype), _op("bias", "N"),
+            _op("x", "M N", dtype), _op("mean", "M N"), _op("inverse", "M N"),
+            _op("gamma", "M N"), _op("beta", "M N"), _out("y", "M N", dtype),
+        ),
+        (choice("part", PROJECTION_PARTS), real("scale")),
+        dtype,
+        chain="epilogue",
+        problem=_projection_size,
+    )  # fmt: skip
+
+
+def _expansion_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the convolution that a call stands for, as one matmul."""
+    *image, depth = s.of("x")
+    *pixels, channels = s.of("y")
+    if s["part"] == EXPANSIONS[0]:
+        return 1, prod(image), channels, depth
+    return channels, prod(pixels), 1, prod(s.of("w")[:2])
+
+
+def _expanded_depthwise(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = epilogue(w * activation(w1 · x + bias1) + bias)``.
+
+    Images are channels-last.  The parts are a 1×1 convolution, which writes ``expanded``, and the
+    depthwise one that reads it.  A kernel that computes y from x is launched by the latter, and
+    the former launches nothing; both have the same operands.
+    """
+    return CallSchema(
+        "expanded_depthwise",
+        (
+            _op("x", "N H W I", dtype), _op("w1", "C kh1 kw1 I", dtype),
+            _op("bias1", "C", optional=True), _op("w", "kh kw C", dtype),
+            _op("bias", "C", optional=True), _op("inputs", "N P Q C", "chain", many="inputs"),
+            _out("expanded", "N H W C", dtype), _out("y", "N P Q C", "chain", many="results"),
+        ),
+        (
+            choice("part", EXPANSIONS), choice("activation", EXPANDED),
+            numbers("strides", 2, 1, _MOST_STEP), numbers("pads", 2, 0, _MOST_STEP),
+        ),
+        dtype,
+        chain="epilogue",
+        problem=_expansion_size,
+    )  # fmt: skip
+
+
+COMPOSED_CALLS = tuple(
+    schema(dtype)
+    for schema in (_mlp, _attention_projection, _expanded_depthwise)
+    for dtype in DTYPES[1:]
+)

@@ -1,0 +1,44 @@
+"""Modules of calls that stand for one of several calls, which one kernel can compute together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tracea_graph.ir import Extent
+from tracea_graph.kernels.gpu.families import (
+    attention_projection,
+    expanded_depthwise,
+    gated_matmul,
+    row_mlp,
+)
+from tracea_graph.kernels.gpu.row_choice import (
+    gated_choices,
+    mlp_choices,
+    projection_choices,
+)
+from tracea_graph.kernels.gpu.variants import Variant
+from tracea_graph.kernels.gpu.window_choice import expansion_choices
+from tracea_graph.kernels.program import Call
+
+__all__ = ["COMPOSED", "COMPOSED_CHOICES"]
+
+COMPOSED: Mapping[str, Any] = MappingProxyType(
+    {
+        "mlp": row_mlp,
+        "gated_gemm": gated_matmul,
+        "attention_projection": attention_projection,
+        "expanded_depthwise": expanded_depthwise,
+    }
+)
+"""The family of each such op."""
+COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] = MappingProxyType(
+    {
+        "mlp": mlp_choices,
+        "gated_gemm": gated_choices,
+        "attention_projection": projection_choices,
+        "expanded_depthwise": expansion_choices,
+    }
+)
+"""The function that chooses kernels of all parts, by op."""

@@ -1,0 +1,64 @@
+"""Compute a depthwise convolution together with the 1×1 convolution that makes its image.
+
+Both remain calls, which kernels of their own compute where that is faster: each becomes a part of
+the call that stands for both (``families/expanded_depthwise.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tracea_graph.kernels.gpu.calls import CALLS, EXPANSIONS
+from tracea_graph.kernels.gpu.families.expanded_depthwise import activation_of, part_of
+from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
+from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.window_choice import expansion_choices
+from tracea_graph.kernels.program import Call
+
+__all__ = ["fold_expansions"]
+
+_TYPES = ("f16", "bf16")
+
+
+def fold_expansions(w: GpuProgramWriter) -> None:
+    """Make each 1×1 convolution and the depthwise one that alone reads it parts of one call."""
+    uses = BufferUses(w.calls)
+    for filtered in [c for c in w.calls if c.op == "depthwise" and c.dtype in _TYPES]:
+        image = filtered.views[0]
+        expanded = uses.only_for(image, filtered) if image else None
+        if expanded is None or (expanded.op, expanded.dtype) != ("conv", filtered.dtype):
+            continue
+        made = _call_of(expanded, filtered)
+        if made is None:
+            continue
+        for part, call in zip(EXPANSIONS, (expanded, filtered), strict=True):
+            at = next(i for i, one in enumerate(w.calls) if one is call)
+            w.calls[at] = _as_part(made, part, call)
+
+
+def _call_of(expanded: Call, filtered: Call) -> Call | None:
+    """Return the call that stands for both convolutions; None if no kernel computes it."""
+    activation = activation_of(expanded)
+    first: dict[str, Any] = CALLS.of(expanded).named(expanded)
+    second: dict[str, Any] = CALLS.of(filtered).named(filtered)
+    if activation is None or first["w"].dims[1:3] != (1, 1):
+        return None
+    named = {"x": first["x"], "w1": first["w"], "bias1": first["bias"], "expanded": second["x"]}
+    named |= {name: second[name] for name in ("w", "bias", "inputs", "y")}
+    attributes = {name: filtered.attributes[name] for name in ("strides", "pads")}
+    made = CALLS.make(
+        "expanded_depthwise", filtered.dtype, **named, **attributes, part=EXPANSIONS[-1],
+        activation=activation, chain=filtered.chain,
+    )  # fmt: skip
+    parts = zip(EXPANSIONS, (expanded, filtered), strict=True)
+    same = all(part_of(_as_part(made, part, call)) == call for part, call in parts)
+    return made if same and expansion_choices(made) else None
+
+
+def _as_part(call: Call, part: str, own: Call) -> Call:
+    """Return a call as the ``part`` that replaces its ``own`` call."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    made = CALLS.make(call.op, call.dtype, **named, **{**call.attributes, "part": part},
+                      chain=call.chain)  # fmt: skip
+    return replace(made, step=own.step)
