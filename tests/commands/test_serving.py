@@ -13,6 +13,7 @@ from tests.check.tiny_models import save
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.cli.arguments import tool_parser
 from tracea_graph.cli.bench import run_bench
+from tracea_graph.commands import serving
 from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.serving import compare_serving
 from tracea_graph.errors import UsageError
@@ -22,6 +23,12 @@ PRODUCT = "g (float[n, 64] x) => (float[n, 64] y) { h = MatMul(x, w) y = Relu(h)
 SHORT = BenchOptions(shapes=({"n": 8},), seconds=0.1)
 MANY = ServingRow("m.onnx", 4, 1, 400.0, 390.0, 410.0, 9.0, 11.0, 12.0, 800)
 ONE = ServingRow("m.onnx", 1, 4, 300.0, 290.0, 310.0, 3.0, 4.0, 5.0, 600)
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second a turn would be 12 s of waiting here, where no figure is judged."""
+    monkeypatch.setattr(serving, "_SLICE", 0.05)
 
 
 @pytest.fixture
