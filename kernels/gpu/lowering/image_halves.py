@@ -7,7 +7,7 @@ until they are read.  Later steps have too few tiles to be halved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import Extent, TensorSpec, combine, product
@@ -42,15 +42,9 @@ class HalvedSteps:
 
 
 def halved_steps(
-    w: GpuProgramWriter,
-    p: RegionParams,
-    operands: Sequence[Value],
-    projecting: Container[int] = (),
+    w: GpuProgramWriter, p: RegionParams, operands: Sequence[Value]
 ) -> HalvedSteps | None:
-    """Return the steps to run in halves; None if all images fit into L2.
-
-    Steps that are ``projecting`` may be computed by the call of the step in front of them.
-    """
+    """Return the steps to run in halves; None if all images fit into L2."""
     specs = [TensorSpec(v.dtype, v.shape) for v in operands]
     batched, images, end = set[int](), None, 0
     for number, step in enumerate(p.steps):
@@ -67,8 +61,7 @@ def halved_steps(
         specs += made
         moved = [*(reads[i] for i in found), *made]
         sizes = [w.about(product(s.shape or ())) for s in moved]
-        large = max(size or 0 for size in sizes) * HALVES[0].size > _LARGE
-        if large or (number == end and number in projecting):
+        if max(size or 0 for size in sizes) * HALVES[0].size > _LARGE:
             end = number + 1
     if not end or images is None or (w.about(images) or 0) < 2:
         return None

@@ -216,7 +216,7 @@ def _lower_region(
     gated = gated_matmuls(p) if any(_type_of(step) in HALVES for step in p.steps) else {}
     later.update(one.gate for one in gated.values())
     projecting = projecting_steps(p)
-    halved = halved_steps(w, p, operands, projecting)
+    halved = halved_steps(w, p, operands)
 
     def run(number: int, own: dict[int, Value]) -> None:
         first, w.projects = len(w.calls), number in projecting
