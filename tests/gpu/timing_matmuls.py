@@ -50,7 +50,7 @@ def _shared_depth(m: int, n: int, k: int, chain: Chain | None = None) -> Row:
     """A product of fewer tiles than SMs, whose depth blocks may share."""
     what = {GELU: "+ gelu", RESIDUAL: "+ residual"}.get(chain, "") if chain else ""
     few = ("64x96x6" if k > n else "64x96x2",) * (m <= MOST_FEW)
-    narrow = "32x64x64x4", "128x32x64x9x1", "128x64x64x8x1", "128x128x64x6x1", "128x192x64x5x1"
+    narrow = "32x64x64x4", "128x32x64x9x1", "128x64x64x8x1", "128x96x64x7x1", "128x128x64x6x1"
     return Row(f"depth {m}x{n}x{k} + bias {what}", gemm("f16", m, n, k, "nk", chain=chain, pad=0),
                (*few, *narrow, *_DEPTHS), product(m, n, k, "f16"), 2.0 * m * n * k, 0,
                finished(m, n, k, chain))  # fmt: skip
