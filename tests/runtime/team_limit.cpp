@@ -81,10 +81,10 @@ int main() {
       std::vector<std::thread> threads;
       for (int i = 0; i < a; ++i)
         threads.emplace_back([&, i] {
-          for (int n = 0; n < b; ++n) limit.note(16, limit.of(16), 9 * kMs, 8 * kMs, (n * a + i) * kMs);
+          for (int n = 0; n < b; ++n) limit.note(64, limit.of(64), 9 * kMs, 8 * kMs, (n * a + i) * kMs);
         });
       for (std::thread& thread : threads) thread.join();
-      printf("%d ", limit.of(16));
+      printf("%d ", limit.of(64));
     }
     if (!strcmp(command, "run") && scanf("%d %d %d %d", &a, &b, &late_ms, &c) == 4) {
       run(a, b, c);

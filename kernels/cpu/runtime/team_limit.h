@@ -37,7 +37,7 @@ class TeamLimit {
   }
 
  private:
-  static constexpr int32_t kFewest = 5;
+  static constexpr int32_t kFewest = 33;  // on 16, threads are late only at first: smaller teams lost there
   static constexpr int64_t kLate = 500'000;         // ns; waking up takes less, a scheduler's slice more
   static constexpr int64_t kEnough = 50'000'000;    // ns of teams that are judged together
   static constexpr int32_t kFewestTeams = 4, kFewestLate = 2;  // of them
