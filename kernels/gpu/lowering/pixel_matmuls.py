@@ -69,7 +69,8 @@ def multiply_pixels(
         matrices = [as_pixel_rows(v) for v in (x, weight, *named["inputs"], y)]
     except GraphError:
         return False
-    dtypes = [w.narrow, w.narrow, *(v.dtype for v in inputs), w.narrow]
+    stored = call.chain.result_types[0] if call.chain else w.narrow
+    dtypes = [w.narrow, w.narrow, *(v.dtype for v in inputs), stored]
     first, second, *others, last = map(Value, matrices, dtypes)
     plain = _Matmul(first, second, bias, tuple(others), last)
     count = _pixels_of_a_row(w, plain, image)

@@ -105,6 +105,15 @@ def test_few_channels_are_convolved_in_fp16(narrow: DType) -> None:
     assert np.array_equal(got, want)
 
 
+def test_many_pixels_of_few_channels_are_stored_as_bytes() -> None:
+    specs = [TensorSpec(DType.U8, (1, 256, 256, 24)), TensorSpec(DType.I8, (32, 24)),
+             TensorSpec(DType.F32, (32,))]  # fmt: skip
+    (product,) = (
+        c for c in program_of(in_bytes(32, 24, 3), specs, DType.F16).calls if c.op == "gemm"
+    )
+    assert product.chain is not None and product.chain.result_types == (DType.U8,)
+
+
 def test_volumes_of_separate_channels_are_refused() -> None:
     window = ConvWindow((3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6)
     params = ConvIntegerParams(8, 8, window, IntegerOperand(DType.I8), 8)
