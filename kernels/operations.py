@@ -161,6 +161,7 @@ _ALL = (
     over_images("pack"),
     over_images("squeeze_excite"),
     over_images("depthwise_projection"),
+    over_images("expanded_depthwise"),
     over_images("resize"),
     over_images("grid_sample"),
     over_images("channel_shuffle"),

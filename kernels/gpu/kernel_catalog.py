@@ -6,7 +6,7 @@ architecture.  They only order the variants in a list; they decide nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
@@ -141,7 +141,7 @@ class GpuCatalog(KernelCatalog):
         made = list[tuple[bool, CandidateVariant]]()
         known = [v for v in VARIANTS if (v.op, v.dtype) == (topology.op, topology.dtype)]
         if topology.op in COMPOSED:  # and kernels of its parts
-            known += [v for v in VARIANTS if v.op in ("norm", "gemm", "attention")
+            known += [v for v in VARIANTS if v.op in _PARTS[topology.op]
                       and v.dtype == topology.dtype and v.tile in topology.tiles]  # fmt: skip
         able = [ARCHITECTURES[level] for level in levels]
         needed = {v.tile: shared_bytes(v, topology) for v in known}
@@ -191,6 +191,11 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
     return tuple(v.tile for v, when in variants_of(call) if isinstance(when, int) and when > 0)
 
 
+_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",),
+    "attention_projection": ("attention", "gemm"), "expanded_depthwise": ("conv", "depthwise"),
+})  # fmt: skip
+"""Ops of the calls for which one stands that a kernel may compute together."""
 _WHY = MappingProxyType(
     {
         "gemm_few.cu.in": "few rows, and tensor maps can copy the operands: many small tiles",

@@ -221,7 +221,7 @@ def test_an_input_of_another_size_is_a_status(made: Report, tmp_path: Path) -> N
 
 
 OFTEN = {
-    ("images", "bf16"),
+    ("groups", "bf16"),
     *((name, "fp16") for name in NETS if name != "pasted"),
 }  # fmt: skip
 """Cases that run by default; the others use kernels of the same families, and the conformance

@@ -99,6 +99,7 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_four_workers_on_postgresql_survive_the_death_of_one(
     postgres: str, tmp_path: Path
 ) -> None:
