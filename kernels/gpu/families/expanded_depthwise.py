@@ -2,9 +2,9 @@
 
 A block computes some channels of a band of lines of an image: the pixels that the band reads lie
 in shared memory, and the expanded ones never leave it (the first half of an inverted residual:
-Sandler et al., "MobileNetV2", CVPR 2018).  A call stands for one of both
-convolutions (``part``): kernels of their own compute them at sizes at which that is faster; where
-it is not, the depthwise one launches the kernel and the expansion launches nothing.
+Sandler et al., "MobileNetV2", CVPR 2018).  A call stands for one of both convolutions (``part``).
+Where this kernel computes them, the depthwise one launches it and the expansion launches nothing;
+at other sizes kernels of their own compute them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FULL, Chain, Step
 
-__all__ = ["chain_of_part", "launch", "name", "parameters", "part_of", "refusal", "shared",
-           "with_sizes"]  # fmt: skip
+__all__ = ["activation_of", "chain_of_part", "launch", "name", "parameters", "part_of", "refusal",
+           "shared", "with_sizes"]  # fmt: skip
 
-RUN = 4
+_RUN = 4
 """Number of channels that a thread convolves at a time."""
 _WHOLE, _DEPTH = 8, 16
 """Channels of 16 bytes, and those of one multiplication."""
 _MOST_TAPS, _MOST_STEP, _MOST_CHANNELS = 5, 2, 256
+"""Maximum side of a window, stride of windows, and number of channels of x."""
 _MOST_SHARED, _HALF = 200 << 10, 100 << 10
 """Maximum bytes of shared memory of a block, and those of which an SM holds two."""
 _MOST_HELD = 9
@@ -182,10 +183,8 @@ def refusal(call: Call, variant: Variant) -> str:
         return "sizes of images or filters are unknown"
     if x.dims[3] % _WHOLE or w.dims[2] % _WHOLE or x.dims[3] > _MOST_CHANNELS:
         return f"channels are no multiple of {_WHOLE}, or more than {_MOST_CHANNELS}"
-    if max(*w.dims[:2], a["strides"][0] * _MOST_TAPS / _MOST_STEP) > _MOST_TAPS:
+    if max(w.dims[:2]) > _MOST_TAPS or max(a["strides"]) > _MOST_STEP:
         return "the window or its stride is too large"
-    if max(a["strides"]) > _MOST_STEP:
-        return f"a stride is above {_MOST_STEP}"
     if x.buffer.kind != "temp":
         return "the image is an input, which may lie at any address"
     filters = w1.strides[0] == x.dims[3] and w1.strides[3] == 1 and w.strides[2] == 1
@@ -224,7 +223,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     return {
         **tensor_core_matmul.epilogue(_rows(call)),
         "kind": call.dtype,
-        "run": RUN,
+        "run": _RUN,
         "activating": chain_source.chain_statements(own),
         "activated": chain_source.chain_results(own)[0].expression,
         "bias1": n["bias1"] is not None,
@@ -251,7 +250,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     lines, slices = _lines(call, variant), _slices(call, variant)
     weights, expanded, _ = _bytes(call, variant, lines)
     bands = ceil(y.dims[1] / lines)
-    _, made = tensor_core_matmul.arguments(_rows(call), 1, RUN)
+    _, made = tensor_core_matmul.arguments(_rows(call), 1, _RUN)
     made[0] = pointer(x, own)
     made.append(pointer(n["w1"], own))
     biases = [v for v in (n["bias1"], n["bias"]) if v is not None]
