@@ -106,14 +106,14 @@ class MaskTiles:
         dropped = np.all(flat <= self.dropped, axis=0)  # NaN is kept
         return ~dropped, float(flat.max(0)[dropped].max(initial=-np.inf))
 
-    def _in_tiles(self, places: Bits, outside: bool = False) -> Bits:
-        """Which tiles hold a place: ``[rows of tiles, tiles of keys]``.
+    def _in_tiles(self, marked: Bits, outside: bool = False) -> Bits:
+        """Which tiles hold a marked score: ``[rows of tiles, tiles of keys]``.
 
         ``outside`` is what holds for keys behind the last one.  Queries behind the last one do not
         count.
         """
-        rows, keys = places.shape
-        padded = np.pad(places, ((0, 0), (0, -keys % self.keys)), constant_values=outside)
+        rows, keys = marked.shape
+        padded = np.pad(marked, ((0, 0), (0, -keys % self.keys)), constant_values=outside)
         padded = np.pad(padded, ((0, -rows % self.rows), (0, 0)))
         blocks = padded.reshape(-1, self.rows, padded.shape[1] // self.keys, self.keys)
         found: Bits = np.any(blocks, axis=(1, 3))
@@ -155,8 +155,8 @@ def _band(kept: Bits, changed: Bits) -> tuple[int, int] | None:
     return (before, after) if np.array_equal(kept, near) else None
 
 
-def _by_row(grid: TileGrid, places: npt.NDArray[Any], changed: Bits) -> npt.NDArray[np.int32]:
+def _by_row(grid: TileGrid, active: npt.NDArray[Any], changed: Bits) -> npt.NDArray[np.int32]:
     """Return the list by rows of active tiles, given by their numbers in ascending order."""
-    row, column = np.divmod(places, grid.key_tiles)
+    row, column = np.divmod(active, grid.key_tiles)
     starts = grid.row_tiles + 1 + np.searchsorted(row, np.arange(grid.row_tiles + 1))
     return np.concatenate([starts, 2 * column + changed[row, column]]).astype(np.int32)
