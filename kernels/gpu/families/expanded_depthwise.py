@@ -92,9 +92,7 @@ def part_of(call: Call) -> Call:
 
 def _filtered(call: Call) -> Call:
     """Return the depthwise convolution."""
-    attributes = {**call.attributes, "part": EXPANSIONS[1]}
-    made = CALLS.make(call.op, call.dtype, **_named(call), **attributes, chain=call.chain)
-    return part_of(made)
+    return part_of(call.having(part=EXPANSIONS[1]))
 
 
 def _rows(call: Call) -> Call:

@@ -6,12 +6,12 @@ the call that stands for both (``families/attention_projection.py``).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tracea_graph.kernels.gpu.calls import CALLS, PROJECTION_PARTS
-from tracea_graph.kernels.gpu.families.attention_projection import part_of, residual_norm
+from tracea_graph.kernels.gpu.families.attention_projection import residual_norm
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
+from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.row_choice import projection_choices
 from tracea_graph.kernels.program import Call
@@ -32,9 +32,7 @@ def fold_attention_projections(w: GpuProgramWriter) -> None:
         made = _call_of(attention, project)
         if made is None:
             continue
-        for part, call in zip(PROJECTION_PARTS, (attention, project), strict=True):
-            at = next(i for i, one in enumerate(w.calls) if one is call)
-            w.calls[at] = _as_part(made, part, call)
+        replace_by_parts(w, made, PROJECTION_PARTS, (attention, project))
 
 
 def _call_of(attention: Call, project: Call) -> Call | None:
@@ -48,14 +46,5 @@ def _call_of(attention: Call, project: Call) -> Call | None:
     named |= dict(zip(("x", "mean", "inverse", "gamma", "beta"), sums["inputs"], strict=True))
     made = CALLS.make("attention_projection", project.dtype, **named, part=PROJECTION_PARTS[-1],
                       scale=attention.attributes["scale"], chain=project.chain)  # fmt: skip
-    parts = zip(PROJECTION_PARTS, (attention, project), strict=True)
-    same = all(part_of(_as_part(made, part, call)) == call for part, call in parts)
+    same = stands_for(made, PROJECTION_PARTS, (attention, project))
     return made if same and projection_choices(made) else None
-
-
-def _as_part(call: Call, part: str, own: Call) -> Call:
-    """Return a call as the ``part`` that replaces its ``own`` call."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    made = CALLS.make(call.op, call.dtype, **named, **{**call.attributes, "part": part},
-                      chain=call.chain)  # fmt: skip
-    return replace(made, step=own.step)

@@ -6,12 +6,12 @@ the call that stands for both (``families/expanded_depthwise.py``).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tracea_graph.kernels.gpu.calls import CALLS, EXPANSIONS
-from tracea_graph.kernels.gpu.families.expanded_depthwise import activation_of, part_of
+from tracea_graph.kernels.gpu.families.expanded_depthwise import activation_of
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
+from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.window_choice import expansion_choices
 from tracea_graph.kernels.program import Call
@@ -32,9 +32,7 @@ def fold_expansions(w: GpuProgramWriter) -> None:
         made = _call_of(expanded, filtered)
         if made is None:
             continue
-        for part, call in zip(EXPANSIONS, (expanded, filtered), strict=True):
-            at = next(i for i, one in enumerate(w.calls) if one is call)
-            w.calls[at] = _as_part(made, part, call)
+        replace_by_parts(w, made, EXPANSIONS, (expanded, filtered))
 
 
 def _call_of(expanded: Call, filtered: Call) -> Call | None:
@@ -51,14 +49,5 @@ def _call_of(expanded: Call, filtered: Call) -> Call | None:
         "expanded_depthwise", filtered.dtype, **named, **attributes, part=EXPANSIONS[-1],
         activation=activation, chain=filtered.chain,
     )  # fmt: skip
-    parts = zip(EXPANSIONS, (expanded, filtered), strict=True)
-    same = all(part_of(_as_part(made, part, call)) == call for part, call in parts)
+    same = stands_for(made, EXPANSIONS, (expanded, filtered))
     return made if same and expansion_choices(made) else None
-
-
-def _as_part(call: Call, part: str, own: Call) -> Call:
-    """Return a call as the ``part`` that replaces its ``own`` call."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    made = CALLS.make(call.op, call.dtype, **named, **{**call.attributes, "part": part},
-                      chain=call.chain)  # fmt: skip
-    return replace(made, step=own.step)

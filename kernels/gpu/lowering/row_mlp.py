@@ -11,8 +11,9 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import ACTIVATIONS, CALLS, MLP_PARTS
-from tracea_graph.kernels.gpu.families.row_mlp import GROUP, part_of
+from tracea_graph.kernels.gpu.families.row_mlp import GROUP
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
+from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.row_choice import mlp_choices
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MLP_ROWS
@@ -36,9 +37,7 @@ def fold_mlps(w: GpuProgramWriter) -> None:
         if not calls or not made:
             continue
         own, copies = _with_turned_weights(w, made, _TYPES[down.dtype])
-        for part, call in zip(MLP_PARTS, calls, strict=True):
-            at = next(i for i, one in enumerate(w.calls) if one is call)
-            w.calls[at] = _as_part(own, part, call)
+        at = replace_by_parts(w, own, MLP_PARTS, calls)
         # ``at`` is the last part's: what weights are converted from stands before it
         w.calls[at:at] = [replace(copy, step=down.step) for copy in copies]
         if w.counted is not None and w.counted[0] > at:
@@ -75,18 +74,8 @@ def _call_of(calls: tuple[Call, Call, Call]) -> Call | None:
         part=MLP_PARTS[-1], activation=steps[0].op, epsilon=norm[0].attributes["epsilon"],
         chain=down[0].chain,
     )  # fmt: skip
-    same = all(part_of(_as_part(made, part, call)) == call
-               for part, call in zip(MLP_PARTS, calls, strict=True))  # fmt: skip
+    same = stands_for(made, MLP_PARTS, calls)
     return made if same and mlp_choices(made) else None
-
-
-def _as_part(call: Call, part: str, own: Call) -> Call:
-    """Return a call as the ``part`` that replaces its ``own`` call."""
-    schema = CALLS.of(call)
-    named: dict[str, Any] = schema.named(call)
-    made = CALLS.make(call.op, call.dtype, **named, **{**call.attributes, "part": part},
-                      chain=call.chain)  # fmt: skip
-    return replace(made, step=own.step)
 
 
 def _with_turned_weights(w: GpuProgramWriter, call: Call, dtype: DType) -> tuple[Call, list[Call]]:
