@@ -69,7 +69,7 @@ class GridSampleParams:
         x, grid = arrays
         sizes, total = x.shape[2:], np.zeros((*x.shape[:2], *grid.shape[1:3]), x.dtype)
         at = [self._place(grid[..., 1 - i], size) for i, size in enumerate(sizes)]
-        taps = [self._taps(place) for place in at]
+        taps = [self._taps(position) for position in at]
         items = np.arange(len(x))[:, None, None]
         for row, down in taps[0]:
             for col, across in taps[1]:
@@ -83,40 +83,40 @@ class GridSampleParams:
 
     def _place(self, grid: Array, size: int) -> Array:
         """Return positions in pixels, moved into the image unless zeros are read beyond it."""
-        place = (grid + 1) / 2 * (size - 1) if self.aligned else ((grid + 1) * size - 1) / 2
+        position = (grid + 1) / 2 * (size - 1) if self.aligned else ((grid + 1) * size - 1) / 2
         if self.sampling == "nearest":
-            place = np.rint(place)
+            position = np.rint(position)
         if self.beyond == "border" and self.sampling != "cubic":
-            return np.clip(place, 0, size - 1)
-        return self._reflected(place, size) if self.beyond == "reflection" else place
+            return np.clip(position, 0, size - 1)
+        return self._reflected(position, size) if self.beyond == "reflection" else position
 
-    def _reflected(self, place: Array, size: int) -> Array:
+    def _reflected(self, position: Array, size: int) -> Array:
         low = 0.0 if self.aligned else -0.5
         span = size - 1.0 if self.aligned else float(size)
         if not span:
-            return np.zeros_like(place)
-        away = np.abs(place - low)
+            return np.zeros_like(position)
+        away = np.abs(position - low)
         turns = np.floor(away / span)
         rest = away - turns * span
-        return np.asarray(low + np.where(turns % 2, span - rest, rest), place.dtype)
+        return np.asarray(low + np.where(turns % 2, span - rest, rest), position.dtype)
 
-    def _taps(self, place: Array) -> list[tuple[Array, Array]]:
+    def _taps(self, position: Array) -> list[tuple[Array, Array]]:
         """Return the positions that a result reads along an axis, and their weights."""
         if self.sampling == "nearest":
-            return [(place, np.ones_like(place))]
-        low = np.floor(place)
-        share = place - low
+            return [(position, np.ones_like(position))]
+        low = np.floor(position)
+        share = position - low
         if self.sampling == "linear":
             return [(low, 1 - share), (low + 1, share)]
         return [(low + k, cubic_weight(np.abs(share - k), _SLOPE)) for k in range(-1, 3)]
 
-    def _pixel(self, place: Array, size: int) -> tuple[Array, Array]:
+    def _pixel(self, position: Array, size: int) -> tuple[Array, Array]:
         """Return the pixels of whole positions, and whether they are read."""
-        inside = (place >= 0) & (place <= size - 1)
+        inside = (position >= 0) & (position <= size - 1)
         if self.beyond == "reflection":
-            place = np.where(inside, place, self._reflected(place, size))
+            position = np.where(inside, position, self._reflected(position, size))
         read = inside if self.beyond == "zeros" else np.ones_like(inside)
-        return np.nan_to_num(np.clip(place, 0, size - 1)).astype(np.int64), read
+        return np.nan_to_num(np.clip(position, 0, size - 1)).astype(np.int64), read
 
     def cost(self, fit: FittedCoefficients, operands: Sequence[Dims], result: Dims) -> OpCost:
         taps = _TAPS[self.sampling]

@@ -526,9 +526,9 @@ def attention(
     return make
 
 
-def close_to(places: Array, keys: int, reach: tuple[int, int]) -> Array:
-    """Which keys lie so many before and after places ``[...]``: ``[..., keys]``."""
-    behind = np.arange(keys) - places[..., None]
+def close_to(positions: Array, keys: int, reach: tuple[int, int]) -> Array:
+    """Which keys lie so many before and after positions ``[...]``: ``[..., keys]``."""
+    behind = np.arange(keys) - positions[..., None]
     return np.asarray((behind >= -reach[0]) & (behind <= reach[1]))
 
 

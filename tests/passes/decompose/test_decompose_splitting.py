@@ -82,22 +82,24 @@ def test_sums_that_float32_may_round_stay() -> None:
 
 
 @pytest.mark.parametrize("segments", [False, True])
-@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("summed", [False, True])
-def test_embeddings_of_optimized_text_encoders(segments: bool, places: bool, summed: bool) -> None:
+def test_embeddings_of_optimized_text_encoders(
+    segments: bool, positions: bool, summed: bool
+) -> None:
     net = Net()
     kinds = net.weight(2, 16) if segments else ""
     ids = net.input("ids", "n", "s", dtype=DType.I32)
     operands = (
         ids, net.input("segments", "n", "s", dtype=DType.I32) if segments else "",
         net.weight(50, 16), net.weight(12, 16), kinds, net.weight(16), net.weight(16), "",
-        net.input("places", "n", "s", dtype=DType.I32) if places else "",
+        net.input("positions", "n", "s", dtype=DType.I32) if positions else "",
     )  # fmt: skip
     y = net.many("EmbedLayerNormalization", 3 if summed else 2, *operands, domain="com.microsoft")
     outputs = (y[0], y[2]) if summed else (y[0],)
     rng = np.random.default_rng(0)
     feeds = {name: rng.integers(0, most, (3, 7), np.int32) for name, most in
-             (("ids", 50), ("segments", 2), ("places", 12)) if name in net.inputs}  # fmt: skip
+             (("ids", 50), ("segments", 2), ("positions", 12)) if name in net.inputs}  # fmt: skip
     graph = net.graph(*outputs)
     trace = schedule_only(graph, WHOLE)
     assert trace.applied()["decompose"] >= 1, trace.misses()
