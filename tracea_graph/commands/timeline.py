@@ -7,11 +7,12 @@ The library appends a line per run of a node to the file named by ``TRACEA_TIMEL
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from tracea_graph.check.worker_process import Worker
+from tracea_graph.check.worker_process import Array, Worker
 from tracea_graph.commands.bench import BenchOptions, model_subject
 from tracea_graph.errors import UsageError
 from tracea_graph.hardware import CallWorkQueries
@@ -25,8 +26,9 @@ from tracea_graph.views.timeline import TaskSpan, Timeline
 
 __all__ = ["read_timeline", "record_timeline"]
 
-_RUNS, _WARMUP = 10, 4
-_NAMED_RUNS = 64
+_RUNS, _MOST_PAIRS, _SECONDS = 20, 200, 1.0
+"""The last runs, of so many pairs or seconds, are read: threads spread over processors first."""
+_NAMED_RUNS, _NAMED_WARMUP = 64, 4
 """Runs of libraries that name calls: half of them are recorded, half only timed."""
 DEFAULTS = BenchOptions()
 
@@ -52,15 +54,24 @@ def record_timeline(path: Path, options: BenchOptions = DEFAULTS) -> Timeline:
             file = Path(folder) / f"timeline_{count}"
             with Worker(env={"TRACEA_TIMELINE": str(file)}) as worker:
                 worker.open("model", one.path, one.library, threads=count)
-                pairs = _NAMED_RUNS // 2 if recording.named else _RUNS
-                worker.compare("model", "model", feed, pairs=pairs, warmup=_WARMUP // 2)
+                skip = _run(worker, feed, named=recording.named)
             if not file.is_file():
                 hint = f", or it was not optimized under {recording.needs}"
                 raise UsageError(f"no program of {path.name} ran{hint if recording.needs else ''}")
-            found.append(read_timeline(file, path.name, calls, backend.tracing, skip=_WARMUP))
+            found.append(read_timeline(file, path.name, calls, backend.tracing, skip))
     if recording.named:
         return replace(found[0], processor=recording.processor)
     return replace(found[0], alone=sum(task.us for task in found[-1].tasks))
+
+
+def _run(worker: Worker, feed: Mapping[str, Array], *, named: bool) -> int:
+    """Run a model for its recording, and return how many of the runs came too early to be read."""
+    run = partial(worker.compare, "model", "model", feed)
+    if named:
+        run(pairs=_NAMED_RUNS // 2, warmup=_NAMED_WARMUP // 2)
+        return _NAMED_WARMUP
+    runs = 2 * len(run(pairs=_MOST_PAIRS, warmup=0, seconds=_SECONDS).a_ms)
+    return max(runs - _RUNS, runs // 2)
 
 
 def read_timeline(
